@@ -1,0 +1,38 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv by itself.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+DATA ?=
+STAMP := $(VENV)/.installed
+
+.PHONY: venv demo test check stubs bench clean
+.DEFAULT_GOAL := help
+
+help: ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+venv: $(STAMP) ## .venv with both programs, the client, the examples and the tools
+
+$(STAMP): pyproject.toml client/pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[export,serve,examples,dev]' --editable client
+	@touch $@
+
+demo: venv ## train, export, serve and ask: real recommendations (DATA=DIR: MovieLens there)
+	$(BIN)/python -m examples.movielens.demo $(if $(DATA),--data $(DATA))
+
+test: venv ## the tests
+	$(BIN)/python -m pytest -q
+
+check: venv ## ruff, mypy, import directions, stub and format drift, duplicate code
+	scripts/check
+
+stubs: venv ## regenerates the protobuf stubs
+	scripts/generate_stubs
+
+bench: venv ## the benchmarks; prints ratios taken in one run
+	$(BIN)/python -m tests.bench
+
+clean: ## removes what was built, but .venv
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,392 @@
+"""The page that describes a bundle: docs/format.md as frozen models. Readers refuse what it does not allow.
+
+A reader needs only this page, never a directory listing. Table shards carry their own digests; `files` lists every
+other file of the bundle but the page itself, so that each digest is written exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import model_validator
+
+from bundle import paths
+from bundle.errors import FormatError, UnknownFormat, UnsafePath
+
+FORMAT_VERSION = 1
+BLOCK_BYTES = 4 << 20
+MANIFEST_BYTES_MAX = 256 << 20
+
+
+def _safe_path(path: str) -> str:
+    try:
+        return paths.checked(path)
+    except UnsafePath as problem:
+        raise ValueError(str(problem)) from problem
+
+
+def _name(text: str) -> str:
+    if not paths.is_name(text):
+        raise ValueError(f"{text!r} is no name: letters, digits, '_', '.', '-', at most 128, beginning with a letter or digit")
+    return text
+
+
+Path = Annotated[str, AfterValidator(_safe_path)]
+Name = Annotated[str, AfterValidator(_name)]
+Crc32c = Annotated[int, Field(ge=0, lt=1 << 32)]
+TableDtype = Literal["float32", "bfloat16", "float16"]
+Distance = Literal["dot_product", "squared_l2", "cosine"]
+Role = Literal["context", "candidate"]
+
+
+class Page(BaseModel):
+    """A frozen part of the manifest; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class File(Page):
+    """One file of the bundle."""
+
+    path: Path
+    bytes: NonNegativeInt
+    crc32c: Crc32c
+
+
+class Shard(Page):
+    """A contiguous row range of a table: `rows * dim` little-endian values at byte `offset` of `file`."""
+
+    file: Path
+    offset: NonNegativeInt = 0
+    first_row: NonNegativeInt
+    rows: PositiveInt
+    crc32c: Crc32c
+    """crc32c of the shard's bytes."""
+    blocks: tuple[Crc32c, ...]
+    """crc32c of each 4 MiB block of the shard's bytes, in order; the last may be shorter."""
+
+
+class TableSource(Page):
+    """Where a table's values come from."""
+
+    layout: str
+    key: str
+
+
+class Table(Page):
+    """Rows x dim of one dtype under one name."""
+
+    rows: PositiveInt
+    dim: PositiveInt
+    dtype: TableDtype
+    shards: tuple[Shard, ...]
+    source: TableSource
+
+    @model_validator(mode="after")
+    def _covered(self) -> Table:
+        row = 0
+        for shard in self.shards:
+            if shard.first_row != row:
+                raise ValueError(f"shards must follow one another: row {row} expected, {shard.file!r} begins at {shard.first_row}")
+            row += shard.rows
+        if row != self.rows:
+            raise ValueError(f"shards hold {row} rows, the table has {self.rows}")
+        return self
+
+
+class IdentityIds(Page):
+    """The id is the row."""
+
+    kind: Literal["identity"] = "identity"
+
+
+class HashIds(Page):
+    """Row = FarmHash Fingerprint64(decimal string of an integer, or the string itself) mod `buckets`."""
+
+    kind: Literal["hash"] = "hash"
+    buckets: PositiveInt
+
+
+class VocabularyIds(Page):
+    """Row = `first_row` + position of the id in the named vocabulary."""
+
+    kind: Literal["vocabulary"] = "vocabulary"
+    vocabulary: Name
+    first_row: NonNegativeInt = 0
+
+
+class BucketIds(Page):
+    """Row = number of `boundaries` that are <= the (float) value."""
+
+    kind: Literal["buckets"] = "buckets"
+    boundaries: tuple[float, ...]
+
+
+IdRule = Annotated[IdentityIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")]
+
+
+class Unknown(Page):
+    """What an id outside the table becomes.
+
+    zeros: it contributes nothing. A single feature's vector is zeros; a bag leaves the id out, as TensorFlow's sparse
+    lookup leaves out negative ids; a sequence holds zeros at its position. row: it reads row `row`. refuse: an error.
+    """
+
+    rule: Literal["zeros", "row", "refuse"] = "zeros"
+    row: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _row_given(self) -> Unknown:
+        if (self.rule == "row") != (self.row is not None):
+            raise ValueError("'row' is given with rule 'row', and only then")
+        return self
+
+
+class EmbeddedFeature(Page):
+    """A named input that reads one table with one combiner."""
+
+    kind: Literal["single", "bag", "sequence"]
+    table: Name
+    role: Role
+    ids: IdRule = IdentityIds()
+    unknown: Unknown = Unknown()
+    combiner: Literal["sum", "mean", "sqrtn"] | None = None
+    """Of a bag."""
+    encoding: Literal["sparse", "ragged"] = "sparse"
+    """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 (unless it sums), its ragged one drops nothing."""
+    weighted: bool = False
+    """Whether callers may send a weight beside each id."""
+    length: PositiveInt | None = None
+    """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
+    default: Any = None
+    """The value taken when a caller leaves the feature out; null: it must be sent. Written as a request writes it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EmbeddedFeature:
+        if (self.kind == "bag") != (self.combiner is not None):
+            raise ValueError("'combiner' belongs to a bag, and a bag needs one")
+        if (self.kind == "sequence") != (self.length is not None):
+            raise ValueError("'length' belongs to a sequence, and a sequence needs one")
+        return self
+
+
+class DenseFeature(Page):
+    """A named input of numbers that goes to the towers as it is."""
+
+    kind: Literal["dense"]
+    role: Role
+    shape: tuple[PositiveInt, ...] = ()
+    """Of one example; () is a single number."""
+    dtype: Literal["float32", "int32", "int64"] = "float32"
+    default: Any = None
+
+
+Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
+
+
+class TowerInput(Page):
+    """One input tensor of a tower; `null` in `shape` is the batch."""
+
+    name: str
+    feature: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+class TowerOutput(Page):
+    """One output tensor of a tower."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+class TowerForm(Page):
+    """One way to run a tower: a SavedModel directory or a LiteRT flatbuffer."""
+
+    kind: Literal["saved_model", "litert"]
+    precision: Literal["f32", "int8"]
+    path: Path
+    max_abs_error: dict[str, float]
+    """Largest difference from the original model over the replayed examples, by output."""
+
+
+class Tower(Page):
+    """A query, candidate or ranking network without its tables."""
+
+    role: Literal["query", "candidate", "ranking"]
+    inputs: tuple[TowerInput, ...]
+    outputs: tuple[TowerOutput, ...]
+    result: str
+    """The output that is the vector, or the score that candidates are ordered by."""
+    forms: tuple[TowerForm, ...]
+    serve: Literal["f32", "int8"] = "f32"
+    """The precision that a service runs unless it is told otherwise."""
+
+
+class Vocabulary(Page):
+    """Keys in the order of their rows: an Arrow IPC file with the one column `key`."""
+
+    file: Path
+    size: PositiveInt
+    dtype: Literal["int64", "string"]
+
+
+class Corpus(Page):
+    """Candidates by id: an Arrow IPC file with columns `id`, `feature:<name>` and `attribute:<name>`, position = row."""
+
+    file: Path
+    size: PositiveInt
+    id_dtype: Literal["int64", "string"]
+    features: tuple[str, ...]
+    attributes: dict[str, str]
+    """Arrow type by attribute."""
+
+
+class Recall(Page):
+    """recall@k against exact search, measured when the index was built."""
+
+    k: PositiveInt
+    value: float
+    low: float
+    """Lower end of the 95 % Wilson interval."""
+    queries: PositiveInt
+    target: float
+
+
+class CostPoint(Page):
+    """One setting that was tried: its recall and its cost as a share of exact search's time."""
+
+    parameters: dict[str, Any]
+    recall: float
+    relative_cost: float
+
+
+class Index(Page):
+    """Nearest-candidate search over one corpus."""
+
+    corpus: Name
+    query_tower: Name
+    candidate_tower: Name
+    kind: Literal["brute_force", "tree_ah"]
+    distance: Distance
+    dim: PositiveInt
+    directory: Path
+    vectors: Path
+    """Raw float32 rows in the corpus' order: for search by item, exact search and checks."""
+    parameters: dict[str, Any]
+    recall: Recall
+    curve: tuple[CostPoint, ...] = ()
+
+
+class Provenance(Page):
+    """What was exported, by what."""
+
+    checkpoint: str
+    """Base name of the checkpoint's prefix; never a path of the machine that wrote it."""
+    step: int | None
+    fingerprint: str
+    """`crc32c:` of the checkpoint's index file."""
+    model_code: str
+    exporter: str
+    libraries: dict[str, str]
+
+
+class TableCheck(Page):
+    """Rows compared, bit for bit, with the checkpoint."""
+
+    rows_compared: NonNegativeInt
+    rows: PositiveInt
+
+
+class Verification(Page):
+    """What was proved before the bundle was committed."""
+
+    tables: dict[str, TableCheck]
+    examples: NonNegativeInt
+    """Examples replayed through the original model and through every form of every tower."""
+    tolerance: str
+
+
+class Manifest(Page):
+    """The whole page."""
+
+    format_version: Literal[1] = 1
+    model: Name
+    version: PositiveInt
+    created: str
+    provenance: Provenance
+    tables: dict[Name, Table]
+    vocabularies: dict[Name, Vocabulary] = {}
+    features: dict[str, Feature]
+    towers: dict[Name, Tower]
+    candidates: dict[Name, Corpus] = {}
+    indexes: dict[Name, Index] = {}
+    verification: Verification
+    files: tuple[File, ...]
+
+    @model_validator(mode="after")
+    def _closed(self) -> Manifest:
+        for name, feature in self.features.items():
+            if isinstance(feature, EmbeddedFeature):
+                _known(feature.table, self.tables, f"features.{name}.table")
+                if isinstance(feature.ids, VocabularyIds):
+                    _known(feature.ids.vocabulary, self.vocabularies, f"features.{name}.ids.vocabulary")
+                rows = self.tables[feature.table].rows
+                if feature.unknown.row is not None and feature.unknown.row >= rows:
+                    raise ValueError(f"features.{name}.unknown.row is {feature.unknown.row}, the table has {rows} rows")
+        for name, tower in self.towers.items():
+            for tower_input in tower.inputs:
+                _known(tower_input.feature, self.features, f"towers.{name}.inputs.{tower_input.name}.feature")
+            _known(tower.result, {output.name for output in tower.outputs}, f"towers.{name}.result")
+        for name, corpus in self.candidates.items():
+            for feature_name in corpus.features:
+                _known(feature_name, self.features, f"candidates.{name}.features")
+        for name, index in self.indexes.items():
+            _known(index.corpus, self.candidates, f"indexes.{name}.corpus")
+            _known(index.query_tower, self.towers, f"indexes.{name}.query_tower")
+            _known(index.candidate_tower, self.towers, f"indexes.{name}.candidate_tower")
+        listed = [file.path for file in self.files]
+        if len(set(listed)) != len(listed):
+            raise ValueError("files lists a path twice")
+        return self
+
+
+def _known(name: str, names: Any, where: str) -> None:
+    if name not in names:
+        raise ValueError(f"{where} names {name!r}, which the manifest does not have")
+
+
+def parse(data: bytes) -> Manifest:
+    """Reads a manifest from its bytes.
+
+    Raises:
+      UnknownFormat: the format version is not one this reader knows.
+      FormatError: the bytes are no JSON, too many, or break a rule of the format; names the field.
+    """
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise FormatError(f"manifest has {len(data)} bytes; at most {MANIFEST_BYTES_MAX} are read")
+    try:
+        page = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        raise FormatError(f"manifest is no JSON: {problem}") from problem
+    if not isinstance(page, dict):
+        raise FormatError("manifest is no JSON object")
+    if page.get("format_version") != FORMAT_VERSION:
+        raise UnknownFormat(
+            f"format_version {page.get('format_version')!r} is not known here (this reader knows {FORMAT_VERSION}); "
+            "a newer product version may read it"
+        )
+    try:
+        return Manifest.model_validate(page)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "manifest"
+        raise FormatError(f"manifest: {where}: {first['msg']}") from problem
+
+
+def dump(manifest: Manifest) -> bytes:
+    """Returns the manifest's bytes: JSON, two-space indent, keys in the order of the format page."""
+    return orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"

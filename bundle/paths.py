@@ -1,0 +1,71 @@
+"""Every file name in a bundle, once. Strings only: this module never touches a disk."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from bundle.errors import UnsafePath
+
+MANIFEST = "manifest.json"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
+
+
+def is_name(text: str) -> bool:
+    """Tells whether a model, table, tower, corpus or index may be called so: it becomes a directory's name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def table_shard(table: str, shard: int, shards: int) -> str:
+    """Returns the file of one row shard, e.g. `tables/users/rows-00000-of-00004.bin`."""
+    return f"tables/{table}/rows-{shard:05d}-of-{shards:05d}.bin"
+
+
+def saved_model(tower: str) -> str:
+    """Returns the directory of a tower's SavedModel."""
+    return f"towers/{tower}/saved_model"
+
+
+def compiled_tower(tower: str, precision: str) -> str:
+    """Returns the file of a tower compiled for LiteRT; `precision` is `f32` or `int8`."""
+    return f"towers/{tower}/compiled-{precision}.tflite"
+
+
+def candidate_store(corpus: str) -> str:
+    """Returns the Arrow IPC file that holds a corpus' ids, features and attributes."""
+    return f"candidates/{corpus}/store.arrow"
+
+
+def index_directory(index: str) -> str:
+    """Returns the directory of one ScaNN index."""
+    return f"indexes/{index}/scann"
+
+
+def index_vectors(index: str) -> str:
+    """Returns the file of the indexed vectors: raw float32 rows in the corpus' order."""
+    return f"indexes/{index}/vectors.bin"
+
+
+def vocabulary(name: str) -> str:
+    """Returns the Arrow IPC file of one vocabulary."""
+    return f"vocabularies/{name}.arrow"
+
+
+def checked(path: str) -> str:
+    """Returns `path` if it is relative, normalised and inside the bundle.
+
+    Raises:
+      UnsafePath: it is not, or it holds a backslash or a NUL.
+    """
+    unsafe = (
+        not path
+        or path.startswith("/")
+        or "\\" in path
+        or "\0" in path
+        or posixpath.normpath(path) != path
+        or path.split("/")[0] in (".", "..")
+    )
+    if unsafe:
+        raise UnsafePath(f"path {path!r} in the manifest is not a normalised relative path inside the bundle")
+    return path

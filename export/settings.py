@@ -1,0 +1,243 @@
+"""ExportJob, what to export (the recipe, TOML), and ExportSettings, how (budget, workers). Frozen; unknown names refused."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from bundle.manifest import Distance, IdentityIds, Name, Role, Unknown
+from export.errors import UsageError
+
+
+class Part(BaseModel):
+    """A frozen part of the recipe."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CheckpointPart(Part):
+    """Which checkpoint, and where the model sits in its object graph."""
+
+    path: str
+    """A directory (its newest checkpoint), a prefix, or a prefix' `.index` file; relative to the recipe."""
+    object_path: str = ""
+    """Attribute path of the model in the checkpoint, e.g. `model` for `tf.train.Checkpoint(model=...)`."""
+
+
+class CodePart(Part):
+    """The user's model code."""
+
+    factory: str
+    """`package.module:function` or `file.py:function` (relative to the recipe); no arguments; returns the built model."""
+
+
+class InputPart(Part):
+    """One input of the model's calls."""
+
+    dtype: Literal["int32", "int64", "float32", "string"]
+    shape: tuple[PositiveInt, ...] = ()
+    """Of one example, without the batch; () is a single value. Of ragged and sparse inputs: ()."""
+    kind: Literal["dense", "ragged", "sparse"] = "dense"
+    weights_for: str | None = None
+    """This input holds the weights of the named one."""
+
+
+class VocabularyPart(Part):
+    """A vocabulary: one key a line, in the order of the rows."""
+
+    file: str
+    dtype: Literal["int64", "string"] = "string"
+
+
+class VocabularyRule(Part):
+    """ids = { kind = "vocabulary", vocabulary = NAME, first_row = N }."""
+
+    kind: Literal["vocabulary"]
+    vocabulary: Name
+    first_row: int = Field(default=0, ge=0)
+
+
+class HashRule(Part):
+    """ids = { kind = "hash", buckets = N }; buckets defaults to the table's rows."""
+
+    kind: Literal["hash"]
+    buckets: PositiveInt | None = None
+
+
+class BucketRule(Part):
+    """ids = { kind = "buckets", boundaries = [...] }."""
+
+    kind: Literal["buckets"]
+    boundaries: tuple[float, ...]
+
+
+class FeaturePart(Part):
+    """What the graph does not tell of one feature. The feature is called as the model's input that feeds it."""
+
+    role: Role | None = None
+    """None: candidate if a candidate corpus has a column for it, else context."""
+    ids: IdentityIds | VocabularyRule | HashRule | BucketRule = Field(default=IdentityIds(), discriminator="kind")
+    unknown: Unknown = Unknown()
+    default: Any = None
+
+
+class TowerPart(Part):
+    """One tower: a call of the model and the outputs wanted of it."""
+
+    role: Literal["query", "candidate", "ranking"]
+    call: str = ""
+    """Attribute path of what is called: "" is the model itself, `rank` one of its methods."""
+    inputs: tuple[str, ...] = ()
+    """Names of the inputs the call takes, as one dict; () is all of them."""
+    outputs: dict[Name, str] = {}
+    """Output name -> key in what the call returns (a dict); {} when it returns one tensor, which becomes `result`."""
+    result: str | None = None
+    """The output that is the vector or the score; needed when there are several."""
+    precisions: tuple[Literal["f32", "int8"], ...] = ("f32",)
+    """Which compiled forms are made."""
+    serve: Literal["f32", "int8"] = "f32"
+    max_abs_error: dict[Literal["int8"], float] = {}
+    """Limit of the difference from the original model, for precisions that are not bound by the parity rule."""
+
+
+class TablePart(Part):
+    """How one table is written."""
+
+    shard_rows: PositiveInt | None = None
+    """Rows in a shard; None: as many as fit 4 GiB."""
+    key: str | None = None
+    """Variable of the checkpoint that holds it, where metadata does not say."""
+
+
+class CorpusPart(Part):
+    """A candidate corpus: a CSV or Parquet file with a row per candidate."""
+
+    file: str
+    id: str
+    """Column of the candidate's id: integers or strings, unique, without nulls."""
+    features: dict[str, str] = {}
+    """Feature -> column that holds its value, as a caller would send it."""
+    attributes: tuple[str, ...] = ()
+    """Columns returned on request (and, later, filtered on)."""
+    list_separator: str = "|"
+    """Between the values of a bag in a CSV column."""
+
+
+class RecallPart(Part):
+    """Recall that an index must reach against exact search before it is published."""
+
+    k: PositiveInt = 10
+    value: float = Field(default=0.95, gt=0, le=1)
+    queries: PositiveInt = 500
+
+
+class IndexPart(Part):
+    """A nearest-candidate index over a corpus."""
+
+    corpus: Name
+    query_tower: Name
+    candidate_tower: Name
+    distance: Distance = "dot_product"
+    kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
+    recall: RecallPart = RecallPart()
+    parameters: dict[str, Any] = {}
+    """ScaNN parameters that replace the chosen ones: num_leaves, leaves_to_search, dimensions_per_block, reorder."""
+
+
+class VerifyPart(Part):
+    """What is checked before anything is published."""
+
+    examples: str | None = None
+    """A Parquet or JSON-lines file of raw examples (a column per input); None: made from the feature specs."""
+    count: PositiveInt = 256
+    """Examples replayed."""
+    rows: PositiveInt = 4096
+    """Rows compared per table unless `--full`."""
+
+
+class OutputPart(Part):
+    """Where the bundle goes: `<root>/<model>/<version>/`."""
+
+    root: str
+
+
+class ExportJob(Part):
+    """The recipe."""
+
+    model: Name
+    checkpoint: CheckpointPart
+    code: CodePart
+    inputs: dict[str, InputPart]
+    towers: dict[Name, TowerPart]
+    output: OutputPart
+    vocabularies: dict[Name, VocabularyPart] = {}
+    features: dict[str, FeaturePart] = {}
+    tables: dict[Name, TablePart] = {}
+    candidates: dict[Name, CorpusPart] = {}
+    indexes: dict[Name, IndexPart] = {}
+    verify: VerifyPart = VerifyPart()
+
+
+class ExportSettings(BaseSettings):
+    """How the job runs; every field may come from the environment as ROWCAST_EXPORT_<NAME>."""
+
+    model_config = SettingsConfigDict(env_prefix="ROWCAST_EXPORT_", frozen=True, extra="forbid")
+
+    budget_bytes: int = Field(default=256 << 20, ge=16 << 20, description="memory that one table worker may hold, bytes")
+    workers: int = Field(default=0, ge=0, description="table workers; 0: one per core")
+    full: bool = Field(default=False, description="compare every row with the checkpoint instead of a sample")
+
+
+def _nearest(wrong: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(wrong, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(sorted(known))}"
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    """Returns the field names that the recipe allows beside the last part of `location`."""
+    model: Any = ExportJob
+    for part in location[:-1]:
+        fields = getattr(model, "model_fields", None)
+        if fields is not None:
+            model = fields[part].annotation if part in fields else None
+        else:
+            arguments = getattr(model, "__args__", ())
+            model = arguments[1] if len(arguments) == 2 else None
+        if model is None:
+            return []
+    return list(getattr(model, "model_fields", {}))
+
+
+def explain(problem: ValidationError) -> str:
+    """Returns the first mistake of a recipe in one sentence: the key, the value, what was expected."""
+    first = problem.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(first["loc"])
+        return f"unknown key {where!r}" + (_nearest(str(first["loc"][-1]), known) if known else "")
+    if first["type"] == "missing":
+        return f"key {where!r} is missing"
+    return f"{where}: {first['msg']} (got {first['input']!r})"
+
+
+def read_recipe(path: Path) -> ExportJob:
+    """Reads a recipe.
+
+    Raises:
+      UsageError: no such file, no TOML, or a key that is unknown, missing or of the wrong type; names it.
+    """
+    try:
+        page = tomllib.loads(path.read_text())
+    except FileNotFoundError as problem:
+        raise UsageError(f"recipe {path} does not exist") from problem
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise UsageError(f"recipe {path} cannot be read: {problem}") from problem
+    try:
+        return ExportJob.model_validate(page)
+    except ValidationError as problem:
+        raise UsageError(f"recipe {path}: {explain(problem)}") from problem

@@ -1,0 +1,269 @@
+"""What the doors ask the desk and what it answers: frozen values with numpy arrays, no protocol's types.
+
+Every request speaks of n examples in packed columns; a single one is n = 1. Ids are [m] int64 or [m] object (str).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features import Column
+
+Ids = NDArray[Any]
+"""[m] int64, or [m] object holding str."""
+Offsets = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Who asks, and until when an answer is worth computing."""
+
+    request_id: str
+    deadline: float | None = None
+    """On the clock of `time.monotonic()`; None: the service's own limit."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which model answers. Empty name: the only model. Version None: the newest."""
+
+    model: str = ""
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Candidates never returned: query i excludes `ids[offsets[i]:offsets[i + 1]]`; offsets None: every query, all."""
+
+    ids: Ids
+    offsets: Offsets | None = None
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Asks for the k nearest candidates of n queries, told by exactly one of features, vectors and ids."""
+
+    target: Target
+    k: int = 10
+    features: Mapping[str, Column] | None = None
+    vectors: Vectors | None = None
+    """[n, dim] float32; a flat [n * dim] array is taken too, the engine knows dim."""
+    ids: Ids | None = None
+    exclude: Exclusion | None = None
+    attributes: tuple[str, ...] = ()
+    index: str = ""
+    exact: bool = False
+    filter: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """Candidates of n queries, best first; query i owns offsets[i]:offsets[i + 1]."""
+
+    ids: Ids
+    scores: NDArray[np.float32]
+    offsets: Offsets
+    attributes: Mapping[str, list[Any]] = field(default_factory=dict)
+    """[m] values each: int, float, str, list[str] or None."""
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """Answer to a Retrieval."""
+
+    model: str
+    version: int
+    neighbors: Neighbors
+    searched: int
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Asks for scores of m candidates for n contexts; context i owns candidates offsets[i]:offsets[i + 1]."""
+
+    target: Target
+    context: Mapping[str, Column]
+    candidate_ids: Ids | None = None
+    candidates: Mapping[str, Column] = field(default_factory=dict)
+    offsets: Offsets | None = None
+    """None: one context that owns all candidates."""
+    heads: tuple[str, ...] = ()
+    k: int = 0
+    """0: all, in the order sent."""
+    tower: str = ""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Answer to a Ranking."""
+
+    model: str
+    version: int
+    ids: Ids | None
+    positions: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    heads: Mapping[str, NDArray[np.float32]]
+    offsets: Offsets
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Asks for the k best of `candidates` retrieved ones, ranked; n requests by their features."""
+
+    target: Target
+    features: Mapping[str, Column]
+    k: int = 10
+    candidates: int = 0
+    """0: max(100, 10 k)."""
+    exclude: Exclusion | None = None
+    attributes: tuple[str, ...] = ()
+    index: str = ""
+    tower: str = ""
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """Answer to a Recommendation; the neighbors' scores are the ranking tower's."""
+
+    model: str
+    version: int
+    neighbors: Neighbors
+    retrieval_scores: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Asks for a tower's result for n examples."""
+
+    target: Target
+    tower: str
+    features: Mapping[str, Column]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Answer to an Embedding: [n, dim] float32."""
+
+    model: str
+    version: int
+    vectors: Vectors
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Asks for the table rows that a feature's ids stand for."""
+
+    target: Target
+    feature: str
+    ids: Column
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """Answer to a Lookup: [n, dim] float32 and whether the table has each id."""
+
+    model: str
+    version: int
+    table: str
+    vectors: Vectors
+    found: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class VersionState:
+    """One version under the root. state: loading, available, retiring or refused."""
+
+    version: int
+    state: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """One model and its versions, newest first."""
+
+    name: str
+    versions: tuple[VersionState, ...]
+
+
+@dataclass(frozen=True)
+class FeatureDetails:
+    """What a caller must know to send one feature."""
+
+    name: str
+    kind: str
+    type: str
+    role: str
+    required: bool
+    shape: tuple[int, ...] = ()
+    length: int = 0
+    combiner: str = ""
+    weighted: bool = False
+    unknown: str = ""
+    table: str = ""
+    default: Any = None
+    stored: bool = False
+
+
+@dataclass(frozen=True)
+class CallSignature:
+    """Features and outputs of one call."""
+
+    call: str
+    tower: str
+    features: tuple[FeatureDetails, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TableDetails:
+    """A table as callers see it."""
+
+    name: str
+    rows: int
+    dim: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class IndexDetails:
+    """An index as callers see it, with its measured recall."""
+
+    name: str
+    corpus: str
+    kind: str
+    distance: str
+    dim: int
+    size: int
+    recall_k: int
+    recall: float
+
+
+@dataclass(frozen=True)
+class CorpusDetails:
+    """A candidate corpus as callers see it."""
+
+    name: str
+    size: int
+    id_type: str
+    attributes: tuple[str, ...]
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelDetails:
+    """All a caller needs to write a request for one version."""
+
+    model: str
+    version: int
+    created: str
+    calls: tuple[CallSignature, ...]
+    tables: tuple[TableDetails, ...]
+    indexes: tuple[IndexDetails, ...]
+    corpora: tuple[CorpusDetails, ...]
