@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
+SHORT ?=
 STAMP := $(VENV)/.installed
 
 .PHONY: venv demo test check stubs bench clean
@@ -20,7 +21,7 @@ $(STAMP): pyproject.toml client/pyproject.toml
 	@touch $@
 
 demo: venv ## train, export, serve and ask: real recommendations (DATA=DIR: MovieLens there)
-	$(BIN)/python -m examples.movielens.demo $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m examples.movielens.demo $(if $(DATA),--data $(DATA)) $(if $(SHORT),--short)
 
 test: venv ## the tests
 	$(BIN)/python -m pytest -q

@@ -1,11 +1,11 @@
 """What can stop an export, each with the exit code that tells it.
 
-    ExportError
-    ├── UsageError              2   a recipe or option that cannot be meant
-    ├── CheckpointError         3   a checkpoint that is missing, damaged or of a kind that is not read
-    ├── NotConvertible          4   a model or table that cannot be exported as asked
-    ├── VerificationFailed      5   what was written is not what was trained; nothing is committed
-    └── DestinationError        6   the destination exists, is full, or cannot be written
+ExportError
+├── UsageError              2   a recipe or option that cannot be meant
+├── CheckpointError         3   a checkpoint that is missing, damaged or of a kind that is not read
+├── NotConvertible          4   a model or table that cannot be exported as asked
+├── VerificationFailed      5   what was written is not what was trained; nothing is committed
+└── DestinationError        6   the destination exists, is full, or cannot be written
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ExportJob, what to export (the recipe, TOML), and ExportSettings, how (budget, workers). Frozen; unknown names refused."""
+"""ExportJob, what to export (the recipe, TOML), and ExportSettings, how (budget, workers); unknown names are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CodePart(Part):
     """The user's model code."""
 
     factory: str
-    """`package.module:function` or `file.py:function` (relative to the recipe); no arguments; returns the built model."""
+    """`package.module:function` or `file.py:function`, relative to the recipe; takes nothing, returns the built model."""
 
 
 class InputPart(Part):
@@ -188,7 +188,9 @@ class ExportSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ROWCAST_EXPORT_", frozen=True, extra="forbid")
 
-    budget_bytes: int = Field(default=256 << 20, ge=16 << 20, description="memory that one table worker may hold, bytes")
+    budget_bytes: int = Field(
+        default=256 << 20, ge=16 << 20, description="memory that one table worker may hold, bytes"
+    )
     workers: int = Field(default=0, ge=0, description="table workers; 0: one per core")
     full: bool = Field(default=False, description="compare every row with the checkpoint instead of a sample")
 
@@ -206,7 +208,7 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
         if fields is not None:
             model = fields[part].annotation if part in fields else None
         else:
-            arguments = getattr(model, "__args__", ())
+            arguments: tuple[Any, ...] = getattr(model, "__args__", ())
             model = arguments[1] if len(arguments) == 2 else None
         if model is None:
             return []
@@ -215,7 +217,8 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
 
 def explain(problem: ValidationError) -> str:
     """Returns the first mistake of a recipe in one sentence: the key, the value, what was expected."""
-    first = problem.errors()[0]
+    # A misspelt key is both unknown and missing: told as unknown, with the spelling that was meant.
+    first = min(problem.errors(), key=lambda error: error["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = _fields_at(first["loc"])

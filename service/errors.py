@@ -1,16 +1,16 @@
 """What a call can fail with, and the one table that says how each door tells it.
 
-    ServiceError
-    ├── InvalidArgument   a field has a shape, type or value that the call does not take
-    ├── TooLarge          more ids, queries, candidates or bytes than the limit
-    ├── NotFound          no such model, version, table, feature, tower or index
-    ├── Overloaded        no permit; try again later
-    ├── NotReady          no generation, or draining
-    ├── DeadlineExceeded  out of time
-    ├── Cancelled         the caller is gone
-    ├── DataLoss          a committed file does not match its digest
-    ├── Unimplemented     in the contract, off here
-    └── Internal          a bug; outside only a fixed sentence
+ServiceError
+├── InvalidArgument   a field has a shape, type or value that the call does not take
+├── TooLarge          more ids, queries, candidates or bytes than the limit
+├── NotFound          no such model, version, table, feature, tower or index
+├── Overloaded        no permit; try again later
+├── NotReady          no generation, or draining
+├── DeadlineExceeded  out of time
+├── Cancelled         the caller is gone
+├── DataLoss          a committed file does not match its digest
+├── Unimplemented     in the contract, off here
+└── Internal          a bug; outside only a fixed sentence
 """
 
 from __future__ import annotations
