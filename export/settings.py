@@ -1,4 +1,4 @@
-"""ExportJob, what to export (the recipe, TOML), and ExportSettings, how (budget, workers); unknown names are refused."""
+"""ExportJob, what to export (the recipe), and ExportSettings, how (budget, workers); unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CodePart(Part):
     """The user's model code."""
 
     factory: str
-    """`package.module:function` or `file.py:function`, relative to the recipe; takes nothing, returns the built model."""
+    """`package.module:function` or `file.py:function`, relative to the recipe; called without arguments."""
 
 
 class InputPart(Part):
