@@ -1,0 +1,138 @@
+"""How the service runs: one frozen model, read once in `service/main.py` and passed on as values.
+
+Every field is an option of `rowcast-serve` and an environment variable, `ROWCAST_` + its name in capitals; an option
+wins over the environment, the environment over the default. Unknown names are refused in both places.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX = "ROWCAST_"
+_EXPORTER_PREFIX = "ROWCAST_EXPORT_"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class SettingsError(Exception):
+    """A setting that is missing, unknown, or out of its limits; names it."""
+
+
+class ServiceSettings(BaseSettings):
+    """What `rowcast-serve` can be told. Durations in seconds, sizes in bytes; limits are refusals, never queues."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True, env_ignore_empty=True
+    )
+
+    root: Path
+    """Directory of the bundles, `<root>/<model>/<version>/`; must exist, may be empty."""
+    host: str = "127.0.0.1"
+    """Address that both doors listen on; 0.0.0.0 or :: for every interface."""
+    http_port: Port = 8080
+    """Port of HTTP; 0: any free one."""
+    grpc_port: Port = 9090
+    """Port of gRPC; 0: any free one."""
+    ports_file: Path | None = None
+    """File that the bound ports are written to, as JSON `{"http": N, "grpc": N}`, once both doors listen."""
+    require: Annotated[tuple[str, ...], NoDecode] = ()
+    """Model that must load at start, else exit 7; may be given several times (in the environment: comma between)."""
+    precision: Literal["f32", "int8"] | None = None
+    """Precision of the compiled towers; left out: what each bundle says. A tower without that form runs its own."""
+    verify: Literal["sizes", "full"] = "sizes"
+    """Table shards before a version is served: by size (fast whatever the table), or every checksum."""
+    verify_bytes_per_s: int = Field(default=32 << 20, ge=0)
+    """Rate of the background check of table blocks, bytes a second; 0: no background check."""
+    load_bytes_max: int = Field(default=0, ge=0)
+    """Most memory that loading one version may need, bytes (tables are mapped and do not count); 0: what is free."""
+    poll_s: float = Field(default=2.0, ge=0.05, le=3600)
+    """Pause between two looks at the root for new versions, seconds."""
+    workers: int = Field(default=0, ge=0, le=1024)
+    """Threads that compute; 0: the cores that the process may use (affinity and cgroup quota)."""
+    in_flight_max: int = Field(default=64, ge=1, le=100_000)
+    """Calls admitted at once, computing or next in line; one more is refused at once rather than kept waiting."""
+    retry_after_s: float = Field(default=1.0, gt=0, le=3600)
+    """Told to a refused caller, seconds."""
+    timeout_s: float = Field(default=10.0, gt=0, le=3600)
+    """Longest time for one call, seconds; a caller's own deadline may be shorter, never longer."""
+    drain_s: float = Field(default=20.0, ge=0, le=3600)
+    """After SIGTERM: time for the calls in flight to end, seconds."""
+    candidates_max: int = Field(default=20_000, ge=1, le=10_000_000)
+    """Candidates ranked in one request, over all of its contexts."""
+    k_max: int = Field(default=1_000, ge=1, le=1_000_000)
+    """Neighbors wanted per query."""
+    queries_max: int = Field(default=1_024, ge=1, le=1_000_000)
+    """Queries, contexts or examples in one request."""
+    ids_max: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
+    """Values in one request, over all of its features, ids and exclusions."""
+    body_bytes_max: int = Field(default=16 << 20, ge=1_024, le=1 << 30)
+    """Size of one request's body, bytes."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is logged."""
+
+    @field_validator("require", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+    @field_validator("root")
+    @classmethod
+    def _directory(cls, value: Path) -> Path:
+        if not value.is_dir():
+            raise ValueError(f"{str(value)!r} is no directory; make it first, it may be empty")
+        return value
+
+
+def read_settings(options: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ServiceSettings:
+    """Reads the settings from options, then the environment, then the defaults.
+
+    Args:
+      options: by field name; None: not given.
+      environment: the variables whose names are checked; None: the process' own.
+    Raises:
+      SettingsError: names the setting, its value and what it takes.
+    """
+    variables = os.environ if environment is None else environment
+    fields = ServiceSettings.model_fields
+    for variable in variables:
+        name = variable.upper()
+        if (
+            name.startswith(PREFIX)
+            and not name.startswith(_EXPORTER_PREFIX)
+            and name[len(PREFIX) :].lower() not in fields
+        ):
+            known = [PREFIX + field.upper() for field in fields]
+            close = difflib.get_close_matches(name, known, n=1)
+            cure = f"did you mean {close[0]}?" if close else "`rowcast-serve --help` lists them"
+            raise SettingsError(f"the environment sets {variable}, which is no setting; {cure}")
+    try:
+        return ServiceSettings(**{name: value for name, value in options.items() if value not in (None, ())})
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "missing":
+            raise SettingsError(f"--{name} (or {PREFIX}{name.upper()}) must be given") from problem
+        raise SettingsError(f"--{name.replace('_', '-')} {first['input']!r}: {first['msg']}") from problem
+
+
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Counts the cores that this process may use: affinity, cut by a cgroup's CPU quota (v2 or v1), at least 1."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()[:2]
+    except (OSError, ValueError):
+        try:
+            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return cores
+    if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:  # "max" in v2, "-1" in v1: no quota
+        return cores
+    return max(1, min(cores, -(-int(quota) // int(period))))
