@@ -1,0 +1,175 @@
+"""JSON values -> packed columns. Knows nothing of what a feature is: one rule for every call, whatever the model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features import Column
+from service.errors import InvalidArgument
+
+NESTING_MAX = 8
+"""Levels of lists in one value; a dense feature has at most that many axes."""
+SHOWN_MAX = 60
+"""Characters of a caller's value that an error repeats."""
+
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
+
+
+def shown(value: object) -> str:
+    """Returns a caller's value as an error message repeats it: short, and never more than a glance of it."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def fields(body: object, known: Sequence[str], where: str) -> dict[str, Any]:
+    """Checks that a JSON value is an object with known fields only.
+
+    Raises:
+      InvalidArgument: it is no object, or has a field that is not known; names the nearest known one.
+    """
+    if not isinstance(body, dict):
+        raise InvalidArgument(f"{where} is {shown(body)}, a JSON object was expected")
+    for name in body:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise InvalidArgument(f"{where} has the unknown field {shown(name)}; {hint}")
+    return body
+
+
+def listed(value: object, where: str) -> list[Any]:
+    """Checks that a JSON value is a list.
+
+    Raises:
+      InvalidArgument: it is none.
+    """
+    if not isinstance(value, list):
+        raise InvalidArgument(f"{where} is {shown(value)}, a list was expected")
+    return value
+
+
+def flat(values: list[Any], where: str) -> NDArray[Any]:
+    """Packs m scalars of one kind.
+
+    Args:
+      values: integers, strings or numbers. Integers may be mixed with their decimal strings, since JSON carries
+        integers beyond 2^53 so.
+      where: what an error calls them.
+
+    Returns:
+      [m] int64, [m] float32 (if any is no integer), or [m] object holding str.
+
+    Raises:
+      InvalidArgument: a value is none of these, kinds are mixed, or a number does not fit its type.
+    """
+    kinds = set(map(type, values))
+    if kinds <= {int}:
+        return _integers(values, where)
+    if kinds == {str}:
+        packed = np.empty(len(values), dtype=object)
+        packed[:] = values
+        return packed
+    if kinds <= {int, float}:
+        return numbers(values, where)
+    if kinds == {int, str}:
+        return _integers([_decimal(value, where) for value in values], where)
+    if kinds == {float, str}:
+        raise InvalidArgument(f"{where} mixes numbers and strings; one kind was expected")
+    odd = next(value for value in values if type(value) not in {int, str, float})
+    raise InvalidArgument(f"{where} holds {shown(odd)}; an integer, a string or a number was expected")
+
+
+def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
+    """Packs m numbers as [m] float32.
+
+    Raises:
+      InvalidArgument: a value is no number or beyond float32.
+    """
+    if not set(map(type, values)) <= {int, float}:
+        odd = next(value for value in values if type(value) not in {int, float})
+        raise InvalidArgument(f"{where} holds {shown(odd)}; a number was expected")
+    with np.errstate(over="ignore"):  # told below, by value
+        packed = np.array(values, dtype=np.float64).astype(np.float32)
+    if not np.isfinite(packed).all():
+        odd = values[int(np.flatnonzero(~np.isfinite(packed))[0])]
+        raise InvalidArgument(f"{where} holds {shown(odd)}, which is beyond float32")
+    return packed
+
+
+def offsets_of(lengths: Sequence[int]) -> NDArray[np.int64]:
+    """Returns [n + 1] int64, 0 and the running sums of n lengths."""
+    return np.fromiter(accumulate(lengths, initial=0), dtype=np.int64, count=len(lengths) + 1)
+
+
+def column(examples: list[Any], where: str) -> Column:
+    """Packs the values of one feature for n examples.
+
+    Args:
+      examples: n JSON values: a scalar; a list (a bag or sequence; of equally long lists: a dense value); or
+        {"ids": [...], "weights": [...]}.
+      where: what an error calls them.
+
+    Raises:
+      InvalidArgument: a value has another shape.
+    """
+    if not set(map(type, examples)) & {list, dict}:
+        return Column(flat(examples, where))
+    parts: list[list[Any]] = []
+    weights: list[list[Any] | None] = []
+    for example in examples:
+        part, weight = _bag(example, where) if isinstance(example, dict) else (_unnested(example, where), None)
+        parts.append(part)
+        weights.append(weight)
+    packed = flat(list(chain.from_iterable(parts)), where)
+    if all(weight is None for weight in weights):
+        return Column(packed, offsets_of([len(part) for part in parts]))
+    filled = [[1.0] * len(part) if weight is None else weight for part, weight in zip(parts, weights, strict=True)]
+    packed_weights = numbers(list(chain.from_iterable(filled)), f"{where}.weights")
+    return Column(packed, offsets_of([len(part) for part in parts]), packed_weights)
+
+
+def _integers(values: list[Any], where: str) -> NDArray[np.int64]:
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        odd = next(value for value in values if not -(2**63) <= value < 2**63)
+        raise InvalidArgument(f"{where} holds {shown(odd)}, which does not fit int64") from None
+
+
+def _decimal(value: int | str, where: str) -> int:
+    if isinstance(value, str) and not _DECIMAL.fullmatch(value):
+        raise InvalidArgument(f"{where} mixes integers with the string {shown(value)}; one kind was expected")
+    return int(value)
+
+
+def _bag(bag: dict[str, Any], where: str) -> tuple[list[Any], list[Any] | None]:
+    fields(bag, ("ids", "weights"), where)
+    if "ids" not in bag:
+        raise InvalidArgument(f"{where} has weights but no 'ids'")
+    ids = listed(bag["ids"], f"{where}.ids")
+    if "weights" not in bag:
+        return ids, None
+    weights = listed(bag["weights"], f"{where}.weights")
+    if len(weights) != len(ids):
+        raise InvalidArgument(f"{where} has {len(ids)} ids and {len(weights)} weights; as many were expected")
+    return ids, weights
+
+
+def _unnested(value: Any, where: str) -> list[Any]:
+    """Returns the scalars of a scalar, a list, or a list of equally long lists."""
+    values = value if isinstance(value, list) else [value]
+    for _ in range(NESTING_MAX):
+        inner = sum(1 for entry in values if isinstance(entry, list))
+        if inner == 0:
+            return values
+        if inner < len(values) or len({len(entry) for entry in values}) > 1:
+            raise InvalidArgument(f"{where} holds nested lists of several lengths; a dense value has one shape")
+        values = list(chain.from_iterable(values))
+    raise InvalidArgument(f"{where} nests lists deeper than {NESTING_MAX}")

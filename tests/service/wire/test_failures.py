@@ -1,0 +1,49 @@
+"""What leaves the process when a call fails, and what the log keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from service.errors import INTERNAL_SENTENCE, Code, Internal, InvalidArgument, Overloaded
+from service.wire.failures import failure_of, log_failure
+
+
+def test_failure_of_a_service_error_says_its_sentence() -> None:
+    failure = failure_of(InvalidArgument("k is -1"), "r1")
+    assert (failure.code, failure.message, failure.request_id) == (Code.INVALID_ARGUMENT, "k is -1", "r1")
+    assert failure.retry_after_s is None
+
+
+def test_failure_of_an_overload_says_when_to_come_back() -> None:
+    assert failure_of(Overloaded("busy", 0.25), "r1").retry_after_s == 0.25
+
+
+@pytest.mark.parametrize("bug", [KeyError("secret"), Internal("secret"), MemoryError("secret"), ValueError("secret")])
+def test_failure_of_a_bug_says_only_the_fixed_sentence(bug: Exception) -> None:
+    failure = failure_of(bug, "r1")
+    assert (failure.code, failure.message) == (Code.INTERNAL, INTERNAL_SENTENCE)
+
+
+def test_failure_of_a_cancelled_task_is_cancelled() -> None:
+    assert failure_of(asyncio.CancelledError(), "r1").code is Code.CANCELLED
+
+
+def test_log_of_a_callers_mistake_keeps_what_was_sent_out_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    problem = InvalidArgument("features.user holds 'secret'")
+    with caplog.at_level(logging.DEBUG):
+        log_failure(logging.getLogger("rowcast.test"), "rank", failure_of(problem, "r1"), problem)
+    assert len(caplog.records) == 1
+    record = caplog.records[0]
+    assert (record.message, record.levelname, record.exc_info) == ("call_failed", "INFO", None)
+    assert record.__dict__["request_id"] == "r1"
+    assert "secret" not in caplog.text
+
+
+def test_log_of_a_bug_has_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
+    problem = KeyError("the cause")
+    log_failure(logging.getLogger("rowcast.test"), "rank", failure_of(problem, "r1"), problem)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "the cause" in caplog.text

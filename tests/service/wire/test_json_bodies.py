@@ -1,0 +1,265 @@
+"""JSON bodies to requests, and answers to JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.engine.requests import Embedded, LookedUp, Neighbors, Ranked, Recommended, Retrieved, Target
+from service.errors import InvalidArgument
+from service.wire import json_bodies
+from service.wire.operations import OPERATIONS
+
+TARGET = Target("movies", 3)
+
+
+def _f32(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.array(values, dtype=np.float32)
+
+
+def test_parse_refuses_nan_and_names_no_traceback() -> None:
+    for body in (b"NaN", b'{"k": Infinity}', b"[1e400]", b"", b"{", b"\xff", b'"\\ud800"'):
+        with pytest.raises(InvalidArgument, match="the body is no JSON"):
+            json_bodies.parse(body)
+
+
+def test_retrieval_one_request_beside_its_options() -> None:
+    body = {"k": 5, "features": {"user": 7, "seen": [1, 2]}, "exclude": [9], "attributes": ["title"], "exact": True}
+    request, several = json_bodies.read_retrieval(body, TARGET)
+    assert not several
+    assert (request.target, request.k, request.attributes, request.exact) == (TARGET, 5, ("title",), True)
+    assert request.features is not None
+    assert request.features["user"].values.tolist() == [7]
+    assert request.features["seen"].values.tolist() == [1, 2]
+    assert request.exclude is not None
+    assert request.exclude.ids.tolist() == [9]
+    assert request.vectors is None
+    assert request.ids is None
+    assert request.filter is None
+
+
+def test_retrieval_a_list_packs_columns_and_exclusions_in_order() -> None:
+    body = {"requests": [{"features": {"user": 7}, "exclude": [1, 2]}, {"features": {"user": 8}}]}
+    request, several = json_bodies.read_retrieval(body, TARGET)
+    assert several
+    assert request.k == 10
+    assert request.features is not None
+    assert request.features["user"].values.tolist() == [7, 8]
+    assert request.exclude is not None
+    assert request.exclude.offsets is not None
+    assert request.exclude.offsets.tolist() == [0, 2, 2]
+
+
+def test_retrieval_by_vector_and_by_id() -> None:
+    by_vector, _ = json_bodies.read_retrieval({"requests": [{"vector": [1, 2.5]}, {"vector": [0, 1]}]}, TARGET)
+    assert by_vector.vectors is not None
+    assert by_vector.vectors.tolist() == [[1.0, 2.5], [0.0, 1.0]]
+    by_id, _ = json_bodies.read_retrieval({"id": "9007199254740993"}, TARGET)
+    assert by_id.ids is not None
+    assert by_id.ids.tolist() == ["9007199254740993"]
+
+
+def test_retrieval_filter_is_carried_so_that_it_can_be_refused() -> None:
+    request, _ = json_bodies.read_retrieval({"id": 1, "filter": {"genre": ["Drama"]}}, TARGET)
+    assert request.filter == {"genre": ["Drama"]}
+
+
+def test_ranking_one_context_owns_all_candidates() -> None:
+    body = {"context": {"user": 1}, "candidates": [10, 20, 30], "features": {"price": [1, 2, 3.5]}, "heads": ["ctr"]}
+    request, several = json_bodies.read_ranking(body, TARGET)
+    assert not several
+    assert request.candidate_ids is not None
+    assert request.candidate_ids.tolist() == [10, 20, 30]
+    assert request.candidates["price"].values.tolist() == [1.0, 2.0, 3.5]
+    assert request.offsets is not None
+    assert request.offsets.tolist() == [0, 3]
+    assert request.heads == ("ctr",)
+
+
+def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
+    body = {
+        "requests": [
+            {"context": {"user": 1}, "features": {"genres": [[1], [2, 3]]}},
+            {"context": {"user": 2}, "features": {"genres": [[4]]}},
+        ]
+    }
+    request, _ = json_bodies.read_ranking(body, TARGET)
+    assert request.candidate_ids is None
+    assert request.offsets is not None
+    assert request.offsets.tolist() == [0, 2, 3]
+    genres = request.candidates["genres"]
+    assert genres.offsets is not None
+    assert genres.offsets.tolist() == [0, 1, 3, 4]
+
+
+def test_lookup_takes_a_flat_list_of_ids() -> None:
+    request, _ = json_bodies.read_lookup({"feature": "user", "ids": [1, 2]}, TARGET)
+    assert request.feature == "user"
+    assert request.ids.values.tolist() == [1, 2]
+    assert request.ids.offsets is None
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "told"),
+    [
+        ("retrieve", [], "a JSON object was expected"),
+        ("retrieve", {"featuers": {}}, "did you mean 'features'"),
+        ("retrieve", {"k": "5", "id": 1}, "k is '5', an integer was expected"),
+        ("retrieve", {"k": True, "id": 1}, "k is True"),
+        ("retrieve", {"k": 1.0, "id": 1}, "k is 1.0"),
+        ("retrieve", {"exact": 1, "id": 1}, "true or false"),
+        ("retrieve", {"attributes": "title", "id": 1}, "a list was expected"),
+        ("retrieve", {"attributes": [1], "id": 1}, "a string was expected"),
+        ("retrieve", {"id": 1, "vector": [1.0]}, "both 'vector' and 'id'"),
+        ("retrieve", {"requests": [{"id": 1}, {"vector": [1.0]}]}, "these differ"),
+        ("retrieve", {"requests": [{"vector": [1.0]}, {"vector": [1.0, 2.0]}]}, "differ in length"),
+        ("retrieve", {"requests": []}, "requests is empty"),
+        ("retrieve", {"requests": {}}, "a list was expected"),
+        ("retrieve", {"requests": [1]}, "requests[0] is 1"),
+        ("retrieve", {"requests": [{"id": 1, "k": 3}]}, "requests[0] has the unknown field 'k'"),
+        ("retrieve", {"requests": [{"id": 1}], "exclude": [1]}, "'exclude' belongs into each"),
+        ("retrieve", {"features": 3}, "a JSON object of features"),
+        ("retrieve", {"requests": [{"features": {"a": 1}}, {"features": {"b": 1}}]}, "requests[1] and requests[0]"),
+        ("retrieve", {"vector": 3}, "a list was expected"),
+        ("retrieve", {"id": [1]}, "id holds [1]"),
+        ("retrieve", {"filter": 3, "id": 1}, "a JSON object was expected"),
+        ("rank", {"context": {}, "candidates": [1, 2], "features": {"p": [1]}}, "1 values for 2 candidates"),
+        ("rank", {"context": {}, "features": {"p": [1], "q": [1, 2]}}, "1 values for 2 candidates"),
+        ("rank", {"context": {}, "candidates": 5}, "a list was expected"),
+        ("rank", {"requests": [{"candidates": [1]}, {"features": {"p": [1]}}]}, "these differ"),
+        ("rank", {"heads": "x"}, "a list was expected"),
+        ("recommend", {"features": {"a": [None]}}, "features.a holds None"),
+        ("embed", {"tower": 3, "features": {}}, "a string was expected"),
+        ("lookup", {"feature": "user"}, "ids is None"),
+        ("lookup", {"feature": "user", "ids": [[1]]}, "ids holds [1]"),
+        ("lookup", {"feature": "user", "ids": [1], "requests": []}, "unknown field 'requests'"),
+    ],
+)
+def test_readers_refuse_and_name_the_field(call: str, body: Any, told: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        OPERATIONS[call].read_json(body, TARGET)
+    assert told in str(refused.value)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["ids", "weights", "a", "features", "context", "id"]), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+bodies = st.dictionaries(
+    st.sampled_from(
+        [
+            "k",
+            "features",
+            "vector",
+            "id",
+            "exclude",
+            "requests",
+            "context",
+            "candidates",
+            "heads",
+            "tower",
+            "ids",
+            "filter",
+        ]
+    ),
+    json_values,
+    max_size=4,
+)
+
+
+@given(st.sampled_from(sorted(OPERATIONS)), bodies | json_values)
+def test_readers_take_or_refuse_anything_and_never_break(call: str, body: Any) -> None:
+    try:
+        request, _ = OPERATIONS[call].read_json(body, TARGET)
+    except InvalidArgument:
+        return
+    assert request.target == TARGET
+
+
+def _neighbors() -> Neighbors:
+    return Neighbors(
+        ids=np.array([2**53 - 1, 2**53, 3], dtype=np.int64),
+        scores=_f32(0.1, 1 / 3, 1e-30),
+        offsets=np.array([0, 2, 3], dtype=np.int64),
+        attributes={"title": ["A", None, "C"], "tags": [["x"], [], None], "views": [1, 2**60, None]},
+    )
+
+
+def test_retrieved_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32() -> None:
+    answer = Retrieved("movies", 3, _neighbors(), searched=100)
+    text = json_bodies.dump(json_bodies.retrieved_value(answer, several=True))
+    assert b'"id":9007199254740991,"score":0.1,' in text
+    assert b'"id":"9007199254740992","score":0.33333334,' in text
+    value = json.loads(text)
+    assert (value["model"], value["version"], value["searched"]) == ("movies", 3, 100)
+    assert [len(result["neighbors"]) for result in value["results"]] == [2, 1]
+    assert value["results"][0]["neighbors"][1]["attributes"] == {"title": None, "tags": [], "views": str(2**60)}
+    assert np.float32(value["results"][1]["neighbors"][0]["score"]) == np.float32(1e-30)
+
+
+def test_retrieved_for_one_request_has_no_results() -> None:
+    neighbors = Neighbors(np.array(["a"], dtype=object), _f32(2.0), np.array([0, 1]))
+    value = json.loads(json_bodies.dump(json_bodies.retrieved_value(Retrieved("m", 1, neighbors, 9), several=False)))
+    assert value == {
+        "model": "m",
+        "version": 1,
+        "searched": 9,
+        "neighbors": [{"id": "a", "score": 2.0, "attributes": {}}],
+    }
+
+
+def test_ranked_has_the_callers_order_positions_and_heads() -> None:
+    answer = Ranked(
+        "m",
+        1,
+        ids=np.array([5, 6, 7]),
+        positions=np.array([1, 0, 0], dtype=np.int32),
+        scores=_f32(3, 2, 1),
+        heads={"ctr": _f32(0.5, 0.25, 0.125)},
+        offsets=np.array([0, 2, 3]),
+    )
+    value = json.loads(json_bodies.dump(json_bodies.ranked_value(answer, several=True)))
+    assert value["results"][0] == {"ids": [5, 6], "scores": [3, 2], "positions": [1, 0], "heads": {"ctr": [0.5, 0.25]}}
+    assert value["results"][1]["ids"] == [7]
+
+
+def test_ranked_without_ids_says_null() -> None:
+    answer = Ranked("m", 1, None, np.array([0], dtype=np.int32), _f32(3), {}, np.array([0, 1]))
+    assert json.loads(json_bodies.dump(json_bodies.ranked_value(answer, several=False)))["ids"] is None
+
+
+def test_recommended_tells_both_scores() -> None:
+    value = json_bodies.recommended_value(Recommended("m", 1, _neighbors(), _f32(7, 8, 9)), several=True)
+    entries = json.loads(json_bodies.dump(value))["results"][0]["neighbors"]
+    assert [entry["retrieval_score"] for entry in entries] == [7, 8]
+
+
+def test_embedded_and_looked_up_rows_are_lists_whatever_the_memory_order() -> None:
+    rows = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    several = json.loads(json_bodies.dump(json_bodies.embedded_value(Embedded("m", 1, rows), several=True)))
+    assert several["results"] == [{"vector": [0, 1, 2]}, {"vector": [3, 4, 5]}]
+    found = np.array([True, False])
+    looked_up = json_bodies.looked_up_value(LookedUp("m", 1, "user", rows, found), several=False)
+    assert json.loads(json_bodies.dump(looked_up)) == {
+        "model": "m",
+        "version": 1,
+        "table": "user",
+        "vectors": [[0, 1, 2], [3, 4, 5]],
+        "found": [True, False],
+    }
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_scores_read_back_as_the_same_float32(scores: list[float]) -> None:
+    sent = np.array(scores, dtype=np.float32)
+    read = np.array(json.loads(json_bodies.dump(sent)), dtype=np.float64).astype(np.float32)
+    assert (read == sent).all()
