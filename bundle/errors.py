@@ -1,16 +1,16 @@
 """What can be wrong with a bundle, told as values of our own field; no codes of any protocol.
 
-    BundleError
-    ├── FormatError            a manifest or file that the format does not allow
-    │   ├── UnknownFormat      a format version that this reader does not know
-    │   └── UnsafePath         a path that leaves the bundle
-    ├── DigestMismatch         committed bytes that differ from their checksum, or are missing or cut short
-    ├── NotCommitted           a directory without a manifest: no bundle, or one still being written
-    ├── DestinationExists      a version that is already there; committed bundles are never overwritten
-    ├── RowOutOfRange          a row that the table does not have
-    ├── FeatureError           values that are no ids or do not fit their feature; names the feature
-    │   └── UnknownRefused     an unknown id where the feature's rule is `refuse`
-    └── UnknownCandidate       an id that the candidate store does not hold
+BundleError
+├── FormatError            a manifest or file that the format does not allow
+│   ├── UnknownFormat      a format version that this reader does not know
+│   └── UnsafePath         a path that leaves the bundle
+├── DigestMismatch         committed bytes that differ from their checksum, or are missing or cut short
+├── NotCommitted           a directory without a manifest: no bundle, or one still being written
+├── DestinationExists      a version that is already there; committed bundles are never overwritten
+├── RowOutOfRange          a row that the table does not have
+├── FeatureError           values that are no ids or do not fit their feature; names the feature
+│   └── UnknownRefused     an unknown id where the feature's rule is `refuse`
+└── UnknownCandidate       an id that the candidate store does not hold
 """
 
 from __future__ import annotations

@@ -1,12 +1,34 @@
-"""Ids of one feature -> rows -> combined vector: THE combiner, used by both programs, never written twice."""
+"""Ids of one feature -> rows -> combined vector: used by both programs, never written twice.
+
+What TensorFlow's CPU lookup does, told as rules:
+- A single feature reads one row per example, bit for bit.
+- A bag's rows are combined as `bundle/combiner.py` says; an empty bag gives zeros.
+- A sparse bag drops weights <= 0 first, unless it sums; a ragged one drops nothing.
+- A sequence is cut at its end to `length`, or filled with zeros.
+- Unknown ids follow the feature's unknown rule in all of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bundle import files, ids
+from bundle.combiner import combine
+from bundle.errors import FeatureError, FormatError, UnknownRefused
+from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, Feature, HashIds, Manifest, VocabularyIds
+from bundle.tables import TableReader
+
+Rows = NDArray[np.int64]
+Offsets = NDArray[np.int64]
+Weights = NDArray[np.float32]
+Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -23,3 +45,316 @@ class Column:
     values: NDArray[Any]
     offsets: NDArray[np.int64] | None = None
     weights: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What a tower takes of one feature.
+
+    Attributes:
+      values: [n, dim] float32 of a single or a bag, [n, length, dim] float32 of a sequence, [n, *shape] of a dense one.
+      unknown: ids sent that the table does not know; a default is never counted.
+    """
+
+    values: NDArray[Any]
+    unknown: int = 0
+
+
+class FeatureReader:
+    """Turns columns into activations. Holds nothing of a call; safe for any number of threads."""
+
+    def __init__(
+        self,
+        features: Mapping[str, Feature],
+        tables: Mapping[str, TableReader],
+        vocabularies: Mapping[str, ids.Vocabulary],
+    ) -> None:
+        """Joins the features of a manifest with its open tables and vocabularies.
+
+        Raises:
+          FormatError: a default does not fit its feature, or a table or vocabulary is not among those given.
+        """
+        self.tables = tables
+        self._features: dict[str, _Dense | _Embedded] = {}
+        for name, feature in features.items():
+            try:
+                if isinstance(feature, DenseFeature):
+                    self._features[name] = _Dense(name, feature)
+                else:
+                    self._features[name] = _Embedded(name, feature, tables[feature.table], vocabularies)
+            except KeyError as problem:
+                raise FormatError(f"features.{name} needs {problem}, which is not open") from problem
+            except FeatureError as problem:
+                raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._features)
+
+    def activation(self, name: str, column: Column | None, n: int) -> Activation:
+        """Looks up and combines one feature of n examples.
+
+        Args:
+          name: of the feature.
+          column: what the caller sent; None takes the feature's default.
+          n: examples in the call.
+        Raises:
+          FeatureError: the feature is unknown or must be sent, or the values do not fit it.
+          UnknownRefused: an id is unknown and the feature refuses those.
+        """
+        return self._feature(name).activation(column, n)
+
+    def rows(self, name: str, column: Column | None, n: int) -> tuple[Rows, Offsets]:
+        """Resolves the ids of one feature of n examples, without its unknown rule, cutting or combining.
+
+        Returns:
+          [m] int64 rows, -1 where the table does not know the id, and [n + 1] int64 offsets: the rows of each example.
+        Raises:
+          FeatureError: as `activation`; also for a dense feature, which has no ids.
+        """
+        feature = self._feature(name)
+        if isinstance(feature, _Dense):
+            raise FeatureError(name, "it is dense: it reads no table, so it has no rows")
+        return feature.rows(column, n)
+
+    def close(self) -> None:
+        """Closes the tables."""
+        for table in self.tables.values():
+            table.close()
+
+    def _feature(self, name: str) -> _Dense | _Embedded:
+        found = self._features.get(name)
+        if found is None:
+            raise FeatureError(name, f"the model has no such feature; it has {', '.join(self._features)}")
+        return found
+
+
+def open_features(root: Path, manifest: Manifest) -> FeatureReader:
+    """Opens every table and vocabulary of a bundle.
+
+    Raises:
+      BundleError: a file is missing, cut short, outside the bundle, or not what the manifest says; nothing stays open.
+    """
+    tables: dict[str, TableReader] = {}
+    with ExitStack() as opened:
+        for name, table in manifest.tables.items():
+            tables[name] = TableReader(root, table)
+            opened.callback(tables[name].close)
+        vocabularies = {}
+        for name, page in manifest.vocabularies.items():
+            vocabulary = ids.Vocabulary.open(files.locate(root, page.file))
+            if (vocabulary.size, vocabulary.dtype) != (page.size, page.dtype):
+                raise FormatError(
+                    f"vocabulary {name!r} holds {vocabulary.size} keys of {vocabulary.dtype}, "
+                    f"the manifest says {page.size} of {page.dtype}"
+                )
+            vocabularies[name] = vocabulary
+        reader = FeatureReader(manifest.features, tables, vocabularies)
+        opened.pop_all()
+    return reader
+
+
+class _Embedded:
+    """A feature that reads a table."""
+
+    def __init__(
+        self, name: str, feature: EmbeddedFeature, table: TableReader, vocabularies: Mapping[str, ids.Vocabulary]
+    ) -> None:
+        self._name, self._spec, self._table = name, feature, table
+        self._rule = _rule(name, feature, table.rows, vocabularies)
+        self._default: tuple[Column, Activation] | None = None
+        if feature.default is not None:
+            column = _default_column(name, feature)
+            self._default = column, Activation(self.activation(column, 1).values)
+
+    def rows(self, column: Column | None, n: int) -> tuple[Rows, Offsets]:
+        """See FeatureReader.rows."""
+        if column is None:
+            row, offsets = self.rows(self._needed_default()[0], 1)
+            return np.tile(row, n), np.arange(n + 1, dtype=np.int64) * offsets[-1]
+        offsets = _offsets(self._name, column, n)
+        if self._spec.kind == "single" and column.offsets is not None:
+            return self._single_rows(column, offsets), np.arange(n + 1, dtype=np.int64)
+        if self._spec.kind == "single" and column.values.size != n:
+            raise FeatureError(self._name, f"{column.values.size} values for {n} examples; one each was expected")
+        return self._rule.resolve(column.values), offsets
+
+    def activation(self, column: Column | None, n: int) -> Activation:
+        """See FeatureReader.activation."""
+        if column is None:
+            return Activation(np.repeat(self._needed_default()[1].values, n, axis=0))
+        weights = self._weights(column)
+        if self._spec.kind == "sequence":
+            return self._sequence(column, n)
+        rows, offsets = self.rows(column, n)
+        rows, unknown = self._known(rows, column)
+        if self._spec.kind == "single":
+            return Activation(self._gathered(rows), unknown)
+        return Activation(self._bag(rows, offsets, weights), unknown)
+
+    def _bag(self, rows: Rows, offsets: Offsets, weights: Weights | None) -> Vectors:
+        combiner = self._spec.combiner
+        assert combiner is not None  # noqa: S101 - the manifest's validator holds it
+        kept = rows >= 0
+        if weights is not None and self._spec.encoding == "sparse" and combiner != "sum":
+            kept &= weights > 0
+        if not kept.all():
+            offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
+            rows = rows[kept]
+            weights = weights[kept] if weights is not None else None
+        return combine(self._table.gather(rows), offsets, combiner, weights)
+
+    def _sequence(self, column: Column, n: int) -> Activation:
+        length = self._spec.length or 0
+        offsets = _offsets(self._name, column, n)
+        lengths = np.diff(offsets)
+        example = np.repeat(np.arange(n), lengths)
+        place = np.arange(column.values.size) - offsets[example]
+        kept = place < length
+        cut = column if kept.all() else Column(column.values[kept])
+        rows, unknown = self._known(self._rule.resolve(cut.values), cut)
+        vectors = np.zeros((n, length, self._table.dim), np.float32)
+        vectors[example[kept], place[kept]] = self._gathered(rows)
+        return Activation(vectors, unknown)
+
+    def _single_rows(self, column: Column, offsets: Offsets) -> Rows:
+        lengths = np.diff(offsets)
+        if (lengths > 1).any():
+            example = int(np.argmax(lengths))
+            raise FeatureError(self._name, f"example {example} has {lengths[example]} values; one was expected")
+        resolved = self._rule.resolve(column.values)
+        if lengths.all():
+            return resolved
+        rows = np.repeat(self.rows(self._needed_default()[0], 1)[0], lengths.size)
+        rows[lengths == 1] = resolved
+        return rows
+
+    def _known(self, rows: Rows, column: Column) -> tuple[Rows, int]:
+        missing = rows < 0
+        unknown = int(np.count_nonzero(missing))
+        if not unknown or self._spec.unknown.rule == "zeros":
+            return rows, unknown
+        if self._spec.unknown.rule == "row":
+            return np.where(missing, np.int64(self._spec.unknown.row or 0), rows), unknown
+        value = column.values[missing][0] if rows.size == column.values.size else "its default"
+        raise UnknownRefused(
+            self._name, f"id {value!s:.80} is not in table {self._spec.table!r}, and the feature refuses unknown ids"
+        )
+
+    def _gathered(self, rows: Rows) -> Vectors:
+        missing = rows < 0
+        if not missing.any():
+            return self._table.gather(rows)
+        vectors = self._table.gather(np.where(missing, 0, rows))
+        vectors[missing] = 0
+        return vectors
+
+    def _weights(self, column: Column) -> Weights | None:
+        if column.weights is None:
+            return None
+        if not (self._spec.weighted and self._spec.kind == "bag"):
+            raise FeatureError(self._name, "weights were sent; the feature takes none")
+        if column.weights.shape != column.values.shape:
+            raise FeatureError(
+                self._name, f"{column.weights.size} weights for {column.values.size} values; one each was expected"
+            )
+        return ids.numbers(self._name, column.weights)
+
+    def _needed_default(self) -> tuple[Column, Activation]:
+        if self._default is None:
+            raise FeatureError(self._name, "a value must be sent for each example: the feature has no default")
+        return self._default
+
+
+class _Dense:
+    """A feature of numbers that goes to the towers as it is."""
+
+    def __init__(self, name: str, feature: DenseFeature) -> None:
+        self._name, self._spec = name, feature
+        self._size = int(np.prod(feature.shape, dtype=object)) if feature.shape else 1
+        self._default: NDArray[Any] | None = None
+        if feature.default is not None:
+            values = np.asarray(feature.default)
+            if values.shape != feature.shape:
+                raise FeatureError(name, f"shape {values.shape} was given; {feature.shape} was expected")
+            self._default = self._numbers(values.reshape(-1)).reshape(1, *feature.shape)
+
+    def activation(self, column: Column | None, n: int) -> Activation:
+        """See FeatureReader.activation."""
+        if column is None:
+            return Activation(np.repeat(self._needed_default(), n, axis=0))
+        if column.weights is not None:
+            raise FeatureError(self._name, "weights were sent; the feature takes none")
+        lengths = np.diff(_offsets(self._name, column, n))
+        absent = lengths == 0
+        if ((lengths != self._size) & ~absent).any():
+            example = int(np.argmax((lengths != self._size) & ~absent))
+            raise FeatureError(
+                self._name,
+                f"example {example} has {lengths[example]} numbers; shape {self._spec.shape} takes {self._size}",
+            )
+        values = self._numbers(column.values).reshape(-1, *self._spec.shape)
+        if absent.any():
+            result = np.repeat(self._needed_default(), n, axis=0)
+            result[~absent] = values
+            return Activation(result)
+        return Activation(values)
+
+    def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
+        if self._spec.dtype == "float32":
+            return ids.numbers(self._name, values)
+        result = ids.integers(self._name, values)
+        if self._spec.dtype == "int32":
+            beyond = (result < -(1 << 31)) | (result >= 1 << 31)
+            if beyond.any():
+                raise FeatureError(self._name, f"{result[beyond][0]} is beyond int32")
+            return result.astype(np.int32)
+        return result
+
+    def _needed_default(self) -> NDArray[Any]:
+        if self._default is None:
+            raise FeatureError(self._name, "a value must be sent for each example: the feature has no default")
+        return self._default
+
+
+def _rule(name: str, feature: EmbeddedFeature, rows: int, vocabularies: Mapping[str, ids.Vocabulary]) -> ids.Rule:
+    rule = feature.ids
+    if isinstance(rule, HashIds):
+        return ids.Hash(name, rows, rule.buckets)
+    if isinstance(rule, VocabularyIds):
+        return ids.Listed(name, rows, vocabularies[rule.vocabulary], rule.first_row)
+    if isinstance(rule, BucketIds):
+        return ids.Buckets(name, rows, rule.boundaries)
+    return ids.Identity(name, rows)
+
+
+def _default_column(name: str, feature: EmbeddedFeature) -> Column:
+    # As a request writes it: a value of a single feature, a list of a bag or a sequence.
+    default = feature.default
+    if (feature.kind == "single") == isinstance(default, list):
+        raise FeatureError(
+            name, f"{default!r} was given; a {'value' if feature.kind == 'single' else 'list'} was expected"
+        )
+    values = default if isinstance(default, list) else [default]
+    texts = any(isinstance(value, str) for value in values)
+    packed = np.array(values, object) if texts else np.asarray(values)
+    if packed.ndim != 1:
+        raise FeatureError(name, f"{default!r} was given; a flat list was expected")
+    return Column(packed)
+
+
+def _offsets(name: str, column: Column, n: int) -> Offsets:
+    # Checked, or made up where every example owns equally many.
+    size = column.values.size
+    if column.values.ndim != 1:
+        raise FeatureError(name, f"values of shape {column.values.shape}; a flat array was expected")
+    if column.offsets is None:
+        if size % n if n else size:
+            raise FeatureError(name, f"{size} values for {n} examples without offsets; equally many each was expected")
+        return np.arange(n + 1, dtype=np.int64) * (size // n if n else 0)
+    offsets = np.asarray(column.offsets)
+    if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
+        raise FeatureError(name, f"offsets of shape {offsets.shape}; {n + 1} integers were expected for {n} examples")
+    offsets = offsets.astype(np.int64, copy=False)
+    if offsets[0] != 0 or offsets[-1] != size or (offsets[1:] < offsets[:-1]).any():
+        raise FeatureError(name, f"offsets must begin with 0, never fall, and end with the number of values, {size}")
+    return offsets

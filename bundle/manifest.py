@@ -6,52 +6,33 @@ other file of the bundle but the page itself, so that each digest is written exa
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
-from pydantic import model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from bundle import paths
-from bundle.errors import FormatError, UnknownFormat, UnsafePath
+from bundle import checksums, fields
+from bundle.errors import FormatError, UnknownFormat
+from bundle.fields import Count, Crc32c, Length, Page, Path, Positive
 
 FORMAT_VERSION = 1
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = checksums.BLOCK_BYTES
 MANIFEST_BYTES_MAX = 256 << 20
+_FLOAT32_MAX = 3.4028234663852886e38
 
-
-def _safe_path(path: str) -> str:
-    try:
-        return paths.checked(path)
-    except UnsafePath as problem:
-        raise ValueError(str(problem)) from problem
-
-
-def _name(text: str) -> str:
-    if not paths.is_name(text):
-        raise ValueError(f"{text!r} is no name: letters, digits, '_', '.', '-', at most 128, beginning with a letter or digit")
-    return text
-
-
-Path = Annotated[str, AfterValidator(_safe_path)]
-Name = Annotated[str, AfterValidator(_name)]
-Crc32c = Annotated[int, Field(ge=0, lt=1 << 32)]
+Name = fields.Name
 TableDtype = Literal["float32", "bfloat16", "float16"]
+VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 Distance = Literal["dot_product", "squared_l2", "cosine"]
 Role = Literal["context", "candidate"]
-
-
-class Page(BaseModel):
-    """A frozen part of the manifest; unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class File(Page):
     """One file of the bundle."""
 
     path: Path
-    bytes: NonNegativeInt
+    bytes: Count
     crc32c: Crc32c
 
 
@@ -59,9 +40,9 @@ class Shard(Page):
     """A contiguous row range of a table: `rows * dim` little-endian values at byte `offset` of `file`."""
 
     file: Path
-    offset: NonNegativeInt = 0
-    first_row: NonNegativeInt
-    rows: PositiveInt
+    offset: Count = 0
+    first_row: Count
+    rows: Positive
     crc32c: Crc32c
     """crc32c of the shard's bytes."""
     blocks: tuple[Crc32c, ...]
@@ -78,8 +59,8 @@ class TableSource(Page):
 class Table(Page):
     """Rows x dim of one dtype under one name."""
 
-    rows: PositiveInt
-    dim: PositiveInt
+    rows: Positive
+    dim: Positive
     dtype: TableDtype
     shards: tuple[Shard, ...]
     source: TableSource
@@ -89,7 +70,9 @@ class Table(Page):
         row = 0
         for shard in self.shards:
             if shard.first_row != row:
-                raise ValueError(f"shards must follow one another: row {row} expected, {shard.file!r} begins at {shard.first_row}")
+                raise ValueError(
+                    f"shards must follow one another: row {row} expected, {shard.file!r} begins at {shard.first_row}"
+                )
             row += shard.rows
         if row != self.rows:
             raise ValueError(f"shards hold {row} rows, the table has {self.rows}")
@@ -106,7 +89,7 @@ class HashIds(Page):
     """Row = FarmHash Fingerprint64(decimal string of an integer, or the string itself) mod `buckets`."""
 
     kind: Literal["hash"] = "hash"
-    buckets: PositiveInt
+    buckets: Positive
 
 
 class VocabularyIds(Page):
@@ -114,7 +97,7 @@ class VocabularyIds(Page):
 
     kind: Literal["vocabulary"] = "vocabulary"
     vocabulary: Name
-    first_row: NonNegativeInt = 0
+    first_row: Count = 0
 
 
 class BucketIds(Page):
@@ -122,6 +105,13 @@ class BucketIds(Page):
 
     kind: Literal["buckets"] = "buckets"
     boundaries: tuple[float, ...]
+
+    @field_validator("boundaries")
+    @classmethod
+    def _ascending(cls, boundaries: tuple[float, ...]) -> tuple[float, ...]:
+        if not all(low <= high for low, high in pairwise((-_FLOAT32_MAX, *boundaries, _FLOAT32_MAX))):
+            raise ValueError("boundaries must be finite in float32 and ascend")
+        return boundaries
 
 
 IdRule = Annotated[IdentityIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")]
@@ -135,7 +125,7 @@ class Unknown(Page):
     """
 
     rule: Literal["zeros", "row", "refuse"] = "zeros"
-    row: NonNegativeInt | None = None
+    row: Count | None = None
 
     @model_validator(mode="after")
     def _row_given(self) -> Unknown:
@@ -155,10 +145,10 @@ class EmbeddedFeature(Page):
     combiner: Literal["sum", "mean", "sqrtn"] | None = None
     """Of a bag."""
     encoding: Literal["sparse", "ragged"] = "sparse"
-    """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 (unless it sums), its ragged one drops nothing."""
+    """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its ragged none."""
     weighted: bool = False
     """Whether callers may send a weight beside each id."""
-    length: PositiveInt | None = None
+    length: Length | None = None
     """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
     default: Any = None
     """The value taken when a caller leaves the feature out; null: it must be sent. Written as a request writes it."""
@@ -177,7 +167,7 @@ class DenseFeature(Page):
 
     kind: Literal["dense"]
     role: Role
-    shape: tuple[PositiveInt, ...] = ()
+    shape: tuple[Length, ...] = ()
     """Of one example; () is a single number."""
     dtype: Literal["float32", "int32", "int64"] = "float32"
     default: Any = None
@@ -230,15 +220,15 @@ class Vocabulary(Page):
     """Keys in the order of their rows: an Arrow IPC file with the one column `key`."""
 
     file: Path
-    size: PositiveInt
+    size: Positive
     dtype: Literal["int64", "string"]
 
 
 class Corpus(Page):
-    """Candidates by id: an Arrow IPC file with columns `id`, `feature:<name>` and `attribute:<name>`, position = row."""
+    """Candidates by id: an Arrow IPC file with columns `id`, `feature:<name>`, `weights:<name>`, `attribute:<name>`."""
 
     file: Path
-    size: PositiveInt
+    size: Positive
     id_dtype: Literal["int64", "string"]
     features: tuple[str, ...]
     attributes: dict[str, str]
@@ -248,11 +238,11 @@ class Corpus(Page):
 class Recall(Page):
     """recall@k against exact search, measured when the index was built."""
 
-    k: PositiveInt
+    k: Positive
     value: float
     low: float
     """Lower end of the 95 % Wilson interval."""
-    queries: PositiveInt
+    queries: Positive
     target: float
 
 
@@ -272,7 +262,7 @@ class Index(Page):
     candidate_tower: Name
     kind: Literal["brute_force", "tree_ah"]
     distance: Distance
-    dim: PositiveInt
+    dim: Positive
     directory: Path
     vectors: Path
     """Raw float32 rows in the corpus' order: for search by item, exact search and checks."""
@@ -297,15 +287,15 @@ class Provenance(Page):
 class TableCheck(Page):
     """Rows compared, bit for bit, with the checkpoint."""
 
-    rows_compared: NonNegativeInt
-    rows: PositiveInt
+    rows_compared: Count
+    rows: Positive
 
 
 class Verification(Page):
     """What was proved before the bundle was committed."""
 
     tables: dict[str, TableCheck]
-    examples: NonNegativeInt
+    examples: Count
     """Examples replayed through the original model and through every form of every tower."""
     tolerance: str
 
@@ -315,20 +305,20 @@ class Manifest(Page):
 
     format_version: Literal[1] = 1
     model: Name
-    version: PositiveInt
+    version: Positive
     created: str
     provenance: Provenance
     tables: dict[Name, Table]
-    vocabularies: dict[Name, Vocabulary] = {}
+    vocabularies: dict[Name, Vocabulary] = Field(default_factory=dict)
     features: dict[str, Feature]
     towers: dict[Name, Tower]
-    candidates: dict[Name, Corpus] = {}
-    indexes: dict[Name, Index] = {}
+    candidates: dict[Name, Corpus] = Field(default_factory=dict)
+    indexes: dict[Name, Index] = Field(default_factory=dict)
     verification: Verification
     files: tuple[File, ...]
 
     @model_validator(mode="after")
-    def _closed(self) -> Manifest:
+    def _features_closed(self) -> Manifest:
         for name, feature in self.features.items():
             if isinstance(feature, EmbeddedFeature):
                 _known(feature.table, self.tables, f"features.{name}.table")
@@ -337,6 +327,10 @@ class Manifest(Page):
                 rows = self.tables[feature.table].rows
                 if feature.unknown.row is not None and feature.unknown.row >= rows:
                     raise ValueError(f"features.{name}.unknown.row is {feature.unknown.row}, the table has {rows} rows")
+        return self
+
+    @model_validator(mode="after")
+    def _towers_closed(self) -> Manifest:
         for name, tower in self.towers.items():
             for tower_input in tower.inputs:
                 _known(tower_input.feature, self.features, f"towers.{name}.inputs.{tower_input.name}.feature")
@@ -348,9 +342,23 @@ class Manifest(Page):
             _known(index.corpus, self.candidates, f"indexes.{name}.corpus")
             _known(index.query_tower, self.towers, f"indexes.{name}.query_tower")
             _known(index.candidate_tower, self.towers, f"indexes.{name}.candidate_tower")
+        return self
+
+    @model_validator(mode="after")
+    def _files_told_once(self) -> Manifest:
         listed = [file.path for file in self.files]
         if len(set(listed)) != len(listed):
             raise ValueError("files lists a path twice")
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        for table in self.tables.values():
+            for shard in table.shards:
+                end = shard.offset + shard.rows * table.dim * VALUE_BYTES[table.dtype]
+                ranges.setdefault(shard.file, []).append((shard.offset, end))
+        for file, parts in ranges.items():
+            if any(later[0] < earlier[1] for earlier, later in pairwise(sorted(parts))):
+                raise ValueError(f"shards overlap in {file!r}; each byte may belong to one shard")
+            if file in listed:
+                raise ValueError(f"files lists {file!r}, whose digests its shards carry already")
         return self
 
 

@@ -64,7 +64,7 @@ def checked(path: str) -> str:
         or "\\" in path
         or "\0" in path
         or posixpath.normpath(path) != path
-        or path.split("/")[0] in (".", "..")
+        or path.split("/", maxsplit=1)[0] in (".", "..")
     )
     if unsafe:
         raise UnsafePath(f"path {path!r} in the manifest is not a normalised relative path inside the bundle")

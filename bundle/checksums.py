@@ -1,0 +1,135 @@
+"""crc32c of bytes, blocks, streams and joined ranges; never opens a path itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, BinaryIO
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+BLOCK_BYTES = 4 << 20
+_POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
+
+
+def crc32c(data: Buffer) -> int:
+    """Returns the crc32c of contiguous bytes.
+
+    Args:
+      data: bytes, bytearray, memoryview, map or C-order array; read, never copied.
+    """
+    return int(google_crc32c.value(_flat(data)))
+
+
+def extend(crc: int, data: Buffer) -> int:
+    """Returns the crc32c of everything that `crc` stands for, followed by `data`."""
+    return int(google_crc32c.extend(crc, _flat(data)))
+
+
+def combine(first: int, second: int, second_bytes: int) -> int:
+    """Returns the crc32c of two joined ranges from those of each.
+
+    Args:
+      first: crc32c of the range in front.
+      second: crc32c of the range behind it, `second_bytes` long.
+    Source: zlib, crc32.c, crc32_combine (the method; here as 32 x 32 bit matrices).
+    """
+    return _apply(_zeros_operator(second_bytes), first) ^ second
+
+
+def joined(blocks: Iterable[tuple[int, int]]) -> int:
+    """Returns the crc32c of ranges that follow one another, each told as (crc32c, bytes)."""
+    crc = 0
+    for block, size in blocks:
+        crc = combine(crc, block, size)
+    return crc
+
+
+class Digest:
+    """What the manifest says of bytes that pass by: crc32c, length and the crc32c of each block.
+
+    Every byte is summed once: the crc of the whole is joined from those of the blocks.
+    """
+
+    def __init__(self) -> None:
+        self._done: list[int] = []
+        self._open = 0
+        self._open_bytes = 0
+
+    def update(self, data: Buffer) -> None:
+        """Takes the next bytes, any number of them."""
+        flat = _flat(data)
+        start = 0
+        while start < flat.size:
+            piece = flat[start : start + BLOCK_BYTES - self._open_bytes]
+            self._open = int(google_crc32c.extend(self._open, piece))
+            self._open_bytes += piece.size
+            start += piece.size
+            if self._open_bytes == BLOCK_BYTES:
+                self._done.append(self._open)
+                self._open = self._open_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes seen so far."""
+        return len(self._done) * BLOCK_BYTES + self._open_bytes
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The crc32c of each block of BLOCK_BYTES, in order; the last may be shorter."""
+        return (*self._done, self._open) if self._open_bytes else tuple(self._done)
+
+    @property
+    def crc32c(self) -> int:
+        """The crc32c of all bytes seen so far."""
+        crc = joined((block, BLOCK_BYTES) for block in self._done)
+        return combine(crc, self._open, self._open_bytes)
+
+
+def digest(stream: BinaryIO, size: int | None = None) -> Digest:
+    """Digests what is left of an open file, or its next `size` bytes; fewer if it ends before."""
+    result = Digest()
+    while size is None or result.bytes < size:
+        piece = stream.read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size - result.bytes))
+        if not piece:
+            break
+        result.update(piece)
+    return result
+
+
+def _flat(data: Buffer) -> NDArray[np.uint8]:
+    # An array over the same memory: google_crc32c takes arrays, but neither memoryviews nor writable buffers.
+    if isinstance(data, np.ndarray):
+        if not data.flags.c_contiguous:
+            raise ValueError("bytes to be summed must be contiguous; pass np.ascontiguousarray of them")
+        return data.reshape(-1).view(np.uint8)
+    view = memoryview(data)
+    return np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
+
+
+def _apply(operator: tuple[int, ...], crc: int) -> int:
+    result = 0
+    for column in operator:
+        if crc & 1:
+            result ^= column
+        crc >>= 1
+    return result
+
+
+@lru_cache(maxsize=64)
+def _zeros_operator(count: int) -> tuple[int, ...]:
+    # Column i: what appending `count` zero bytes makes of a crc whose only bit is i.
+    operator = tuple(1 << bit for bit in range(32))
+    power = (_POLYNOMIAL, *(1 << bit for bit in range(31)))  # one zero bit
+    count *= 8
+    while count:
+        if count & 1:
+            operator = tuple(_apply(power, column) for column in operator)
+        power = tuple(_apply(power, column) for column in power)
+        count >>= 1
+    return operator

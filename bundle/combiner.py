@@ -1,0 +1,82 @@
+"""THE combiner: the vectors of each bag -> one vector. Used by both programs, never written twice.
+
+A bag adds its rows in float32, in the order the ids were sent, each times its weight; mean divides by the sum of the
+weights, sqrtn by the root of the sum of their squares; an empty bag, or a divisor of 0, gives zeros. The order of the
+additions depends on the bag alone, so an example's vector is the same bits whatever else is in the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Offsets = NDArray[np.int64]
+Weights = NDArray[np.float32]
+Vectors = NDArray[np.float32]
+
+
+def combine(
+    vectors: Vectors,
+    offsets: Offsets,
+    combiner: Literal["sum", "mean", "sqrtn"],
+    weights: Weights | None = None,
+) -> Vectors:
+    """Combines the vectors of each bag into one.
+
+    Args:
+      vectors: [m, dim] float32; overwritten if there are weights.
+      offsets: [n + 1] int64: bag i owns vectors[offsets[i]:offsets[i + 1]].
+      combiner: sum, mean or sqrtn.
+      weights: [m] float32; None: all 1.
+    Returns:
+      [n, dim] float32, C order.
+    Source: TensorFlow 2.20, python/ops/embedding_ops.py and python/tpu/tpu_embedding_for_serving.py (the rules).
+    """
+    if weights is not None:
+        vectors *= weights[:, np.newaxis]
+    sums = _segment_sums(vectors, offsets)
+    if combiner == "sum":
+        return sums
+    if weights is None:
+        divisors = np.diff(offsets).astype(np.float32)[:, np.newaxis]
+    else:
+        parts = weights if combiner == "mean" else weights * weights
+        divisors = _segment_sums(parts[:, np.newaxis], offsets)
+    if combiner == "sqrtn":
+        divisors = np.sqrt(divisors)
+    if divisors.all():
+        return np.divide(sums, divisors, out=sums)
+    return np.divide(sums, divisors, out=np.zeros_like(sums), where=divisors != 0)
+
+
+def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
+    # Every bag is added up front to back, whichever way is taken; the ways differ in what one numpy call spans: the
+    # j-th value of every bag, or the whole of one bag. np.add.reduceat is slower than both and adds long bags pairwise.
+    lengths = np.diff(offsets)
+    n, dim = lengths.size, values.shape[1]
+    longest = int(lengths.max(initial=0))
+    if longest == 1 and values.shape[0] == n:
+        return values
+    sums = np.zeros((n, dim), np.float32)
+    if longest > n:
+        for bag in np.flatnonzero(lengths):
+            part = values[offsets[bag] : offsets[bag + 1]]
+            # One column would be added pairwise by reduce, so that its bits would depend on the way taken.
+            sums[bag] = np.add.accumulate(part, axis=0)[-1] if dim == 1 else np.add.reduce(part, axis=0)
+    elif values.shape[0] == n * longest:
+        blocks = values.reshape(n, longest, dim)
+        for j in range(longest):
+            sums = blocks[:, j].copy() if j == 0 else np.add(sums, blocks[:, j], out=sums)
+    else:
+        longest_first = np.argsort(-lengths, kind="stable")
+        starts = offsets[:-1][longest_first]
+        falling = -lengths[longest_first]
+        ordered = np.zeros((n, dim), np.float32)
+        for j in range(longest):
+            left = int(np.searchsorted(falling, -j))  # bags that have a j-th value
+            taken = np.take(values, starts[:left] + j, axis=0)
+            ordered[:left] = taken if j == 0 else np.add(ordered[:left], taken, out=taken)
+        sums[longest_first] = ordered
+    return sums

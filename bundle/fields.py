@@ -1,0 +1,41 @@
+"""Kinds of fields of the manifest: names, paths, checksums and integers, each bounded before anything is allocated."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from bundle import paths
+from bundle.errors import UnsafePath
+
+
+def _safe_path(path: str) -> str:
+    try:
+        return paths.checked(path)
+    except UnsafePath as problem:
+        raise ValueError(str(problem)) from problem
+
+
+def _name(text: str) -> str:
+    if not paths.is_name(text):
+        raise ValueError(
+            f"{text!r} is no name: letters, digits, '_', '.', '-', at most 128, beginning with a letter or digit"
+        )
+    return text
+
+
+Path = Annotated[str, AfterValidator(_safe_path)]
+Name = Annotated[str, AfterValidator(_name)]
+Crc32c = Annotated[int, Field(ge=0, lt=1 << 32)]
+Count = Annotated[int, Field(ge=0, lt=1 << 62, strict=True)]
+"""An integer that leaves room for sums of a few in an int64."""
+Positive = Annotated[int, Field(ge=1, lt=1 << 62, strict=True)]
+Length = Annotated[int, Field(ge=1, le=1 << 16, strict=True)]
+"""Of a sequence or of one axis of a dense feature: a request allocates it for each example."""
+
+
+class Page(BaseModel):
+    """A frozen part of the manifest; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

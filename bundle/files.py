@@ -1,0 +1,57 @@
+"""Where a bundle's files lie on disk; refuses what leaves the bundle by a path or a link."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from bundle.errors import DigestMismatch, UnsafePath
+
+
+def locate(root: Path, path: str) -> Path:
+    """Returns the real place of one file or directory of a bundle.
+
+    Args:
+      root: the bundle's directory; it may be a link itself.
+      path: relative to it, from the manifest.
+    Raises:
+      UnsafePath: a symbolic link on the way leads out of the bundle, or in a circle.
+      DigestMismatch: there is nothing.
+    """
+    base = os.path.realpath(root)
+    try:
+        real = os.path.realpath(os.path.join(base, path), strict=True)
+    except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise UnsafePath(f"file {path!r} of the bundle is a symbolic link that leads in a circle") from problem
+        raise DigestMismatch(
+            f"file {path!r} of the bundle is missing ({problem.strerror}); copy the bundle again"
+        ) from problem
+    if os.path.commonpath([base, real]) != base:
+        raise UnsafePath(
+            f"file {path!r} of the bundle is a symbolic link to {real!r}, outside the bundle; copy the file instead"
+        )
+    return Path(real)
+
+
+def size(root: Path, path: str) -> int:
+    """Returns the bytes of one regular file of a bundle.
+
+    Raises:
+      UnsafePath, DigestMismatch: as `locate`; DigestMismatch also if it is no regular file.
+    """
+    status = locate(root, path).stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise DigestMismatch(f"file {path!r} of the bundle is no regular file; copy the bundle again")
+    return status.st_size
+
+
+def sync(path: Path) -> None:
+    """Makes a file's bytes, or a directory's names, survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
