@@ -44,6 +44,10 @@ class DestinationExists(BundleError):
     """The version to be written is there already."""
 
 
+class VersionBusy(BundleError):
+    """Another run is writing this version at this moment."""
+
+
 class RowOutOfRange(BundleError):
     """A row is negative or past the end of its table."""
 

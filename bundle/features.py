@@ -328,18 +328,23 @@ def _rule(name: str, feature: EmbeddedFeature, rows: int, vocabularies: Mapping[
 
 
 def _default_column(name: str, feature: EmbeddedFeature) -> Column:
-    # As a request writes it: a value of a single feature, a list of a bag or a sequence.
-    default = feature.default
+    # As a request's JSON writes it: a value of a single feature, a list of a bag or a sequence, {ids, weights} of a
+    # weighted bag.
+    default, weights = feature.default, None
+    if isinstance(default, dict):
+        if set(default) != {"ids", "weights"}:
+            raise FeatureError(name, f"keys {sorted(default)} were given; 'ids' and 'weights' were expected")
+        default, weights = default["ids"], np.asarray(default["weights"])
     if (feature.kind == "single") == isinstance(default, list):
-        raise FeatureError(
-            name, f"{default!r} was given; a {'value' if feature.kind == 'single' else 'list'} was expected"
-        )
+        kind = "value" if feature.kind == "single" else "list"
+        raise FeatureError(name, f"{default!r} was given; a {kind} was expected")
     values = default if isinstance(default, list) else [default]
     texts = any(isinstance(value, str) for value in values)
-    packed = np.array(values, object) if texts else np.asarray(values)
-    if packed.ndim != 1:
-        raise FeatureError(name, f"{default!r} was given; a flat list was expected")
-    return Column(packed)
+    try:
+        packed = np.array(values, object) if texts else np.asarray(values)
+    except (ValueError, OverflowError) as problem:
+        raise FeatureError(name, f"{default!r} was given; a flat list was expected") from problem
+    return Column(packed, None, weights)
 
 
 def _offsets(name: str, column: Column, n: int) -> Offsets:

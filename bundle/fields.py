@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -25,6 +26,15 @@ def _name(text: str) -> str:
     return text
 
 
+def _ascending(boundaries: tuple[float, ...]) -> tuple[float, ...]:
+    ends = (-_FLOAT32_MAX, *boundaries, _FLOAT32_MAX)
+    if not all(low <= high for low, high in pairwise(ends)):
+        raise ValueError("boundaries must be finite in float32 and ascend")
+    return boundaries
+
+
+_FLOAT32_MAX = 3.4028234663852886e38
+
 Path = Annotated[str, AfterValidator(_safe_path)]
 Name = Annotated[str, AfterValidator(_name)]
 Crc32c = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -33,6 +43,9 @@ Count = Annotated[int, Field(ge=0, lt=1 << 62, strict=True)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 62, strict=True)]
 Length = Annotated[int, Field(ge=1, le=1 << 16, strict=True)]
 """Of a sequence or of one axis of a dense feature: a request allocates it for each example."""
+
+
+Boundaries = Annotated[tuple[float, ...], AfterValidator(_ascending)]
 
 
 class Page(BaseModel):

@@ -10,16 +10,15 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from bundle import checksums, fields
 from bundle.errors import FormatError, UnknownFormat
-from bundle.fields import Count, Crc32c, Length, Page, Path, Positive
+from bundle.fields import Boundaries, Count, Crc32c, Length, Page, Path, Positive
 
 FORMAT_VERSION = 1
 BLOCK_BYTES = checksums.BLOCK_BYTES
 MANIFEST_BYTES_MAX = 256 << 20
-_FLOAT32_MAX = 3.4028234663852886e38
 
 Name = fields.Name
 TableDtype = Literal["float32", "bfloat16", "float16"]
@@ -104,14 +103,7 @@ class BucketIds(Page):
     """Row = number of `boundaries` that are <= the (float) value."""
 
     kind: Literal["buckets"] = "buckets"
-    boundaries: tuple[float, ...]
-
-    @field_validator("boundaries")
-    @classmethod
-    def _ascending(cls, boundaries: tuple[float, ...]) -> tuple[float, ...]:
-        if not all(low <= high for low, high in pairwise((-_FLOAT32_MAX, *boundaries, _FLOAT32_MAX))):
-            raise ValueError("boundaries must be finite in float32 and ascend")
-        return boundaries
+    boundaries: Boundaries
 
 
 IdRule = Annotated[IdentityIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")]
@@ -352,8 +344,10 @@ class Manifest(Page):
         ranges: dict[str, list[tuple[int, int]]] = {}
         for table in self.tables.values():
             for shard in table.shards:
-                end = shard.offset + shard.rows * table.dim * VALUE_BYTES[table.dtype]
-                ranges.setdefault(shard.file, []).append((shard.offset, end))
+                size = shard.rows * table.dim * VALUE_BYTES[table.dtype]
+                ranges.setdefault(shard.file, []).append((shard.offset, shard.offset + size))
+                if len(shard.blocks) != -(-size // BLOCK_BYTES):
+                    raise ValueError(f"{shard.file!r} has {len(shard.blocks)} block checksums for {size} bytes")
         for file, parts in ranges.items():
             if any(later[0] < earlier[1] for earlier, later in pairwise(sorted(parts))):
                 raise ValueError(f"shards overlap in {file!r}; each byte may belong to one shard")

@@ -1,0 +1,369 @@
+"""Write aside, manifest last, one rename; list and check what is committed. Never deletes a committed bundle.
+
+Beside the bundles of a model lie, while version N is written: `.staging-N/` (its files), `.staging-N.journal` (what is
+finished, with checksums) and `.staging-N.lock` (held by the one run that writes it; a crash lets go of it).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import orjson
+
+from bundle import files, paths
+from bundle.checksums import BLOCK_BYTES, Digest, crc32c, digest
+from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, UnsafePath, VersionBusy
+from bundle.manifest import MANIFEST_BYTES_MAX, File, Manifest, dump, parse
+from bundle.tables import row_bytes
+
+_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+_STAGING = re.compile(r"\.staging-([1-9][0-9]{0,17})(\.journal|\.lock)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a finished step left: its payload as JSON brought it back, and its files."""
+
+    payload: Any
+    files: tuple[File, ...]
+
+
+class Staging:
+    """One version while it is written. Used as a context, it lets go of its lock at the end and keeps its files."""
+
+    def __init__(self, root: Path, model: str, version: int, job: str = "") -> None:
+        """Begins a version, or resumes it where an earlier run of the same job stopped.
+
+        Args:
+          root: directory of the bundles.
+          job: tells what is being built; files staged for another job are swept.
+        Raises:
+          FormatError: the model's name or the version cannot be a directory's.
+          DestinationExists: the version is there already.
+          VersionBusy: another run is writing it.
+        """
+        if not paths.is_name(model) or not _VERSION.fullmatch(str(version)):
+            raise FormatError(f"model {model!r} version {version} cannot name a directory")
+        self._parent, self._model, self._version = root / model, model, version
+        self._final = self._parent / str(version)
+        self._parent.mkdir(parents=True, exist_ok=True)
+        self._lock: int | None = _locked(self._aside(".lock"), f"version {version} of model {model!r}")
+        try:
+            self._refuse_existing()
+            self._steps = _read_journal(self._aside(".journal"))
+            if "job" in self._steps and self._steps["job"].payload != job:
+                self._clear()
+                self._steps = {}
+            self._trusted: set[str] = set()
+            self.directory.mkdir(exist_ok=True)
+            if "job" not in self._steps:
+                self.finish("job", job)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def directory(self) -> Path:
+        """Where the files of the version are written."""
+        return self._aside("")
+
+    def finish(self, step: str, payload: Any = None, written: Sequence[File] | None = None) -> None:
+        """Notes a step as finished, once its files are safe from a loss of power.
+
+        Args:
+          step: its name: the path of the file or directory under `directory` that it made, or any other name.
+          payload: what a resumed run needs to know of it, as JSON.
+          written: its files; None: those that `step` names, digested here.
+        Raises:
+          OSError: the disk is full or broken; the step does not count as finished.
+        """
+        if written is None:
+            written = self.digests(step)
+        for file in written:
+            path = self.directory / file.path
+            files.sync(path)
+            files.sync(path.parent)
+        entry = orjson.dumps({"step": step, "payload": payload, "files": [file.model_dump() for file in written]})
+        _append(self._aside(".journal"), entry)
+        self._steps[step] = _parsed(entry)[1]
+        self._trusted.add(step)
+
+    def finished(self, step: str) -> Finished | None:
+        """Returns what a finished step left, None if it must be done (again).
+
+        Files that an earlier run finished are read once, in full: a step whose files are not whole is not finished.
+        """
+        entry = self._steps.get(step)
+        if entry is not None and step not in self._trusted:
+            try:
+                for file in entry.files:
+                    _check_file(self.directory, file)
+            except DigestMismatch:
+                del self._steps[step]
+                return None
+            self._trusted.add(step)
+        return entry
+
+    def digests(self, path: str) -> tuple[File, ...]:
+        """Digests a staged file, or all files of a staged directory in the order of their paths; () if none."""
+        try:
+            place = self.directory / paths.checked(path)
+        except UnsafePath:
+            return ()
+        found = sorted(inner for inner in place.rglob("*") if inner.is_file()) if place.is_dir() else [place]
+        return tuple(_digested(self.directory, file) for file in found if file.is_file())
+
+    def commit(self, manifest: Manifest) -> Path:
+        """Publishes the version: files synced, manifest last, one rename. Files that no page names are swept first.
+
+        Returns:
+          The directory of the bundle.
+        Raises:
+          DestinationExists: the version appeared meanwhile.
+          DigestMismatch: a file of the manifest is missing or has another size.
+          FormatError: the manifest is of another model or version.
+          OSError: the disk is full or broken; nothing is visible.
+        """
+        if (manifest.model, manifest.version) != (self._model, self._version):
+            raise FormatError(
+                f"the manifest is of {manifest.model!r} version {manifest.version}; this is {self._final}"
+            )
+        self._refuse_existing()
+        _check_sizes(self.directory, manifest)
+        _sweep_unlisted(self.directory, manifest)
+        page = self.directory / paths.MANIFEST
+        try:
+            page.write_bytes(dump(manifest))
+            for directory, _, names in os.walk(self.directory, topdown=False):
+                for name in names:
+                    files.sync(Path(directory, name))
+                files.sync(Path(directory))
+            self.directory.rename(self._final)
+        except OSError as problem:
+            page.unlink(missing_ok=True)
+            if problem.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise DestinationExists(f"{self._final} is there already; choose another version") from problem
+            raise
+        files.sync(self._parent)
+        self._aside(".journal").unlink(missing_ok=True)
+        self.close()
+        return self._final
+
+    def discard(self) -> None:
+        """Removes what is staged, and lets go of the lock."""
+        self._clear()
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the lock; what is staged stays, to be resumed."""
+        if self._lock is not None:
+            self._aside(".lock").unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _aside(self, suffix: str) -> Path:
+        return self._parent / f".staging-{self._version}{suffix}"
+
+    def _refuse_existing(self) -> None:
+        if os.path.lexists(self._final):
+            raise DestinationExists(f"{self._final} is there already; committed bundles are never overwritten")
+
+    def _clear(self) -> None:
+        # The journal first: what it vouches for must be there.
+        self._aside(".journal").unlink(missing_ok=True)
+        if self.directory.exists():
+            shutil.rmtree(self.directory)
+
+
+def next_version(root: Path, model: str) -> int:
+    """Returns the number after the newest version of a model, complete or not; 1 for a new model."""
+    return max((version for version, _ in _numbered(root / model)), default=0) + 1
+
+
+def committed_versions(root: Path, model: str) -> list[int]:
+    """Returns the versions of a model that have a manifest, ascending."""
+    return sorted(version for version, path in _numbered(root / model) if (path / paths.MANIFEST).is_file())
+
+
+def sweep(root: Path, model: str) -> list[int]:
+    """Removes what runs that are no longer there left staged; returns the versions they were writing, ascending."""
+    parent = root / model
+    found = {int(match[1]) for name in _names(parent) if (match := _STAGING.fullmatch(name))}
+    swept = []
+    for version in sorted(found):
+        aside = parent / f".staging-{version}"
+        try:
+            lock = _locked(parent / f"{aside.name}.lock", f"version {version} of model {model!r}")
+        except VersionBusy:
+            continue
+        (parent / f"{aside.name}.journal").unlink(missing_ok=True)
+        if aside.exists():
+            shutil.rmtree(aside)
+        (parent / f"{aside.name}.lock").unlink(missing_ok=True)
+        os.close(lock)
+        swept.append(version)
+    return swept
+
+
+def read_manifest(bundle: Path) -> Manifest:
+    """Reads the manifest of a bundle's directory.
+
+    Raises:
+      NotCommitted: there is none: no bundle, or one still being written.
+      FormatError: it breaks a rule of the format.
+    """
+    path = bundle / paths.MANIFEST
+    if not path.is_file():
+        raise NotCommitted(f"{bundle} has no {paths.MANIFEST}: it is no bundle, or one that is still being written")
+    with files.locate(bundle, paths.MANIFEST).open("rb") as file:
+        return parse(file.read(MANIFEST_BYTES_MAX + 1))
+
+
+def check_files(bundle: Path, manifest: Manifest, tables: Literal["sizes", "full"] = "sizes") -> None:
+    """Holds a bundle's files against its manifest: all of them in full but table shards, which may go by size.
+
+    Args:
+      tables: `sizes` compares the sizes of table shards, `full` every byte of them.
+    Raises:
+      DigestMismatch: a file is missing, has another size or other bytes; names file and block.
+      UnsafePath: a file lies outside the bundle.
+    """
+    _check_sizes(bundle, manifest)
+    for file in manifest.files:
+        _check_file(bundle, file)
+    for table in manifest.tables.values() if tables == "full" else ():
+        for shard in table.shards:
+            with files.locate(bundle, shard.file).open("rb") as stream:
+                stream.seek(shard.offset)
+                found = digest(stream, shard.rows * row_bytes(table.dtype, table.dim))
+            _check_blocks(shard.file, shard.offset, found, shard.blocks, shard.crc32c)
+
+
+def _check_sizes(bundle: Path, manifest: Manifest) -> None:
+    for file in manifest.files:
+        _check_size(bundle, file.path, file.bytes)
+    for table in manifest.tables.values():
+        for shard in table.shards:
+            end = shard.offset + shard.rows * row_bytes(table.dtype, table.dim)
+            _check_size(bundle, shard.file, end, exact=False)
+
+
+def _check_blocks(path: str, offset: int, found: Digest, blocks: Sequence[int], crc: int) -> None:
+    for block, (have, want) in enumerate(zip(found.blocks, blocks, strict=False)):
+        if have != want:
+            first = offset + block * BLOCK_BYTES
+            raise DigestMismatch(
+                f"file {path!r} differs from its checksum in the 4 MiB from byte {first}; copy it again"
+            )
+    if found.crc32c != crc or len(found.blocks) != len(blocks):
+        raise DigestMismatch(f"file {path!r} differs from its checksum; copy the bundle again")
+
+
+def _check_file(bundle: Path, file: File) -> None:
+    _check_size(bundle, file.path, file.bytes)
+    with files.locate(bundle, file.path).open("rb") as stream:
+        found = digest(stream)
+    if (found.bytes, found.crc32c) != (file.bytes, file.crc32c):
+        raise DigestMismatch(f"file {file.path!r} differs from its checksum; copy the bundle again")
+
+
+def _check_size(bundle: Path, path: str, expected: int, exact: bool = True) -> None:
+    size = files.size(bundle, path)
+    if size < expected or (exact and size != expected):
+        raise DigestMismatch(
+            f"file {path!r} has {size} bytes, {'' if exact else 'at least '}{expected} expected; copy the bundle again"
+        )
+
+
+def _digested(root: Path, path: Path) -> File:
+    with path.open("rb") as stream:
+        found = digest(stream)
+    return File(path=path.relative_to(root).as_posix(), bytes=found.bytes, crc32c=found.crc32c)
+
+
+def _sweep_unlisted(staged: Path, manifest: Manifest) -> None:
+    listed = {file.path for file in manifest.files}
+    listed |= {shard.file for table in manifest.tables.values() for shard in table.shards}
+    for directory, _, names in os.walk(staged, topdown=False):
+        here = Path(directory)
+        unlisted = [name for name in names if (here / name).relative_to(staged).as_posix() not in listed]
+        for name in unlisted:
+            (here / name).unlink()
+        if unlisted and here != staged and not any(here.iterdir()):
+            here.rmdir()
+
+
+def _locked(path: Path, what: str) -> int:
+    # The file may be removed by its last holder between our open and our lock: what is locked must be what is there.
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            os.close(descriptor)
+            raise VersionBusy(
+                f"{what} is being written by another run; wait for it or choose another version"
+            ) from problem
+        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+        os.close(descriptor)
+
+
+def _append(journal: Path, entry: bytes) -> None:
+    line = b"%08x %s\n" % (crc32c(entry), entry)
+    with journal.open("ab", buffering=0) as file:
+        start = file.tell()
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(journal))
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(start)
+            raise
+    files.sync(journal.parent)
+
+
+def _read_journal(journal: Path) -> dict[str, Finished]:
+    steps: dict[str, Finished] = {}
+    if not journal.exists():
+        return steps
+    whole = 0
+    for line in journal.read_bytes().splitlines(keepends=True):
+        checksum, _, entry = line.removesuffix(b"\n").partition(b" ")
+        if not line.endswith(b"\n") or checksum != b"%08x" % crc32c(entry):
+            break  # torn by a crash: nothing after it was ever acknowledged
+        step, finished = _parsed(entry)
+        steps[step] = finished
+        whole += len(line)
+    os.truncate(journal, whole)
+    return steps
+
+
+def _parsed(entry: bytes) -> tuple[str, Finished]:
+    page = orjson.loads(entry)
+    return page["step"], Finished(page["payload"], tuple(File.model_validate(file) for file in page["files"]))
+
+
+def _numbered(parent: Path) -> list[tuple[int, Path]]:
+    return [(int(name), parent / name) for name in _names(parent) if _VERSION.fullmatch(name)]
+
+
+def _names(parent: Path) -> list[str]:
+    return os.listdir(parent) if parent.is_dir() else []
