@@ -1,0 +1,73 @@
+"""When a call is tried again: only failures that may pass, never beyond the deadline.
+
+Every call of the contract only reads, so sending it twice does no harm. Overloaded and NotReady are the service's own
+word that another try may succeed; Unreachable means that nothing was answered.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from random import SystemRandom
+from typing import Any
+
+from tenacity import RetryCallState, retry_if_exception, stop_after_attempt, stop_any, stop_before_delay
+
+from rowcast_client.errors import InvalidArgument, RowcastError
+
+JITTER = SystemRandom()  # processes forked from one parent do not wait alike
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often and how patiently a call is tried again.
+
+    Attributes:
+      attempts_max: tries in all; 1: never again.
+      backoff_s: longest wait before the second try; doubled for each further one. A random part of it is waited, so
+        that callers refused together do not come back together.
+      backoff_max_s: longest wait, unless the service asks for a longer one.
+    """
+
+    attempts_max: int = 4
+    backoff_s: float = 0.1
+    backoff_max_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.attempts_max < 1 or self.backoff_s < 0 or self.backoff_max_s < 0:
+            raise InvalidArgument(f"{self}: expected at least one attempt and no negative wait")
+
+    def rules(self, timeout_s: float) -> dict[str, Any]:
+        """The rules for one call as arguments of tenacity's Retrying and AsyncRetrying.
+
+        A try that would begin after the deadline is not waited for: the last failure is raised at once.
+        """
+        return {
+            "retry": retry_if_exception(lambda error: isinstance(error, RowcastError) and error.retryable),
+            "wait": self.wait_s,
+            "stop": stop_any(stop_after_attempt(self.attempts_max), stop_before_delay(timeout_s)),
+            "reraise": True,
+        }
+
+    def wait_s(self, state: RetryCallState) -> float:
+        """Seconds until the next try: what the service asked for and up to a tenth more, else a random backoff."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        asked_s = error.retry_after_s if isinstance(error, RowcastError) else None
+        if asked_s is not None:
+            return asked_s * JITTER.uniform(1.0, 1.1)
+        longest_s = min(self.backoff_max_s, self.backoff_s * 2 ** (state.attempt_number - 1))
+        return JITTER.uniform(longest_s / 2, longest_s)
+
+
+class Deadline:
+    """The end of the time given to one call, all its attempts together."""
+
+    def __init__(self, timeout_s: float) -> None:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < float("inf"):
+            raise InvalidArgument(f"timeout_s is {timeout_s!r}: expected a positive number of seconds")
+        self.timeout_s = float(timeout_s)
+        self._end = time.monotonic() + self.timeout_s
+
+    def remaining_s(self) -> float:
+        """Seconds left; a millisecond when the time is over, so that the attempt ends with the deadline's own error."""
+        return max(self._end - time.monotonic(), 0.001)
