@@ -1,0 +1,133 @@
+"""Which checkpoint a path means; what is no V2 checkpoint is told by its name, with the way out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from export.checkpoint.sstable import MAGIC
+from export.errors import CheckpointError
+
+STATE_FILE = "checkpoint"
+STATE_BYTES_MAX = 16 << 20
+
+_ORBAX_MARKERS = ("manifest.ocdbt", "_CHECKPOINT_METADATA", "_METADATA")
+_STATE_PATH = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
+_RESAVE = "restore it with the code that wrote it and save a tf.train.Checkpoint"
+
+
+def find_prefix(path: Path) -> Path:
+    """Returns the prefix of the checkpoint that a path means.
+
+    Args:
+      path: a directory (the checkpoint that its state file names, else the newest), a prefix, or its `.index` file.
+    Raises:
+      CheckpointError: there is none, or it is of another kind; says which and what to do.
+    """
+    try:
+        if path.is_dir():
+            return _in_directory(path)
+        if path.suffix == ".index" and path.is_file():
+            return path.with_suffix("")
+        if Path(f"{path}.index").is_file():
+            return path
+        raise CheckpointError(_other_file(path) if path.is_file() else _missing(path))
+    except OSError as problem:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
+
+
+def _in_directory(directory: Path) -> Path:
+    state = directory / STATE_FILE
+    if state.is_file():
+        return _from_state(state)
+    indexes = [(file.stat().st_mtime_ns, file.name, file) for file in directory.glob("*.index") if file.is_file()]
+    if indexes:
+        return max(indexes)[2].with_suffix("")
+    if any((directory / marker).exists() for marker in _ORBAX_MARKERS):
+        raise CheckpointError(
+            f"{directory} is an Orbax checkpoint (keras-rs, jax-tpu-embedding or another JAX program), which is not "
+            f"read here; {_RESAVE}"
+        )
+    if (directory / "saved_model.pb").is_file() and (directory / "variables" / "variables.index").is_file():
+        return directory / "variables" / "variables"
+    for file in sorted(directory.iterdir()):
+        if file.suffix in (".h5", ".hdf5", ".keras"):
+            raise CheckpointError(f"{directory} holds no checkpoint; {_other_file(file)}")
+        if file.name.endswith("_temp") and file.is_dir():
+            raise CheckpointError(_unfinished(str(file)[: -len("_temp")]))
+    raise CheckpointError(f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index")
+
+
+def _from_state(state: Path) -> Path:
+    """Returns the prefix that a state file names; one that was moved with its directory is found beside it."""
+    with state.open("rb") as file:
+        found = _STATE_PATH.search(file.read(STATE_BYTES_MAX))
+    if found is None:
+        raise CheckpointError(
+            f"state file {state} names no model_checkpoint_path; give the checkpoint's prefix instead"
+        )
+    named = Path(_unescaped(found[1]))
+    for prefix in (state.parent / named, state.parent / named.name):
+        if Path(f"{prefix}.index").is_file():
+            return prefix
+        if prefix.is_file() or Path(f"{prefix}_temp").is_dir():
+            raise CheckpointError(_other_file(prefix) if prefix.is_file() else _unfinished(str(prefix)))
+    present = ", ".join(sorted(file.stem for file in state.parent.glob("*.index"))[-5:]) or "none"
+    raise CheckpointError(
+        f"state file {state} names {str(named)!r}, which is not there (complete beside it: {present}); give a prefix"
+    )
+
+
+def _unescaped(text: bytes) -> str:
+    """Undoes the escapes of protobuf's text format: \\n, \\", octal bytes."""
+    simple = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
+
+    def plain(found: re.Match[bytes]) -> bytes:
+        if found[1].isdigit():
+            return bytes([int(found[1], 8) & 0xFF])
+        return simple.get(found[1], found[1])
+
+    return re.sub(rb"\\([0-7]{1,3}|.)", plain, text).decode(errors="surrogateescape")
+
+
+def _other_file(path: Path) -> str:
+    """Says what a file is that is no checkpoint index."""
+    with path.open("rb") as file:
+        head = file.read(8)
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - len(MAGIC)))
+        tail = file.read()
+    kinds = (
+        (".data-" in path.name, f"a data file of a checkpoint; give its prefix, {path.name.split('.data-')[0]}"),
+        (path.name == STATE_FILE, f"a state file; give its directory, {path.parent}"),
+        (head.startswith(b"\x89HDF"), f"an HDF5 file (Keras weights), which is not read here; {_RESAVE}"),
+        (head.startswith(b"PK\x03\x04"), f"a zip file (a .keras archive), which is not read here; {_RESAVE}"),
+        (
+            tail == MAGIC,
+            "a V1 checkpoint (a Saver with write_version=V1), which is not read here; save it with a V2 Saver",
+        ),
+    )
+    for found, kind in kinds:
+        if found:
+            return f"{path} is {kind}"
+    return f"{path} is no checkpoint; give a directory, a prefix or an .index file"
+
+
+def _unfinished(prefix: str) -> str:
+    return (
+        f"checkpoint {prefix} is not complete: {Path(prefix).name}_temp is there, its .index is not, so it is being "
+        "saved or the save was interrupted; wait for it, or take an older one"
+    )
+
+
+def _missing(path: Path) -> str:
+    if re.match(r"^[a-z][a-z0-9]+:/", str(path)):
+        return f"{path} is a remote path, which is not read here; copy the checkpoint to a local disk first"
+    if Path(f"{path}_temp").is_dir():
+        return _unfinished(str(path))
+    if path.parent.is_dir():
+        if any(file.name.startswith(f"{path.name}.data-") for file in path.parent.iterdir()):
+            return f"checkpoint {path} has data files but no {path.name}.index: the save or the copy did not finish"
+        present = ", ".join(sorted(file.stem for file in path.parent.glob("*.index"))[-5:])
+        return f"checkpoint {path} does not exist" + (f"; beside it: {present}" if present else "")
+    return f"checkpoint {path} does not exist"

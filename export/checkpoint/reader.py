@@ -1,0 +1,223 @@
+"""Opens a checkpoint, lists its variables, reads rows. Knows storage, never meaning; never imports TensorFlow."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from export.checkpoint import objectgraph
+from export.checkpoint.datafiles import DataFiles
+from export.checkpoint.objectgraph import ObjectGraph
+from export.checkpoint.prefixes import find_prefix
+from export.checkpoint.sstable import unmask
+from export.checkpoint.tensorbundle import read_index
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, volume
+from export.checkpoint.wire import WireError, read_varint
+from export.errors import CheckpointError
+
+STRING_BYTES_MAX = 512 << 20
+SMALL_BYTES_MAX = 1 << 30
+BLOCK_BYTES = 8 << 20
+
+Values = np.ndarray[Any, Any]
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Opens a V2 checkpoint of TensorFlow.
+
+    Args:
+      path: a directory (its newest checkpoint), a prefix, or a prefix' `.index` file.
+    Raises:
+      CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and what to do.
+    """
+    prefix = find_prefix(path)
+    index, entries = read_index(prefix)
+    return Checkpoint(prefix, google_crc32c.value(index), entries)
+
+
+class Checkpoint:
+    """An open checkpoint. Holds the index in memory and no file open.
+
+    Attributes:
+      prefix: its path without `.index`.
+      entries: every variable by its key.
+      fingerprint: `crc32c:` of the index file, which itself holds the crc32c of every variable.
+    """
+
+    def __init__(self, prefix: Path, index_crc32c: int, entries: dict[str, Entry]) -> None:
+        self.prefix = prefix
+        self.fingerprint = f"crc32c:{index_crc32c:08x}"
+        self.entries: Mapping[str, Entry] = MappingProxyType(entries)
+        self._spans: dict[str, tuple[Values, Values, list[Slice]]] = {}
+
+    @property
+    def name(self) -> str:
+        """Base name of the prefix, e.g. `ckpt-1200`."""
+        return self.prefix.name
+
+    @cached_property
+    def graph(self) -> ObjectGraph | None:
+        """The object graph; None in a checkpoint that was saved by variable names alone.
+
+        Raises:
+          CheckpointError: it is damaged.
+        """
+        if objectgraph.KEY not in self.entries:
+            return None
+        try:
+            return objectgraph.parse_object_graph(self.read_string(objectgraph.KEY))
+        except WireError as problem:
+            raise CheckpointError(f"checkpoint {self.prefix}: its object graph cannot be read: {problem}") from problem
+
+    def read_string(self, key: str) -> bytes:
+        """Reads a string scalar, after checking its crc.
+
+        Raises:
+          CheckpointError: no such variable, no string scalar, too long, or damaged.
+        """
+        entry = self._entry(key)
+        if entry.dtype != "string" or entry.shape != () or len(entry.slices) != 1:
+            raise CheckpointError(
+                f"{key!r} in checkpoint {self.prefix} is {entry.dtype} {list(entry.shape)}, no string scalar"
+            )
+        if entry.bytes > STRING_BYTES_MAX:
+            raise CheckpointError(
+                f"{key!r} in checkpoint {self.prefix} has {entry.bytes} bytes; at most {STRING_BYTES_MAX} are read"
+            )
+        stored = entry.slices[0]
+        with DataFiles() as files:
+            data = _read_slice(files, stored).tobytes()
+        # Varint of the length, masked crc32c of the length as a fixed-width integer, then the bytes; the entry's crc
+        # covers the fixed-width length instead of the varint.
+        try:
+            length, at = read_varint(data, 0)
+        except WireError:
+            raise CheckpointError(self._damaged(key)) from None
+        fixed = struct.pack("<I" if length < 1 << 32 else "<Q", length)
+        if len(data) != at + 4 + length:
+            raise CheckpointError(self._damaged(key))
+        of_length = struct.unpack_from("<I", data, at)[0]
+        text = data[at + 4 :]
+        whole = google_crc32c.extend(google_crc32c.value(fixed), data[at : at + 4])
+        if google_crc32c.value(fixed) != unmask(of_length) or google_crc32c.extend(whole, text) != stored.crc32c:
+            raise CheckpointError(self._damaged(key))
+        return text
+
+    def read_all(self, key: str) -> Values:
+        """Reads a small variable after checking its crc.
+
+        Returns:
+          [*shape] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the caller.
+        Raises:
+          CheckpointError: no such variable, no fixed-width dtype, larger than SMALL_BYTES_MAX, or damaged.
+        """
+        entry = self._numeric(key)
+        if volume(entry.shape) * entry.itemsize > SMALL_BYTES_MAX:
+            raise CheckpointError(
+                f"{key!r} in checkpoint {self.prefix} is too large to be read as a whole; read rows of it"
+            )
+        values = np.zeros(entry.shape, NUMPY_DTYPES[entry.dtype])
+        filled = np.zeros(entry.shape, bool)
+        with DataFiles() as files:
+            for part in entry.slices:
+                data = _read_slice(files, part)
+                if google_crc32c.value(data) != part.crc32c:
+                    raise CheckpointError(self._damaged(key))
+                box = tuple(slice(start, start + size) for start, size in zip(part.starts, part.shape, strict=True))
+                values[box] = data.view(values.dtype).reshape(part.shape)
+                filled[box] = True
+        if not filled.all() or sum(volume(part.shape) for part in entry.slices) != volume(entry.shape):
+            raise CheckpointError(self._uncovered(key))
+        return values
+
+    def read(self, key: str, start_row: int, count: int) -> Values:
+        """Reads rows, holding no more than them and BLOCK_BYTES.
+
+        The crc of a variable covers all of it, so rows alone cannot be checked; a copy checks them (`export.tables`).
+
+        Args:
+          key: a variable of rank 1 or more.
+          start_row: the first row.
+          count: how many.
+        Returns:
+          [count, *shape[1:]] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the caller.
+        Raises:
+          CheckpointError: no such variable or rows, no fixed-width dtype, or a data file that cannot be read.
+        """
+        entry = self._numeric(key)
+        if not entry.shape or start_row < 0 or count < 0 or start_row + count > entry.shape[0]:
+            raise CheckpointError(
+                f"{key!r} in checkpoint {self.prefix}, of shape {list(entry.shape)}, has no rows {start_row} to "
+                f"{start_row + count}"
+            )
+        values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
+        filled = 0
+        with DataFiles() as files:
+            for part in self._overlapping(entry, start_row, start_row + count):
+                filled += _copy_rows_of(files, part, start_row, values)
+        if filled != values.size:
+            raise CheckpointError(self._uncovered(key))
+        return values
+
+    def _overlapping(self, entry: Entry, first: int, end: int) -> list[Slice]:
+        """Returns the slices that hold rows in [first, end), among 10^6 of them without looking at all."""
+        if entry.key not in self._spans:
+            parts = sorted((part for part in entry.slices if volume(part.shape)), key=lambda part: part.starts)
+            starts = np.array([part.starts[0] for part in parts], np.int64)
+            ends = np.array([part.starts[0] + part.shape[0] for part in parts], np.int64)
+            self._spans[entry.key] = starts, np.maximum.accumulate(ends), parts
+        starts, reach, parts = self._spans[entry.key]
+        low = int(np.searchsorted(reach, first, side="right"))
+        return parts[low : int(np.searchsorted(starts, end, side="left"))]
+
+    def _entry(self, key: str) -> Entry:
+        if key not in self.entries:
+            raise CheckpointError(f"checkpoint {self.prefix} has no variable {key!r}")
+        return self.entries[key]
+
+    def _numeric(self, key: str) -> Entry:
+        entry = self._entry(key)
+        if entry.dtype not in NUMPY_DTYPES:
+            raise CheckpointError(
+                f"{key!r} in checkpoint {self.prefix} holds {entry.dtype} values, which are not read here"
+            )
+        return entry
+
+    def _damaged(self, key: str) -> str:
+        return (
+            f"{key!r} in checkpoint {self.prefix} does not match its checksum: the data file is damaged; copy it anew"
+        )
+
+    def _uncovered(self, key: str) -> str:
+        return f"the slices of {key!r} in checkpoint {self.prefix} overlap or leave a gap; save the checkpoint anew"
+
+
+def _read_slice(files: DataFiles, part: Slice) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    data = np.empty(part.bytes, np.uint8)
+    files.read_into(part.file, part.offset, data)
+    return data
+
+
+def _copy_rows_of(files: DataFiles, part: Slice, first: int, values: Values) -> int:
+    """Copies what a slice holds of rows [first, first + len(values)); returns how many values that were."""
+    low = max(first, part.starts[0])
+    high = min(first + len(values), part.starts[0] + part.shape[0])
+    row_bytes = volume(part.shape[1:]) * values.itemsize
+    columns = tuple(slice(start, start + size) for start, size in zip(part.starts[1:], part.shape[1:], strict=True))
+    step = max(1, BLOCK_BYTES // max(1, row_bytes))
+    copied = 0
+    for row in range(low, high, step):
+        count = min(step, high - row)
+        data = np.empty(count * row_bytes, np.uint8)
+        files.read_into(part.file, part.offset + (row - part.starts[0]) * row_bytes, data)
+        block = data.view(values.dtype).reshape(count, *part.shape[1:])
+        values[(slice(row - first, row - first + count), *columns)] = block
+        copied += block.size
+    return copied if high > low else 0

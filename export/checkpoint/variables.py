@@ -1,0 +1,119 @@
+"""How a checkpoint stores a variable: dtype, shape, and the slices of it that lie in files. Frozen, without any I/O.
+
+A slice is an index range of one variable, stored row-major and contiguous. A variable that was saved whole is one slice
+that covers it. Slices may lie in any file, in any order, cut along any axis; only together do they cover the variable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from export.checkpoint.objectgraph import ObjectGraph
+
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(kind)
+    for name, kind in (
+        ("float32", "<f4"),
+        ("float64", "<f8"),
+        ("float16", "<f2"),
+        ("bfloat16", ml_dtypes.bfloat16),
+        ("int8", "i1"),
+        ("int16", "<i2"),
+        ("int32", "<i4"),
+        ("int64", "<i8"),
+        ("uint8", "u1"),
+        ("uint16", "<u2"),
+        ("uint32", "<u4"),
+        ("uint64", "<u8"),
+        ("bool", "?"),
+    )
+}
+"""Fixed-width dtypes, by TensorFlow's name. Whatever else a checkpoint holds is listed, never read as rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Where an index range of a variable lies.
+
+    Attributes:
+      file: path of the data file.
+      offset: first byte in the file; not aligned to anything.
+      bytes: length of the stored range.
+      crc32c: of exactly those bytes.
+      starts: first index on each axis.
+      shape: extent on each axis.
+    """
+
+    file: str
+    offset: int
+    bytes: int
+    crc32c: int
+    starts: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored variable."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    slices: tuple[Slice, ...]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one value; 0 where values have no fixed width."""
+        return NUMPY_DTYPES[self.dtype].itemsize if self.dtype in NUMPY_DTYPES else 0
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes, all slices together."""
+        return sum(part.bytes for part in self.slices)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the variable lies in one piece."""
+        return len(self.slices) == 1 and self.slices[0].shape == self.shape
+
+    @property
+    def files(self) -> int:
+        """How many data files hold a part of it."""
+        return len({part.file for part in self.slices})
+
+
+def volume(shape: tuple[int, ...]) -> int:
+    """Returns the number of values of a shape; 1 for a scalar."""
+    return math.prod(shape)
+
+
+class StoredVariables(Protocol):
+    """What the meaning of a checkpoint is read from, however it is stored."""
+
+    @property
+    def name(self) -> str:
+        """Base name of the checkpoint."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest that tells this checkpoint from every other."""
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """Every variable by its key."""
+
+    @property
+    def graph(self) -> ObjectGraph | None:
+        """The object graph; None where variables are saved by name alone."""
+
+    def read_string(self, key: str) -> bytes:
+        """Reads a string scalar."""
+
+    def read_all(self, key: str) -> np.ndarray[Any, Any]:
+        """Reads a small variable."""

@@ -1,0 +1,115 @@
+"""Protobuf's wire format, decoded by hand: the few messages of a checkpoint need no descriptors.
+
+Descriptors of TensorFlow's own messages must never enter the process-wide descriptor pool: TensorFlow's import fails
+when it finds them there.
+
+Source: protobuf.dev, "Encoding".
+"""
+
+from __future__ import annotations
+
+import struct
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+VARINT_BYTES_MAX = 10
+
+Field = tuple[int, int | bytes]
+"""Field number, and its value: an unsigned integer (varint, fixed) or bytes (length-delimited)."""
+
+
+class WireError(Exception):
+    """Bytes that are no protobuf message, or not the one that was expected."""
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Reads an unsigned varint of at most 64 bits.
+
+    Returns:
+      The value, and where the next byte lies.
+    Raises:
+      WireError: the bytes end within it, or it is longer than ten bytes or 64 bits.
+    """
+    value = 0
+    for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
+        if at >= len(data):
+            raise WireError("the bytes end within a varint")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                raise WireError("a varint exceeds 64 bits")
+            return value, at
+    raise WireError(f"a varint is longer than {VARINT_BYTES_MAX} bytes")
+
+
+def read_fields(data: bytes) -> list[Field]:
+    """Reads all fields of one message, in their order.
+
+    Raises:
+      WireError: the bytes are no message.
+    """
+    fields: list[Field] = []
+    at, end = 0, len(data)
+    while at < end:
+        tag = data[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = read_varint(data, at - 1)
+        kind = tag & 7
+        if kind in (VARINT, BYTES):
+            if at < end and data[at] < 0x80:  # nearly every varint has one byte
+                value = data[at]
+                at += 1
+            else:
+                value, at = read_varint(data, at)
+            if kind == VARINT:
+                fields.append((tag >> 3, value))
+                continue
+            if value > end - at:
+                raise WireError(f"field {tag >> 3} claims {value} bytes, {end - at} are left")
+            fields.append((tag >> 3, data[at : at + value]))
+            at += value
+        elif kind in (FIXED32, FIXED64):
+            width = 4 if kind == FIXED32 else 8
+            if width > end - at:
+                raise WireError(f"the bytes end within field {tag >> 3}")
+            fields.append((tag >> 3, struct.unpack_from("<I" if width == 4 else "<Q", data, at)[0]))
+            at += width
+        else:
+            raise WireError(f"field {tag >> 3} has the wire type {kind}, which is not in use")
+    return fields
+
+
+def as_int(value: int | bytes) -> int:
+    """Returns a field's value as a signed 64-bit integer.
+
+    Raises:
+      WireError: the field is length-delimited.
+    """
+    if isinstance(value, bytes):
+        raise WireError("bytes where an integer belongs")
+    return value - (1 << 64) if value >> 63 else value
+
+
+def as_bytes(value: int | bytes) -> bytes:
+    """Returns a field's value as bytes.
+
+    Raises:
+      WireError: the field is an integer.
+    """
+    if isinstance(value, bytes):
+        return value
+    raise WireError("an integer where bytes belong")
+
+
+def as_text(value: int | bytes) -> str:
+    """Returns a field's value as text.
+
+    Raises:
+      WireError: the field is an integer, or no UTF-8.
+    """
+    try:
+        return as_bytes(value).decode()
+    except UnicodeDecodeError as problem:
+        raise WireError("text that is no UTF-8") from problem

@@ -1,0 +1,169 @@
+"""Reading values: whole, by rows, through slices cut in every way, from files that are damaged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
+from tests.export.checkpoint.bundles import GRAPH, node, object_graph, write_bundle
+
+ROWS, DIM = 37, 6
+VALUES = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
+CUTS: dict[str, list[Any]] = {
+    "rows": [[(0, 10), (0, -1)], [(10, 1), (0, -1)], [(11, 26), (0, -1)]],
+    "rows_out_of_order": [[(30, 7), (0, -1)], [(0, 30), (0, -1)]],
+    "columns": [[(0, -1), (4, 2)], [(0, -1), (0, 4)]],
+    "grid": [[(0, 20), (0, 3)], [(20, 17), (0, 3)], [(0, 20), (3, 3)], [(20, 17), (3, 3)]],
+    "bricks": [[(0, 20), (0, 3)], [(20, 17), (0, 3)], [(0, 9), (3, 3)], [(9, 28), (3, 3)]],
+}
+
+
+@pytest.mark.parametrize("cut", sorted(CUTS))
+@pytest.mark.parametrize("files", [1, 3])
+def test_read_slices_cut_in_any_way_gives_the_rows(tmp_path: Path, cut: str, files: int) -> None:
+    write_bundle(tmp_path / "c", {"v": VALUES}, boxes={"v": CUTS[cut]}, files=files)
+    checkpoint = open_checkpoint(tmp_path)
+    np.testing.assert_array_equal(checkpoint.read_all("v"), VALUES)
+    for first, count in ((0, ROWS), (0, 1), (ROWS - 1, 1), (8, 14), (19, 2), (5, 0)):
+        np.testing.assert_array_equal(checkpoint.read("v", first, count), VALUES[first : first + count])
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "i8", "?", ml_dtypes.bfloat16])
+def test_read_every_dtype_comes_back_bit_for_bit(tmp_path: Path, dtype: Any) -> None:
+    values = (VALUES * 100).astype(dtype)
+    write_bundle(tmp_path / "c", {"v": values})
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.read("v", 3, 20).tobytes() == values[3:23].tobytes()
+    assert checkpoint.read_all("v").dtype == values.dtype
+
+
+def test_read_rows_larger_than_a_block_come_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("export.checkpoint.reader.BLOCK_BYTES", 50)
+    write_bundle(tmp_path / "c", {"v": VALUES}, boxes={"v": CUTS["bricks"]})
+    np.testing.assert_array_equal(open_checkpoint(tmp_path).read("v", 2, 30), VALUES[2:32])
+
+
+def test_read_all_scalar_and_empty_variables_are_read(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"step": np.array(7), "none": np.zeros((0, 4), np.float32)})
+    checkpoint = open_checkpoint(tmp_path)
+    assert int(checkpoint.read_all("step")) == 7
+    assert checkpoint.read_all("none").shape == (0, 4)
+    assert checkpoint.read("none", 0, 0).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "boxes", [[[(0, 10), (0, -1)], [(11, 26), (0, -1)]], [[(0, 30), (0, -1)], [(29, 8), (0, -1)]], [[(0, -1), (0, 5)]]]
+)
+def test_read_slices_with_a_gap_or_overlap_are_refused(tmp_path: Path, boxes: Any) -> None:
+    write_bundle(tmp_path / "c", {"v": VALUES}, boxes={"v": boxes})
+    checkpoint = open_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="overlap or leave a gap"):
+        checkpoint.read_all("v")
+    with pytest.raises(CheckpointError, match="overlap or leave a gap"):
+        checkpoint.read("v", 0, ROWS)
+
+
+def test_read_all_flipped_byte_is_found(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"v": VALUES})
+    data = tmp_path / "c.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[100] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"'v'.*does not match its checksum"):
+        open_checkpoint(tmp_path).read_all("v")
+
+
+def test_read_file_cut_short_after_opening_is_told(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"v": VALUES})
+    checkpoint = open_checkpoint(tmp_path)
+    data = tmp_path / "c.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-8])
+    with pytest.raises(CheckpointError, match="cut short"):
+        checkpoint.read("v", 0, ROWS)
+    data.unlink()
+    with pytest.raises(CheckpointError, match="max_to_keep"):
+        checkpoint.read("v", 0, ROWS)
+
+
+@pytest.mark.parametrize(("first", "count"), [(-1, 2), (0, ROWS + 1), (ROWS, 1), (3, -1)])
+def test_read_rows_that_are_not_there_are_refused(tmp_path: Path, first: int, count: int) -> None:
+    write_bundle(tmp_path / "c", {"v": VALUES})
+    with pytest.raises(CheckpointError, match="has no rows"):
+        open_checkpoint(tmp_path).read("v", first, count)
+
+
+def test_read_what_is_not_there_or_no_number_is_refused(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"v": VALUES, "text": b"abc", "scalar": np.array(1.0)})
+    checkpoint = open_checkpoint(tmp_path)
+    for read in (checkpoint.read_all, checkpoint.read_string, lambda key: checkpoint.read(key, 0, 1)):
+        with pytest.raises(CheckpointError, match="no variable 'absent'"):
+            read("absent")
+    with pytest.raises(CheckpointError, match="holds string values"):
+        checkpoint.read("text", 0, 1)
+    with pytest.raises(CheckpointError, match="has no rows"):
+        checkpoint.read("scalar", 0, 1)
+    with pytest.raises(CheckpointError, match="no string scalar"):
+        checkpoint.read_string("v")
+
+
+def test_read_all_large_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("export.checkpoint.reader.SMALL_BYTES_MAX", VALUES.nbytes - 1)
+    write_bundle(tmp_path / "c", {"v": VALUES})
+    with pytest.raises(CheckpointError, match="too large"):
+        open_checkpoint(tmp_path).read_all("v")
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 70_000])
+def test_read_string_any_length_comes_back(tmp_path: Path, size: int) -> None:
+    write_bundle(tmp_path / "c", {"text": b"\xff" * size})
+    assert open_checkpoint(tmp_path).read_string("text") == b"\xff" * size
+
+
+def test_read_string_any_flipped_byte_is_found(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"text": b"words"}, lead=b"")
+    data = tmp_path / "c.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    checkpoint = open_checkpoint(tmp_path)
+    for at in range(len(content)):
+        content[at] ^= 4
+        data.write_bytes(content)
+        content[at] ^= 4
+        with pytest.raises(CheckpointError, match="checksum"):
+            checkpoint.read_string("text")
+
+
+def test_graph_is_there_if_the_checkpoint_has_one(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "named", {"v": VALUES})
+    write_bundle(tmp_path / "objects", {GRAPH: object_graph(node({"v": 1}), node(key="v"))})
+    write_bundle(tmp_path / "broken", {GRAPH: object_graph(node({"v": 9}))})
+    assert open_checkpoint(tmp_path / "named").graph is None
+    graph = open_checkpoint(tmp_path / "objects").graph
+    assert graph is not None
+    assert graph.nodes[1].key == "v"
+    with pytest.raises(CheckpointError, match="object graph cannot be read"):
+        open_checkpoint(tmp_path / "broken").graph  # noqa: B018
+
+
+def test_fingerprint_differs_when_values_do(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "a", {"v": VALUES})
+    write_bundle(tmp_path / "b", {"v": VALUES + 1})
+    one, other = (open_checkpoint(tmp_path / name).fingerprint for name in "ab")
+    assert one.startswith("crc32c:")
+    assert one != other
+
+
+def test_reader_process_never_loads_tensorflow(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"v": VALUES})
+    code = (
+        "import sys, pathlib; from export.checkpoint.reader import open_checkpoint;"
+        "open_checkpoint(pathlib.Path(sys.argv[1])).read_all('v'); assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
