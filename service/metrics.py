@@ -74,7 +74,10 @@ class Metrics:
             registry=self.registry,
         )
         self._loads = Counter(
-            "rowcast_loads", "Versions loaded or refused", ("model", "outcome"), registry=self.registry
+            "rowcast_loads",
+            "Versions loaded, refused, or found damaged while served",
+            ("model", "outcome"),
+            registry=self.registry,
         )
         self._load_seconds = Gauge(
             "rowcast_load_seconds", "Time that the newest load of a model took", ("model",), registry=self.registry
@@ -108,10 +111,11 @@ class Metrics:
         for model, version, state in states:
             self._versions.labels(model, str(version), state).set(1)
 
-    def loaded(self, model: str, outcome: str, seconds: float) -> None:
-        """Counts one load. `outcome`: available or refused."""
+    def loaded(self, model: str, outcome: str, seconds: float | None) -> None:
+        """Counts one load. `outcome`: available (then with the seconds it took), refused or damaged."""
         self._loads.labels(model, outcome).inc()
-        self._load_seconds.labels(model).set(seconds)
+        if seconds is not None:
+            self._load_seconds.labels(model).set(seconds)
 
     def checked(self, model: str, size_bytes: int) -> None:
         """Counts table bytes that were compared with their checksums in the background."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,10 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "ROWCAST_"
-_EXPORTER_PREFIX = "ROWCAST_EXPORT_"
+_OTHERS = re.compile(
+    r"ROWCAST_(EXPORT|CLIENT)_.*|ROWCAST_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)"
+)
+"""The exporter's and the client's variables, and those that Kubernetes sets for a service whose name begins so."""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -103,11 +107,7 @@ def read_settings(options: Mapping[str, Any], environment: Mapping[str, str] | N
     fields = ServiceSettings.model_fields
     for variable in variables:
         name = variable.upper()
-        if (
-            name.startswith(PREFIX)
-            and not name.startswith(_EXPORTER_PREFIX)
-            and name[len(PREFIX) :].lower() not in fields
-        ):
+        if name.startswith(PREFIX) and name[len(PREFIX) :].lower() not in fields and not _OTHERS.fullmatch(name):
             known = [PREFIX + field.upper() for field in fields]
             close = difflib.get_close_matches(name, known, n=1)
             cure = f"did you mean {close[0]}?" if close else "`rowcast-serve --help` lists them"

@@ -1,0 +1,66 @@
+"""Permits: so many calls at once, one more is refused at once. Nothing ever waits here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from service.errors import NotReady, Overloaded
+
+
+class Admission:
+    """Counts the calls in flight. Safe to call from any thread."""
+
+    def __init__(self, in_flight_max: int, retry_after_s: float, on_change: Callable[[int], None]) -> None:
+        """Begins with no call in flight; `on_change` is told their number after each change."""
+        self._in_flight_max, self._retry_after_s, self._on_change = in_flight_max, retry_after_s, on_change
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._draining = False
+        self._idle = threading.Event()
+        self._idle.set()
+
+    @property
+    def in_flight(self) -> int:
+        """Calls admitted and not yet ended."""
+        return self._in_flight
+
+    @property
+    def draining(self) -> bool:
+        """Whether every new call is refused because the service is going down."""
+        return self._draining
+
+    def admit(self) -> None:
+        """Takes a permit, which `release` gives back.
+
+        Raises:
+          Overloaded: none is free; carries retry-after.
+          NotReady: the service is draining.
+        """
+        with self._lock:
+            if self._draining:
+                raise NotReady("the service is going down")
+            if self._in_flight >= self._in_flight_max:
+                raise Overloaded(
+                    f"{self._in_flight_max} calls are in flight, no more are admitted at once", self._retry_after_s
+                )
+            self._in_flight += 1
+            self._idle.clear()
+            self._on_change(self._in_flight)
+
+    def release(self) -> None:
+        """Gives a permit back."""
+        with self._lock:
+            self._in_flight -= 1
+            self._on_change(self._in_flight)
+            if self._in_flight == 0:
+                self._idle.set()
+
+    def drain(self) -> None:
+        """Refuses every new call from now on; it is a latch."""
+        with self._lock:
+            self._draining = True
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Waits, in a thread that may block, until no call is in flight; tells whether that came true in time."""
+        return self._idle.wait(timeout_s)

@@ -1,0 +1,197 @@
+"""The desk: one method per call. Admission, deadline, lease, metrics; then it delegates to retrieval, ranking, lookup.
+
+Async at the top, plain functions below: each call is one job in a named, bounded pool. A permit and a lease are held
+until the job has really ended, also when the caller is long gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
+from service import logs
+from service.engine import details, embedding, lookup, ranking, recommendation, retrieval, warm_up
+from service.engine.admission import Admission
+from service.engine.requests import (
+    Call,
+    Embedded,
+    Embedding,
+    LookedUp,
+    Lookup,
+    ModelDetails,
+    ModelState,
+    Ranked,
+    Ranking,
+    Recommendation,
+    Recommended,
+    Retrieval,
+    Retrieved,
+    Target,
+)
+from service.engine.steps import Steps
+from service.errors import (
+    INTERNAL_SENTENCE,
+    DataLoss,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    ServiceError,
+)
+from service.generations.generation import Generation
+from service.generations.loader import LoadRefused
+from service.generations.switch import Lease, Switch
+from service.metrics import Metrics
+from service.settings import ServiceSettings
+
+log = logs.logger(__name__)
+
+Request = TypeVar("Request", Retrieval, Ranking, Recommendation, Embedding, Lookup)
+Answer = TypeVar("Answer")
+
+
+class Engine:
+    """Answers every call of both doors; raises only `ServiceError`. Its methods run on one event loop."""
+
+    def __init__(self, switch: Switch, settings: ServiceSettings, metrics: Metrics, workers: int) -> None:
+        """Makes an engine that answers from `switch`, computing in `workers` threads."""
+        self._switch, self._settings, self._metrics, self._workers = switch, settings, metrics, workers
+        self._admission = Admission(settings.in_flight_max, settings.retry_after_s, metrics.in_flight.set)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rowcast-compute")
+
+    async def retrieve(self, request: Retrieval, call: Call) -> Retrieved:
+        """Finds the nearest candidates of n queries."""
+        return await self._answer("retrieve", request, call, retrieval.retrieve)
+
+    async def rank(self, request: Ranking, call: Call) -> Ranked:
+        """Scores candidates for n contexts."""
+        return await self._answer("rank", request, call, ranking.rank)
+
+    async def recommend(self, request: Recommendation, call: Call) -> Recommended:
+        """Retrieves, then ranks what was retrieved, with one generation."""
+        return await self._answer("recommend", request, call, recommendation.recommend)
+
+    async def embed(self, request: Embedding, call: Call) -> Embedded:
+        """Runs one tower over n examples."""
+        return await self._answer("embed", request, call, embedding.embed)
+
+    async def lookup(self, request: Lookup, call: Call) -> LookedUp:
+        """Reads table rows by id."""
+        return await self._answer("lookup", request, call, lookup.look_up)
+
+    def models(self) -> tuple[ModelState, ...]:
+        """Tells which models and versions there are, and why the refused ones are."""
+        return details.states(self._switch)
+
+    def model(self, target: Target) -> ModelDetails:
+        """Tells all that a caller needs to write a request for one version.
+
+        Raises:
+          ServiceError: as the calls: NotFound, NotReady, InvalidArgument, DataLoss.
+        """
+        with self._switch.lease(target.model, target.version) as generation:
+            return details.describe(generation)
+
+    @property
+    def ready(self) -> bool:
+        """Whether callers should be sent here: the root was looked through, every required model and at least one is
+        available, and the service is not draining."""
+        available = self._switch.available()
+        required = set(self._settings.require)
+        return self._switch.settled and bool(available) and required <= available and not self._admission.draining
+
+    @property
+    def in_flight(self) -> int:
+        """Calls admitted and not yet ended."""
+        return self._admission.in_flight
+
+    def warm_up(self, generation: Generation) -> None:
+        """Answers synthetic requests with a generation in every compute thread, before it is served. Blocks.
+
+        Raises:
+          LoadRefused: a request cannot be answered: the bundle's parts do not fit each other.
+        """
+        jobs = [self._pool.submit(warm_up.run, generation, self._settings) for _ in range(self._workers)]
+        for job in jobs:
+            try:
+                job.result()
+            except (ServiceError, BundleError) as problem:
+                raise LoadRefused(f"a synthetic request cannot be answered: {problem}") from problem
+
+    def drain(self) -> None:
+        """Refuses every new call from now on; those in flight go on."""
+        self._admission.drain()
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Waits until no call is in flight, at most `timeout_s`; tells whether that came true."""
+        return await asyncio.to_thread(self._admission.wait_idle, timeout_s)
+
+    def close(self) -> None:
+        """Ends the compute threads; jobs that were not begun are dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _answer(
+        self,
+        name: str,
+        request: Request,
+        call: Call,
+        work: Callable[[Generation, Request, ServiceSettings, Steps], Answer],
+    ) -> Answer:
+        began = time.monotonic()
+        deadline = began + self._settings.timeout_s
+        if call.deadline is not None:
+            deadline = min(deadline, call.deadline)
+        steps = Steps(name, deadline, self._metrics)
+        steps.check()
+        self._admission.admit()
+        try:
+            lease = self._switch.lease(request.target.model, request.target.version)
+        except BaseException:
+            self._admission.release()
+            raise
+        steps.record("admit", time.monotonic() - began)
+        steps.submitted()
+        compute = functools.partial(work, lease.generation, request, self._settings, steps)
+        job = self._pool.submit(self._job, compute, lease.generation, steps, call)
+        job.add_done_callback(functools.partial(self._ended, lease))
+        return await self._waited(job, steps)
+
+    async def _waited(self, job: Future[Answer], steps: Steps) -> Answer:
+        try:
+            async with asyncio.timeout(max(0.0, steps.deadline - time.monotonic())):
+                return await asyncio.wrap_future(job)
+        except TimeoutError as problem:
+            steps.abandon()
+            raise DeadlineExceeded("the time for this call is over") from problem
+        except asyncio.CancelledError:
+            steps.abandon()
+            raise
+
+    def _ended(self, lease: Lease, _: Future[Answer]) -> None:
+        lease.release()
+        self._admission.release()
+
+    @staticmethod
+    def _job(compute: Callable[[], Answer], generation: Generation, steps: Steps, call: Call) -> Answer:
+        try:
+            steps.begun()
+            return compute()
+        except ServiceError:
+            raise
+        except (FeatureError, UnknownCandidate) as problem:
+            raise InvalidArgument(str(problem)) from problem
+        except DigestMismatch as problem:
+            raise DataLoss(str(problem)) from problem
+        except Exception as problem:
+            told = logs.fields(
+                call=steps.call,
+                request_id=call.request_id,
+                model=generation.model,
+                version=generation.version,
+            )
+            log.exception("call_failed", extra=told)
+            raise Internal(INTERNAL_SENTENCE) from problem

@@ -1,0 +1,134 @@
+"""All features of a call: their columns -> activations that towers take, over `bundle/features`; counts unknown ids."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import UnknownRefused
+from bundle.features import Column
+from bundle.manifest import DenseFeature, EmbeddedFeature, Feature
+from service.engine.limits import at_most
+from service.engine.requests import Ids, LookedUp, Lookup, Offsets
+from service.engine.steps import Steps
+from service.errors import InvalidArgument, NotFound
+from service.generations.generation import Generation
+from service.settings import ServiceSettings
+
+Activations = dict[str, NDArray[Any]]
+"""By feature: [n, dim], [n, length, dim], or [n, *shape] of a dense one."""
+
+_NAMES_TOLD_MAX = 20
+
+
+def check_names(sent: Iterable[str], taken: Iterable[str], what: str, taker: str) -> None:
+    """Refuses names that a call does not take: a misspelt feature must not silently become its default.
+
+    Raises:
+      InvalidArgument: names the first such name and the nearest known one.
+    """
+    known = set(taken)
+    for name in sent:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            told = ", ".join(repr(each) for each in sorted(known)[:_NAMES_TOLD_MAX]) or "none"
+            cure = f"did you mean {close[0]!r}?" if close else f"it takes {told}"
+            raise InvalidArgument(f"{what} {name[:128]!r} is not taken by {taker}; {cure}")
+
+
+def count_examples(features: Mapping[str, Feature], columns: Mapping[str, Column]) -> int:
+    """Tells how many examples packed columns hold: by offsets, else by the values of a single or dense feature.
+
+    Bags and sequences without offsets tell nothing: they hold one example if nothing else is sent.
+    """
+    for name, column in columns.items():
+        if column.offsets is not None:
+            return max(0, int(column.offsets.size) - 1)
+        feature = features[name]
+        if isinstance(feature, DenseFeature):
+            return -(-int(column.values.size) // math.prod(feature.shape))
+        if feature.kind == "single":
+            return int(column.values.size)
+    return 1
+
+
+def check_size(settings: ServiceSettings, columns: Iterable[Column], *ids: Ids | None) -> None:
+    """Refuses a request that holds more values than `ids_max`.
+
+    Raises:
+      TooLarge: names value and limit.
+    """
+    total = sum(column.values.size for column in columns) + sum(each.size for each in ids if each is not None)
+    at_most(total, settings.ids_max, "values and ids in one request", "ids_max")
+
+
+def activations(
+    generation: Generation, names: Iterable[str], columns: Mapping[str, Column], n: int, steps: Steps
+) -> Activations:
+    """Looks features up, each once.
+
+    Args:
+      names: the features wanted; one without a column takes its default.
+      n: examples in every column.
+    Raises:
+      FeatureError: a column does not fit its feature, or is missing without a default; names the feature.
+    """
+    found: Activations = {}
+    with steps.phase("lookup"):
+        for name in names:
+            activation = generation.reader.activation(name, columns.get(name), n)
+            steps.unknown(generation.model, name, activation.unknown)
+            found[name] = activation.values
+    return found
+
+
+def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
+    """Refuses offsets that do not cut `total` values into n examples.
+
+    Raises:
+      InvalidArgument: they are not n + 1, do not begin with 0, do not end with `total`, or fall.
+    """
+    if offsets.ndim != 1 or offsets.size != n + 1:
+        raise InvalidArgument(f"{what}: {offsets.size} offsets; {n + 1} are expected, one more than the request's {n}")
+    if offsets[0] != 0 or offsets[-1] != total or (np.diff(offsets) < 0).any():
+        raise InvalidArgument(
+            f"{what}: offsets must begin with 0, never fall, and end with {total}, the number of values"
+        )
+
+
+def look_up(generation: Generation, request: Lookup, settings: ServiceSettings, steps: Steps) -> LookedUp:
+    """Reads the table rows that ids stand for by one feature's id rule.
+
+    Raises:
+      NotFound: no such feature.
+      InvalidArgument: the feature is dense: it has no table.
+      FeatureError: a value is no id of the feature, or is unknown and the feature refuses those.
+    """
+    name = request.feature
+    feature = generation.manifest.features.get(name)
+    if feature is None:
+        raise NotFound(f"model {generation.model!r} version {generation.version} has no feature {name[:128]!r}")
+    if not isinstance(feature, EmbeddedFeature):
+        raise InvalidArgument(f"feature {name!r} is dense: it has no table to look up in")
+    n = int(request.ids.values.size)
+    at_most(n, settings.ids_max, "ids in one request", "ids_max")
+    with steps.phase("lookup"):
+        rows, _ = generation.reader.rows(name, Column(request.ids.values), n)
+        found = rows >= 0
+        steps.unknown(generation.model, name, n - int(np.count_nonzero(found)))
+        if feature.unknown.rule == "refuse" and not found.all():
+            raise UnknownRefused(
+                name, f"id {request.ids.values[~found][0]!r} is not in its table, and it refuses such ids"
+            )
+        table = generation.tables[feature.table]
+        vectors = np.zeros((n, table.dim), np.float32)
+        if feature.unknown.row is not None:
+            vectors[:] = table.gather(np.array([feature.unknown.row], np.int64))
+        vectors[found] = table.gather(rows[found])
+    steps.computed(n)
+    return LookedUp(generation.model, generation.version, feature.table, vectors, found)

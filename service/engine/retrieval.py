@@ -1,0 +1,161 @@
+"""Features, vectors or ids -> query vectors -> neighbors; k of them whenever k allowed candidates exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.engine import candidates, choice, embedding, lookup, towers
+from service.engine.candidates import Positions
+from service.engine.limits import check_queries, wanted
+from service.engine.requests import Exclusion, Offsets, Retrieval, Retrieved, Vectors
+from service.engine.steps import Steps
+from service.errors import InvalidArgument, Unimplemented
+from service.generations.generation import Generation, LoadedCorpus, LoadedIndex
+from service.settings import ServiceSettings
+
+K_DEFAULT = 10
+_CELLS_MAX = 4 << 20
+"""Largest queries x candidates fetched in one search: bounds the memory of a call, 12 bytes each."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Positions in the index of n queries' neighbors, best first; query i owns offsets[i]:offsets[i + 1]."""
+
+    positions: Positions
+    scores: NDArray[np.float32]
+    offsets: Offsets
+
+
+def retrieve(generation: Generation, request: Retrieval, settings: ServiceSettings, steps: Steps) -> Retrieved:
+    """Answers a Retrieval with one generation.
+
+    Raises:
+      InvalidArgument, TooLarge, NotFound, Unimplemented: as `service/errors.py` tells.
+      FeatureError: a column does not fit its feature.
+    """
+    if request.filter is not None:
+        raise Unimplemented("filters are not answered yet; leave 'filter' out, or use 'exclude'")
+    k = wanted(request.k, K_DEFAULT, settings.k_max)
+    _, index = choice.index(generation, request.index)
+    candidates.check_attributes(index.corpus, request.attributes)
+    excluded_ids = request.exclude.ids if request.exclude else None
+    lookup.check_size(settings, (request.features or {}).values(), request.ids, excluded_ids)
+    vectors, own = _queries(generation, index, request, settings, steps)
+    n = vectors.shape[0]
+    excluded = _excluded(index.corpus, request.exclude, own, n)
+    found = nearest(index, vectors, k, excluded, steps, exact=request.exact)
+    steps.computed(n)
+    with steps.phase("lookup"):
+        neighbors = candidates.told(index.corpus, found.positions, found.scores, found.offsets, request.attributes)
+    return Retrieved(generation.model, generation.version, neighbors, index.corpus.page.size)
+
+
+def nearest(
+    index: LoadedIndex, vectors: Vectors, k: int, excluded: Sequence[Positions], steps: Steps, *, exact: bool = False
+) -> Found:
+    """Finds the k nearest allowed candidates of each query; fewer only where fewer are allowed.
+
+    Args:
+      vectors: [n, dim] float32 queries.
+      excluded: n arrays of distinct positions that are not allowed.
+    """
+    size = index.corpus.page.size
+    positions: list[Positions] = []
+    scores: list[NDArray[np.float32]] = []
+    counts: list[NDArray[np.int64]] = []
+    first, n = 0, vectors.shape[0]
+    while first < n:
+        # As many queries at once as fit beside their own over-fetch, so that one long exclusion list costs one search.
+        last, fetch = first + 1, min(size, k + excluded[first].size)
+        while last < n and (last + 1 - first) * max(fetch, min(size, k + excluded[last].size)) <= _CELLS_MAX:
+            fetch = max(fetch, min(size, k + excluded[last].size))
+            last += 1
+        with steps.phase("search"):
+            block = _allowed(index, vectors[first:last], k, fetch, excluded[first:last], exact=exact)
+        positions.append(block.positions)
+        scores.append(block.scores)
+        counts.append(np.diff(block.offsets))
+        first = last
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(counts))])
+    return Found(np.concatenate(positions), np.concatenate(scores), offsets)
+
+
+def _allowed(
+    index: LoadedIndex, vectors: Vectors, k: int, fetch: int, excluded: Sequence[Positions], *, exact: bool
+) -> Found:
+    """Over-fetches by what is excluded, then drops it; a query that is left short of k is searched for exactly."""
+    size = index.corpus.page.size
+    searcher = index.exact if exact else index.approximate
+    positions, scores = searcher.search(vectors, fetch)
+    keep = _kept(positions, k, excluded)
+    promised = np.minimum(k, size - np.array([each.size for each in excluded], np.int64))
+    short = np.flatnonzero(keep.sum(axis=1) < promised)
+    if short.size and not exact:
+        wide = np.full((positions.shape[0], max(positions.shape[1], fetch)), -1, np.int64)
+        wide_scores = np.zeros(wide.shape, np.float32)
+        wide[:, : positions.shape[1]], wide_scores[:, : positions.shape[1]] = positions, scores
+        again, again_scores = index.exact.search(vectors[short], fetch)
+        wide[short], wide_scores[short] = -1, 0
+        wide[short, : again.shape[1]], wide_scores[short, : again.shape[1]] = again, again_scores
+        positions, scores = wide, wide_scores
+        keep = _kept(positions, k, excluded)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep.sum(axis=1))])
+    return Found(positions[keep], scores[keep], offsets)
+
+
+def _kept(positions: Positions, k: int, excluded: Sequence[Positions]) -> NDArray[np.bool_]:
+    keep: NDArray[np.bool_] = positions >= 0
+    for query, each in enumerate(excluded):
+        if each.size:
+            keep[query] &= ~np.isin(positions[query], each)
+    keep &= np.cumsum(keep, axis=1) <= k
+    return keep
+
+
+def _excluded(corpus: LoadedCorpus, exclude: Exclusion | None, own: Positions | None, n: int) -> list[Positions]:
+    excluded = candidates.excluded_positions(corpus, exclude, n)
+    return (
+        excluded if own is None else [np.union1d(each, position) for each, position in zip(excluded, own, strict=True)]
+    )
+
+
+def _queries(
+    generation: Generation, index: LoadedIndex, request: Retrieval, settings: ServiceSettings, steps: Steps
+) -> tuple[Vectors, Positions | None]:
+    """The query vectors, and of a query by id the candidate's own position."""
+    told_by = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
+    if len(told_by) != 1:
+        raise InvalidArgument(
+            f"queries are told by exactly one of features, vectors and ids; got {', '.join(told_by) or 'none of them'}"
+        )
+    if request.features is not None:
+        tower = generation.towers[index.page.query_tower]
+        what = f"query tower {index.page.query_tower!r}"
+        lookup.check_names(request.features, towers.feature_names(tower.page), "feature", what)
+        n = lookup.count_examples(generation.manifest.features, request.features)
+        check_queries(n, settings)
+        return embedding.result(generation, tower, request.features, n, steps), None
+    if request.ids is not None:
+        check_queries(int(request.ids.size), settings)
+        positions = candidates.known_positions(index.corpus, request.ids)
+        return np.array(index.vectors[positions], np.float32), positions
+    return _sent_vectors(index, request.vectors, settings), None
+
+
+def _sent_vectors(index: LoadedIndex, vectors: Vectors | None, settings: ServiceSettings) -> Vectors:
+    dim = index.page.dim
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes an infinity, refused below
+        array = np.ascontiguousarray(vectors, np.float32)
+    if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != dim) or array.size % dim:
+        raise InvalidArgument(f"vectors of shape {list(array.shape)}; [n, {dim}] float32 is expected")
+    array = array.reshape(-1, dim)
+    check_queries(array.shape[0], settings)
+    finite = np.isfinite(array).all(axis=1)
+    if not finite.all():
+        raise InvalidArgument(f"vector {int(np.flatnonzero(~finite)[0])} holds NaN or an infinity")
+    return array

@@ -1,0 +1,83 @@
+"""One call's way through the engine: what is left of its time, whether anyone still waits, how long each phase took."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from service.errors import Cancelled, DeadlineExceeded
+from service.metrics import Metrics
+
+
+class Steps:
+    """Handed down through one call; every dear step runs inside `phase`.
+
+    Attributes:
+      call: name of the call, one of `metrics.CALLS`.
+      deadline: on the clock of `time.monotonic()`.
+    """
+
+    def __init__(self, call: str, deadline: float, metrics: Metrics | None) -> None:
+        """Begins a call. `metrics` None: nothing is recorded (a warm-up)."""
+        self.call, self.deadline = call, deadline
+        self._metrics = metrics
+        self._gone = False
+        self._submitted = time.perf_counter()
+
+    def abandon(self) -> None:
+        """Tells that nobody waits any more: the next dear step is not begun."""
+        self._gone = True
+
+    def check(self) -> None:
+        """Ends the call here if it is not worth going on.
+
+        Raises:
+          DeadlineExceeded: out of time.
+          Cancelled: the caller is gone.
+        """
+        if self._gone:
+            raise Cancelled("the caller is gone")
+        if time.monotonic() >= self.deadline:
+            raise DeadlineExceeded("the time for this call is over")
+
+    def submitted(self) -> None:
+        """Tells that the call is handed to the compute threads."""
+        self._submitted = time.perf_counter()
+
+    def begun(self) -> None:
+        """Tells that a compute thread has taken the call up; records how long it was queued, and checks."""
+        self.record("queue", time.perf_counter() - self._submitted)
+        self.check()
+
+    def phase(self, name: str) -> _Phase:
+        """Returns a context that checks first, then times what runs in it."""
+        return _Phase(self, name)
+
+    def record(self, phase: str, seconds: float) -> None:
+        """Records the time of a phase that was measured elsewhere."""
+        if self._metrics is not None:
+            self._metrics.phase(self.call, phase, seconds)
+
+    def unknown(self, model: str, feature: str, count: int) -> None:
+        """Counts ids that a feature's table does not know."""
+        if count and self._metrics is not None:
+            self._metrics.unknown_ids(model, feature, count)
+
+    def computed(self, examples: int, candidates: int = 0) -> None:
+        """Counts what the call asked for."""
+        if self._metrics is not None:
+            self._metrics.computed(self.call, examples, candidates)
+
+
+class _Phase:
+    __slots__ = ("_began", "_name", "_steps")
+
+    def __init__(self, steps: Steps, name: str) -> None:
+        self._steps, self._name = steps, name
+
+    def __enter__(self) -> None:
+        self._steps.check()
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: TracebackType | object) -> None:
+        self._steps.record(self._name, time.perf_counter() - self._began)

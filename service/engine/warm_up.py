@@ -1,0 +1,98 @@
+"""Synthetic requests that a generation must answer before it is served, through the paths that real ones take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from bundle.errors import UnknownRefused
+from bundle.features import Column
+from bundle.manifest import DenseFeature, VocabularyIds
+from service.engine import embedding, lookup, ranking, recommendation, retrieval, towers
+from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
+from service.engine.steps import Steps
+from service.generations.generation import Generation, LoadedTower
+from service.settings import ServiceSettings
+
+_EXAMPLES = (1, 64)
+"""Examples of each run of a tower: one alone, and enough to grow every buffer once."""
+
+
+def run(generation: Generation, settings: ServiceSettings) -> None:
+    """Runs every tower, reads every table and store, searches every index, and makes one request of every call.
+
+    Raises:
+      ServiceError, BundleError: a request cannot be answered.
+      Exception: whatever a tower or an index raises.
+    """
+    steps = Steps("warm_up", math.inf, None)
+    for table in generation.tables.values():
+        table.gather(np.array([0, table.rows - 1], np.int64))
+    for tower in generation.towers.values():
+        for n in _EXAMPLES:
+            towers.run(tower, _zeros(generation, tower, n), n, steps)[tower.page.result].reshape(n, -1)
+    for name, index in generation.indexes.items():
+        first = index.corpus.store.ids(np.zeros(1, np.int64))
+        attributes = tuple(index.corpus.page.attributes)
+        for exact in (False, True):
+            request = Retrieval(Target(), 1, ids=first, index=name, attributes=attributes, exact=exact)
+            retrieval.retrieve(generation, request, settings, steps)
+    try:
+        _ask(generation, settings, steps)
+    except UnknownRefused:
+        return  # no id of such a vocabulary can be invented; its tower was run above
+
+
+def _ask(generation: Generation, settings: ServiceSettings, steps: Steps) -> None:
+    """Embeds, ranks and recommends for features that are made up."""
+    for name, tower in generation.towers.items():
+        features = _columns(generation, towers.feature_names(tower.page))
+        embedding.embed(generation, Embedding(Target(), name, features), settings, steps)
+        if tower.page.role != "ranking":
+            continue
+        context, candidate = ranking.split(generation, tower)
+        asked = _columns(generation, context)
+        if candidate:
+            ranked = Ranking(Target(), asked, candidates=_columns(generation, candidate), tower=name)
+            ranking.rank(generation, ranked, settings, steps)
+        for index_name, index in generation.indexes.items():
+            unstored = set(candidate) - set(index.corpus.page.features)
+            if any(generation.manifest.features[feature].default is None for feature in unstored):
+                continue  # such candidates are ranked by features that callers send
+            query = generation.towers[index.page.query_tower].page
+            asked.update(_columns(generation, towers.feature_names(query)))
+            wanted = Recommendation(Target(), asked, 1, 1, index=index_name, tower=name)
+            recommendation.recommend(generation, wanted, settings, steps)
+
+
+def _columns(generation: Generation, names: Iterable[str]) -> dict[str, Column]:
+    """One example of each feature: id 0 (or "0"), or zeros."""
+    columns: dict[str, Column] = {}
+    for name in names:
+        feature = generation.manifest.features[name]
+        if isinstance(feature, DenseFeature):
+            columns[name] = Column(np.zeros(math.prod(feature.shape), np.dtype(feature.dtype)))
+            continue
+        text = isinstance(feature.ids, VocabularyIds) and (
+            generation.manifest.vocabularies[feature.ids.vocabulary].dtype == "string"
+        )
+        value = (
+            np.array(["0"], object) if text else np.zeros(1, np.float32 if feature.ids.kind == "buckets" else np.int64)
+        )
+        columns[name] = Column(value, np.array([0, 1], np.int64))
+    return columns
+
+
+def _zeros(generation: Generation, tower: LoadedTower, n: int) -> lookup.Activations:
+    """Zeros in the shape of a tower's activations."""
+    values: lookup.Activations = {}
+    for name in towers.feature_names(tower.page):
+        feature = generation.manifest.features[name]
+        if isinstance(feature, DenseFeature):
+            values[name] = np.zeros((n, *feature.shape), np.dtype(feature.dtype))
+            continue
+        dim = generation.tables[feature.table].dim
+        values[name] = np.zeros((n, feature.length, dim) if feature.length else (n, dim), np.float32)
+    return values

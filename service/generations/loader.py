@@ -1,0 +1,171 @@
+"""A bundle -> a generation: estimate, open, verify, map, warm up; all or nothing, never on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from bundle import files, staging
+from bundle.errors import DigestMismatch, FormatError
+from bundle.features import open_features
+from bundle.manifest import Index, Manifest, Tower
+from bundle.stores import CandidateStore
+from runtime.exact import ExactIndex
+from runtime.scann import ScannIndex
+from runtime.towers import open_tower
+from service.generations.generation import Generation, LoadedCorpus, LoadedIndex, LoadedTower
+
+_CGROUP = Path("/sys/fs/cgroup")
+_TENSORFLOW_BYTES = 600 << 20
+"""What a process grows by when a SavedModel makes it load TensorFlow (measured: 510 MB)."""
+
+
+class LoadRefused(Exception):
+    """A bundle that is whole but will not be served here; says why."""
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Loads bundle versions, each all or nothing.
+
+    Attributes:
+      root: directory of the bundles.
+      precision: of the compiled towers; None: what each bundle says.
+      verify: `sizes` or `full`, of table shards; everything else is always verified in full.
+      workers: threads that will compute: each has its own interpreter of every tower.
+      load_bytes_max: most memory that one version may need, bytes; 0: what is free.
+      warm_up: answers synthetic requests with a generation before it is served; raises if it cannot.
+    """
+
+    root: Path
+    precision: str | None
+    verify: str
+    workers: int
+    load_bytes_max: int
+    warm_up: Callable[[Generation], None]
+
+    def load(self, model: str, version: int) -> Generation:
+        """Loads one version; on any failure everything opened is closed again.
+
+        Raises:
+          BundleError: a file is missing, damaged, or not what the format allows.
+          LoadRefused: the version needs more memory than there is, or its parts do not fit each other.
+          Exception: whatever a tower or an index raises that cannot be loaded.
+        """
+        directory = self.root / model / str(version)
+        manifest = staging.read_manifest(directory)
+        if (manifest.model, manifest.version) != (model, version):
+            raise FormatError(
+                f"the manifest is of model {manifest.model!r} version {manifest.version}, its directory is "
+                f"{model}/{version}; a bundle is served from the place it was written for"
+            )
+        self._fits(estimate(manifest, self.precision, self.workers))
+        staging.check_files(directory, manifest, tables="full" if self.verify == "full" else "sizes")
+        opened = ExitStack()
+        try:
+            generation = self._open(directory, manifest, opened)
+            self.warm_up(generation)
+        except BaseException:
+            opened.close()
+            raise
+        return generation
+
+    def _fits(self, needed_bytes: int) -> None:
+        limit_bytes = self.load_bytes_max or free_bytes()
+        if needed_bytes > limit_bytes:
+            raise LoadRefused(
+                f"it may need {needed_bytes >> 20} MiB of memory beside its tables, {limit_bytes >> 20} MiB are "
+                f"{'allowed (load_bytes_max)' if self.load_bytes_max else 'free'}"
+            )
+
+    def _open(self, directory: Path, manifest: Manifest, opened: ExitStack) -> Generation:
+        reader = open_features(directory, manifest)
+        opened.callback(reader.close)
+        towers = {
+            name: LoadedTower(page, open_tower(directory, page, self.precision))
+            for name, page in manifest.towers.items()
+        }
+        corpora = {
+            name: LoadedCorpus(name, page, CandidateStore(files.locate(directory, page.file), page))
+            for name, page in manifest.candidates.items()
+        }
+        indexes = {
+            name: _open_index(directory, name, page, corpora[page.corpus]) for name, page in manifest.indexes.items()
+        }
+        return Generation(
+            model=manifest.model,
+            version=manifest.version,
+            directory=directory,
+            manifest=manifest,
+            tables=reader.tables,
+            reader=reader,
+            towers=towers,
+            corpora=corpora,
+            indexes=indexes,
+            close=opened.close,
+        )
+
+
+def _open_index(directory: Path, name: str, page: Index, corpus: LoadedCorpus) -> LoadedIndex:
+    size = corpus.page.size
+    path = files.locate(directory, page.vectors)
+    expected_bytes = size * page.dim * 4
+    if path.stat().st_size != expected_bytes:
+        raise DigestMismatch(
+            f"file {page.vectors!r} of index {name!r} has {path.stat().st_size} bytes, {size} vectors of "
+            f"{page.dim} float32 have {expected_bytes}"
+        )
+    vectors: NDArray[np.float32] = np.memmap(path, np.dtype("<f4"), "r", shape=(size, page.dim))
+    approximate = ScannIndex.load(files.locate(directory, page.directory), page.distance, size)
+    return LoadedIndex(page, approximate, ExactIndex(vectors, page.distance), vectors, corpus)
+
+
+def estimate(manifest: Manifest, precision: str | None, workers: int) -> int:
+    """Tells the memory that loading a version may need, as an upper bound in bytes; mapped tables do not count.
+
+    A compiled tower is packed once per thread that computes; an index is held twice while it is read; keys of stores
+    and vocabularies become hash tables of about four times their bytes.
+    """
+    sizes = {file.path: file.bytes for file in manifest.files}
+
+    def under(directory: str) -> int:
+        return sum(size for path, size in sizes.items() if path.startswith(directory + "/"))
+
+    total = 0
+    tensorflow = False
+    for tower in manifest.towers.values():
+        total += _tower_bytes(tower, precision, sizes, workers)
+        tensorflow |= not any(form.kind == "litert" for form in tower.forms)
+    for index in manifest.indexes.values():
+        total += 2 * under(index.directory) + 2 * sizes.get(index.vectors, 0)
+    keyed = [page.file for page in manifest.candidates.values()] + [
+        page.file for page in manifest.vocabularies.values()
+    ]
+    total += sum(4 * sizes.get(file, 0) for file in keyed)
+    return total + (_TENSORFLOW_BYTES if tensorflow else 0)
+
+
+def _tower_bytes(tower: Tower, precision: str | None, sizes: dict[str, int], workers: int) -> int:
+    compiled: dict[str, int] = {
+        form.precision: sizes.get(form.path, 0) for form in tower.forms if form.kind == "litert"
+    }
+    if compiled:
+        return compiled.get(precision or tower.serve, max(compiled.values())) * (2 + workers)
+    directories = [form.path for form in tower.forms]
+    return 3 * sum(size for path, size in sizes.items() if any(path.startswith(where + "/") for where in directories))
+
+
+def free_bytes(cgroup: Path = _CGROUP) -> int:
+    """Tells the memory that this process may still take, in bytes: the machine's, cut by a cgroup's limit (v2)."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = (cgroup / "memory.max").read_text().strip(), (cgroup / "memory.current").read_text().strip()
+    except OSError:
+        return free
+    return min(free, max(0, int(limit) - int(used))) if limit.isdecimal() and used.isdecimal() else free

@@ -1,0 +1,54 @@
+"""JSON lines on stderr: a constant event name plus fields; never ids, features or vectors of a caller.
+
+Loggers are named `rowcast.` + module. An event is logged as `log.info("version_available", extra=fields(model=name))`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import orjson
+
+ROOT_LOGGER = "rowcast"
+_FIELDS = "rowcast_fields"
+
+
+def logger(module: str) -> logging.Logger:
+    """Returns the logger of a module: `rowcast.` + its name."""
+    return logging.getLogger(f"{ROOT_LOGGER}.{module}")
+
+
+def fields(**values: Any) -> dict[str, Any]:
+    """Returns `values` in the shape that `extra=` of a logging call takes."""
+    return {_FIELDS: values}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, event, the event's fields and, of a bug, its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line of one record."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **getattr(record, _FIELDS, {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def configure(level: str, stream: TextIO | None = None) -> None:
+    """Sends the service's events, and the warnings of the libraries below it, to `stream` (stderr) as JSON lines."""
+    lines = logging.StreamHandler(stream or sys.stderr)
+    lines.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.handlers = [lines]
+    root.setLevel(logging.WARNING)
+    logging.getLogger(ROOT_LOGGER).setLevel(level.upper())
+    logging.captureWarnings(capture=True)
