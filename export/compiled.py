@@ -1,0 +1,78 @@
+"""Compiles SavedModels of towers for LiteRT: float32, or weights in int8 with dynamic ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from export.errors import DestinationError
+from export.frameworks import load_tensorflow
+from export.towers import SIGNATURE
+
+_REASON_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What became of a compilation: `bytes` written, or the `reason` why LiteRT cannot run the tower ("": it can)."""
+
+    precision: Literal["f32", "int8"]
+    bytes: int = 0
+    reason: str = ""
+
+
+def compile_tower(saved_model: Path, precision: Literal["f32", "int8"], path: Path) -> Compiled:
+    """Compiles one tower; its signature `serving_default` keeps the names of the SavedModel's.
+
+    A tower with operations that LiteRT lacks is no error: it keeps its SavedModel, and the reason is told.
+
+    Args:
+      saved_model: directory of the tower's SavedModel.
+      precision: f32, or int8 (weights in int8, activations quantised by their range at run time).
+      path: file to write; nothing is written if LiteRT cannot run the tower.
+    Raises:
+      DestinationError: the file cannot be written.
+    """
+    tf = load_tensorflow()
+    try:
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=[SIGNATURE])
+        if precision == "int8":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        flatbuffer = converter.convert()
+        reason = _why_not_run(flatbuffer)
+    except Exception as problem:  # noqa: BLE001 - the converter raises of many kinds, all meaning the same
+        reason = _first_sentence(problem)
+    if reason:
+        return Compiled(precision, reason=reason)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(flatbuffer)
+    except OSError as problem:
+        raise DestinationError(f"compiled tower {path} cannot be written: {problem}") from problem
+    return Compiled(precision, bytes=len(flatbuffer))
+
+
+def _why_not_run(flatbuffer: bytes) -> str:
+    """Runs the tower on batches of 1 and 3: some operations convert, and fail only then."""
+    import numpy as np
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=flatbuffer, num_threads=1)
+    runner = interpreter.get_signature_runner(SIGNATURE)
+    for n in (1, 3):
+        inputs = {
+            name: np.ones([n if size < 0 else size for size in details["shape_signature"]], details["dtype"])
+            for name, details in runner.get_input_details().items()
+        }
+        for name, values in runner(**inputs).items():
+            if values.shape[:1] != (n,):
+                return f"output {name!r} of a batch of {n} has shape {values.shape}"
+    return ""
+
+
+def _first_sentence(problem: Exception) -> str:
+    """Returns what a converter complains of, without the pages of its graph."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    told = next((line for line in lines if "error:" in line), lines[0] if lines else type(problem).__name__)
+    return told[:_REASON_CHARACTERS]

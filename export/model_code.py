@@ -1,0 +1,144 @@
+"""Loads the user's model code: the recipe's `package.module:function` or `file.py:function`, and calls it.
+
+The user's modules are found after rowcast's own. One that is called as a package of rowcast would be hidden by it, and
+its import would fail in strange ways or, worse, give the wrong module: so each such case is told as what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from export.errors import NotConvertible, UsageError
+
+RESERVED = ("bundle", "export", "runtime", "service")
+"""Top-level packages of rowcast."""
+
+Factory = Callable[[], Any]
+
+
+def load_factory(reference: str, base: Path) -> Factory:
+    """Returns the factory of the user's model; calling it returns the built, untrained model.
+
+    Args:
+      reference: `package.module:function` or `file.py:function`, the recipe's `code.factory`.
+      base: the recipe's folder: files are relative to it, and packages beside the recipe are found.
+    Returns:
+      A function without arguments. It raises NotConvertible where the user's function raises, and may be called again
+      for another, independent instance of the model.
+    Raises:
+      UsageError: no such file, module or function, one that takes a name of rowcast's own, or one that needs arguments.
+      NotConvertible: the module raises while it is imported.
+    """
+    source, separator, function_name = reference.rpartition(":")
+    if not separator or not source or not function_name.isidentifier():
+        raise UsageError(f"code.factory is {reference!r}; 'package.module:function' or 'file.py:function' was expected")
+    if source.endswith(".py"):
+        path = (base / source).resolve()
+        folder = path.parent
+        _check_name(path.stem, f"the file {source!r}")
+    else:
+        folder = base.resolve()
+        _check_name(source.partition(".")[0], f"the module {source!r}")
+    with _findable(folder), _told(reference, folder, "importing it"):
+        module = _load_file(path, source) if source.endswith(".py") else _load_module(source, folder)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise UsageError(
+            f"code.factory: {source!r} has no function {function_name!r}; it has {', '.join(sorted(known)) or 'none'}"
+        )
+
+    def build() -> Any:
+        with _findable(folder), _told(reference, folder, "calling it"):
+            model = function()
+        if model is None:
+            raise NotConvertible(f"factory {reference} returned None; it must return the built model")
+        return model
+
+    return build
+
+
+def _check_name(name: str, what: str) -> None:
+    if name in RESERVED:
+        raise UsageError(
+            f"code.factory names {what}, but {name!r} is a package of rowcast itself, which hides it; "
+            "rename the user's file or package"
+        )
+
+
+def _load_file(path: Path, source: str) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"code.factory names the file {source!r}, and {path} does not exist")
+    # One name for each content: loading a file twice must not run it twice (Keras registers classes by name), and a
+    # file that was changed is another module.
+    digest = hashlib.blake2b(str(path).encode() + path.read_bytes(), digest_size=8).hexdigest()
+    name = f"rowcast_model_code_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"code.factory names {source!r}, which Python cannot load")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _load_module(source: str, folder: Path) -> ModuleType:
+    try:
+        return importlib.import_module(source)
+    except ModuleNotFoundError as problem:
+        missing = problem.name or ""
+        if source == missing or source.startswith(f"{missing}."):
+            raise UsageError(
+                f"code.factory names the module {source!r}: there is no module {missing!r}, neither installed nor in "
+                f"{folder}"
+            ) from problem
+        raise
+
+
+@contextlib.contextmanager
+def _findable(folder: Path) -> Iterator[None]:
+    """Lets the user's modules in `folder` be imported; last on the path, so that they never hide rowcast's own."""
+    entry = str(folder)
+    sys.path.append(entry)
+    try:
+        yield
+    finally:
+        # The last one: the folder may have been there already.
+        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(entry)]
+
+
+@contextlib.contextmanager
+def _told(reference: str, folder: Path, doing: str) -> Iterator[None]:
+    """Turns whatever the user's code raises into an error that names the factory and, where it is so, a hidden name."""
+    try:
+        yield
+    except (UsageError, NotConvertible):
+        raise
+    except Exception as problem:
+        missing = (problem.name or "").partition(".")[0] if isinstance(problem, ImportError) else ""
+        hidden = [missing] if missing in RESERVED else [name for name in RESERVED if _beside(folder, name)]
+        if hidden and isinstance(problem, ImportError | AttributeError):
+            names = " and ".join(repr(name) for name in hidden)
+            raise UsageError(
+                f"factory {reference}: {doing} raised {type(problem).__name__}: {problem}. The model code imports "
+                f"{names}, which is a package of rowcast itself and hides the user's own; rename the user's package"
+            ) from problem
+        raise NotConvertible(f"factory {reference}: {doing} raised {type(problem).__name__}: {problem}") from problem
+
+
+def _beside(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()

@@ -1,0 +1,254 @@
+"""Prunes a traced call to what some of its results need: one small function for each tower.
+
+Which features, and so which tables, a tower needs follows from what remains reachable.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from export.errors import NotConvertible, UsageError
+from export.frameworks import load_tensorflow
+from export.origins import Needed, needed, sources_of
+from export.settings import TowerPart
+from export.towers import FeatureSpec, TableSpec, TensorSpec, TowerSpec
+
+INLINE_ROWS_MAX = 10_000
+"""A Keras Embedding up to this size stays inside its tower; a larger one is refused until such tables are cut too."""
+
+
+@dataclass(frozen=True)
+class TracedTower:
+    """A tower as a pruned function.
+
+    Attributes:
+      spec: what it is.
+      function: takes the tensors of `spec.inputs`, in their order; returns a dict by the names of `spec.outputs`.
+      variables: the dense variables that it reads, in the order of `spec.variables`.
+    """
+
+    spec: TowerSpec
+    function: Any
+    variables: tuple[Any, ...]
+
+
+@dataclass
+class TracedCall:
+    """One traced call of the model, in which placeholders stand for what its lookups return.
+
+    Attributes:
+      function: the whole call, a TensorFlow WrappedFunction.
+      inputs: its declared inputs as they arrive in the graph.
+      result: what it returns.
+      features, activations, ids: by the input's name: what is looked up, the placeholder, and the ids where dense.
+      tables: by name.
+    """
+
+    function: Any
+    inputs: Mapping[str, Any]
+    result: Any
+    features: dict[str, FeatureSpec] = field(default_factory=dict)
+    activations: dict[str, Any] = field(default_factory=dict)
+    ids: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, TableSpec] = field(default_factory=dict)
+
+
+def prune(name: str, part: TowerPart, trace: TracedCall, stand_ins: Mapping[str, str]) -> TracedTower:
+    """Cuts one tower out of a traced call.
+
+    Args:
+      name, part: the recipe's tower.
+      trace: the call.
+      stand_ins: name of each table by the resource that stands for it.
+    Raises:
+      UsageError: the call does not return what the recipe's outputs name.
+      NotConvertible: the tower needs more than activations and dense inputs; names what, and the cure.
+    """
+    tf = load_tensorflow()
+    results, keys = _results(name, part, trace.result)
+    with trace.function.graph.as_default():
+        results = {which: tf.cast(tensor, tf.float32) for which, tensor in results.items()}
+    _take_batch_from_activations(results.values(), trace)
+    found = needed(results.values(), trace.activations.values())
+    inputs = {
+        which: trace.activations[which] for which in trace.activations if trace.activations[which].name in found.stops
+    }
+    inputs.update(_dense_inputs(name, found, trace))
+    captures = [pair for pair in trace.function.graph.captures if pair[1].name in {p.name for p in found.placeholders}]
+    _refuse_tables(name, found, [outer for outer, _ in captures], stand_ins)
+    if not inputs:
+        raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
+    names = _identifiers(inputs)
+    graph, everything = trace.function.graph, trace.function.graph.captures
+    _set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
+    try:
+        function = trace.function.prune(list(inputs.values()), results)
+    finally:
+        _set_captures(graph, everything)
+    variables = _variables(name, trace.function.graph, [outer for outer, _ in captures])
+    spec = TowerSpec(
+        name=name,
+        role=part.role,
+        call=part.call,
+        call_inputs=tuple(trace.inputs),
+        keys=keys,
+        inputs=tuple(_edge(names[which], tensor, which) for which, tensor in inputs.items()),
+        outputs=tuple(_edge(which, tensor) for which, tensor in results.items()),
+        result=_result_name(name, part, results),
+        variables=tuple(variable.name for variable in variables),
+    )
+    return TracedTower(spec, function, variables)
+
+
+def _set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
+    graph.function_captures.reset_captures([outer for outer, _ in pairs], [inner for _, inner in pairs])
+
+
+def _results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, Any], dict[str, str | None]]:
+    tf = load_tensorflow()
+    where = f"towers.{name}: call {part.call or 'of the model itself'!r}"
+    if not part.outputs:
+        if not isinstance(returned, tf.Tensor):
+            known = ", ".join(map(str, returned)) if isinstance(returned, Mapping) else type(returned).__name__
+            raise UsageError(f"{where} returns several results ({known}); name those wanted in towers.{name}.outputs")
+        chosen: dict[str, Any] = {"result": returned}
+        keys: dict[str, str | None] = {"result": None}
+    else:
+        if not isinstance(returned, Mapping):
+            raise UsageError(
+                f"{where} returns no dict but a {type(returned).__name__}; leave towers.{name}.outputs out"
+            )
+        for key in part.outputs.values():
+            if key not in returned:
+                raise UsageError(
+                    f"{where} returns {', '.join(map(str, returned))}; towers.{name}.outputs names {key!r}"
+                )
+        chosen = {which: returned[key] for which, key in part.outputs.items()}
+        keys = dict(part.outputs)
+    for which, tensor in chosen.items():
+        if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
+            raise NotConvertible(f"{where}: output {which!r} is {tensor}; a dense tensor of floats was expected")
+        if (
+            tensor.shape.rank is None
+            or tensor.shape.rank < 1
+            or None in tensor.shape[1:]
+            or tensor.shape[0] is not None
+        ):
+            raise NotConvertible(
+                f"{where}: output {which!r} has shape {tensor.shape}; [batch, ...], and only the batch open, is needed"
+            )
+    return chosen, keys
+
+
+def _result_name(name: str, part: TowerPart, results: Mapping[str, Any]) -> str:
+    result = part.result or (next(iter(results)) if len(results) == 1 else None)
+    if result not in results:
+        raise UsageError(
+            f"towers.{name}.result is {part.result!r}; it must be one of its outputs: {', '.join(results)}"
+        )
+    return str(result)
+
+
+def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> None:
+    """Lets `tf.shape(ids)` read the shape of what was looked up: the batch is all that a tower may ask of ids."""
+    tf = load_tensorflow()
+    found = needed(results, trace.activations.values())
+    inputs = {tensor.name: which for which, tensor in trace.ids.items()}
+    for operation in found.operations:
+        if operation.type == "Shape" and operation.inputs[0].name in inputs:
+            which = inputs[operation.inputs[0].name]
+            rank = operation.inputs[0].shape.rank
+            with trace.function.graph.as_default():
+                activation = trace.activations[which]
+                same = activation[..., 0] if activation.shape.rank == rank + 1 else None
+                if same is None:  # the layer was given [batch, 1] for an input of shape [batch]
+                    same = tf.reshape(activation[..., 0], [-1] if rank == 1 else [-1, 1])
+            operation._update_input(0, same)
+
+
+def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]:
+    sources = sources_of(trace.inputs)
+    inputs: dict[str, Any] = {}
+    for placeholder in found.placeholders:
+        source = sources.get(placeholder.name)
+        if source is None:
+            continue
+        which = source.name
+        if source.part != "dense":
+            raise NotConvertible(
+                f"tower {name!r} reads input {which!r} ({source.part}) itself, beside its lookup; "
+                "give the model what it needs of it (its lengths, a mask) as a dense input"
+            )
+        if which in trace.features or any(feature.weights == which for feature in trace.features.values()):
+            raise NotConvertible(
+                f"tower {name!r} reads input {which!r} itself, beside its lookup; give the model a second, dense input"
+            )
+        if placeholder.dtype.name not in ("float32", "int32", "int64"):
+            raise NotConvertible(
+                f"tower {name!r} reads input {which!r} of dtype {placeholder.dtype.name}; only numbers go into a tower"
+            )
+        inputs[which] = placeholder
+    return {which: inputs[which] for which in trace.inputs if which in inputs}
+
+
+def _refuse_tables(name: str, found: Needed, captured: list[Any], stand_ins: Mapping[str, str]) -> None:
+    for tensor in captured:
+        if resource(tensor) in stand_ins:
+            raise NotConvertible(
+                f"tower {name!r} reads table {stand_ins[resource(tensor)]!r} other than by its embedding layer; "
+                "no table goes into a tower: look rows up by the layer only"
+            )
+    for operation in found.operations:
+        if operation.type == "ResourceGather":
+            table = operation.inputs[0]
+            shape = table._handle_data.shape_and_type[0].shape if hasattr(table, "_handle_data") else None
+            rows = shape.dim[0].size if shape is not None and shape.dim else 0
+            if rows > INLINE_ROWS_MAX:
+                raise NotConvertible(
+                    f"tower {name!r} gathers from a variable of {rows} rows by operation {operation.name!r}; only "
+                    "tables of TFRS or tf.tpu embedding layers are taken out of towers, and at most "
+                    f"{INLINE_ROWS_MAX} rows stay inside; use such a layer for it"
+                )
+
+
+def _variables(name: str, graph: Any, captured: list[Any]) -> tuple[Any, ...]:
+    by_handle = {resource(variable.handle): variable for variable in graph.variables}
+    variables = []
+    for tensor in captured:
+        if tensor.dtype.name != "resource":
+            continue  # a constant of the model's code
+        variable = by_handle.get(resource(tensor))
+        if variable is None:
+            raise NotConvertible(f"tower {name!r} reads {tensor}, which is no variable: a lookup table of its own?")
+        variables.append(variable)
+    return tuple(variables)
+
+
+def _edge(name: str, tensor: Any, feature: str = "") -> TensorSpec:
+    return TensorSpec(name, tensor.dtype.name, tuple(tensor.shape.as_list()), feature)
+
+
+def resource(handle: Any) -> str:
+    """Returns what tells one variable's resource from another's, as long as both live."""
+    return str(id(handle))
+
+
+def identifier(text: str) -> str:
+    """Returns a name that Python and a TensorFlow graph take for one."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return f"input_{name}" if not name or name[0].isdigit() or name[0] == "_" or keyword.iskeyword(name) else name
+
+
+def _identifiers(names: Iterable[str]) -> dict[str, str]:
+    """Returns a distinct Python identifier for each name: signatures take no others."""
+    taken: dict[str, str] = {}
+    for name in names:
+        chosen = identifier(name)
+        while chosen in taken.values():
+            chosen += "_"
+        taken[name] = chosen
+    return taken

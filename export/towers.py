@@ -1,0 +1,215 @@
+"""What makes a tower: which features and weights it needs, as frozen descriptions; without TensorFlow.
+
+The user's model is cut at its embedding lookups (docs/adr/0002-layer-cut.md). What the cut finds is told here, and
+turned into the manifest's pages by the recipe.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bundle import manifest
+from export import settings
+from export.errors import UsageError
+
+SIGNATURE = "serving_default"
+"""The one signature of a tower's SavedModel and of its compiled forms."""
+
+Kind = Literal["single", "bag", "sequence"]
+Encoding = Literal["dense", "sparse", "ragged"]
+Combiner = Literal["sum", "mean", "sqrtn"]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table as the model declares it.
+
+    Attributes:
+      name: its name in the bundle: the TableConfig's, with what no file may be called replaced by `_`.
+      config_name: the TableConfig's own name, by which checkpoints know it.
+      rows: vocabulary size.
+      dim: values in a row.
+    """
+
+    name: str
+    config_name: str
+    rows: int
+    dim: int
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """One input of the model that is looked up in a table.
+
+    Attributes:
+      name: the input's name.
+      table: name of the table.
+      kind: one id (single), a combined bag, or a sequence of vectors.
+      encoding: how the model takes its ids; a dense sequence holds exactly `length` ids.
+      combiner: of a bag.
+      length: of a sequence; longer ones are cut at their end.
+      weights: name of the input that holds a weight beside each id.
+      ids_dtype: the input's dtype in the model's call.
+    """
+
+    name: str
+    table: str
+    kind: Kind
+    encoding: Encoding
+    combiner: Combiner | None = None
+    length: int | None = None
+    weights: str | None = None
+    ids_dtype: str = "int64"
+
+
+@dataclass(frozen=True)
+class DenseSpec:
+    """One input of numbers that goes into a tower as it is; `shape` is one example's."""
+
+    name: str
+    dtype: Literal["float32", "int32", "int64"]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named tensor at a tower's edge; None in `shape` is the batch. `feature` is what an input is computed from."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    feature: str = ""
+
+
+@dataclass(frozen=True)
+class TowerSpec:
+    """One tower as it was cut.
+
+    Attributes:
+      name, role: as in the recipe.
+      call: attribute path of what is called; "" is the model itself.
+      call_inputs: names of the inputs that the uncut call takes.
+      keys: output name -> key in what the uncut call returns; None: it returns one tensor.
+      inputs: activations (of embedded features) and dense inputs, in the order of the traced function.
+      outputs: named results.
+      result: the output that is the vector or the score.
+      variables: names of the dense variables that the tower reads.
+    """
+
+    name: str
+    role: Literal["query", "candidate", "ranking"]
+    call: str
+    call_inputs: tuple[str, ...]
+    keys: Mapping[str, str | None]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    result: str
+    variables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """All that the cut found: tables and features that some tower needs, and the towers."""
+
+    tables: Mapping[str, TableSpec]
+    features: Mapping[str, FeatureSpec | DenseSpec]
+    towers: Mapping[str, TowerSpec]
+
+
+def role_of(feature: str, job: settings.ExportJob) -> manifest.Role:
+    """Returns a feature's role: the recipe's, else candidate where a corpus has a column for it, else context."""
+    stated = job.features[feature].role if feature in job.features else None
+    if stated is not None:
+        return stated
+    in_corpus = any(feature in corpus.features for corpus in job.candidates.values())
+    return "candidate" if in_corpus else "context"
+
+
+def describe_features(model: ModelSpec, job: settings.ExportJob) -> dict[str, manifest.Feature]:
+    """Turns what was traced and what the recipe says into the manifest's features.
+
+    Raises:
+      UsageError: the recipe speaks of a feature or vocabulary that is not there, or gives a dense feature an id rule.
+    """
+    named = [("features", name) for name in job.features]
+    named += [
+        (f"candidates.{corpus}.features", name) for corpus in job.candidates for name in job.candidates[corpus].features
+    ]
+    for where, name in named:
+        _check_known(name, model, where)
+    return {name: _describe_feature(spec, model, job) for name, spec in model.features.items()}
+
+
+def _check_known(name: str, model: ModelSpec, where: str) -> None:
+    if name in model.features:
+        return
+    weighted = [f.name for f in model.features.values() if isinstance(f, FeatureSpec) and f.weights == name]
+    if weighted:
+        raise UsageError(
+            f"{where}.{name}: this input holds the weights of feature {weighted[0]!r}, and is sent with it"
+        )
+    close = difflib.get_close_matches(name, model.features, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"they take {', '.join(sorted(model.features)) or 'none'}"
+    raise UsageError(f"{where}.{name}: no tower takes a feature of that name; {hint}")
+
+
+def _describe_feature(spec: FeatureSpec | DenseSpec, model: ModelSpec, job: settings.ExportJob) -> manifest.Feature:
+    part = job.features.get(spec.name, settings.FeaturePart())
+    role = role_of(spec.name, job)
+    if isinstance(spec, DenseSpec):
+        if {"ids", "unknown"} & part.model_fields_set:
+            raise UsageError(f"features.{spec.name}: it reads no table, so it has neither 'ids' nor 'unknown'")
+        return manifest.DenseFeature(kind="dense", role=role, shape=spec.shape, dtype=spec.dtype, default=part.default)
+    rows = model.tables[spec.table].rows
+    if part.unknown.row is not None and part.unknown.row >= rows:
+        raise UsageError(
+            f"features.{spec.name}.unknown.row is {part.unknown.row}; table {spec.table!r} has {rows} rows"
+        )
+    return manifest.EmbeddedFeature(
+        kind=spec.kind,
+        table=spec.table,
+        role=role,
+        ids=_describe_ids(spec, part, rows, job),
+        unknown=part.unknown,
+        combiner=spec.combiner,
+        encoding="ragged" if spec.encoding == "ragged" else "sparse",
+        weighted=spec.weights is not None,
+        length=spec.length,
+        default=part.default,
+    )
+
+
+def _describe_ids(spec: FeatureSpec, part: settings.FeaturePart, rows: int, job: settings.ExportJob) -> manifest.IdRule:
+    rule = part.ids
+    if isinstance(rule, settings.HashRule):
+        return manifest.HashIds(buckets=rule.buckets or rows)
+    if isinstance(rule, settings.BucketRule):
+        return manifest.BucketIds(boundaries=rule.boundaries)
+    if isinstance(rule, settings.VocabularyRule):
+        if rule.vocabulary not in job.vocabularies:
+            known = ", ".join(sorted(job.vocabularies)) or "none"
+            raise UsageError(
+                f"features.{spec.name}.ids.vocabulary is {rule.vocabulary!r}; the recipe's vocabularies: {known}"
+            )
+        return manifest.VocabularyIds(vocabulary=rule.vocabulary, first_row=rule.first_row)
+    return rule
+
+
+def describe_tower(spec: TowerSpec, job: settings.ExportJob, forms: tuple[manifest.TowerForm, ...]) -> manifest.Tower:
+    """Turns a traced tower and its verified forms into the manifest's page of it."""
+    return manifest.Tower(
+        role=spec.role,
+        inputs=tuple(
+            manifest.TowerInput(name=tensor.name, feature=tensor.feature, dtype=tensor.dtype, shape=tensor.shape)
+            for tensor in spec.inputs
+        ),
+        outputs=tuple(
+            manifest.TowerOutput(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape) for tensor in spec.outputs
+        ),
+        result=spec.result,
+        forms=forms,
+        serve=job.towers[spec.name].serve,
+    )
