@@ -7,6 +7,10 @@ import logging
 from dataclasses import dataclass
 
 from service.errors import INTERNAL_SENTENCE, Code, Overloaded, ServiceError
+from service.logs import fields
+
+MESSAGE_CHARS_MAX = 1000
+"""Of a sentence, since gRPC carries it in headers, which have limits of their own."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
     if not isinstance(problem, ServiceError) or problem.code is Code.INTERNAL:
         return Failure(Code.INTERNAL, INTERNAL_SENTENCE, request_id)
     retry_after_s = problem.retry_after_s if isinstance(problem, Overloaded) else None
-    return Failure(problem.code, str(problem), request_id, retry_after_s)
+    return Failure(problem.code, str(problem)[:MESSAGE_CHARS_MAX], request_id, retry_after_s)
 
 
 def log_failure(logger: logging.Logger, call: str, failure: Failure, problem: BaseException) -> None:
@@ -38,10 +42,10 @@ def log_failure(logger: logging.Logger, call: str, failure: Failure, problem: Ba
 
     The sentence stays out of it, since it may repeat what the caller sent; a bug comes with its traceback.
     """
-    fields = {"call": call, "code": failure.code.value, "request_id": failure.request_id}
+    extra = fields(call=call, code=failure.code.value, request_id=failure.request_id)
     if failure.code is Code.INTERNAL:
-        logger.error("call_failed", extra=fields, exc_info=problem)
+        logger.error("call_failed", extra=extra, exc_info=problem)
     elif failure.code is Code.DATA_LOSS:
-        logger.error("call_failed", extra=fields)
+        logger.error("call_failed", extra=extra)
     else:
-        logger.info("call_failed", extra=fields)
+        logger.info("call_failed", extra=extra)

@@ -10,8 +10,11 @@ from service.engine.requests import Target
 from service.wire import json_bodies, messages
 
 
-class _Written(Protocol):
-    def SerializeToString(self) -> bytes: ...  # noqa: N802 - protobuf's spelling
+class Written(Protocol):
+    """A protobuf message."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's spelling
+        """Returns the message's bytes."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Operation:
     read_json: Callable[[Any, Target], tuple[Any, bool]]
     write_json: Callable[[Any, bool], Any]
     read_message: Callable[[bytes, Target | None], Any]
-    write_message: Callable[[Any], _Written]
+    write_message: Callable[[Any], Written]
 
 
 OPERATIONS: dict[str, Operation] = {

@@ -8,13 +8,17 @@ import logging
 import pytest
 
 from service.errors import INTERNAL_SENTENCE, Code, Internal, InvalidArgument, Overloaded
-from service.wire.failures import failure_of, log_failure
+from service.wire.failures import MESSAGE_CHARS_MAX, failure_of, log_failure
 
 
 def test_failure_of_a_service_error_says_its_sentence() -> None:
     failure = failure_of(InvalidArgument("k is -1"), "r1")
     assert (failure.code, failure.message, failure.request_id) == (Code.INVALID_ARGUMENT, "k is -1", "r1")
     assert failure.retry_after_s is None
+
+
+def test_failure_of_a_long_sentence_is_cut_to_what_headers_carry() -> None:
+    assert len(failure_of(InvalidArgument("x" * 100_000), "r1").message) == MESSAGE_CHARS_MAX
 
 
 def test_failure_of_an_overload_says_when_to_come_back() -> None:
@@ -38,7 +42,7 @@ def test_log_of_a_callers_mistake_keeps_what_was_sent_out_of_it(caplog: pytest.L
     assert len(caplog.records) == 1
     record = caplog.records[0]
     assert (record.message, record.levelname, record.exc_info) == ("call_failed", "INFO", None)
-    assert record.__dict__["request_id"] == "r1"
+    assert record.__dict__["rowcast_fields"] == {"call": "rank", "code": "INVALID_ARGUMENT", "request_id": "r1"}
     assert "secret" not in caplog.text
 
 

@@ -1,0 +1,154 @@
+"""The five calls as plain ASGI beside FastAPI, whose routes cost more than many a call; and the guard of both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.engine.desk import Desk
+from service.engine.requests import Call, Target
+from service.errors import Cancelled, InvalidArgument, NotFound
+from service.rest import schemas
+from service.rest.bodies import BodyTooLarge, drain, read_body
+from service.rest.schemas import Headers, Reply
+from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, call_of, request_id_of, timeout_s_of
+from service.wire.failures import failure_of, log_failure
+from service.wire.operations import OPERATIONS, Operation
+
+HOT_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?:([^/:]*)")
+_LOG = logging.getLogger("rowcast.rest")
+_CLOSE = ((b"connection", b"close"),)
+
+
+class MethodNotAllowed(InvalidArgument):
+    """A call was asked for by another method than POST. HTTP has a number of its own for that."""
+
+
+class HotCalls:
+    """Answers the five calls itself and hands everything else to FastAPI; no exception leaves it."""
+
+    def __init__(self, app: ASGIApp, desk: Desk) -> None:
+        self._app = app
+        self._desk = desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        request_id = request_id_of(_text(headers, REQUEST_ID), _text(headers, TRACE_PARENT))
+        asked = HOT_PATH.fullmatch(scope["path"])
+        if asked is None:
+            await self._pass_on(scope, receive, send, request_id)
+            return
+        name = asked[3] if asked[3] in OPERATIONS else "other"
+        started, code, unread = time.perf_counter(), "OK", False
+        try:
+            operation, target, protobuf = _understood(scope["method"], asked, headers)
+            call = call_of(request_id, timeout_s_of(_text(headers, TIMEOUT_MS)), time.monotonic())
+            body = await read_body(receive, headers, self._desk.settings.body_bytes_max)
+            started = time.perf_counter()
+            request, several = schemas.read_request(operation, body, protobuf, target)
+            self._desk.metrics.phase(name, "decode", time.perf_counter() - started)
+            answer = await self._ask(operation, request, call, receive)
+            reply = self._written(operation, answer, several, headers)
+        except Exception as problem:  # noqa: BLE001 - the door: nothing may leave it but an answer
+            failure = failure_of(problem, request_id)
+            code, unread = failure.code.value, isinstance(problem, BodyTooLarge)
+            log_failure(_LOG, name, failure, problem)
+            status = 405 if isinstance(problem, MethodNotAllowed) else None
+            more = ((b"allow", b"POST"),) if status else _CLOSE if unread else ()
+            reply = schemas.failed(failure, schemas.wants_protobuf(headers), status, more)
+        self._desk.metrics.answered("http", name, code, time.perf_counter() - started)
+        await _send(reply, request_id, send, more=unread)
+        if unread:  # the refusal is out; its sender reads it once the body is off its hands
+            await drain(receive)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _ask(self, operation: Operation, request: Any, call: Call, receive: Receive) -> Any:
+        return await while_here(getattr(self._desk.engine, operation.name)(request, call), receive)
+
+    def _written(self, operation: Operation, answer: Any, several: bool, headers: Headers) -> Reply:
+        started = time.perf_counter()
+        if schemas.wants_protobuf(headers):
+            reply = schemas.written(operation.write_message(answer), None)
+        else:
+            reply = schemas.written(None, operation.write_json(answer, several))
+        self._desk.metrics.phase(operation.name, "encode", time.perf_counter() - started)
+        return reply
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        """Lets FastAPI answer, adds the request id, and tells its bugs as any other failure."""
+        scope.setdefault("state", {})["request_id"] = request_id
+        begun = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                message["headers"] = [*message.get("headers", []), (REQUEST_ID.encode(), request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception as problem:  # noqa: BLE001 - the door: nothing may leave it but an answer
+            failure = failure_of(problem, request_id)
+            log_failure(_LOG, "other", failure, problem)
+            if not begun:
+                await _send(schemas.failed(failure, protobuf=False), request_id, send)
+
+
+async def while_here(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
+    """Returns what `work` returns, and gives it up when the caller hangs up.
+
+    Args:
+      work: the engine's answer.
+      receive: ASGI's source of messages; the body was read from it already.
+
+    Raises:
+      Cancelled: the caller hung up first.
+    """
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_gone(receive))
+    watch.add_done_callback(lambda done: None if done.cancelled() else task.cancel())
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if watch.done() and not watch.cancelled():
+            raise Cancelled("the caller hung up") from None
+        task.cancel()
+        raise
+    finally:
+        watch.cancel()
+
+
+def _understood(method: str, asked: re.Match[str], headers: Headers) -> tuple[Operation, Target, bool]:
+    """Returns what is asked of which version, and whether as protobuf; refuses before the body is read."""
+    model, version, name = asked.groups()
+    if name not in OPERATIONS:
+        raise NotFound(f"call {name[:40]!r} is not there; calls are {', '.join(OPERATIONS)}")
+    if method != "POST":
+        raise MethodNotAllowed(f"method {method[:20]} is not taken here; POST is")
+    return OPERATIONS[name], schemas.target_of(model, version), schemas.is_protobuf(headers)
+
+
+def _text(headers: Headers, name: str) -> str | None:
+    value = headers.get(name.encode())
+    return None if value is None else value.decode("latin-1")
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(reply: Reply, request_id: str, send: Send, more: bool = False) -> None:
+    await send({"type": "http.response.start", "status": reply.status, "headers": schemas.head_of(reply, request_id)})
+    await send({"type": "http.response.body", "body": reply.body, "more_body": more})

@@ -1,0 +1,87 @@
+"""What is asked less often than the five calls, by FastAPI: models, signatures, health and metrics."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import APIRouter, Request, Response
+
+from service.engine.desk import Desk
+from service.errors import NotReady, ServiceError
+from service.metrics import CONTENT_TYPE
+from service.rest import schemas
+from service.wire import signatures
+from service.wire.failures import failure_of, log_failure
+
+_LOG = logging.getLogger("rowcast.rest")
+
+
+def router_of(desk: Desk) -> APIRouter:
+    """Returns the routes, each of which asks the desk one thing."""
+    router = APIRouter()
+
+    @router.get("/v1/models")
+    async def models(request: Request) -> Response:
+        """Lists every model with its versions and their states."""
+        states = desk.engine.models()
+        protobuf = _wants_protobuf(request)
+        return _response(
+            schemas.written(signatures.models_message(states), None)
+            if protobuf
+            else schemas.written(None, signatures.models_value(states))
+        )
+
+    @router.get("/v1/models/{model}")
+    @router.get("/v1/models/{model}/versions/{version}")
+    async def model(request: Request, model: str, version: str | None = None) -> Response:
+        """Tells all that a caller needs to write requests to a version: the signature of each call."""
+        details = desk.engine.model(schemas.target_of(model, version))
+        protobuf = _wants_protobuf(request)
+        return _response(
+            schemas.written(signatures.details_message(details), None)
+            if protobuf
+            else schemas.written(None, signatures.details_value(details))
+        )
+
+    @router.get("/livez")
+    async def livez(request: Request) -> Response:
+        """Says whether the process should be left running."""
+        return _health(request, desk.liveness(), "live", "the service is stuck; restart it")
+
+    @router.get("/readyz")
+    async def readyz(request: Request) -> Response:
+        """Says whether callers should be sent here."""
+        return _health(request, desk.readiness(), "ready", "no model is ready, or the service is draining")
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Returns the metrics in the text form of Prometheus."""
+        return Response(desk.metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+    return router
+
+
+def failed_response(
+    request: Request, problem: ServiceError, status: int | None = None, headers: tuple[schemas.Header, ...] = ()
+) -> Response:
+    """Returns the response to what failed behind FastAPI; `status` where HTTP has a number of its own for it."""
+    failure = failure_of(problem, request.state.request_id)
+    log_failure(_LOG, "other", failure, problem)
+    return _response(schemas.failed(failure, _wants_protobuf(request), status, headers))
+
+
+def _response(reply: schemas.Reply) -> Response:
+    headers = {name.decode(): value.decode() for name, value in reply.headers}
+    return Response(reply.body, reply.status, {"content-type": reply.content_type, **headers})
+
+
+def _health(request: Request, well: bool, word: str, problem: str) -> Response:
+    """Answers a probe; not logged, since probes come every second."""
+    if not well:
+        failure = failure_of(NotReady(problem), request.state.request_id)
+        return _response(schemas.failed(failure, _wants_protobuf(request)))
+    return _response(schemas.written(None, {word: True}))
+
+
+def _wants_protobuf(request: Request) -> bool:
+    return schemas.wants_protobuf(dict(request.headers.raw))

@@ -1,0 +1,106 @@
+"""Methods -> one engine call each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from service.engine.desk import Desk
+from service.engine.requests import Call
+from service.rpc import convert
+from service.wire import signatures
+from service.wire.calls import REQUEST_ID, TRACE_PARENT, call_of, request_id_of
+from service.wire.failures import failure_of, log_failure
+from service.wire.operations import OPERATIONS, Operation, Written
+from service.wire.stubs import embedding_service_pb2 as pb
+
+SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
+Answer = Callable[[bytes, Call], Awaitable[Written]]
+"""A message's raw bytes and who asks -> the answer's message."""
+
+_LOG = logging.getLogger("rowcast.rpc")
+
+
+def handlers_of(desk: Desk) -> grpc.GenericRpcHandler:
+    """Returns the handlers of every method of the service. They take and return raw bytes."""
+    answers: dict[str, tuple[str, Answer]] = {
+        "ListModels": ("models", _models(desk)),
+        "GetModel": ("model", _model(desk)),
+    }
+    for operation in OPERATIONS.values():
+        answers[operation.method] = (operation.name, _hot_call(desk, operation))
+    return grpc.method_handlers_generic_handler(
+        SERVICE,
+        {
+            method: grpc.unary_unary_rpc_method_handler(_guarded(desk, name, answer))
+            for method, (name, answer) in answers.items()
+        },
+    )
+
+
+def _hot_call(desk: Desk, operation: Operation) -> Answer:
+    ask: Callable[[Any, Call], Awaitable[Any]] = getattr(desk.engine, operation.name)
+
+    async def answer(body: bytes, call: Call) -> Written:
+        started = time.perf_counter()
+        request = convert.read(body, lambda data: operation.read_message(data, None), desk.settings.body_bytes_max)
+        desk.metrics.phase(operation.name, "decode", time.perf_counter() - started)
+        answered = await ask(request, call)
+        started = time.perf_counter()
+        message = operation.write_message(answered)
+        desk.metrics.phase(operation.name, "encode", time.perf_counter() - started)
+        return message
+
+    return answer
+
+
+def _models(desk: Desk) -> Answer:
+    async def answer(body: bytes, _: Call) -> Written:
+        convert.read(body, signatures.read_models, desk.settings.body_bytes_max)
+        return signatures.models_message(desk.engine.models())
+
+    return answer
+
+
+def _model(desk: Desk) -> Answer:
+    async def answer(body: bytes, _: Call) -> Written:
+        target = convert.read(body, signatures.read_details, desk.settings.body_bytes_max)
+        return signatures.details_message(desk.engine.model(target))
+
+    return answer
+
+
+def _guarded(desk: Desk, name: str, answer: Answer) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    """Wraps a method so that nothing leaves it but an answer or a failure of the one table."""
+
+    async def method(body: bytes, context: Any) -> bytes:
+        started, code, failure = time.perf_counter(), "OK", None
+        metadata = dict(context.invocation_metadata() or ())
+        request_id = request_id_of(_text(metadata.get(REQUEST_ID)), _text(metadata.get(TRACE_PARENT)))
+        encoded = b""
+        try:
+            call = call_of(request_id, context.time_remaining(), time.monotonic())
+            encoded = (await answer(body, call)).SerializeToString()
+        except (Exception, asyncio.CancelledError) as problem:
+            failure = failure_of(problem, request_id)
+            code = failure.code.value
+            log_failure(_LOG, name, failure, problem)
+            if isinstance(problem, asyncio.CancelledError):
+                raise
+        finally:
+            desk.metrics.answered("grpc", name, code, time.perf_counter() - started)
+        if failure is not None:
+            await context.abort(convert.status_of(failure), failure.message, convert.trailer_of(failure))
+        context.set_trailing_metadata(((REQUEST_ID, request_id),))
+        return encoded
+
+    return method
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
