@@ -1,0 +1,293 @@
+"""Writes small whole bundles, by the real writers, for the tests of the service, its doors and the client.
+
+    towers = compiled_towers(directory)           # once: a process of its own runs TensorFlow
+    small = write_small_bundle(root, towers, model="movies", version=2)
+    small.ids[:3], small.movie_rows["users"][5]   # what is in it, for oracles
+
+Everything differs from version to version, so that an answer mixed of two versions agrees with neither.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bundle import paths
+from bundle.features import Column
+from bundle.ids import write_vocabulary
+from bundle.manifest import (
+    Corpus,
+    DenseFeature,
+    EmbeddedFeature,
+    Feature,
+    HashIds,
+    Index,
+    Manifest,
+    Provenance,
+    Recall,
+    Table,
+    TableCheck,
+    TableSource,
+    Tower,
+    TowerForm,
+    TowerInput,
+    TowerOutput,
+    Unknown,
+    Verification,
+    Vocabulary,
+    VocabularyIds,
+)
+from bundle.manifest import Shard as ManifestShard
+from bundle.staging import Staging
+from bundle.stores import write_store
+from bundle.tables import ShardWriter
+from runtime.scann import write_index
+from tests.service import small_model
+
+USERS, CITIES, GENRES = 50, 16, 6
+CITY_DEFAULT = "nowhere"
+GENRE_NAMES = ("comedy", "drama", "action", "horror", "other")
+UNKNOWN_GENRE_ROW = 5
+SEQUENCE_LENGTH = 3
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class SmallBundle:
+    """What was written, as arrays.
+
+    Attributes:
+      tables: [rows, dim] float32 by table: users, cities, movies (row 0 is no movie, row 1 + i is candidate i), genres.
+      ids: [size] candidate ids, int64 or object holding str; position = index position.
+      genres: genre names of each candidate. years: [size] float32, as the feature. titles: of each candidate.
+      vectors: [size, 8] float32: the candidate tower's, as indexed.
+    """
+
+    directory: Path
+    manifest: Manifest
+    edition: int
+    tables: Mapping[str, Array]
+    ids: Array
+    genres: tuple[tuple[str, ...], ...]
+    years: Array
+    titles: tuple[str, ...]
+    vectors: Array
+
+
+def compiled_towers(directory: Path) -> Path:
+    """Returns `directory` with the towers of every edition in it, compiled there once by a process with TensorFlow."""
+    done = directory / "done"
+    if not done.exists():
+        command = [sys.executable, "-m", "tests.service.small_model", str(directory)]
+        subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[2])
+        done.touch()
+    return directory
+
+
+def candidate_ids(kind: Literal["int64", "string"], size: int) -> Array:
+    """Ids that are no row numbers: 1000, 1007, ..., or "m-0", "m-1", ..."""
+    return 1000 + 7 * np.arange(size) if kind == "int64" else np.array([f"m-{i}" for i in range(size)], object)
+
+
+def write_small_bundle(
+    root: Path,
+    towers: Path,
+    model: str = "movies",
+    version: int = 1,
+    *,
+    id_kind: Literal["int64", "string"] = "int64",
+    size: int = 40,
+    saved_model_only: frozenset[str] = frozenset(),
+    index_kind: Literal["brute_force", "tree_ah"] = "brute_force",
+    parameters: Mapping[str, Any] | None = None,
+    features: Mapping[str, Feature] | None = None,
+    without: frozenset[str] = frozenset(),
+) -> SmallBundle:
+    """Writes and commits one version.
+
+    Args:
+      towers: what `compiled_towers` returned.
+      id_kind: of the candidates, and of the features movie, history, liked and recent, whose vocabulary they are.
+      size: candidates.
+      saved_model_only: towers that get no compiled form.
+      index_kind, parameters: of the index, as `runtime.scann.write_index` takes them.
+      features: pages that replace those of `feature_pages`.
+      without: `indexes` or `ranking`: leaves those out.
+    """
+    random = np.random.default_rng([version, size])
+    edition = small_model.EDITIONS[(version - 1) % len(small_model.EDITIONS)]
+    ids = candidate_ids(id_kind, size)
+    tables = {
+        "users": random.normal(size=(USERS, 8)).astype(np.float32),
+        "cities": random.normal(size=(CITIES, 4)).astype(np.float32),
+        "movies": random.normal(size=(size + 1, 8)).astype(np.float32),
+        "genres": random.normal(size=(GENRES, 4)).astype(np.float32),
+    }
+    genres = tuple(tuple(GENRE_NAMES[(i + j) % len(GENRE_NAMES)] for j in range(i % 3)) for i in range(size))
+    years = (np.arange(size) % 30 / 30).astype(np.float32)
+    titles = tuple(f"Film {i} of version {version}" for i in range(size))
+    genre_rows = [[GENRE_NAMES.index(name) for name in names] for names in genres]
+    inputs = {
+        "movie": tables["movies"][1:],
+        "genres": np.array([tables["genres"][rows].sum(axis=0) for rows in genre_rows], np.float32),
+        "year": years,
+    }
+    vectors = small_model.formula("candidate", edition, inputs)["vector"].astype(np.float32)
+
+    with Staging(root, model, version) as staging:
+        place = staging.directory
+        pages = {name: _write_table(place, name, rows) for name, rows in tables.items()}
+        write_vocabulary(place / paths.vocabulary("movies"), ids)
+        write_vocabulary(place / paths.vocabulary("genres"), np.array(GENRE_NAMES, object))
+        offsets = np.concatenate([[0], np.cumsum([len(names) for names in genres])]).astype(np.int64)
+        flat = np.array([name for names in genres for name in names], object)
+        stored = {"movie": Column(ids), "genres": Column(flat, offsets), "year": Column(years)}
+        attributes = {
+            "title": pa.array(titles),
+            "year": pa.array([None if i == 1 else 1990 + i for i in range(size)], pa.int64()),
+            "rating": pa.array([i / 4 for i in range(size)], pa.float64()),
+            "genres": pa.array([list(names) for names in genres], pa.list_(pa.string())),
+        }
+        store = write_store(place / paths.candidate_store("movies"), ids, stored, attributes)
+        names = [name for name in small_model.INPUTS if name not in without]
+        tower_pages = {
+            name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in names
+        }
+        indexes = {}
+        if "indexes" not in without:
+            (place / paths.index_vectors("movies")).parent.mkdir(parents=True)
+            vectors.tofile(place / paths.index_vectors("movies"))
+            directory = place / paths.index_directory("movies")
+            write_index(vectors, "dot_product", index_kind, dict(parameters or {}), directory)
+            indexes["movies"] = _index_page(index_kind, parameters or {})
+        written = [name for name in ("vocabularies", "candidates", "towers", "indexes") if (place / name).exists()]
+        manifest = Manifest(
+            model=model,
+            version=version,
+            created="2026-01-01T00:00:00Z",
+            provenance=_provenance(version),
+            tables=pages,
+            vocabularies={
+                "movies": Vocabulary(file=paths.vocabulary("movies"), size=size, dtype=id_kind),
+                "genres": Vocabulary(file=paths.vocabulary("genres"), size=len(GENRE_NAMES), dtype="string"),
+            },
+            features={**feature_pages(), **(features or {})},
+            towers=tower_pages,
+            candidates={"movies": Corpus(file=paths.candidate_store("movies"), **vars(store))},
+            indexes=indexes,
+            verification=_verification(pages),
+            files=tuple(file for name in written for file in staging.digests(name)),
+        )
+        final = staging.commit(manifest)
+    return SmallBundle(final, manifest, edition, tables, ids, genres, years, titles, vectors)
+
+
+def feature_pages() -> dict[str, Feature]:
+    """The features of the small model: each kind, id rule, unknown rule and default once."""
+    movies = VocabularyIds(vocabulary="movies", first_row=1)
+    return {
+        "user": EmbeddedFeature(kind="single", table="users", role="context", unknown=Unknown(rule="row", row=0)),
+        "city": EmbeddedFeature(
+            kind="single", table="cities", role="context", ids=HashIds(buckets=CITIES), default=CITY_DEFAULT
+        ),
+        "history": EmbeddedFeature(kind="bag", table="movies", role="context", ids=movies, combiner="mean", default=[]),
+        "liked": EmbeddedFeature(
+            kind="bag", table="movies", role="context", ids=movies, combiner="sum", weighted=True, default=[]
+        ),
+        "recent": EmbeddedFeature(
+            kind="sequence", table="movies", role="context", ids=movies, length=SEQUENCE_LENGTH, default=[]
+        ),
+        "hour": DenseFeature(kind="dense", role="context", default=0.0),
+        "mood": DenseFeature(kind="dense", role="context", shape=(2,), default=[0.0, 0.0]),
+        "movie": EmbeddedFeature(
+            kind="single", table="movies", role="candidate", ids=movies, unknown=Unknown(rule="refuse")
+        ),
+        "genres": EmbeddedFeature(
+            kind="bag",
+            table="genres",
+            role="candidate",
+            ids=VocabularyIds(vocabulary="genres"),
+            unknown=Unknown(rule="row", row=UNKNOWN_GENRE_ROW),
+            combiner="sum",
+        ),
+        "year": DenseFeature(kind="dense", role="candidate"),
+    }
+
+
+def _write_table(place: Path, name: str, rows: Array) -> Table:
+    half = len(rows) // 2
+    shards = []
+    for number, (first, part) in enumerate([(0, rows[:half]), (half, rows[half:])]):
+        file = paths.table_shard(name, number, 2)
+        with ShardWriter(place / file) as writer:
+            writer.write(np.ascontiguousarray(part).tobytes())
+        digest = writer.close()
+        shards.append(
+            ManifestShard(file=file, first_row=first, rows=len(part), crc32c=digest.crc32c, blocks=digest.blocks)
+        )
+    source = TableSource(layout="a1", key=f"model/{name}")
+    return Table(rows=len(rows), dim=rows.shape[1], dtype="float32", shards=tuple(shards), source=source)
+
+
+def _write_tower(place: Path, edition: Path, name: str, saved_model_only: bool) -> Tower:
+    forms = []
+    outputs = small_model.OUTPUTS[name]
+    error = dict.fromkeys(outputs, 0.0)
+    shutil.copytree(edition / name / "saved_model", place / paths.saved_model(name))
+    forms.append(TowerForm(kind="saved_model", precision="f32", path=paths.saved_model(name), max_abs_error=error))
+    if not saved_model_only:
+        file = paths.compiled_tower(name, "f32")
+        shutil.copyfile(edition / name / "compiled-f32.tflite", place / file)
+        forms.append(TowerForm(kind="litert", precision="f32", path=file, max_abs_error=error))
+    shape = (None,) if name == "ranking" else (None, small_model.DIM)
+    return Tower(
+        role=small_model.ROLES[name],
+        inputs=tuple(
+            TowerInput(name=each, feature=each, dtype="float32", shape=(None, *size))
+            for each, size in small_model.INPUTS[name].items()
+        ),
+        outputs=tuple(TowerOutput(name=each, dtype="float32", shape=shape) for each in outputs),
+        result=outputs[0],
+        forms=tuple(forms),
+    )
+
+
+def _index_page(kind: Literal["brute_force", "tree_ah"], parameters: Mapping[str, Any]) -> Index:
+    return Index(
+        corpus="movies",
+        query_tower="query",
+        candidate_tower="candidate",
+        kind=kind,
+        distance="dot_product",
+        dim=small_model.DIM,
+        directory=paths.index_directory("movies"),
+        vectors=paths.index_vectors("movies"),
+        parameters=dict(parameters),
+        recall=Recall(k=10, value=1.0, low=0.9, queries=100, target=0.95),
+    )
+
+
+def _verification(pages: Mapping[str, Table]) -> Verification:
+    checks = {name: TableCheck(rows_compared=page.rows, rows=page.rows) for name, page in pages.items()}
+    return Verification(tables=checks, examples=1, tolerance="1e-5 + 1e-5 |y|")
+
+
+def _provenance(version: int) -> Provenance:
+    return Provenance(
+        checkpoint=f"ckpt-{version}",
+        step=version,
+        fingerprint="crc32c:00000000",
+        model_code="small_model:build",
+        exporter="0.1.0",
+        libraries={},
+    )
