@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import psutil
@@ -21,6 +22,7 @@ from runtime.scann import ScannIndex
 from runtime.towers import open_tower
 from service.generations.generation import Generation, LoadedCorpus, LoadedIndex, LoadedTower
 
+Precision = Literal["f32", "int8"]
 _CGROUP = Path("/sys/fs/cgroup")
 _TENSORFLOW_BYTES = 600 << 20
 """What a process grows by when a SavedModel makes it load TensorFlow (measured: 510 MB)."""
@@ -44,7 +46,7 @@ class Loader:
     """
 
     root: Path
-    precision: str | None
+    precision: Precision | None
     verify: str
     workers: int
     load_bytes_max: int
@@ -84,11 +86,16 @@ class Loader:
                 f"{'allowed (load_bytes_max)' if self.load_bytes_max else 'free'}"
             )
 
+    def _precision(self, tower: Tower) -> Precision | None:
+        """The precision asked for, where the tower has such a form; else the one its bundle serves."""
+        known = {form.precision for form in tower.forms}
+        return self.precision if self.precision in known else None
+
     def _open(self, directory: Path, manifest: Manifest, opened: ExitStack) -> Generation:
         reader = open_features(directory, manifest)
         opened.callback(reader.close)
         towers = {
-            name: LoadedTower(page, open_tower(directory, page, self.precision))
+            name: LoadedTower(page, open_tower(directory, page, self._precision(page)))
             for name, page in manifest.towers.items()
         }
         corpora = {
