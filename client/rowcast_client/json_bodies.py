@@ -21,7 +21,6 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 INTEGER_MAX = 2**53 - 1
 """The largest integer that every JSON reader keeps."""
-INT64_MAX = 2**63 - 1
 
 Body = dict[str, Any]
 
@@ -316,7 +315,8 @@ def _large(values: Sequence[Any]) -> bool:
         and value.isascii()
         and value.removeprefix("-").isdigit()
         and str(int(value)) == value
-        and INTEGER_MAX < abs(int(value)) <= INT64_MAX
+        and abs(int(value)) > INTEGER_MAX
+        and -(2**63) <= int(value) < 2**63
         for value in values
     )
 

@@ -1,0 +1,182 @@
+"""Small servers of both transports that answer what a test tells them, and the ways to ask them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+from google.rpc import status_pb2
+from rowcast_client import AsyncClient, Client
+from rowcast_client.stubs import embedding_service_pb2 as pb
+
+
+class Reply:
+    """What a server answers: a code of the contract, or "OK", or raw bytes in place of an HTTP answer."""
+
+    def __init__(self, code: str, status: int, grpc_status: str, retry_after: str | None = None) -> None:
+        self.code, self.status, self.grpc_status, self.retry_after = code, status, grpc_status, retry_after
+
+
+OK = Reply("OK", 200, "OK")
+OVERLOADED = Reply("OVERLOADED", 429, "RESOURCE_EXHAUSTED", "0.2")
+NOT_READY = Reply("NOT_READY", 503, "UNAVAILABLE")
+
+EMBEDDED = pb.EmbedResponse(model=pb.ModelSpec(name="m", version=7), vectors=np.array([0.5, 2], "<f4").tobytes(), dim=2)
+
+
+class Server:
+    """Answers the replies in turn, the last one for ever; remembers what it was asked."""
+
+    def __init__(self, replies: list[Any]) -> None:
+        self.replies = replies
+        self.asked: list[tuple[float, dict[str, str], bytes]] = []
+        self.connections = 0
+        self.url = ""
+
+    def next(self, headers: dict[str, str], body: bytes) -> Any:
+        self.asked.append((time.monotonic(), headers, body))
+        return self.replies[min(len(self.asked), len(self.replies)) - 1]
+
+
+@contextmanager
+def http_server(replies: list[Any], tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """An HTTP/1.1 server of asyncio's streams in a thread of its own."""
+    server = Server(replies)
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.connections += 1
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                headers = {"": head[0]} | dict(line.lower().split(": ", 1) for line in head[1:] if line)
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                reply = server.next(headers, body)
+                if isinstance(reply, bytes):
+                    writer.write(reply)
+                    break
+                if reply is None:
+                    await reader.read()  # never answers
+                    break
+                writer.write(http_answer(reply, headers))
+                await writer.drain()
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+    ready = threading.Event()
+    ending: list[Callable[[], object]] = []
+
+    async def serve() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        ending.append(lambda: loop.call_soon_threadsafe(stop.set))
+        listening = await asyncio.start_server(converse, "127.0.0.1", 0, ssl=tls)
+        scheme = "https" if tls else "http"
+        server.url = f"{scheme}://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        ready.set()
+        await stop.wait()
+        listening.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    ready.wait()
+    try:
+        yield server
+    finally:
+        ending[0]()
+        thread.join()
+
+
+def http_answer(reply: Reply, headers: dict[str, str]) -> bytes:
+    """A whole response, in the form that was accepted."""
+    said = {"code": reply.code, "message": "a sentence", "request_id": headers["x-request-id"]}
+    if headers["accept"] == "application/json":
+        value = {"model": "m", "version": 7, "vector": [0.5, 2.0]} if reply is OK else {"error": said}
+        content = json.dumps(value).encode()
+    else:
+        content = (EMBEDDED if reply is OK else pb.ErrorDetails(**said)).SerializeToString()
+    lines = [f"HTTP/1.1 {reply.status} X", f"content-type: {headers['accept']}", f"content-length: {len(content)}"]
+    if reply.retry_after:
+        lines.append(f"retry-after: {reply.retry_after}")
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+@contextmanager
+def grpc_server(replies: list[Any], tls: grpc.ServerCredentials | None = None) -> Iterator[Server]:
+    """A gRPC server that takes any method."""
+    server = Server(replies)
+
+    def answer(body: bytes, context: Any) -> bytes:
+        headers = dict(context.invocation_metadata()) | {"remaining_s": str(context.time_remaining())}
+        reply = server.next(headers, body)
+        if reply is None:
+            threading.Event().wait(context.time_remaining() + 0.5)
+            return b""
+        if isinstance(reply, bytes):
+            return bytes(reply)
+        if reply is OK:
+            return bytes(EMBEDDED.SerializeToString())
+        details = pb.ErrorDetails(code=reply.code, message="a sentence", request_id=headers["x-request-id"])
+        status = status_pb2.Status(code=getattr(grpc.StatusCode, reply.grpc_status).value[0])
+        status.details.add().Pack(details)
+        trailers = [("grpc-status-details-bin", status.SerializeToString())]
+        if reply.retry_after:
+            trailers.append(("retry-after", reply.retry_after))
+        context.set_trailing_metadata(trailers)
+        context.abort(getattr(grpc.StatusCode, reply.grpc_status), "a sentence")
+        raise AssertionError("abort returned")
+
+    class Anything(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, call_details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    host = grpc.server(futures.ThreadPoolExecutor(4), handlers=[Anything()])
+    port = host.add_secure_port("127.0.0.1:0", tls) if tls else host.add_insecure_port("127.0.0.1:0")
+    server.url = f"{'grpcs' if tls else 'grpc'}://127.0.0.1:{port}"
+    host.start()
+    try:
+        yield server
+    finally:
+        host.stop(0).wait()
+
+
+class Asking:
+    """One of the six ways to ask: transport, body, and whether waiting or awaiting."""
+
+    def __init__(self, server: Any, body: str, asynchronous: bool) -> None:
+        self.server, self.body, self.asynchronous = server, body, asynchronous
+
+    def embed(self, url: str, *, times: int = 1, call: dict[str, Any] | None = None, **options: Any) -> Any:
+        """The answer to the last of so many calls of one client."""
+        if self.asynchronous:
+            return asyncio.run(self._awaited(url, times, call or {}, options))
+        with Client(url, body=self.body, **options) as client:
+            for _ in range(times):
+                answer = client.embed({"user": 5}, model="m", **(call or {}))
+            return answer
+
+    async def _awaited(self, url: str, times: int, call: dict[str, Any], options: dict[str, Any]) -> Any:
+        async with AsyncClient(url, body=self.body, **options) as client:
+            for _ in range(times):
+                answer = await client.embed({"user": 5}, model="m", **call)
+            return answer
+
+
+WAYS = {
+    f"{name}-{'async' if asynchronous else 'sync'}": Asking(server, body, asynchronous)
+    for name, server, body in (
+        ("http-protobuf", http_server, "protobuf"),
+        ("http-json", http_server, "json"),
+        ("grpc", grpc_server, "protobuf"),
+    )
+    for asynchronous in (False, True)
+}

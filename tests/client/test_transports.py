@@ -1,0 +1,275 @@
+"""Both transports against small servers of the test's own: retries, deadlines, broken connections, strange answers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from rowcast_client import (
+    AsyncClient,
+    BadAnswer,
+    Client,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    NotReady,
+    Overloaded,
+    Retries,
+    RowcastError,
+    TlsFailed,
+    TooLarge,
+    Unreachable,
+)
+from rowcast_client.stubs import embedding_service_pb2 as pb
+
+from tests.client.servers import NOT_READY, OK, OVERLOADED, WAYS, Asking, Reply, grpc_server, http_server
+
+CERTIFICATES = Path(__file__).parent / "certificates"
+QUICK = Retries(backoff_s=0.01)
+REFUSALS = [
+    (Reply("INVALID_ARGUMENT", 400, "INVALID_ARGUMENT"), InvalidArgument),
+    (Reply("TOO_LARGE", 413, "RESOURCE_EXHAUSTED"), TooLarge),
+    (Reply("NOT_FOUND", 404, "NOT_FOUND"), NotFound),
+    (Reply("DEADLINE", 504, "DEADLINE_EXCEEDED"), DeadlineExceeded),
+    (Reply("INTERNAL", 500, "INTERNAL"), Internal),
+    (Reply("A_CODE_OF_TOMORROW", 500, "INTERNAL"), Internal),
+]
+
+
+@pytest.fixture(params=WAYS)
+def asking(request: pytest.FixtureRequest) -> Asking:
+    return WAYS[request.param]
+
+
+def test_client_of_a_service_that_answers_returns_arrays_and_version(asking: Asking) -> None:
+    with asking.server([OK]) as server:
+        answer = asking.embed(server.url)
+    assert (answer.model, answer.version) == ("m", 7)
+    assert answer.vectors.dtype == np.float32
+    assert answer.vectors.tolist() == [[0.5, 2.0]]
+
+
+def test_client_of_an_overloaded_service_waits_as_told_and_asks_again(asking: Asking) -> None:
+    with asking.server([OVERLOADED, OK]) as server:
+        answer = asking.embed(server.url, retries=QUICK, call={"request_id": "abc-1"})
+    assert answer.version == 7
+    (first, _, _), (second, _, _) = server.asked
+    assert 0.2 <= second - first < 1.5
+    assert {headers["x-request-id"] for _, headers, _ in server.asked} == {"abc-1"}
+    assert server.asked[0][2] == server.asked[1][2] != b""
+
+
+def test_client_of_a_service_not_ready_asks_again_with_backoff(asking: Asking) -> None:
+    with asking.server([NOT_READY, NOT_READY, OK]) as server:
+        assert asking.embed(server.url, retries=QUICK).version == 7
+    assert len(server.asked) == 3
+
+
+def test_client_of_a_service_that_stays_overloaded_ends_with_its_error(asking: Asking) -> None:
+    reply = Reply("OVERLOADED", 429, "RESOURCE_EXHAUSTED", "0.01")
+    with asking.server([reply]) as server, pytest.raises(Overloaded) as caught:
+        asking.embed(server.url, retries=Retries(attempts_max=3), call={"request_id": "abc-2"})
+    assert len(server.asked) == 3
+    assert (caught.value.request_id, caught.value.retry_after_s) == ("abc-2", 0.01)
+    assert str(caught.value) == "a sentence (request id abc-2)"
+
+
+def test_client_told_to_wait_past_its_deadline_gives_up_at_once(asking: Asking) -> None:
+    reply = Reply("OVERLOADED", 429, "RESOURCE_EXHAUSTED", "30")
+    started = time.monotonic()
+    with asking.server([reply]) as server, pytest.raises(Overloaded):
+        asking.embed(server.url, timeout_s=5)
+    assert len(server.asked) == 1
+    assert time.monotonic() - started < 4
+
+
+@pytest.mark.parametrize(("reply", "kind"), REFUSALS, ids=lambda one: getattr(one, "code", ""))
+def test_client_refused_raises_the_services_error_and_never_asks_again(
+    asking: Asking, reply: Reply, kind: type[RowcastError]
+) -> None:
+    with asking.server([reply]) as server, pytest.raises(kind) as caught:
+        asking.embed(server.url, retries=QUICK)
+    assert type(caught.value) is kind
+    assert len(server.asked) == 1
+    assert "a sentence" in caught.value.message
+    assert caught.value.address == server.url
+    assert caught.value.request_id == server.asked[0][1]["x-request-id"]
+
+
+def test_client_sends_what_is_left_of_the_deadline(asking: Asking) -> None:
+    with asking.server([OVERLOADED, OK]) as server:
+        asking.embed(server.url, timeout_s=3)
+    left = [
+        float(headers["x-timeout-ms"]) / 1000 if "x-timeout-ms" in headers else float(headers["remaining_s"])
+        for _, headers, _ in server.asked
+    ]
+    assert 2 < left[0] <= 3
+    assert left[1] <= left[0] - 0.19
+
+
+def test_client_of_a_service_that_never_answers_ends_with_the_deadline_and_names_the_address(asking: Asking) -> None:
+    started = time.monotonic()
+    with asking.server([None]) as server, pytest.raises(DeadlineExceeded) as caught:
+        asking.embed(server.url, timeout_s=0.3)
+    assert caught.value.message == f"{server.url} did not answer within 0.3 s"
+    assert 0.3 <= time.monotonic() - started < 3
+
+
+def test_client_of_nobody_tries_again_and_names_the_address(asking: Asking) -> None:
+    with asking.server([OK]) as server:
+        gone = server.url
+    with pytest.raises(Unreachable) as caught:
+        asking.embed(gone, retries=QUICK)
+    assert type(caught.value) is Unreachable
+    assert gone in caught.value.message
+
+
+def test_client_keeps_one_connection_for_many_calls() -> None:
+    with http_server([OK]) as server:
+        for asynchronous in (False, True):
+            Asking(http_server, "protobuf", asynchronous).embed(server.url, times=5)
+    assert len(server.asked) == 10
+    assert server.connections == 2
+
+
+def test_client_of_what_is_no_rowcast_service_says_so() -> None:
+    page = b"HTTP/1.1 404 Not Found\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi"
+    with http_server([page]) as server, Client(server.url) as client, pytest.raises(BadAnswer) as caught:
+        client.models()
+    assert f"{server.url} does not answer as a rowcast service would: status 404" in caught.value.message
+    text = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi"
+    with http_server([text]) as server, Client(server.url) as client, pytest.raises(BadAnswer, match="text/html"):
+        client.models()
+
+
+def test_client_of_a_proxy_whose_service_is_away_asks_again() -> None:
+    page = b"HTTP/1.1 503 Unavailable\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi"
+    with http_server([page, OK]) as server:
+        assert Asking(http_server, "protobuf", False).embed(server.url, retries=QUICK).version == 7
+
+
+def test_client_whose_connection_breaks_asks_again() -> None:
+    with http_server([b"", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort", OK]) as server:
+        assert Asking(http_server, "protobuf", False).embed(server.url, retries=QUICK).version == 7
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("body", ['{"model": "m"}', "[]", "null", "{", '{"model": 5, "version": 1, "vector": [1]}'])
+def test_client_of_a_broken_json_answer_says_so(body: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    with http_server([(head + body).encode()]) as server, pytest.raises(BadAnswer) as caught:
+        Asking(http_server, "json", asynchronous=False).embed(server.url)
+    assert "its application/json body is no answer of Embed" in caught.value.message
+
+
+def test_client_of_a_message_that_does_not_hold_together_says_so(asking: Asking) -> None:
+    broken = pb.EmbedResponse(vectors=b"12345", dim=1).SerializeToString()
+    if asking.server is http_server:
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: {len(broken)}\r\n\r\n"
+        broken = head.encode() + broken
+    with asking.server([broken]) as server, pytest.raises(BadAnswer, match="does not hold together"):
+        asking.embed(server.url)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_http_client_without_a_model_name_asks_which_is_the_only_one(asynchronous: bool) -> None:
+    listed = pb.ListModelsResponse(models=[pb.ModelState(name="only one")]).SerializeToString()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: {len(listed)}\r\n\r\n"
+    with http_server([head.encode() + listed, OK]) as server:
+        if asynchronous:
+
+            async def ask() -> None:
+                async with AsyncClient(server.url) as client:
+                    await client.embed({"user": 5})
+                    await client.embed({"user": 5})
+
+            asyncio.run(ask())
+        else:
+            with Client(server.url) as client:
+                client.embed({"user": 5})
+                client.embed({"user": 5})
+    lines = [headers[""].split()[:2] for _, headers, _ in server.asked]
+    path = "/v1/models/only%20one:embed"
+    assert lines == [["GET", "/v1/models"], ["POST", path], ["POST", path]]
+
+
+@pytest.mark.parametrize(("names", "kind"), [([], NotReady), (["a", "b"], InvalidArgument)])
+def test_http_client_without_a_model_name_and_no_only_model_says_so(names: list[str], kind: type[RowcastError]) -> None:
+    listed = pb.ListModelsResponse(models=[pb.ModelState(name=name) for name in names]).SerializeToString()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: {len(listed)}\r\n\r\n"
+    with (
+        http_server([head.encode() + listed]) as server,
+        Client(server.url, retries=QUICK) as client,
+        pytest.raises(kind),
+    ):
+        client.embed({"user": 5})
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_client_over_tls_trusts_the_given_authority_only(asynchronous: bool) -> None:
+    key, certificate = CERTIFICATES / "localhost.key", CERTIFICATES / "localhost.pem"
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    for serving, credential in ((http_server, tls), (grpc_server, credentials)):
+        with serving([OK], credential) as server:
+            way = Asking(serving, "protobuf", asynchronous)
+            assert way.embed(server.url, ca_file=certificate).version == 7
+            with pytest.raises(TlsFailed) as caught:
+                way.embed(server.url, retries=QUICK)
+            assert f"no secure connection to {server.url}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"url": "127.0.0.1:8080"}, "expected http://host:port"),
+        ({"url": "ftp://host"}, "expected http://host:port"),
+        ({"url": "http://host:99999"}, "cannot be read"),
+        ({"url": "http://user:secret@host"}, "carries more than"),
+        ({"url": "grpc://host:1/path"}, "has a path"),
+        ({"url": "http://host", "body": "xml"}, "body is 'xml'"),
+        ({"url": "grpc://host", "body": "json"}, "body is 'json'"),
+        ({"url": "http://host", "timeout_s": 0}, "timeout_s is 0"),
+        ({"url": "http://host", "timeout_s": float("nan")}, "timeout_s is nan"),
+        ({"url": "https://host", "ca_file": "/nowhere.pem"}, "ca_file '/nowhere.pem' is no file"),
+    ],
+)
+def test_client_with_a_wrong_argument_is_refused_by_name(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Client(**options)
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"), [({"timeout_s": -1}, "timeout_s"), ({"request_id": "a b"}, "request_id is 'a b'")]
+)
+def test_call_with_a_wrong_option_is_refused_before_it_is_sent(call: dict[str, Any], told: str) -> None:
+    with Client("http://127.0.0.1:1") as client, pytest.raises(InvalidArgument, match=told):
+        client.embed({"user": 5}, model="m", **call)
+
+
+def test_closed_client_says_that_it_is_closed() -> None:
+    client = Client("http://127.0.0.1:1")
+    client.close()
+    with pytest.raises(InvalidArgument, match="is closed"):
+        client.models()
+
+
+def test_methods_of_both_clients_show_the_signature_of_the_call() -> None:
+    for name in ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model"):
+        waiting, awaiting = (inspect.signature(getattr(kind, name)) for kind in (Client, AsyncClient))
+        assert str(waiting) == str(awaiting)
+        assert next(iter(waiting.parameters)) == "self"
+        assert {"timeout_s", "request_id"} <= set(waiting.parameters)
+        assert inspect.iscoroutinefunction(getattr(AsyncClient, name))
+        assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
