@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -13,22 +13,25 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    Bytes: TypeAlias = Buffer | NDArray[Any]
+    """Anything whose contiguous bytes can be read."""
+
 BLOCK_BYTES = 4 << 20
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
 
 
-def crc32c(data: Buffer) -> int:
+def crc32c(data: Bytes) -> int:
     """Returns the crc32c of contiguous bytes.
 
     Args:
       data: bytes, bytearray, memoryview, map or C-order array; read, never copied.
     """
-    return int(google_crc32c.value(_flat(data)))
+    return int(google_crc32c.value(contiguous(data)))
 
 
-def extend(crc: int, data: Buffer) -> int:
+def extend(crc: int, data: Bytes) -> int:
     """Returns the crc32c of everything that `crc` stands for, followed by `data`."""
-    return int(google_crc32c.extend(crc, _flat(data)))
+    return int(google_crc32c.extend(crc, contiguous(data)))
 
 
 def combine(first: int, second: int, second_bytes: int) -> int:
@@ -61,9 +64,9 @@ class Digest:
         self._open = 0
         self._open_bytes = 0
 
-    def update(self, data: Buffer) -> None:
+    def update(self, data: Bytes) -> None:
         """Takes the next bytes, any number of them."""
-        flat = _flat(data)
+        flat = contiguous(data)
         start = 0
         while start < flat.size:
             piece = flat[start : start + BLOCK_BYTES - self._open_bytes]
@@ -102,11 +105,15 @@ def digest(stream: BinaryIO, size: int | None = None) -> Digest:
     return result
 
 
-def _flat(data: Buffer) -> NDArray[np.uint8]:
-    # An array over the same memory: google_crc32c takes arrays, but neither memoryviews nor writable buffers.
+def contiguous(data: Bytes) -> NDArray[np.uint8]:
+    """Views contiguous bytes as a flat array, which google_crc32c takes where it refuses memoryviews and bytearrays.
+
+    Raises:
+      ValueError: an array is not contiguous.
+    """
     if isinstance(data, np.ndarray):
         if not data.flags.c_contiguous:
-            raise ValueError("bytes to be summed must be contiguous; pass np.ascontiguousarray of them")
+            raise ValueError("bytes must be contiguous; pass np.ascontiguousarray of them")
         return data.reshape(-1).view(np.uint8)
     view = memoryview(data)
     return np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)

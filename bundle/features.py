@@ -84,7 +84,11 @@ class FeatureReader:
                     self._features[name] = _Embedded(name, feature, tables[feature.table], vocabularies)
             except KeyError as problem:
                 raise FormatError(f"features.{name} needs {problem}, which is not open") from problem
-            except FeatureError as problem:
+            except (
+                FeatureError,
+                ValueError,
+                OverflowError,
+            ) as problem:  # the latter two: numpy's, of a strange default
                 raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
 
     def __iter__(self) -> Iterator[str]:
@@ -340,11 +344,7 @@ def _default_column(name: str, feature: EmbeddedFeature) -> Column:
         raise FeatureError(name, f"{default!r} was given; a {kind} was expected")
     values = default if isinstance(default, list) else [default]
     texts = any(isinstance(value, str) for value in values)
-    try:
-        packed = np.array(values, object) if texts else np.asarray(values)
-    except (ValueError, OverflowError) as problem:
-        raise FeatureError(name, f"{default!r} was given; a flat list was expected") from problem
-    return Column(packed, None, weights)
+    return Column(np.array(values, object) if texts else np.asarray(values), None, weights)
 
 
 def _offsets(name: str, column: Column, n: int) -> Offsets:

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle import files, manifest
-from bundle.checksums import Digest
+from bundle.checksums import Digest, contiguous
 from bundle.errors import DigestMismatch, FormatError, RowOutOfRange
 from bundle.shards import RowMap, RowRange
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from bundle.checksums import Bytes
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
@@ -49,13 +49,13 @@ class ShardWriter:
         self._file = path.open("wb", buffering=0)
         self._digest = Digest()
 
-    def write(self, data: Buffer) -> None:
+    def write(self, data: Bytes) -> None:
         """Appends bytes.
 
         Raises:
           OSError: the disk is full or broken; the file is unfinished.
         """
-        left = memoryview(data).cast("B")
+        left = contiguous(data).data
         self._digest.update(left)
         while left:
             left = left[self._file.write(left) :]

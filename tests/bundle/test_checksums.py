@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import io
+import random
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from bundle.checksums import BLOCK_BYTES, Digest, combine, crc32c, digest, extend, joined
+
+
+def slow_crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_crc32c_of_known_strings_is_the_published_value() -> None:
+    # Source: RFC 3720, B.4.
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(bytes(range(32))) == 0x46DD794E
+    assert crc32c(b"") == 0
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, "<u2")])
+def test_crc32c_of_any_buffer_is_that_of_its_bytes(wrap: type) -> None:
+    data = bytes(range(250))
+    assert crc32c(wrap(data)) == slow_crc32c(data)
+
+
+def test_crc32c_of_a_strided_array_is_refused() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        crc32c(np.arange(10)[::2])
+
+
+def test_combine_of_random_cuts_equals_the_crc_of_the_whole() -> None:
+    rng = random.Random(1)
+    data = rng.randbytes(5000)
+    for _ in range(50):
+        cut = rng.randrange(len(data) + 1)
+        front, back = data[:cut], data[cut:]
+        assert combine(crc32c(front), crc32c(back), len(back)) == google_crc32c.value(data)
+        assert extend(crc32c(front), back) == google_crc32c.value(data)
+    assert joined((crc32c(data[i : i + 700]), len(data[i : i + 700])) for i in range(0, 5000, 700)) == crc32c(data)
+
+
+def test_digest_in_odd_pieces_equals_the_digest_at_once() -> None:
+    data = random.Random(2).randbytes(2 * BLOCK_BYTES + 12345)
+    pieces = Digest()
+    for start in range(0, len(data), 1_234_567):
+        pieces.update(data[start : start + 1_234_567])
+    assert pieces.bytes == len(data)
+    assert pieces.crc32c == google_crc32c.value(data)
+    assert pieces.blocks == tuple(
+        google_crc32c.value(data[start : start + BLOCK_BYTES]) for start in range(0, len(data), BLOCK_BYTES)
+    )
+    assert digest(io.BytesIO(data)).blocks == pieces.blocks
+
+
+def test_digest_of_nothing_has_no_blocks() -> None:
+    assert (Digest().crc32c, Digest().bytes, Digest().blocks) == (0, 0, ())
+
+
+def test_digest_of_a_whole_block_has_one() -> None:
+    one = Digest()
+    one.update(bytes(BLOCK_BYTES))
+    assert len(one.blocks) == 1
+
+
+def test_digest_of_a_part_of_a_stream_stops_there_or_at_its_end() -> None:
+    stream = io.BytesIO(b"abcdef")
+    assert digest(stream, 4).crc32c == crc32c(b"abcd")
+    assert digest(stream, 4).bytes == 2

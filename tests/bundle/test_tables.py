@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bundle import manifest as pages
+from bundle.checksums import crc32c
+from bundle.errors import DigestMismatch, RowOutOfRange
+from bundle.tables import ShardWriter, TableReader, row_bytes
+
+SOURCE = pages.TableSource(layout="a1", key="k")
+
+
+def table(file: str, offset: int, rows: int, dim: int, dtype: str = "float32") -> pages.Table:
+    size = rows * dim * (4 if dtype == "float32" else 2)
+    shard = pages.Shard(
+        file=file, offset=offset, first_row=0, rows=rows, crc32c=0, blocks=(0,) * -(-size // pages.BLOCK_BYTES)
+    )
+    return pages.Table.model_validate({"rows": rows, "dim": dim, "dtype": dtype, "shards": (shard,), "source": SOURCE})
+
+
+def test_gather_returns_stored_bits_in_the_order_asked(tmp_path: Path) -> None:
+    stored = np.random.default_rng(0).integers(0, 1 << 32, (100, 7), np.uint32)  # NaNs with payloads among them
+    (tmp_path / "t").write_bytes(stored.astype("<u4").tobytes())
+    with_duplicates = np.array([99, 0, 5, 5, 42])
+    gathered = TableReader(tmp_path, table("t", 0, 100, 7)).gather(with_duplicates)
+    assert gathered.dtype == np.float32
+    assert gathered.flags.c_contiguous
+    assert gathered.flags.owndata or gathered.base is not None
+    assert (gathered.view(np.uint32) == stored[with_duplicates]).all()
+
+
+def test_gather_is_owned_by_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(np.ones((2, 2), "<f4").tobytes())
+    reader = TableReader(tmp_path, table("t", 0, 2, 2))
+    reader.gather(np.array([0]))[:] = 9
+    assert (reader.gather(np.array([0, 1])) == 1).all()
+
+
+@pytest.mark.parametrize("offset", [1, 3, 4095, 4096, 4097, 70001])
+def test_gather_from_a_misaligned_shard_returns_stored_bits(tmp_path: Path, offset: int) -> None:
+    stored = np.random.default_rng(1).standard_normal((300, 5)).astype("<f4")
+    (tmp_path / "t").write_bytes(os.urandom(offset) + stored.tobytes() + os.urandom(11))
+    reader = TableReader(tmp_path, table("t", offset, 300, 5))
+    rows = np.random.default_rng(2).integers(0, 300, 1000)
+    assert (reader.gather(rows) == stored[rows]).all()
+    assert (reader.read(17, 200) == stored[17:217]).all()
+
+
+def test_gather_of_bfloat16_widens_as_ml_dtypes_does(tmp_path: Path) -> None:
+    bits = np.arange(1 << 16, dtype="<u2").reshape(-1, 4)
+    (tmp_path / "t").write_bytes(bits.tobytes())
+    reader = TableReader(tmp_path, table("t", 0, len(bits), 4, "bfloat16"))
+    expected = bits.view(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(reader.gather(np.arange(len(bits))), expected)
+    assert (reader.read(0, 3) == bits[:3]).all()
+
+
+def test_gather_of_float16_widens_exactly(tmp_path: Path) -> None:
+    halves = np.arange(1 << 16, dtype="<u2").view("<f2").reshape(-1, 2)
+    (tmp_path / "t").write_bytes(halves.tobytes())
+    reader = TableReader(tmp_path, table("t", 0, len(halves), 2, "float16"))
+    np.testing.assert_array_equal(reader.gather(np.arange(len(halves))), halves.astype(np.float64))
+
+
+@pytest.mark.parametrize("row", [-1, 10, 1 << 40, -(1 << 63), (1 << 63) - 1])
+def test_gather_of_a_row_outside_raises_and_names_it(tmp_path: Path, row: int) -> None:
+    (tmp_path / "t").write_bytes(bytes(10 * 4 * 2))
+    reader = TableReader(tmp_path, table("t", 0, 10, 2))
+    with pytest.raises(RowOutOfRange, match=str(row)):
+        reader.gather(np.array([0, row]))
+
+
+@pytest.mark.parametrize(("first", "count"), [(-1, 1), (0, 11), (10, 1), (3, -1)])
+def test_read_outside_the_table_raises(tmp_path: Path, first: int, count: int) -> None:
+    (tmp_path / "t").write_bytes(bytes(10 * 4 * 2))
+    with pytest.raises(RowOutOfRange):
+        TableReader(tmp_path, table("t", 0, 10, 2)).read(first, count)
+
+
+def test_gather_of_no_rows_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(bytes(8))
+    assert TableReader(tmp_path, table("t", 0, 1, 2)).gather(np.empty(0, np.int64)).shape == (0, 2)
+
+
+def test_gather_after_close_raises(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(bytes(8))
+    reader = TableReader(tmp_path, table("t", 0, 1, 2))
+    reader.close()
+    with pytest.raises(RowOutOfRange, match="closed"):
+        reader.gather(np.array([0]))
+
+
+def test_open_of_a_file_that_is_short_by_a_byte_raises_before_mapping(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(bytes(79))
+    with pytest.raises(DigestMismatch, match=r"'t' has 79 bytes.*byte 80"):
+        TableReader(tmp_path, table("t", 0, 10, 2))
+
+
+def test_open_of_rows_far_beyond_the_file_raises(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(bytes(79))
+    with pytest.raises(DigestMismatch):
+        TableReader(tmp_path, table("t", 1 << 61, 1 << 10, 1 << 20))
+
+
+def test_shard_writer_digests_what_lies_on_disk(tmp_path: Path) -> None:
+    data = os.urandom(pages.BLOCK_BYTES + 100)
+    with ShardWriter(tmp_path / "deep" / "t") as writer:
+        writer.write(data[:1000])
+        writer.write(memoryview(data)[1000:5000])
+        writer.write(np.frombuffer(data, np.uint8)[5000:])
+    digest = writer.close()
+    assert (tmp_path / "deep" / "t").read_bytes() == data
+    assert (digest.bytes, digest.crc32c) == (len(data), crc32c(data))
+    assert digest.blocks == (crc32c(data[: pages.BLOCK_BYTES]), crc32c(data[pages.BLOCK_BYTES :]))
+
+
+def test_shard_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), ShardWriter(tmp_path / "t") as writer:  # noqa: PT012
+        writer.write(b"abc")
+        raise KeyError
+    assert not (tmp_path / "t").exists()
+
+
+def test_row_bytes_count_values() -> None:
+    assert [row_bytes(dtype, 3) for dtype in ("float32", "bfloat16", "float16")] == [12, 6, 6]

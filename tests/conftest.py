@@ -1,0 +1,161 @@
+"""A small bundle, written by the real writers, for every test that needs one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from bundle import manifest as pages
+from bundle import paths
+from bundle.features import Column
+from bundle.ids import write_vocabulary
+from bundle.staging import Staging
+from bundle.stores import write_store
+from bundle.tables import ShardWriter
+
+SOURCE = pages.TableSource(layout="a1", key="model/table")
+
+
+def write_table(directory: Path, name: str, stored: NDArray[Any], dtype: Any, cuts: list[int]) -> pages.Table:
+    """Writes [rows, dim] of a stored dtype as shards that begin at row 0 and at each cut."""
+    ends = [*cuts, len(stored)]
+    shards, first = [], 0
+    for number, end in enumerate(ends):
+        path = paths.table_shard(name, number, len(ends))
+        with ShardWriter(directory / path) as writer:
+            writer.write(np.ascontiguousarray(stored[first:end]).tobytes())
+        digest = writer.close()
+        shards.append(
+            pages.Shard(file=path, first_row=first, rows=end - first, crc32c=digest.crc32c, blocks=digest.blocks)
+        )
+        first = end
+    rows, dim = stored.shape
+    return pages.Table(rows=rows, dim=dim, dtype=dtype, shards=tuple(shards), source=SOURCE)
+
+
+def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> Path:
+    """Writes and commits a bundle with each kind of table, feature, vocabulary and store; returns its directory."""
+    random = np.random.default_rng(7)
+    with Staging(root, model, version) as staging:
+        users = random.standard_normal((50, 4)).astype("<f4")
+        movies = random.integers(0, 0x4000, (9, 3)).astype("<u2")
+        hours = random.standard_normal((24, 2)).astype("<f2")
+        tables = {
+            "users": write_table(staging.directory, "users", users, "float32", [20, 21]),
+            "movies": write_table(staging.directory, "movies", movies, "bfloat16", []),
+            "hours": write_table(staging.directory, "hours", hours, "float16", [12]),
+        }
+        write_vocabulary(staging.directory / paths.vocabulary("movies"), np.array([10, 5, 70, 8], np.int64))
+        write_vocabulary(staging.directory / paths.vocabulary("names"), np.array(["ann", "bob"], object))
+        store_path = staging.directory / paths.candidate_store("movies")
+        genres = Column(np.array(["a", "b", "b", "c"], object), np.array([0, 1, 1, 3, 4]))
+        store = write_store(
+            store_path,
+            np.array([10, 5, 70, 8], np.int64),
+            {"movie": Column(np.array([10, 5, 70, 8], np.int64)), "genres": genres},
+            {"title": pa.array(["Ten", None, "Seventy", "Eight"]), "year": pa.array([1999, 2001, None, 1950])},
+        )
+        tower = staging.directory / paths.compiled_tower("query", "f32")
+        tower.parent.mkdir(parents=True)
+        tower.write_bytes(b"flatbuffer")
+        vocabularies = {
+            "movies": pages.Vocabulary(file=paths.vocabulary("movies"), size=4, dtype="int64"),
+            "names": pages.Vocabulary(file=paths.vocabulary("names"), size=2, dtype="string"),
+        }
+        manifest = pages.Manifest(
+            model=model,
+            version=version,
+            created="2026-01-01T00:00:00Z",
+            provenance=_provenance(),
+            tables=tables,
+            vocabularies=vocabularies,
+            features=_features(),
+            towers={"query": _tower()},
+            candidates={"movies": pages.Corpus(file=paths.candidate_store("movies"), **vars(store))},
+            verification=pages.Verification(
+                tables={name: pages.TableCheck(rows_compared=1, rows=table.rows) for name, table in tables.items()},
+                examples=1,
+                tolerance="1e-5 + 1e-5 |y|",
+            ),
+            files=(
+                *staging.digests("vocabularies"),
+                *staging.digests("candidates"),
+                *staging.digests("towers"),
+            ),
+        )
+        return staging.commit(manifest)
+
+
+def _features() -> dict[str, pages.Feature]:
+    embedded = pages.EmbeddedFeature
+    return {
+        "user": embedded(kind="single", table="users", role="context", unknown=pages.Unknown(rule="row", row=3)),
+        "name": embedded(
+            kind="single", table="users", role="context", ids=pages.VocabularyIds(vocabulary="names", first_row=30)
+        ),
+        "movie": embedded(
+            kind="single", table="movies", role="candidate", ids=pages.VocabularyIds(vocabulary="movies")
+        ),
+        "watched": embedded(
+            kind="bag",
+            table="movies",
+            role="context",
+            ids=pages.VocabularyIds(vocabulary="movies"),
+            combiner="mean",
+            weighted=True,
+            default=[],
+        ),
+        "recent": embedded(kind="sequence", table="movies", role="context", length=3, default=[1, 2]),
+        "genres": embedded(
+            kind="bag", table="hours", role="candidate", ids=pages.HashIds(buckets=24), combiner="sum", default=[]
+        ),
+        "hour": embedded(
+            kind="single", table="hours", role="context", ids=pages.BucketIds(boundaries=(0.5, 1.5)), default=1.0
+        ),
+        "strict": embedded(kind="single", table="hours", role="context", unknown=pages.Unknown(rule="refuse")),
+        "age": pages.DenseFeature(kind="dense", role="context", default=30.0),
+        "grid": pages.DenseFeature(kind="dense", role="context", shape=(2, 2), dtype="int32"),
+    }
+
+
+def _tower() -> pages.Tower:
+    return pages.Tower(
+        role="query",
+        inputs=(pages.TowerInput(name="user", feature="user", dtype="float32", shape=(None, 4)),),
+        outputs=(pages.TowerOutput(name="vector", dtype="float32", shape=(None, 4)),),
+        result="vector",
+        forms=(
+            pages.TowerForm(
+                kind="litert",
+                precision="f32",
+                path=paths.compiled_tower("query", "f32"),
+                max_abs_error={"vector": 0.0},
+            ),
+        ),
+    )
+
+
+def _provenance() -> pages.Provenance:
+    return pages.Provenance(
+        checkpoint="ckpt-1", step=1, fingerprint="crc32c:00000000", model_code="m:f", exporter="0.1.0", libraries={}
+    )
+
+
+@pytest.fixture(scope="session")
+def committed_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle that no test may change."""
+    return write_sample_bundle(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture
+def sample_bundle(committed_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may damage."""
+    copy = tmp_path / "bundles" / "movies" / "1"
+    shutil.copytree(committed_bundle, copy)
+    return copy
