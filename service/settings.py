@@ -119,7 +119,10 @@ def read_settings(options: Mapping[str, Any], environment: Mapping[str, str] | N
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
             raise SettingsError(f"--{name} (or {PREFIX}{name.upper()}) must be given") from problem
-        raise SettingsError(f"--{name.replace('_', '-')} {first['input']!r}: {first['msg']}") from problem
+        told = first["msg"].removeprefix("Value error, ")
+        raise SettingsError(
+            f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()}) is {str(first['input'])!r}: {told}"
+        ) from problem
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -109,6 +109,8 @@ class Watcher:
         except (BundleError, LoadRefused) as problem:
             self._refuse(model, version, stamp, str(problem))
         except Exception as problem:
+            if self._stopping.is_set():  # the threads that warm up are gone
+                return False
             log.exception("load_failed", extra=logs.fields(model=model, version=version))
             self._refuse(model, version, stamp, f"unexpected {type(problem).__name__} while loading; the log has it")
         else:
