@@ -1,0 +1,71 @@
+"""Models, health and metrics over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.engine.requests import Target
+from service.errors import NotFound
+from service.wire.stubs import embedding_service_pb2 as pb
+from tests.service.doors import RunningDoors, ScriptedEngine, desk_of, settings_of
+
+
+def test_models_lists_versions_and_states(http: httpx.Client) -> None:
+    answer = http.get("/v1/models", headers={"x-request-id": "r-2"})
+    versions = [{"version": 3, "state": "available", "problem": ""}]
+    assert answer.json() == {"models": [{"name": "m", "versions": versions}]}
+    assert answer.headers["x-request-id"] == "r-2"
+
+
+def test_model_tells_the_signature_of_a_version(http: httpx.Client, engine: ScriptedEngine) -> None:
+    assert http.get("/v1/models/m").json()["calls"][0]["features"][0]["name"] == "user"
+    assert http.get("/v1/models/m/versions/3").status_code == 200
+    assert [asked[1] for asked in engine.asked] == [Target("m"), Target("m", 3)]
+
+
+def test_models_and_model_as_protobuf(http: httpx.Client) -> None:
+    accept = {"accept": "application/x-protobuf"}
+    models = pb.ListModelsResponse.FromString(http.get("/v1/models", headers=accept).content)
+    assert models.models[0].versions[0].state == "available"
+    details = pb.ModelDetails.FromString(http.get("/v1/models/m", headers=accept).content)
+    assert details.calls[0].features[0].table == "users"
+
+
+@pytest.mark.parametrize("path", ["/v1/models/m", "/v1/models"])
+def test_failure_behind_fastapi_has_the_one_shape(path: str, http: httpx.Client, engine: ScriptedEngine) -> None:
+    engine.problem = NotFound("model 'm' is not there")
+    answer = http.get(path)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"] == "model 'm' is not there"
+    assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
+
+
+def test_bug_behind_fastapi_tells_nothing(http: httpx.Client, engine: ScriptedEngine) -> None:
+    engine.problem = KeyError("secret")
+    answer = http.get("/v1/models")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "INTERNAL")
+    assert "secret" not in answer.text
+
+
+def test_version_that_is_no_number_is_refused(http: httpx.Client) -> None:
+    assert http.get("/v1/models/m/versions/new").json()["error"]["code"] == "INVALID_ARGUMENT"
+
+
+def test_health_follows_the_desk(http: httpx.Client, tmp_path: Path) -> None:
+    assert http.get("/livez").json() == {"live": True}
+    assert http.get("/readyz").json() == {"ready": True}
+    waiting = desk_of(ScriptedEngine(), settings_of(tmp_path), ready=False)
+    with RunningDoors(waiting) as doors, httpx.Client(base_url=doors.http) as client:
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NOT_READY")
+        assert client.get("/livez").status_code == 200
+
+
+def test_metrics_are_prometheus_text(http: httpx.Client) -> None:
+    http.post("/v1/models/m:embed", json={})
+    answer = http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'rowcast_requests_total{call="embed",code="OK",door="http"}' in answer.text
