@@ -136,8 +136,8 @@ class _Wire:
             return DeadlineExceeded(f"{url} did not answer within {deadline.timeout_s:g} s", **told)
         if status == "UNAVAILABLE":
             if self._address.secure and any(mark in text.lower() for mark in TLS_MARKS):
-                return TlsFailed(f"no secure connection to {url}: {text}", **told)
-            return Unreachable(f"{url} cannot be reached: {text}", **told)
+                return TlsFailed(f"no secure connection to {url}: {text}", address=url)
+            return Unreachable(f"{url} cannot be reached: {text}", address=url)
         if status == "RESOURCE_EXHAUSTED":  # said by gRPC itself or by a proxy
             code = "TOO_LARGE" if retry_after_s is None else "OVERLOADED"
             return service_error(code, f"{url} refused the call: {text}", **told, retry_after_s=retry_after_s)

@@ -35,8 +35,8 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 BODIES = {"protobuf": PROTOBUF, "json": JSON}
-KEPT_S = 4.0
-"""How long an idle connection is kept: less than the 5 s after which the service closes it."""
+KEPT_S = 30.0
+"""How long an idle connection is kept: well below the time after which services and proxies close it."""
 PROXIES = {413: "TOO_LARGE", 429: "OVERLOADED", 502: "NOT_READY", 503: "NOT_READY", 504: "DEADLINE"}
 """Status -> code, for refusals without an error of rowcast: those of a proxy on the way."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEPT_S)
@@ -149,9 +149,9 @@ class _Wire:
         if isinstance(error, (httpx.TimeoutException, TimeoutError)):
             return DeadlineExceeded(f"{url} did not answer within {deadline.timeout_s:g} s", **told)
         if _of_tls(error):
-            return TlsFailed(f"no secure connection to {url}: {reason}", **told)
+            return TlsFailed(f"no secure connection to {url}: {reason}", address=url)
         if isinstance(error, httpx.ConnectError):
-            return Unreachable(f"{url} cannot be reached: {reason}", **told)
+            return Unreachable(f"{url} cannot be reached: {reason}", address=url)
         if isinstance(error, httpx.LocalProtocolError):
             return InvalidArgument(f"the request to {url} cannot be sent: {reason}", **told)
         if isinstance(error, httpx.TransportError):

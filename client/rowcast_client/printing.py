@@ -1,0 +1,132 @@
+"""Answers as tables for people and as plain values for JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from rowcast_client.details import FeatureDetails, ModelDetails, ModelState
+from rowcast_client.results import Embedded, LookedUp, Ranked, Retrieved
+
+VALUES_SHOWN = 8
+"""Numbers of a vector that a table shows."""
+
+
+def plain(answer: Any) -> Any:
+    """An answer as JSON has it: in the form of the service's own JSON where there is one."""
+    if isinstance(answer, Retrieved):
+        return {"model": answer.model, "version": answer.version, "neighbors": [plain(one) for one in answer[0]]}
+    if isinstance(answer, Ranked):
+        candidates = [plain(one) for one in answer[0]]
+        return {"model": answer.model, "version": answer.version, "candidates": candidates}
+    if isinstance(answer, np.ndarray):
+        return answer.tolist()
+    if dataclasses.is_dataclass(answer) and not isinstance(answer, type):
+        told = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
+        return {name: plain(value) for name, value in told.items() if value is not None}
+    if isinstance(answer, (list, tuple)):
+        return [plain(one) for one in answer]
+    return answer
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def models_table(states: tuple[ModelState, ...]) -> Iterable[Table]:
+    """Shows every version of every model."""
+    table = _table("", "model", "version", "state", "problem")
+    for state in states:
+        for version in state.versions:
+            table.add_row(state.name, str(version.version), version.state, version.problem)
+    yield table
+
+
+def details_tables(details: ModelDetails) -> Iterable[Table]:
+    """Shows how a model is asked."""
+    yield _table(f"{details.model} version {details.version}, created {details.created}")
+    for call in details.calls:
+        title = f"{call.call} by tower {call.tower} -> {', '.join(call.outputs)}"
+        table = _table(title, "feature", "kind", "type", "role", "send")
+        for feature in call.features:
+            table.add_row(feature.name, feature.kind, feature.type, feature.role, _need(feature))
+        yield table
+    tables = _table("tables", "name", "rows", "dim", "dtype")
+    for one in details.tables:
+        tables.add_row(one.name, f"{one.rows:,}", str(one.dim), one.dtype)
+    yield tables
+    indexes = _table("indexes", "name", "corpus", "kind", "distance", "size", "recall")
+    for index in details.indexes:
+        recall = f"{index.recall:.4f} @ {index.recall_k}"
+        indexes.add_row(index.name, index.corpus, index.kind, index.distance, f"{index.size:,}", recall)
+    yield indexes
+    corpora = _table("candidates", "corpus", "size", "ids", "attributes", "features")
+    for corpus in details.corpora:
+        names = ", ".join(corpus.attributes), ", ".join(corpus.features)
+        corpora.add_row(corpus.name, f"{corpus.size:,}", corpus.id_type, *names)
+    yield corpora
+
+
+def neighbors_table(answer: Retrieved) -> Iterable[Table]:
+    """Shows the neighbors of the first query."""
+    neighbors = answer[0]
+    retrieval = [] if neighbors.retrieval_scores is None else ["retrieval score"]
+    names = list(neighbors.attributes)
+    table = _table(f"{answer.model} version {answer.version}", "", "id", "score", *retrieval, *names)
+    for place, neighbor in enumerate(neighbors, start=1):
+        scores = [neighbor.score] if neighbor.retrieval_score is None else [neighbor.score, neighbor.retrieval_score]
+        shown = [_shown(neighbor.attributes[name]) for name in names]
+        table.add_row(str(place), str(neighbor.id), *(f"{score:.4f}" for score in scores), *shown)
+    yield table
+
+
+def ranked_table(answer: Ranked) -> Iterable[Table]:
+    """Shows the candidates of the first context."""
+    candidates = answer[0]
+    heads = list(candidates.heads)
+    table = _table(f"{answer.model} version {answer.version}", "sent as", "id", "score", *heads)
+    for one in candidates:
+        told = [f"{one.heads[name]:.4f}" for name in heads]
+        table.add_row(str(one.position + 1), "" if one.id is None else str(one.id), f"{one.score:.4f}", *told)
+    yield table
+
+
+def vectors_table(answer: Embedded) -> Iterable[Table]:
+    """Shows vectors."""
+    table = _table(f"{answer.model} version {answer.version}", "dim", "vector")
+    for vector in answer.vectors:
+        table.add_row(str(len(vector)), _numbers(vector))
+    yield table
+
+
+def rows_table(ids: Sequence[str], answer: LookedUp) -> Iterable[Table]:
+    """Shows table rows beside the ids that they were asked by."""
+    table = _table(f"table {answer.table} of {answer.model} version {answer.version}", "id", "found", "row")
+    for one, found, vector in zip(ids, answer.found, answer.vectors, strict=True):
+        table.add_row(one, "yes" if found else "no", _numbers(vector))
+    yield table
+
+
+def _numbers(vector: Any) -> str:
+    shown = " ".join(f"{value:.4f}" for value in vector[:VALUES_SHOWN])
+    return shown if len(vector) <= VALUES_SHOWN else f"{shown} …"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _need(feature: FeatureDetails) -> str:
+    """What a caller has to do about a feature."""
+    if feature.stored:
+        return "nothing: found by the candidate's id"
+    return "required" if feature.required else f"or else {feature.default!r}"

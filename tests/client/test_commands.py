@@ -1,0 +1,132 @@
+"""The command line against small servers: exit codes, one sentence per failure, what is printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+import typer
+from rowcast_client.commands import main, parse_feature
+
+from tests.client.servers import NOT_READY, OK, Reply, grpc_server, http_server
+
+
+@pytest.mark.parametrize(
+    ("text", "feature"),
+    [
+        ("user=5", ("user", 5)),
+        ("user=-5", ("user", -5)),
+        ("history=1,2,3", ("history", [1, 2, 3])),
+        ("history=1,", ("history", [1])),
+        ("history=,", ("history", [])),
+        ("genres=drama,comedy", ("genres", ["drama", "comedy"])),
+        ("mood=0.5,-1,2e3", ("mood", [0.5, -1.0, 2000.0])),
+        ("zip=02139", ("zip", "02139")),
+        ("mixed=1,a", ("mixed", ["1", "a"])),
+        ("city=a=b", ("city", "a=b")),
+        ("name=nan", ("name", "nan")),
+        ("name=", ("name", "")),
+        ('zip:="5"', ("zip", "5")),
+        ('liked:={"ids":[1],"weights":[0.5]}', ("liked", {"ids": [1], "weights": [0.5]})),
+    ],
+)
+def test_parse_feature_of_a_written_value_takes_its_natural_kind(text: str, feature: tuple[str, Any]) -> None:
+    name, value = parse_feature(text)
+    assert (name, value) == feature
+    assert type(value) is type(feature[1])
+
+
+@pytest.mark.parametrize("text", ["user", "=5", ":=5", "user:={"])
+def test_parse_feature_of_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"expected name=value|no JSON"):
+        parse_feature(text)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Exit status of `rowcast` with these arguments."""
+    monkeypatch.setattr(sys, "argv", ["rowcast", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.parametrize("serving", [http_server, grpc_server])
+def test_rowcast_embed_prints_a_table_or_json(
+    serving: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving([OK]) as server:
+        asked = ("embed", "-f", "user=5", "--model", "m", "--url", server.url)
+        assert run(monkeypatch, *asked) == 0
+        printed = capsys.readouterr().out
+        assert "m version 7" in printed
+        assert "0.5000 2.0000" in printed
+        assert run(monkeypatch, *asked, "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"model": "m", "version": 7, "vectors": [[0.5, 2.0]]}
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        (Reply("INVALID_ARGUMENT", 400, "INVALID_ARGUMENT"), 3),
+        (Reply("NOT_FOUND", 404, "NOT_FOUND"), 3),
+        (Reply("TOO_LARGE", 413, "RESOURCE_EXHAUSTED"), 3),
+        (Reply("DEADLINE", 504, "DEADLINE_EXCEEDED"), 4),
+        (Reply("DATA_LOSS", 500, "DATA_LOSS"), 1),
+        (Reply("INTERNAL", 500, "INTERNAL"), 1),
+        (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", 5),
+    ],
+)
+def test_rowcast_refused_says_one_sentence_and_exits_by_code(
+    reply: Any, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with http_server([reply]) as server:
+        assert run(monkeypatch, "embed", "-f", "user=5", "--model", "m", "--url", server.url) == status
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert told.err.startswith("BAD_ANSWER: " if isinstance(reply, bytes) else f"{reply.code}: a sentence")
+
+
+def test_rowcast_of_a_service_that_is_not_ready_exits_4(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with http_server([NOT_READY]) as server:
+        assert run(monkeypatch, "embed", "-f", "user=5", "-m", "m", "--url", server.url, "--timeout", "0.2") == 4
+    assert capsys.readouterr().err.startswith("NOT_READY: ")
+
+
+def test_rowcast_of_nobody_exits_5_and_names_the_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with http_server([OK]) as server:
+        gone = server.url
+    monkeypatch.setenv("ROWCAST_CLIENT_URL", gone)
+    assert run(monkeypatch, "models", "--timeout", "1") == 5
+    assert capsys.readouterr().err.startswith(f"UNREACHABLE: {gone} cannot be reached")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("retrieve", "-f", "user"),
+        ("retrieve", "-f", "user=1", "-f", "user=2"),
+        ("retrieve", "-k", "many"),
+        ("rank",),
+        ("rankk",),
+        ("lookup", "-f", "user"),
+    ],
+)
+def test_rowcast_with_a_usage_error_exits_2(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    assert "Error" in capsys.readouterr().err
+
+
+def test_rowcast_with_a_request_that_cannot_be_sent_exits_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "embed", "-f", "user:=true") == 3
+    assert capsys.readouterr().err.startswith("INVALID_ARGUMENT: feature 'user' holds bool")
