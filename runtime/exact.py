@@ -1,0 +1,124 @@
+"""Exact nearest-candidate search: the oracle of ScaNN's recall, and its sibling where few candidates are allowed."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.manifest import Distance
+from runtime.errors import InputRefused
+
+Vectors = NDArray[np.float32]
+Positions = NDArray[np.int64]
+_BLOCK_BYTES = 32 << 20
+
+
+class ExactIndex:
+    """Scores every vector, in blocks of bounded memory. Safe for any thread.
+
+    Equal scores are ordered by position. Scores of squared_l2 are computed from the differences, not from the expanded
+    square, which loses the small distances.
+    """
+
+    def __init__(self, vectors: Vectors, distance: Distance) -> None:
+        """Takes vectors as they are; they may be mapped from a file.
+
+        Args:
+          vectors: [size, dim] float32.
+          distance: cosine scales both sides to length 1; a vector of zeros scores 0.
+        """
+        self._vectors = vectors
+        self._distance = distance
+        self.size, self.dim = vectors.shape
+
+    def search(self, queries: Vectors, k: int, positions_allowed: Positions | None = None) -> tuple[Positions, Vectors]:
+        """Finds the k nearest of all vectors, or of some.
+
+        Args:
+          queries: [n, dim] float32.
+          k: neighbors wanted per query.
+          positions_allowed: [m] int64, distinct; None: all.
+        Returns:
+          positions [n, k] int64 and scores [n, k] float32, best first; past the end of what is there -1 and -inf.
+        Raises:
+          InputRefused: the queries have another shape or hold NaN or infinities, or k is below 1.
+        """
+        check_queries(queries, self.dim, k)
+        queries = self._prepared(np.ascontiguousarray(queries, np.float32))
+        rows_total = self.size if positions_allowed is None else positions_allowed.size
+        best_positions = np.full((len(queries), k), -1, np.int64)
+        best_scores = np.full((len(queries), k), -np.inf, np.float32)
+        block_rows = max(1, _BLOCK_BYTES // (4 * max(self.dim, len(queries), 1)))
+        for first in range(0, rows_total, block_rows):
+            if positions_allowed is None:
+                positions = np.arange(first, min(first + block_rows, rows_total), dtype=np.int64)
+                block = self._vectors[first : first + positions.size]
+            else:
+                positions = positions_allowed[first : first + block_rows]
+                block = self._vectors[positions]
+            scores = self._scored(queries, self._prepared(block))
+            for row in range(len(queries)):
+                best = _largest(scores[row], positions, k)
+                merged_scores = np.concatenate([best_scores[row], scores[row, best]])
+                merged = np.concatenate([best_positions[row], positions[best]])
+                order = np.lexsort((merged, -merged_scores))[:k]
+                order = order[np.argsort(merged[order] < 0, kind="stable")]
+                best_scores[row], best_positions[row] = merged_scores[order], merged[order]
+        return best_positions, best_scores
+
+    def scores(self, query: Vectors, positions: Positions) -> Vectors:
+        """Returns [m] float32: the exact scores of [dim] float32 `query` against the vectors at [m] `positions`."""
+        prepared = self._prepared(np.asarray(query, np.float32)[np.newaxis])
+        scored: Vectors = self._scored(prepared, self._prepared(self._vectors[positions]))[0]
+        return scored
+
+    def _prepared(self, vectors: Vectors) -> Vectors:
+        return normalised(vectors) if self._distance == "cosine" else vectors
+
+    def _scored(self, queries: Vectors, vectors: Vectors) -> Vectors:
+        if self._distance != "squared_l2":
+            result: Vectors = queries @ vectors.T
+            return result
+        scores = np.empty((len(queries), len(vectors)), np.float32)
+        for row, query in enumerate(queries):
+            differences = vectors - query
+            np.einsum("ij,ij->i", differences, differences, out=scores[row])
+        return np.subtract(np.float32(0), scores, out=scores)
+
+
+def normalised(vectors: Vectors) -> Vectors:
+    """Returns [n, dim] float32 scaled to length 1; zeros stay zeros."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    lengths[lengths == 0] = 1
+    result: Vectors = (vectors / lengths[:, np.newaxis]).astype(np.float32)
+    return result
+
+
+def check_queries(queries: Vectors, dim: int, k: int) -> None:
+    """Holds queries against an index.
+
+    Raises:
+      InputRefused: they are not [n, dim], hold NaN or infinities, or k is below 1.
+    """
+    if queries.ndim != 2 or queries.shape[1] != dim:
+        raise InputRefused(f"query vectors have shape {list(queries.shape)}; [n, {dim}] was expected")
+    if k < 1:
+        raise InputRefused(f"k is {k}; at least 1 was expected")
+    # One dot product tells finite queries faster than a mask; only what overflows it is looked at again.
+    flat = queries.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspect = not np.isfinite(np.dot(flat, flat))
+    if suspect and not np.isfinite(queries).all():
+        row = int(np.argmin(np.isfinite(queries).all(axis=1)))
+        raise InputRefused(f"query vector {row} holds NaN or an infinity; finite numbers were expected")
+
+
+def _largest(scores: Vectors, positions: Positions, k: int) -> Positions:
+    # Places of the k largest; where the k-th score is shared, those with the smallest positions.
+    if scores.size <= k:
+        return np.arange(scores.size)
+    threshold = np.partition(scores, scores.size - k)[scores.size - k]
+    above = np.flatnonzero(scores > threshold)
+    level = np.flatnonzero(scores == threshold)
+    level = level[np.argsort(positions[level], kind="stable")][: k - above.size]
+    return np.concatenate([above, level])

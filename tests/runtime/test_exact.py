@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.manifest import Distance
+from runtime.errors import InputRefused
+from runtime.exact import ExactIndex, normalised
+
+
+def _vectors(size: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=(size, dim)).astype(np.float32)
+
+
+def _oracle(vectors: NDArray[np.float32], query: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
+    wide, asked = vectors.astype(np.float64), query.astype(np.float64)
+    if distance == "squared_l2":
+        return np.array([-float(np.sum((row - asked) ** 2)) for row in wide])
+    dots = np.array([float(np.sum(row * asked)) for row in wide])
+    if distance == "cosine":
+        dots /= np.array([np.linalg.norm(row) for row in wide]) * np.linalg.norm(asked)
+    return dots
+
+
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
+def test_exact_search_equals_float64_sort(distance: Distance) -> None:
+    vectors, queries = _vectors(700, 12), _vectors(3, 12, seed=1)
+
+    positions, scores = ExactIndex(vectors, distance).search(queries, 9)
+
+    assert (positions.dtype.name, scores.dtype.name) == ("int64", "float32")
+    for row, query in enumerate(queries):
+        wanted = _oracle(vectors, query, distance)
+        best = sorted(range(700), key=lambda position: -wanted[position])[:9]
+        assert positions[row].tolist() == best
+        np.testing.assert_allclose(scores[row], wanted[best], rtol=1e-5, atol=1e-6)
+
+
+def test_exact_search_over_several_blocks_equals_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, queries = _vectors(500, 8), _vectors(4, 8, seed=1)
+    whole = ExactIndex(vectors, "dot_product").search(queries, 20)
+    monkeypatch.setattr("runtime.exact._BLOCK_BYTES", 4 * 8 * 37)
+
+    parts = ExactIndex(vectors, "dot_product").search(queries, 20)
+
+    np.testing.assert_array_equal(parts[0], whole[0])
+    np.testing.assert_allclose(parts[1], whole[1], rtol=1e-6)
+
+
+def test_exact_search_equal_scores_come_in_order_of_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.ones((100, 4), np.float32)
+    vectors[70] = 2
+    monkeypatch.setattr("runtime.exact._BLOCK_BYTES", 4 * 4 * 16)
+
+    positions, scores = ExactIndex(vectors, "dot_product").search(np.ones((1, 4), np.float32), 5)
+
+    assert positions.tolist() == [[70, 0, 1, 2, 3]]
+    assert scores.tolist() == [[8, 4, 4, 4, 4]]
+
+
+def test_exact_search_k_beyond_the_vectors_is_filled() -> None:
+    positions, scores = ExactIndex(-np.eye(3, dtype=np.float32), "dot_product").search(np.eye(3, dtype=np.float32), 5)
+
+    assert positions[0].tolist() == [1, 2, 0, -1, -1]
+    assert scores[0, :3].tolist() == [0, 0, -1]
+    assert scores[0, 3:].tolist() == [-np.inf, -np.inf]
+
+
+def test_exact_search_among_allowed_positions_finds_only_those() -> None:
+    vectors, queries = _vectors(300, 6), _vectors(2, 6, seed=1)
+    allowed = np.array([299, 5, 17, 4, 200])
+
+    positions, scores = ExactIndex(vectors, "squared_l2").search(queries, 4, allowed)
+
+    for row, query in enumerate(queries):
+        wanted = _oracle(vectors, query, "squared_l2")
+        assert positions[row].tolist() == sorted(allowed.tolist(), key=lambda position: -wanted[position])[:4]
+    nothing, _ = ExactIndex(vectors, "squared_l2").search(queries, 2, np.empty(0, np.int64))
+    assert nothing.tolist() == [[-1, -1], [-1, -1]]
+    assert scores.max() <= 0
+
+
+def test_exact_search_of_a_mapped_file_needs_no_copy(tmp_path: Path) -> None:
+    vectors = _vectors(200, 6)
+    vectors.tofile(tmp_path / "vectors.bin")
+    mapped = np.memmap(tmp_path / "vectors.bin", np.float32, "r").reshape(200, 6)
+
+    positions, _ = ExactIndex(mapped, "dot_product").search(vectors[:1], 3)
+
+    np.testing.assert_array_equal(positions, ExactIndex(vectors, "dot_product").search(vectors[:1], 3)[0])
+
+
+def test_exact_squared_l2_tells_neighbors_apart_far_from_the_origin() -> None:
+    # The expanded square |x|^2 - 2xq + |q|^2 would lose these differences in float32.
+    vectors = (1000 + np.arange(8, dtype=np.float32)[:, None] * 0.01 * np.ones((8, 4))).astype(np.float32)
+
+    positions, scores = ExactIndex(vectors, "squared_l2").search(vectors[3:4], 3)
+
+    assert positions[0, 0] == 3
+    assert scores[0, 0] == 0
+    assert set(positions[0, 1:].tolist()) == {2, 4}
+
+
+def test_exact_scores_are_those_of_the_search() -> None:
+    vectors, queries = _vectors(50, 6), _vectors(1, 6, seed=1)
+    index = ExactIndex(vectors, "cosine")
+    positions, scores = index.search(queries, 50)
+
+    np.testing.assert_allclose(index.scores(queries[0], positions[0]), scores[0], rtol=1e-6)
+
+
+def test_normalised_zeros_stay_zeros() -> None:
+    result = normalised(np.array([[3, 4], [0, 0]], np.float32))
+
+    np.testing.assert_allclose(result, np.array([[0.6, 0.8], [0, 0]]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("queries", "k", "told"),
+    [
+        (np.zeros((1, 5), np.float32), 3, r"\[1, 5\]; \[n, 6\] was expected"),
+        (np.zeros(6, np.float32), 3, r"\[6\]; \[n, 6\] was expected"),
+        (np.array([[0] * 6, [0] * 5 + [np.nan]], np.float32), 3, "query vector 1 holds NaN"),
+        (np.array([[0] * 5 + [-np.inf]], np.float32), 3, "query vector 0 holds NaN or an infinity"),
+        (np.zeros((1, 6), np.float32), 0, "k is 0"),
+    ],
+)
+def test_exact_search_wrong_query_is_refused(queries: NDArray[np.float32], k: int, told: str) -> None:
+    with pytest.raises(InputRefused, match=told):
+        ExactIndex(_vectors(10, 6), "dot_product").search(queries, k)
+
+
+def test_exact_search_large_finite_query_is_no_infinity() -> None:
+    queries = np.full((1, 6), 1e30, np.float32)
+
+    positions, _ = ExactIndex(np.eye(6, dtype=np.float32), "dot_product").search(queries, 1)
+
+    assert positions.tolist() == [[0]]

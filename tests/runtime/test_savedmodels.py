@@ -1,0 +1,84 @@
+"""TensorFlow runs in a process of its own here: the rest of this room's tests have none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+_PROGRAM = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from bundle.manifest import Tower, TowerForm, TowerInput, TowerOutput
+from runtime.errors import InputRefused, TowerUnreadable
+from runtime.savedmodels import SavedModelTower
+from runtime.towers import CompiledTower, open_tower
+
+root = Path(sys.argv[1])
+random = np.random.default_rng(1)
+inputs = {
+    "user": random.normal(size=(7, 32)).astype(np.float32),
+    "history": random.normal(size=(7, 64)).astype(np.float32),
+}
+spec = Tower(
+    role="query",
+    inputs=tuple(TowerInput(name=name, feature=name, dtype="float32", shape=(None, size))
+                 for name, size in (("user", 32), ("history", 64))),
+    outputs=(TowerOutput(name="vector", dtype="float32", shape=(None, 64)),
+             TowerOutput(name="norm", dtype="float32", shape=(None,))),
+    result="vector",
+    forms=(TowerForm(kind="saved_model", precision="f32", path="query/saved_model", max_abs_error={}),),
+)
+tower = open_tower(root, spec)
+compiled = CompiledTower(root / "query/compiled-f32.tflite")
+there, here = tower.run(inputs), compiled.run(inputs)
+seen = {
+    "kind": type(tower).__name__,
+    "inputs": [[tensor.name, tensor.dtype, list(tensor.shape)] for tensor in tower.inputs],
+    "same_inputs": tower.inputs == compiled.inputs,
+    "difference": max(float(np.abs(there[name] - here[name]).max()) for name in ("vector", "norm")),
+    "output_dtype": there["vector"].dtype.name,
+    "in_order": all(np.array_equal(value, there[tensor.name]) for tensor, value in zip(
+        tower.outputs, tower.run_in_order([inputs[tensor.name] for tensor in tower.inputs]))),
+}
+for name, wrong in (("missing", {"user": inputs["user"]}),
+                    ("shape", inputs | {"user": inputs["user"][:, :5]}),
+                    ("dtype", inputs | {"user": inputs["user"].astype(np.float64)})):
+    try:
+        tower.run(wrong)
+    except InputRefused as refusal:
+        seen[name] = str(refusal)
+for name, directory in (("gone", root / "gone"), ("damaged", root / "damaged" / "saved_model")):
+    try:
+        SavedModelTower(directory)
+    except TowerUnreadable as refusal:
+        seen[name] = str(refusal)
+print(json.dumps(seen))
+"""
+
+
+def test_saved_model_tower_has_the_face_and_the_values_of_a_compiled_one(towers: Path) -> None:
+    damaged = towers / "damaged" / "saved_model"
+    damaged.mkdir(parents=True, exist_ok=True)
+    content = (towers / "query" / "saved_model" / "saved_model.pb").read_bytes()
+    (damaged / "saved_model.pb").write_bytes(content[: len(content) // 2])
+
+    ran = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(towers)], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    seen = json.loads(ran.stdout.splitlines()[-1])
+    assert seen["kind"] == "SavedModelTower"
+    assert seen["inputs"] == [["history", "float32", [None, 64]], ["user", "float32", [None, 32]]]
+    assert seen["same_inputs"] is True
+    assert seen["difference"] < 1e-5
+    assert seen["output_dtype"] == "float32"
+    assert seen["in_order"] is True
+    assert "lacks inputs ['history']" in seen["missing"]
+    assert "float32[7, 5]" in seen["shape"]
+    assert "float64[7, 32]" in seen["dtype"]
+    assert "cannot be loaded" in seen["gone"]
+    assert "cannot be loaded" in seen["damaged"]

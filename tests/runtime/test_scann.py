@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import pickle
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.manifest import Distance
+from runtime.errors import IndexRefused, IndexUnreadable, InputRefused
+from runtime.scann import ScannIndex, write_index
+
+TREE: dict[str, Any] = {"num_leaves": 40, "leaves_to_search": 4, "dimensions_per_block": 2, "reorder": 40}
+
+
+def _vectors(size: int, dim: int = 16, seed: int = 0) -> NDArray[np.float32]:
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(30, dim))
+    return (centres[random.integers(0, 30, size)] + random.normal(0, 0.4, (size, dim))).astype(np.float32)
+
+
+def _oracle(vectors: NDArray[np.float32], queries: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
+    wide, asked = vectors.astype(np.float64), queries.astype(np.float64)
+    if distance == "cosine":
+        wide = wide / np.sqrt((wide**2).sum(1, keepdims=True))
+        asked = asked / np.sqrt((asked**2).sum(1, keepdims=True))
+    if distance == "squared_l2":
+        return np.array([[-((row - query) ** 2).sum() for row in wide] for query in asked])
+    return np.array([[(row * query).sum() for row in wide] for query in asked])
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tree") / "scann"
+    write_index(_vectors(4000), "dot_product", "tree_ah", TREE, directory)
+    return directory
+
+
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_brute_force_scores_and_order_equal_float64(tmp_path: Path, distance: Distance, n: int) -> None:
+    vectors, queries = _vectors(600), _vectors(n, seed=1)
+    write_index(vectors, distance, "brute_force", {}, tmp_path / "scann")
+
+    positions, scores = ScannIndex.load(tmp_path / "scann", distance, 600).search(queries, 7)
+
+    assert (positions.shape, positions.dtype.name, scores.dtype.name) == ((n, 7), "int64", "float32")
+    wanted = _oracle(vectors, queries, distance)
+    assert positions.tolist() == np.argsort(-wanted, axis=1)[:, :7].tolist()
+    np.testing.assert_allclose(scores, -np.sort(-wanted, axis=1)[:, :7], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
+def test_tree_finds_most_and_all_with_every_leaf(distance: Distance) -> None:
+    vectors, queries = _vectors(4000), _vectors(50, seed=1)
+    index = ScannIndex.build(vectors, distance, "tree_ah", TREE)
+    best = np.argsort(-_oracle(vectors, queries, distance), axis=1)[:, :10]
+
+    few, _ = index.search(queries, 10, leaves_to_search=1, reorder=10)
+    every, _ = index.search(queries, 10, leaves_to_search=40, reorder=4000)
+
+    hits = np.mean([len(set(found) & set(wanted)) for found, wanted in zip(few.tolist(), best.tolist(), strict=True)])
+    assert 1 < hits < 9.9
+    assert [set(row) for row in every.tolist()] == [set(row) for row in best.tolist()]
+
+
+def test_loaded_tree_answers_as_the_one_that_was_built(tmp_path: Path) -> None:
+    vectors, queries = _vectors(4000), _vectors(20, seed=1)
+    built = write_index(vectors, "dot_product", "tree_ah", TREE, tmp_path / "scann")
+
+    loaded = ScannIndex.load(tmp_path / "scann", "dot_product", 4000)
+
+    np.testing.assert_array_equal(loaded.search(queries, 10)[0], built.search(queries, 10)[0])
+
+
+def test_written_settings_are_what_a_loaded_index_uses(tmp_path: Path) -> None:
+    vectors, queries = _vectors(4000), _vectors(40, seed=1)
+    built = ScannIndex.build(vectors, "dot_product", "tree_ah", TREE)
+    built.write(tmp_path / "scann", leaves_to_search=1, reorder=12)
+
+    loaded = ScannIndex.load(tmp_path / "scann", "dot_product", 4000)
+
+    narrow = built.search(queries, 10, leaves_to_search=1, reorder=12)[0]
+    np.testing.assert_array_equal(loaded.search(queries, 10)[0], narrow)
+    assert not np.array_equal(built.search(queries, 10)[0], narrow)
+
+
+def test_moved_index_loads_and_holds_no_path_and_no_ids(tree: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(tree, moved)
+
+    assert ScannIndex.load(moved, "dot_product", 4000).size == 4000
+    assert not list(tree.glob("*.pkl"))
+    assert all(str(tree.parent).encode() not in path.read_bytes() for path in tree.iterdir())
+
+
+def test_pickled_ids_beside_an_index_are_never_opened(tree: Path, tmp_path: Path) -> None:
+    shutil.copytree(tree, tmp_path / "scann")
+    mark = tmp_path / "opened"
+
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (mark,))
+
+    (tmp_path / "scann" / "scann_docids.pkl").write_bytes(pickle.dumps(Trap()))
+
+    ScannIndex.load(tmp_path / "scann", "dot_product", 4000)
+
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_k_beyond_the_index_is_filled(tmp_path: Path, n: int) -> None:
+    index = write_index(_vectors(5), "squared_l2", "brute_force", {}, tmp_path)
+
+    positions, scores = index.search(_vectors(n, seed=1), 8)
+
+    assert sorted(positions[0, :5].tolist()) == [0, 1, 2, 3, 4]
+    assert positions[:, 5:].tolist() == [[-1, -1, -1]] * n
+    assert np.isneginf(scores[:, 5:]).all()
+    assert np.isfinite(scores[:, :5]).all()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_k_beyond_the_leaves_searched_is_filled(tree: Path, n: int) -> None:
+    index = ScannIndex.load(tree, "dot_product", 4000)
+
+    positions, scores = index.search(_vectors(n, seed=1), 3000, leaves_to_search=1)
+
+    found = positions >= 0
+    assert 0 < found[0].sum() < 3000
+    assert np.isfinite(scores[found]).all()
+    assert np.isneginf(scores[~found]).all()
+    assert len(set(positions[0][found[0]].tolist())) == found[0].sum()
+
+
+def test_k_beyond_the_written_reorder_is_still_met(tree: Path) -> None:
+    positions, _ = ScannIndex.load(tree, "dot_product", 4000).search(_vectors(1, seed=1), 100, leaves_to_search=40)
+
+    assert (positions >= 0).all()
+
+
+def test_no_queries_give_empty_answers(tree: Path) -> None:
+    positions, scores = ScannIndex.load(tree, "dot_product", 4000).search(np.empty((0, 16), np.float32), 5)
+
+    assert (positions.shape, scores.shape) == ((0, 5), (0, 5))
+
+
+@pytest.mark.parametrize(
+    ("queries", "k", "told"),
+    [
+        (np.zeros((1, 15), np.float32), 3, r"\[1, 15\]; \[n, 16\] was expected"),
+        (np.zeros(16, np.float32), 3, r"\[n, 16\] was expected"),
+        (np.full((1, 16), np.nan, np.float32), 3, "NaN"),
+        (np.vstack([np.zeros(16), np.full(16, np.inf)]).astype(np.float32), 3, "query vector 1 holds NaN"),
+        (np.zeros((1, 16), np.float32), 0, "k is 0"),
+    ],
+)
+def test_wrong_query_is_refused_and_the_next_search_works(
+    tree: Path, queries: NDArray[np.float32], k: int, told: str
+) -> None:
+    index = ScannIndex.load(tree, "dot_product", 4000)
+
+    with pytest.raises(InputRefused, match=told):
+        index.search(queries, k)
+
+    assert (index.search(_vectors(1, seed=1), 3)[0] >= 0).all()
+
+
+def test_threads_search_one_index_at_once(tree: Path) -> None:
+    index = ScannIndex.load(tree, "dot_product", 4000)
+    queries = _vectors(200, seed=1)
+    wanted = [index.search(queries[row : row + 1], 10)[0][0].tolist() for row in range(200)]
+    wrong: list[int] = []
+
+    def search() -> None:
+        for row in range(200):
+            if index.search(queries[row : row + 1], 10)[0][0].tolist() != wanted[row]:
+                wrong.append(row)  # noqa: PERF401 - a thread appends as it goes
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+FILES = ["scann_assets.pbtxt", "scann_config.pb", "dataset.npy", "ah_codebook.pb", "serialized_partitioner.pb"]
+
+
+@pytest.mark.parametrize("file", [*FILES, "hashed_dataset.npy", "datapoint_to_token.npy"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut"])
+def test_damaged_index_is_unreadable(tree: Path, tmp_path: Path, file: str, damage: str) -> None:
+    directory = tmp_path / "scann"
+    shutil.copytree(tree, directory)
+    content = (directory / file).read_bytes()
+    if damage == "missing":
+        (directory / file).unlink()
+    else:
+        (directory / file).write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+
+    with pytest.raises(IndexUnreadable):
+        ScannIndex.load(directory, "dot_product", 4000)
+
+
+def test_index_that_names_a_file_outside_is_unreadable(tree: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "scann"
+    shutil.copytree(tree, directory)
+    (directory / "dataset.npy").rename(tmp_path / "dataset.npy")
+    assets = (directory / "scann_assets.pbtxt").read_text()
+    (directory / "scann_assets.pbtxt").write_text(assets.replace('"dataset.npy"', f'"{tmp_path}/dataset.npy"'))
+
+    with pytest.raises(IndexUnreadable, match="not in its directory"):
+        ScannIndex.load(directory, "dot_product", 4000)
+
+
+def test_index_of_another_size_or_distance_is_unreadable(tree: Path) -> None:
+    with pytest.raises(IndexUnreadable, match="holds 4000 vectors; 4001 were expected"):
+        ScannIndex.load(tree, "dot_product", 4001)
+    with pytest.raises(IndexUnreadable, match="squared_l2 was expected"):
+        ScannIndex.load(tree, "squared_l2", 4000)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"leaves": 3}, "takes parameters"),
+        ({"num_leaves": 5000}, "only 4000 vectors"),
+        ({"leaves_to_search": 41}, "has 40 leaves"),
+        ({"reorder": 0}, "'reorder' is 0; a positive integer"),
+        ({"reorder": True}, "'reorder' is True"),
+        ({"num_leaves": 2.5}, r"'num_leaves' is 2\.5"),
+    ],
+)
+def test_build_with_wrong_parameters_is_refused(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(IndexRefused, match=told):
+        ScannIndex.build(_vectors(4000), "dot_product", "tree_ah", TREE | changed)
+
+
+def test_build_of_a_tree_over_too_few_vectors_is_refused() -> None:
+    few = {"num_leaves": 2, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 4}
+
+    with pytest.raises(IndexRefused, match="ScaNN builds no tree_ah index over 8 vectors of dim 16"):
+        ScannIndex.build(_vectors(8), "dot_product", "tree_ah", few)
