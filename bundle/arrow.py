@@ -39,7 +39,7 @@ def open_mapped(path: Path) -> Any:
         return table.combine_chunks()
     except FileNotFoundError as problem:
         raise DigestMismatch(f"file {path.name!r} is missing; copy the bundle again") from problem
-    except (pa.ArrowException, OSError) as problem:
+    except (pa.ArrowException, OSError, ValueError) as problem:  # ValueError: names that are no UTF-8
         raise FormatError(f"file {path.name!r} is no sound Arrow IPC file: {problem}") from problem
 
 

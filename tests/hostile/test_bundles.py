@@ -1,0 +1,378 @@
+"""Hostile bundles, made from a sound one: each is refused by its typed error, and nothing is mapped out of bounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bundle import arrow
+from bundle.errors import BundleError, DigestMismatch, FormatError, NotCommitted, UnknownFormat, UnsafePath
+from bundle.features import open_features
+from bundle.files import locate
+from bundle.manifest import MANIFEST_BYTES_MAX, parse
+from bundle.staging import check_files, read_manifest
+from bundle.stores import CandidateStore
+
+Page = dict[str, Any]
+SHARD = "tables/users/rows-00001-of-00003.bin"
+STORE = "candidates/movies/store.arrow"
+VOCABULARY = "vocabularies/names.arrow"
+TOWER = "towers/query/compiled-f32.tflite"
+
+
+def open_all(bundle: Path, tables: Any = "sizes") -> None:
+    """Opens a bundle as a service does: page, sizes, checksums, maps, stores."""
+    manifest = read_manifest(bundle)
+    check_files(bundle, manifest, tables)
+    open_features(bundle, manifest)
+    for corpus in manifest.candidates.values():
+        CandidateStore(locate(bundle, corpus.file), corpus)
+
+
+def open_unchecked(bundle: Path) -> None:
+    """Opens a bundle whose checksums its maker made fit."""
+    manifest = read_manifest(bundle)
+    open_features(bundle, manifest)
+    for corpus in manifest.candidates.values():
+        CandidateStore(locate(bundle, corpus.file), corpus)
+
+
+def rewrite(bundle: Path, change: Callable[[Page], None]) -> None:
+    page = json.loads((bundle / "manifest.json").read_bytes())
+    change(page)
+    (bundle / "manifest.json").write_text(json.dumps(page))
+
+
+def setting(path: str, value: Any) -> Callable[[Page], None]:
+    """Returns the change that sets one field of the page, told as `tables.users.rows`; a list's item by its number."""
+
+    def change(page: Page) -> None:
+        *parents, last = path.split(".")
+        place: Any = page
+        for part in parents:
+            place = place[int(part)] if isinstance(place, list) else place[part]
+        if isinstance(place, list):
+            place[int(last)] = value
+        else:
+            place[last] = value
+
+    return change
+
+
+def test_sound_bundle_opens(sample_bundle: Path) -> None:
+    open_all(sample_bundle, "full")
+
+
+@pytest.mark.parametrize("path", [SHARD, STORE, VOCABULARY, TOWER])
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "directory", "fifo"])
+def test_file_that_is_not_whole_is_data_loss_by_its_name(sample_bundle: Path, path: str, damage: str) -> None:
+    file = sample_bundle / path
+    data = file.read_bytes()
+    file.unlink()
+    if damage in ("empty", "truncated"):
+        file.write_bytes(data[:-1] if damage == "truncated" else b"")
+    elif damage == "directory":
+        file.mkdir()
+    elif damage == "fifo":
+        os.mkfifo(file)
+    with pytest.raises(DigestMismatch, match=path):
+        open_all(sample_bundle)
+
+
+@pytest.mark.parametrize("path", [STORE, VOCABULARY, TOWER])
+def test_file_that_grew_is_data_loss(sample_bundle: Path, path: str) -> None:
+    with (sample_bundle / path).open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(DigestMismatch, match=path):
+        open_all(sample_bundle)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_flipped_bit_is_found(sample_bundle: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    files = sorted(path for path in sample_bundle.rglob("*") if path.is_file() and path.name != "manifest.json")
+    victim = rng.choice(files)
+    data = bytearray(victim.read_bytes())
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    victim.write_bytes(data)
+    with pytest.raises(DigestMismatch, match=victim.relative_to(sample_bundle).as_posix()):
+        open_all(sample_bundle, "full")
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bundle: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    victim = sample_bundle / rng.choice([STORE, VOCABULARY, "vocabularies/movies.arrow"])
+    data = bytearray(victim.read_bytes())
+    for _ in range(rng.choice([1, 1, 3, 20])):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    victim.write_bytes(data[: rng.randrange(len(data))] if rng.random() < 0.2 else data)
+    try:
+        open_unchecked(sample_bundle)
+    except BundleError:
+        return
+    manifest = read_manifest(sample_bundle)  # what it could not tell from sound data must read as data
+    store = CandidateStore(sample_bundle / STORE, manifest.candidates["movies"])
+    everyone = store.positions(store.ids(np.arange(store.size)))
+    store.features(everyone, list(manifest.candidates["movies"].features))
+
+
+@pytest.mark.parametrize("link", ["/etc/passwd", "../../../../outside", "loop"])
+@pytest.mark.parametrize("path", [SHARD, STORE, VOCABULARY, TOWER])
+def test_link_that_leaves_the_bundle_is_refused(sample_bundle: Path, path: str, link: str) -> None:
+    outside = sample_bundle.parents[1] / "outside"
+    outside.write_bytes((sample_bundle / path).read_bytes())
+    (sample_bundle / path).unlink()
+    targets = {"loop": (sample_bundle / path).name, "/etc/passwd": "/etc/passwd"}
+    (sample_bundle / path).symlink_to(targets.get(link, os.path.relpath(outside, (sample_bundle / path).parent)))
+    with pytest.raises(UnsafePath, match=path):
+        open_all(sample_bundle)
+
+
+def test_linked_directory_that_leaves_the_bundle_is_refused(sample_bundle: Path) -> None:
+    tables = sample_bundle / "tables"
+    tables.rename(sample_bundle.parents[1] / "elsewhere")
+    tables.symlink_to(sample_bundle.parents[1] / "elsewhere")
+    with pytest.raises(UnsafePath):
+        open_all(sample_bundle)
+
+
+def test_manifest_that_is_a_link_out_of_the_bundle_is_refused(sample_bundle: Path) -> None:
+    page = sample_bundle / "manifest.json"
+    page.rename(sample_bundle.parents[1] / "page")
+    page.symlink_to(sample_bundle.parents[1] / "page")
+    with pytest.raises(UnsafePath):
+        read_manifest(sample_bundle)
+
+
+def test_links_inside_the_bundle_and_to_the_bundle_are_fine(sample_bundle: Path, tmp_path: Path) -> None:
+    (sample_bundle / SHARD).rename(sample_bundle / "rows")
+    (sample_bundle / SHARD).symlink_to(sample_bundle / "rows")
+    (tmp_path / "alias").symlink_to(sample_bundle)
+    open_all(tmp_path / "alias", "full")
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../1/x", "a/../../x", "a\\..\\b", "", ".", "a//b", "a\0b", "./a"])
+@pytest.mark.parametrize("field", ["tables.users.shards.0.file", "candidates.movies.file", "files.0.path"])
+def test_path_that_leaves_the_bundle_is_refused_by_the_page(sample_bundle: Path, field: str, path: str) -> None:
+    rewrite(sample_bundle, setting(field, path))
+    with pytest.raises(FormatError, match="inside the bundle"):
+        read_manifest(sample_bundle)
+
+
+HUGE = [1 << 62, 1 << 63, 1 << 64, 10**30, 1e30, 1e308]
+
+
+@pytest.mark.parametrize("value", [*HUGE, -1, 0, 1.5, True, "9", None, [], float("nan")])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "tables.users.rows",
+        "tables.users.dim",
+        "tables.users.shards.0.rows",
+        "candidates.movies.size",
+        "vocabularies.names.size",
+        "features.genres.ids.buckets",
+        "features.recent.length",
+        "features.grid.shape.0",
+        "version",
+    ],
+)
+def test_number_that_no_count_can_be_is_refused(sample_bundle: Path, field: str, value: Any) -> None:
+    rewrite(sample_bundle, setting(field, value))
+    with pytest.raises(FormatError):
+        read_manifest(sample_bundle)
+
+
+@pytest.mark.parametrize("value", [*HUGE, -1, 1.5, True, "9", None])
+@pytest.mark.parametrize("field", ["tables.users.shards.0.offset", "tables.users.shards.0.first_row", "files.0.bytes"])
+def test_number_that_no_place_can_be_is_refused(sample_bundle: Path, field: str, value: Any) -> None:
+    rewrite(sample_bundle, setting(field, value))
+    with pytest.raises(FormatError):
+        read_manifest(sample_bundle)
+
+
+@pytest.mark.parametrize("offset", [1, 4096, 1 << 40, (1 << 62) - 1])
+def test_shard_beyond_its_file_is_refused_before_it_is_mapped(sample_bundle: Path, offset: int) -> None:
+    rewrite(sample_bundle, setting("tables.users.shards.0.offset", offset))
+    with pytest.raises(DigestMismatch, match="rows-00000-of-00003"):
+        open_unchecked(sample_bundle)
+    with pytest.raises(DigestMismatch):
+        open_all(sample_bundle)
+
+
+def test_rows_beyond_the_file_are_refused_before_they_are_mapped(sample_bundle: Path) -> None:
+    def change(page: Page) -> None:
+        page["tables"]["users"]["rows"] += 1000
+        page["tables"]["users"]["shards"][-1]["rows"] += 1000
+
+    rewrite(sample_bundle, change)
+    with pytest.raises(DigestMismatch, match="rows-00002-of-00003"):
+        open_unchecked(sample_bundle)
+
+
+def test_dim_beyond_the_file_is_refused_before_it_is_mapped(sample_bundle: Path) -> None:
+    rewrite(sample_bundle, setting("tables.users.dim", 5))
+    with pytest.raises(DigestMismatch):
+        open_unchecked(sample_bundle)
+
+
+def overlapping_rows(page: Page) -> None:
+    page["tables"]["users"]["shards"][1]["first_row"] -= 1
+
+
+def missing_rows(page: Page) -> None:
+    del page["tables"]["users"]["shards"][1]
+
+
+def overlapping_bytes(page: Page) -> None:
+    page["tables"]["users"]["shards"][1]["file"] = page["tables"]["users"]["shards"][0]["file"]
+
+
+def no_blocks(page: Page) -> None:
+    page["tables"]["users"]["shards"][0]["blocks"] = []
+
+
+def listed_twice(page: Page) -> None:
+    page["files"].append(page["files"][0])
+
+
+def shard_listed(page: Page) -> None:
+    page["files"].append({"path": SHARD, "bytes": 1, "crc32c": 1})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        overlapping_rows,
+        missing_rows,
+        overlapping_bytes,
+        no_blocks,
+        listed_twice,
+        shard_listed,
+        setting("tables.users.shards", []),
+        setting("tables.users.dtype", "float64"),
+        setting("tables.users.dtype", "int8"),
+        setting("tables.users.surprise", 1),
+        setting("surprise", 1),
+        setting("features.user.surprise", 1),
+        setting("features.user.kind", "surprise"),
+        setting("features.user.table", "gone"),
+        setting("features.user.unknown", {"rule": "row", "row": 50}),
+        setting("features.user.unknown", {"rule": "row"}),
+        setting("features.user.unknown", {"rule": "zeros", "row": 1}),
+        setting("features.user.length", 3),
+        setting("features.watched.combiner", None),
+        setting("features.recent.length", None),
+        setting("features.name.ids", {"kind": "vocabulary", "vocabulary": "gone"}),
+        setting("features.name.ids", {"kind": "surprise"}),
+        setting("features.hour.ids.boundaries", [1.0, 0.5]),
+        setting("features.hour.ids.boundaries", [1e39]),
+        setting("towers.query.result", "gone"),
+        setting("towers.query.inputs.0.feature", "gone"),
+        setting("candidates.movies.features", ["gone"]),
+        setting("model", "../movies"),
+        setting("model", ".hidden"),
+        setting("tables.users.shards.0.crc32c", 1 << 32),
+        setting("files.0.crc32c", -1),
+        setting("tables", {}),
+        setting("tables", []),
+        setting("files", None),
+        lambda page: page.pop("verification"),
+        lambda page: page["tables"].update({"a/b": page["tables"]["users"]}),
+    ],
+)
+def test_page_that_breaks_a_rule_is_refused(sample_bundle: Path, change: Callable[[Page], Any]) -> None:
+    rewrite(sample_bundle, change)
+    with pytest.raises(FormatError, match="manifest"):
+        read_manifest(sample_bundle)
+
+
+@pytest.mark.parametrize("value", [2, 0, -1, "1", None, 1.5, [1], 10**30])
+def test_format_version_that_is_not_known_says_so(sample_bundle: Path, value: Any) -> None:
+    rewrite(sample_bundle, setting("format_version", value))
+    with pytest.raises(UnknownFormat, match="newer product version"):
+        read_manifest(sample_bundle)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"3",
+        b'"x"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"format_version": 1}',
+        b"{}",
+        b'{"a": NaN}',
+    ],
+)
+def test_page_that_is_none_is_refused(sample_bundle: Path, data: bytes) -> None:
+    (sample_bundle / "manifest.json").write_bytes(data)
+    with pytest.raises(FormatError):
+        read_manifest(sample_bundle)
+
+
+def test_page_that_is_too_large_is_not_read(sample_bundle: Path) -> None:
+    with (sample_bundle / "manifest.json").open("r+b") as file:
+        file.truncate(MANIFEST_BYTES_MAX + 1)  # a hole: takes no disk
+    with pytest.raises(FormatError, match="at most"):
+        read_manifest(sample_bundle)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_page_with_damaged_bytes_is_read_right_or_refused(committed_bundle: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    data = bytearray((committed_bundle / "manifest.json").read_bytes())
+    for _ in range(rng.choice([1, 5, 50])):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    try:
+        manifest = parse(bytes(data))
+    except FormatError:
+        return
+    for table in manifest.tables.values():
+        assert sum(shard.rows for shard in table.shards) == table.rows
+
+
+def test_directory_without_a_page_is_not_committed(sample_bundle: Path) -> None:
+    (sample_bundle / "manifest.json").unlink()
+    with pytest.raises(NotCommitted):
+        open_all(sample_bundle)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"ARROW1", b"ARROW1\0\0" + b"\xff" * 100 + b"ARROW1", b"PK\x03\x04", b"\x80\x04\x95" + bytes(50)]
+)
+@pytest.mark.parametrize("path", [STORE, VOCABULARY])
+def test_file_that_is_no_arrow_is_refused(sample_bundle: Path, path: str, data: bytes) -> None:
+    (sample_bundle / path).write_bytes(data)
+    with pytest.raises(FormatError, match="Arrow"):
+        open_unchecked(sample_bundle)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"id": pa.array([1, 1, 2, 3])},
+        {"id": pa.array([1, None, 2, 3])},
+        {"id": pa.array(["a", "b", "c", "d"])},
+        {"id": pa.array([1, 2, 3])},
+        {},
+    ],
+)
+def test_store_with_other_ids_than_the_page_says_is_refused(sample_bundle: Path, columns: dict[str, Any]) -> None:
+    arrow.write(sample_bundle / STORE, pa.table({**columns, "x": pa.array([0] * len(columns.get("id", [0])))}))
+    with pytest.raises(FormatError):
+        open_unchecked(sample_bundle)
