@@ -85,7 +85,7 @@ class _Connection:
           body: of HTTP: "protobuf", the fast one, or "json".
           timeout_s: time for a call, all its attempts together.
           retries: when a call is tried again; `Retries(attempts_max=1)`: never.
-          ca_file: certificates trusted over TLS; None: the system's.
+          ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships over gRPC.
           headers: sent with every call, such as an authorization for a proxy.
 
         Raises:

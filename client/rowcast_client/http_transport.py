@@ -47,7 +47,7 @@ class HttpTransport:
 
     def __init__(self, address: Address, *, body: str, ca_file: Path | None, headers: Mapping[str, str]) -> None:
         self._wire = _Wire(address, body, headers)
-        self._client = httpx.Client(verify=_trust(ca_file), limits=LIMITS)
+        self._client = httpx.Client(verify=_trust(address, ca_file), limits=LIMITS)
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once. The deadline bounds each step of it: connecting, sending, and waiting for bytes.
@@ -74,7 +74,7 @@ class AsyncHttpTransport:
 
     def __init__(self, address: Address, *, body: str, ca_file: Path | None, headers: Mapping[str, str]) -> None:
         self._wire = _Wire(address, body, headers)
-        self._client = httpx.AsyncClient(verify=_trust(ca_file), limits=LIMITS)
+        self._client = httpx.AsyncClient(verify=_trust(address, ca_file), limits=LIMITS)
 
     async def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once.
@@ -219,8 +219,11 @@ def _error_details(answer: httpx.Response) -> pb.ErrorDetails | None:
     return None
 
 
-def _trust(ca_file: Path | None) -> ssl.SSLContext | bool:
-    return True if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
+def _trust(address: Address, ca_file: Path | None) -> ssl.SSLContext:
+    """Whom TLS trusts: a file of authorities or the system's; nobody where TLS is not: reading them is slow."""
+    if not address.secure:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
 
 
 def _of_tls(error: BaseException | None) -> bool:

@@ -1,0 +1,363 @@
+"""Every call against a running service, by every way to ask: right by an oracle in numpy, and the same by all ways."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rowcast_client import (
+    AsyncClient,
+    Client,
+    Column,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    Retries,
+    RowcastError,
+    TooLarge,
+    calls,
+)
+from rowcast_client.calls import Call
+from rowcast_client.commands import main
+
+from tests.client.conftest import RunningService
+from tests.service import small_model
+from tests.service.small_bundle import SmallBundle
+
+Ask = Callable[[Call[Any]], Any]
+USER, HOUR = 7, 0.5
+FEATURES = {"user": USER, "history": [1007, 1021], "city": "nowhere", "hour": HOUR}
+OTHER = {"user": 8, "history": [], "city": "nowhere", "hour": 0.25}
+
+
+def _by_client(url: str, body: str) -> Ask:
+    def ask(call: Call[Any]) -> Any:
+        with Client(url, body=body, retries=Retries(attempts_max=1)) as client:
+            return client.send(call)
+
+    return ask
+
+
+def _by_async_client(url: str, body: str) -> Ask:
+    async def awaited(call: Call[Any]) -> Any:
+        async with AsyncClient(url, body=body, retries=Retries(attempts_max=1)) as client:
+            return await client.send(call)
+
+    return lambda call: asyncio.run(awaited(call))
+
+
+def ways(service: RunningService) -> dict[str, Ask]:
+    return {
+        f"{name} {kind}": by(url, body)
+        for name, url, body in (
+            ("grpc", service.grpc, "protobuf"),
+            ("http protobuf", service.http, "protobuf"),
+            ("http json", service.http, "json"),
+        )
+        for kind, by in (("sync", _by_client), ("async", _by_async_client))
+    }
+
+
+def same_by_all_ways(service: RunningService, call: Call[Any]) -> Any:
+    """The answer to a call, once it is known to be the same whichever way it was asked."""
+    answers = {name: ask(call) for name, ask in ways(service).items()}
+    first = answers["grpc sync"]
+    for name, answer in answers.items():
+        assert plain(answer) == plain(first), name
+    return first
+
+
+def plain(value: Any) -> Any:
+    """An answer as nested plain values with its dtypes, so that it can be compared bit by bit."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tolist())
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def query_vector(bundle: SmallBundle, features: dict[str, Any]) -> NDArray[np.float64]:
+    """What the query tower makes of features whose city is the default."""
+    positions = [bundle.ids.tolist().index(one) for one in features["history"]]
+    rows = bundle.tables["movies"][[1 + place for place in positions]]
+    city = same_city(bundle)
+    inputs = {
+        "user": bundle.tables["users"][[features["user"]]],
+        "history": (rows.mean(axis=0) if len(rows) else np.zeros(8))[None],
+        "city": city[None],
+        "hour": np.array([features["hour"]]),
+    }
+    vector: NDArray[np.float64] = small_model.formula("query", bundle.edition, inputs)["vector"][0]
+    return vector
+
+
+def same_city(bundle: SmallBundle) -> NDArray[np.float32]:
+    """The row of the default city, by the hash that the bundle's id rule names."""
+    import farmhash
+
+    row: NDArray[np.float32] = bundle.tables["cities"][farmhash.fingerprint64("nowhere") % len(bundle.tables["cities"])]
+    return row
+
+
+def test_retrieve_by_features_finds_the_nearest_with_their_attributes(service: RunningService) -> None:
+    attributes = ["title", "year", "rating", "genres"]
+    call = calls.retrieve(FEATURES, k=5, attributes=attributes, model="movies")
+    answer = same_by_all_ways(service, call)
+    expected = service.movies.vectors @ query_vector(service.movies, FEATURES)
+    best = np.argsort(-expected)[:5]
+    assert (answer.model, answer.version, answer.searched) == ("movies", 2, 40)
+    assert len(answer) == 1
+    assert [neighbor.id for neighbor in answer[0]] == service.movies.ids[best].tolist()
+    np.testing.assert_allclose(answer[0].scores, expected[best], rtol=1e-4, atol=1e-4)
+    for neighbor, place in zip(answer[0], best, strict=True):
+        assert neighbor.attributes["title"] == service.movies.titles[place]
+        assert neighbor.attributes["year"] == (None if place == 1 else 1990 + place)
+        assert neighbor.attributes["rating"] == place / 4
+        assert neighbor.attributes["genres"] == list(service.movies.genres[place])
+
+
+def test_retrieve_of_several_queries_answers_each_in_its_place(service: RunningService) -> None:
+    together = same_by_all_ways(service, calls.retrieve([FEATURES, OTHER], k=4, model="movies"))
+    for features, neighbors in zip((FEATURES, OTHER), together, strict=True):
+        alone = same_by_all_ways(service, calls.retrieve(features, k=4, model="movies"))
+        assert neighbors.ids.tolist() == alone[0].ids.tolist()
+        np.testing.assert_allclose(neighbors.scores, alone[0].scores, rtol=1e-6)
+
+
+def test_retrieve_with_exclusions_never_returns_them(service: RunningService) -> None:
+    free = same_by_all_ways(service, calls.retrieve([FEATURES, OTHER], k=3, model="movies"))
+    taken = [neighbors.ids.tolist() for neighbors in free]
+    call = calls.retrieve([FEATURES, OTHER], k=3, exclude=taken, model="movies")
+    for neighbors, gone in zip(same_by_all_ways(service, call), taken, strict=True):
+        assert len(neighbors) == 3
+        assert not set(neighbors.ids.tolist()) & set(gone)
+    call = calls.retrieve([FEATURES, OTHER], k=3, exclude=taken[0], model="movies")
+    for neighbors in same_by_all_ways(service, call):
+        assert not set(neighbors.ids.tolist()) & set(taken[0])
+
+
+def test_retrieve_by_vectors_and_by_ids_finds_the_nearest(service: RunningService) -> None:
+    vectors = service.movies.vectors[[3, 9]]
+    by_vector = same_by_all_ways(service, calls.retrieve(vectors=vectors, k=3, exact=True, model="movies"))
+    expected = np.argsort(-(service.movies.vectors @ vectors.T.astype(np.float64)), axis=0)[:3].T
+    assert [one.ids.tolist() for one in by_vector] == service.movies.ids[expected].tolist()
+    asked = service.movies.ids[[3, 9]].tolist()
+    by_id = same_by_all_ways(service, calls.retrieve(ids=asked, k=3, model="movies"))
+    for one, neighbors in zip(asked, by_id, strict=True):
+        assert one not in neighbors.ids.tolist()
+        assert len(neighbors) == 3
+
+
+def test_retrieve_of_string_candidates_returns_strings(service: RunningService) -> None:
+    features = {"user": USER, "history": ["m-3", "m-5"]}
+    answer = same_by_all_ways(service, calls.retrieve(features, k=3, exclude=["m-1"], model="named"))
+    assert all(isinstance(neighbor.id, str) for neighbor in answer[0])
+    ranked = same_by_all_ways(service, calls.rank({"user": USER}, answer[0].ids, model="named"))
+    assert ranked[0].ids is not None
+    assert ranked[0].ids.tolist() == answer[0].ids.tolist()
+
+
+def test_rank_scores_candidates_in_the_order_sent(service: RunningService) -> None:
+    places = [4, 11, 2]
+    candidates = service.movies.ids[places].tolist()
+    context = {"user": USER, "liked": ([1007, 1014], [0.5, 2.0]), "recent": [1000], "hour": HOUR, "mood": [0.1, -0.2]}
+    call = calls.rank(context, candidates, heads=["watch", "rating"], model="movies")
+    answer = same_by_all_ways(service, call)
+    movies, genres = service.movies.tables["movies"], service.movies.tables["genres"]
+    recent = np.zeros((3, 8))
+    recent[0] = movies[1]
+    names = ("comedy", "drama", "action", "horror", "other")
+    inputs = {
+        "user": np.repeat(service.movies.tables["users"][[USER]], 3, axis=0),
+        "liked": np.repeat([0.5 * movies[2] + 2.0 * movies[3]], 3, axis=0),
+        "recent": np.repeat([recent], 3, axis=0),
+        "hour": np.full(3, HOUR),
+        "mood": np.repeat([[0.1, -0.2]], 3, axis=0),
+        "movie": movies[[1 + place for place in places]],
+        "genres": np.array(
+            [genres[[names.index(one) for one in service.movies.genres[place]]].sum(axis=0) for place in places]
+        ),
+        "year": service.movies.years[places],
+    }
+    expected = small_model.formula("ranking", service.movies.edition, inputs)
+    assert answer[0].ids.tolist() == candidates
+    assert [one.position for one in answer[0]] == [0, 1, 2]
+    np.testing.assert_allclose(answer[0].scores, expected["score"], rtol=1e-4, atol=1e-4)
+    for name in ("watch", "rating"):
+        np.testing.assert_allclose(answer[0].heads[name], expected[name], rtol=1e-4, atol=1e-4)
+
+
+def test_rank_with_k_returns_the_best_first(service: RunningService) -> None:
+    candidates = service.movies.ids[:10].tolist()
+    every = same_by_all_ways(service, calls.rank({"user": USER}, candidates, model="movies"))
+    best = same_by_all_ways(service, calls.rank({"user": USER}, candidates, k=3, model="movies"))
+    order = np.argsort(-every[0].scores, kind="stable")[:3]
+    assert best[0].positions.tolist() == order.tolist()
+    assert best[0].scores.tolist() == every[0].scores[order].tolist()
+
+
+def test_rank_of_several_contexts_answers_each_in_its_place(service: RunningService) -> None:
+    lists = [service.movies.ids[:4].tolist(), service.movies.ids[7:9].tolist()]
+    contexts = [{"user": 7, "liked": [1007]}, {"user": 8, "liked": []}]
+    together = same_by_all_ways(service, calls.rank(contexts, lists, model="movies"))
+    for context, candidates, ranked in zip(contexts, lists, together, strict=True):
+        alone = same_by_all_ways(service, calls.rank(context, candidates, model="movies"))
+        assert ranked.ids.tolist() == candidates
+        np.testing.assert_allclose(ranked.scores, alone[0].scores, rtol=1e-6)
+
+
+def test_rank_of_candidates_told_by_features_equals_that_of_their_ids(service: RunningService) -> None:
+    places = [1, 6]
+    features = {
+        "movie": service.movies.ids[places],
+        "genres": [list(service.movies.genres[place]) for place in places],
+        "year": service.movies.years[places],
+    }
+    told = same_by_all_ways(service, calls.rank({"user": USER}, features=features, model="movies"))
+    by_id = same_by_all_ways(service, calls.rank({"user": USER}, service.movies.ids[places], model="movies"))
+    assert told[0].ids is None
+    assert told[0].scores.tolist() == by_id[0].scores.tolist()
+
+
+def test_recommend_ranks_what_it_retrieves(service: RunningService) -> None:
+    features = {**FEATURES, "liked": ([1007], [2.0])}
+    call = calls.recommend(features, k=4, candidates=12, attributes=["title"], model="movies")
+    answer = same_by_all_ways(service, call)
+    found = same_by_all_ways(service, calls.retrieve(FEATURES, k=12, model="movies"))
+    context = {name: value for name, value in features.items() if name in ("user", "liked", "hour")}
+    ranked = same_by_all_ways(service, calls.rank(context, found[0].ids, k=4, model="movies"))
+    assert answer[0].ids.tolist() == ranked[0].ids.tolist()
+    np.testing.assert_allclose(answer[0].scores, ranked[0].scores, rtol=1e-5)
+    retrieval = dict(zip(found[0].ids.tolist(), found[0].scores.tolist(), strict=True))
+    assert [neighbor.retrieval_score for neighbor in answer[0]] == [retrieval[one.id] for one in answer[0]]
+
+
+def test_embed_and_lookup_return_vectors_and_rows(service: RunningService) -> None:
+    embedded = same_by_all_ways(service, calls.embed([FEATURES, OTHER], tower="query", model="movies"))
+    expected = [query_vector(service.movies, features) for features in (FEATURES, OTHER)]
+    np.testing.assert_allclose(embedded.vectors, expected, rtol=1e-4, atol=1e-4)
+    rows = same_by_all_ways(service, calls.lookup("user", [3, 10**9], model="movies"))
+    assert rows.vectors[0].tolist() == service.movies.tables["users"][3].tolist()
+    assert rows.vectors[1].tolist() == service.movies.tables["users"][0].tolist()
+    assert (rows.found.tolist(), rows.table) == ([True, False], "users")
+
+
+def test_packed_columns_are_the_same_requests_as_lists(service: RunningService) -> None:
+    packed = {
+        "user": Column(np.array([7, 8])),
+        "history": Column(np.array([1007, 1021]), np.array([0, 2, 2])),
+        "city": Column(["nowhere", "nowhere"]),
+        "hour": Column(np.array([0.5, 0.25])),
+    }
+    answer = same_by_all_ways(service, calls.embed(packed, tower="query", model="movies"))
+    listed = same_by_all_ways(service, calls.embed([FEATURES, OTHER], tower="query", model="movies"))
+    assert answer.vectors.tolist() == listed.vectors.tolist()
+
+
+def test_models_and_model_tell_the_same_by_all_ways(service: RunningService) -> None:
+    states = same_by_all_ways(service, calls.models())
+    assert [(one.name, one.versions[0].version, one.versions[0].state) for one in states] == [
+        ("movies", 2, "available"),
+        ("named", 1, "available"),
+    ]
+    details = same_by_all_ways(service, calls.model("movies"))
+    assert {call.call for call in details.calls} == {"retrieve", "rank", "recommend", "embed"}
+    assert same_by_all_ways(service, calls.model("movies", version=2)) == details
+
+
+REFUSED: list[tuple[Call[Any], type[RowcastError]]] = [
+    (calls.embed({"user": 1}, tower="query", model="nobody"), NotFound),
+    (calls.embed({"user": 1}, tower="query", model="movies", version=99), NotFound),
+    (calls.embed({"user": 1}, tower="nothing", model="movies"), NotFound),
+    (calls.embed({"usr": 1}, tower="query", model="movies"), InvalidArgument),
+    (calls.embed({"user": 0.5}, tower="query", model="movies"), InvalidArgument),
+    (calls.embed({"user": [1, 2]}, tower="query", model="movies"), InvalidArgument),
+    (calls.embed({"user": 1}, model="movies"), InvalidArgument),
+    (calls.retrieve({"user": 1}, k=-1, model="movies"), InvalidArgument),
+    (calls.retrieve({"user": 1}, k=100_000, model="movies"), InvalidArgument),
+    (calls.retrieve({"user": 1}, attributes=["nothing"], model="movies"), InvalidArgument),
+    (calls.retrieve(ids=[5], model="movies"), InvalidArgument),
+    (calls.retrieve(vectors=[1.0, 2.0], model="movies"), InvalidArgument),
+    (calls.retrieve({"user": 1}), InvalidArgument),
+    (calls.rank({"user": 1}, [5], model="movies"), InvalidArgument),
+    (calls.rank({"user": 1}, [1000], heads=["nothing"], model="movies"), InvalidArgument),
+    (calls.rank({"user": 1}, list(range(50_000)), model="movies"), TooLarge),
+    (calls.lookup("nothing", [1], model="movies"), NotFound),
+    (calls.lookup("user", ["a"], model="movies"), InvalidArgument),
+    (calls.model("nobody"), NotFound),
+]
+
+
+@pytest.mark.parametrize(("call", "kind"), REFUSED, ids=lambda one: getattr(one, "method", ""))
+def test_refused_calls_raise_the_same_error_by_all_ways(
+    service: RunningService, call: Call[Any], kind: type[RowcastError]
+) -> None:
+    told = {}
+    for name, ask in ways(service).items():
+        with pytest.raises(RowcastError) as caught:
+            ask(call)
+        told[name] = (type(caught.value), caught.value.code)
+        assert caught.value.message
+    assert set(told.values()) == {(kind, kind.code)}, told
+
+
+def test_call_out_of_time_ends_with_the_deadline_by_all_ways(service: RunningService) -> None:
+    candidates = np.tile(service.movies.ids, 400)
+    call = calls.rank({"user": 1}, candidates, model="movies", timeout_s=0.001)
+    for name, ask in ways(service).items():
+        with pytest.raises(DeadlineExceeded) as caught:
+            ask(call)
+        assert caught.value.code == "DEADLINE", name
+
+
+def test_request_id_comes_back_with_the_services_refusal(service: RunningService) -> None:
+    for name, ask in ways(service).items():
+        with pytest.raises(NotFound) as caught:
+            ask(calls.model("nobody", request_id="shop-17/b"))
+        assert caught.value.request_id == "shop-17/b", name
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+def test_rowcast_prints_recommendations_with_titles(
+    service: RunningService, door: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> str:
+        where = ["--url", getattr(service, door)]
+        monkeypatch.setattr(sys, "argv", ["rowcast", *arguments, *where])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code in (0, None)
+        return capsys.readouterr().out
+
+    asked = (
+        "--feature",
+        "user=7",
+        "--feature",
+        "history=1007,1021",
+        "--feature",
+        "city=nowhere",
+        "--feature",
+        "hour=0.5",
+    )
+    of_movies = ("--model", "movies")
+    expected = _by_client(service.http, "json")(calls.retrieve(FEATURES, k=3, attributes=["title"], model="movies"))
+    told = run("retrieve", *asked, "-k", "3", "--attribute", "title", *of_movies)
+    for neighbor in expected[0]:
+        assert neighbor.attributes["title"] in told
+        assert f"{neighbor.score:.4f}" in told
+    as_json = json.loads(run("retrieve", *asked, "-k", "3", "--attribute", "title", *of_movies, "--json"))
+    assert [one["id"] for one in as_json["neighbors"]] == expected[0].ids.tolist()
+    assert "movies" in run("models")
+    assert "history" in run("model", "movies")
+    assert "1014" in run("rank", "-f", "user=7", "--candidates", "1007,1014", *of_movies)
+    assert "retrieval score" in run("recommend", *asked, "-k", "2", *of_movies)
+    assert "dim" in run("embed", "--tower", "query", *asked, *of_movies)
+    assert "yes" in run("lookup", "--feature", "user", "5", "6", *of_movies)
