@@ -1,0 +1,140 @@
+"""What is in a checkpoint: tables, slot variables, the rest. Frozen; knows meaning, never storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from export.checkpoint.variables import Entry
+from export.errors import NotConvertible
+
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+CANDIDATES_TOLD = 20
+
+Origin = Literal["TPUEmbedding", "TFRS TPUEmbedding", "Keras Embedding", "named"]
+"""Who wrote a table: the mid-level API, the TFRS layer around it, a Keras layer; or the user named its variable."""
+Layout = Literal["plain"]
+"""Where row r lies. plain: it is row r of the variable, which may be cut into slices in any way."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSpec:
+    """One slot variable: recognised to be left out.
+
+    Attributes:
+      name: as the optimizer calls it, e.g. `accumulators`.
+      key: of its variable.
+      of: key of the variable that it belongs to; "" where the optimizer does not say.
+      bytes: stored bytes, which an export does not read.
+    """
+
+    name: str
+    key: str
+    of: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """One table.
+
+    Attributes:
+      name: what its training program calls it, or the user.
+      key: of the variable that holds it.
+      rows, dim, dtype: of the table; dtype by TensorFlow's name.
+      layout: where its rows lie.
+      origin: who wrote it.
+      path: attribute path of its variable in the object graph; "" where there is none.
+      slices, files: pieces that it lies in, and data files that hold them.
+      slots: its slot variables.
+      note: what the user should know, or "".
+    """
+
+    name: str
+    key: str
+    rows: int
+    dim: int
+    dtype: str
+    layout: Layout
+    origin: Origin
+    path: str
+    slices: int
+    files: int
+    bytes: int
+    slots: tuple[SlotSpec, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedTable:
+    """Something that metadata tells to be tables, but that cannot be exported, and why."""
+
+    name: str
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Everything in a checkpoint, sorted.
+
+    Attributes:
+      checkpoint: base name of its prefix.
+      fingerprint: digest of its index.
+      objects: whether it has an object graph; without one, only names tell what a variable is.
+      step: training step, where it is recorded.
+      tables, refused: in the order of their names.
+      slots: all of the optimizers' variables, those of tables included.
+      dense: every other variable.
+    """
+
+    checkpoint: str
+    fingerprint: str
+    objects: bool
+    step: int | None
+    tables: tuple[TableSpec, ...]
+    refused: tuple[RefusedTable, ...]
+    slots: tuple[SlotSpec, ...]
+    dense: tuple[Entry, ...]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that an export saves by leaving slot variables out."""
+        return sum(slot.bytes for slot in self.slots)
+
+    @property
+    def candidates(self) -> tuple[Entry, ...]:
+        """Variables that might be tables though nothing says so, the ones with most rows first."""
+        found = [entry for entry in self.dense if len(entry.shape) == 2 and entry.dtype in FLOATS and min(entry.shape)]
+        return tuple(sorted(found, key=lambda entry: (-entry.shape[0], entry.key)))
+
+    def table(self, name: str) -> TableSpec:
+        """Returns a table by its name.
+
+        Raises:
+          NotConvertible: there is none, or it cannot be exported; says what there is and how to name a variable.
+        """
+        for table in self.tables:
+            if table.name == name:
+                return table
+        for refused in self.refused:
+            if refused.name == name:
+                raise NotConvertible(
+                    f"table {name!r} in checkpoint {self.checkpoint} cannot be exported: {refused.reason}"
+                )
+        known = ", ".join(table.name for table in self.tables) or "none"
+        raise NotConvertible(
+            f"checkpoint {self.checkpoint} has no table {name!r} (recognised: {known}); {self.naming_help()}"
+        )
+
+    def naming_help(self) -> str:
+        """Says how to name a variable as a table, and which might be meant."""
+        lines = [f"{entry.key} {list(entry.shape)} {entry.dtype}" for entry in self.candidates[:CANDIDATES_TOLD]]
+        if not lines:
+            return "no other variable has the shape of a table"
+        more = len(self.candidates) - len(lines)
+        return (
+            "name a variable with --table NAME=KEY; those with the shape of a table: "
+            + "; ".join(lines)
+            + (f"; and {more} more" if more else "")
+        )

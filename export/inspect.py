@@ -1,0 +1,114 @@
+"""What is in a checkpoint, told to people (tables for a terminal) and to programs (JSON values)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from export.checkpoint.specs import Inventory, TableSpec
+from export.checkpoint.variables import Entry
+from export.plan import ExportPlan
+
+VARIABLES_SHOWN = 20
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size_text(count: int) -> str:
+    """Returns a number of bytes for reading, e.g. `1.5 GiB`."""
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def inventory_json(inventory: Inventory) -> dict[str, Any]:
+    """Returns the inventory as JSON values; every variable of the checkpoint is in it once."""
+    return {
+        "checkpoint": inventory.checkpoint,
+        "fingerprint": inventory.fingerprint,
+        "saved_by": "objects" if inventory.objects else "names",
+        "step": inventory.step,
+        "tables": {table.name: _table_json(table) for table in inventory.tables},
+        "refused": [{"name": each.name, "key": each.key, "reason": each.reason} for each in inventory.refused],
+        "slots": [
+            {"name": each.name, "key": each.key, "of": each.of or None, "bytes": each.bytes} for each in inventory.slots
+        ],
+        "slot_bytes": inventory.slot_bytes,
+        "dense": [_entry_json(entry) for entry in inventory.dense],
+        "candidates": [entry.key for entry in inventory.candidates],
+    }
+
+
+def inventory_table(inventory: Inventory) -> RenderableType:
+    """Returns the inventory for a terminal: tables, what is left out, and the largest of the other variables."""
+    step = "no step recorded" if inventory.step is None else f"step {inventory.step}"
+    saved = (
+        "saved as objects" if inventory.objects else "saved by name: what is a table must be told (--table NAME=KEY)"
+    )
+    parts: list[RenderableType] = [Text(f"checkpoint {inventory.checkpoint}, {step}, {saved}, {inventory.fingerprint}")]
+    tables = Table("table", "rows", "dim", "dtype", "size", "slices", "slot variables", "origin", title="tables")
+    for spec in inventory.tables:
+        slots = ", ".join(slot.name for slot in spec.slots)
+        slices = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
+        shape = (f"{spec.rows}", f"{spec.dim}", spec.dtype)
+        tables.add_row(escape(spec.name), *shape, size_text(spec.bytes), slices, escape(slots), spec.origin)
+    parts.append(tables if inventory.tables else Text("no table is recognised"))
+    parts += [Text(f"note: table {spec.name}: {spec.note}") for spec in inventory.tables if spec.note]
+    parts += [Text(f"not exported: {refused.name}: {refused.reason}") for refused in inventory.refused]
+    if inventory.slots:
+        count, saved_bytes = len(inventory.slots), size_text(inventory.slot_bytes)
+        parts.append(Text(f"left out: {count} variables of optimizers, which saves {saved_bytes}"))
+    if inventory.dense:
+        parts.append(_variables(sorted(inventory.dense, key=lambda entry: (-entry.bytes, entry.key))))
+    return Group(*parts)
+
+
+def plan_table(plan: ExportPlan) -> RenderableType:
+    """Returns a plan for a terminal: what would be read and written, and what that takes."""
+    tables = Table("table", "rows", "dim", "dtype", "size", "slices", "shards", title="plan")
+    for table in plan.tables:
+        spec = table.spec
+        size = size_text(sum(task.bytes for task in table.tasks))
+        counts = (str(len(table.slices)), str(len(table.tasks)))
+        tables.add_row(escape(spec.name), str(spec.rows), str(spec.dim), spec.dtype, size, *counts)
+    total = (
+        f"{size_text(plan.bytes)} read and written, {len(plan.tasks)} files, {len(plan.tasks)} tasks on {plan.workers} "
+        f"workers, at most {size_text(plan.peak_memory_bytes)} of memory; {size_text(plan.left_out_bytes)} of slot "
+        "variables left out"
+    )
+    notes = [Text(f"note: table {table.spec.name}: {table.spec.note}") for table in plan.tables if table.spec.note]
+    return Group(tables, *notes, Text(total))
+
+
+def _variables(entries: Sequence[Entry]) -> Table:
+    variables = Table("variable", "shape", "dtype", "size", title=f"other variables ({len(entries)}), the largest")
+    for entry in entries[:VARIABLES_SHOWN]:
+        variables.add_row(escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes))
+    return variables
+
+
+def _table_json(spec: TableSpec) -> dict[str, Any]:
+    return {
+        "key": spec.key,
+        "rows": spec.rows,
+        "dim": spec.dim,
+        "dtype": spec.dtype,
+        "bytes": spec.bytes,
+        "layout": spec.layout,
+        "origin": spec.origin,
+        "path": spec.path,
+        "slices": spec.slices,
+        "files": spec.files,
+        "slots": [slot.name for slot in spec.slots],
+        "note": spec.note or None,
+    }
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {"key": entry.key, "shape": list(entry.shape), "dtype": entry.dtype, "bytes": entry.bytes}

@@ -1,0 +1,52 @@
+"""Where tasks run: results in order, progress, failures, and workers that die."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from export.errors import CheckpointError, ExportError
+from export.executors import run_tasks, worker_count
+from tests.export import task_functions
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_run_tasks_results_come_in_the_order_of_the_tasks(workers: int) -> None:
+    done: list[tuple[int, int]] = []
+    results = run_tasks(task_functions.square, range(7), workers, lambda task, result: done.append((task, result)))
+    assert results == [0, 1, 4, 9, 16, 25, 36]
+    assert sorted(done) == [(number, number * number) for number in range(7)]
+
+
+def test_run_tasks_several_workers_are_other_processes() -> None:
+    processes = {process for _, process in run_tasks(task_functions.process_id, range(4), 2)}
+    assert os.getpid() not in processes
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_run_tasks_failure_of_a_task_is_the_failure_of_the_run(workers: int) -> None:
+    with pytest.raises(CheckpointError, match="three is not read"):
+        run_tasks(task_functions.refuse_three, range(5), workers)
+
+
+def test_run_tasks_worker_that_is_killed_is_told_with_the_cure() -> None:
+    with pytest.raises(ExportError, match="ROWCAST_EXPORT_WORKERS"):
+        run_tasks(task_functions.die, range(3), 2)
+
+
+def test_run_tasks_failing_listener_stops_the_run() -> None:
+    def full(task: int, result: int) -> None:
+        raise OSError(f"no space for the receipt of {task} ({result})")
+
+    with pytest.raises(OSError, match="no space"):
+        run_tasks(task_functions.square, range(3), 2, full)
+
+
+def test_run_tasks_nothing_to_do_returns_nothing() -> None:
+    assert run_tasks(task_functions.square, [], 4) == []
+
+
+def test_worker_count_zero_is_one_for_each_core() -> None:
+    assert worker_count(0) == len(os.sched_getaffinity(0))
+    assert worker_count(3) == 3

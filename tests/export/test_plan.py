@@ -1,0 +1,135 @@
+"""Plans: tables -> shards -> tasks; what is refused before anything is touched."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from export import plan as planning
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.checkpoint.specs import Inventory
+from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
+from export.plan import check_space, plan_tables
+from tests.export.checkpoint.bundles import write_bundle
+
+
+class Opened(NamedTuple):
+    checkpoint: Checkpoint
+    inventory: Inventory
+
+
+def opened(directory: Path, tables: dict[str, Any], **how: Any) -> Opened:
+    write_bundle(directory / "ckpt-1", tables, **how)
+    checkpoint = open_checkpoint(directory / "ckpt-1")
+    return Opened(checkpoint, recognise(checkpoint, {name: name for name in tables}))
+
+
+def values(rows: int, dim: int = 4, dtype: str = "f4") -> np.ndarray[Any, Any]:
+    return np.arange(rows * dim).reshape(rows, dim).astype(dtype)
+
+
+def test_plan_tables_rows_are_cut_into_shards_that_follow_one_another(tmp_path: Path) -> None:
+    plan = plan_tables(*opened(tmp_path, {"a": values(10), "b": values(3)}), tmp_path, shard_rows={"a": 4})
+    assert [(task.file, task.first_row, task.rows) for task in plan.tasks] == [
+        ("tables/a/rows-00000-of-00003.bin", 0, 4),
+        ("tables/a/rows-00001-of-00003.bin", 4, 4),
+        ("tables/a/rows-00002-of-00003.bin", 8, 2),
+        ("tables/b/rows-00000-of-00001.bin", 0, 3),
+    ]
+    assert plan.bytes == 13 * 16
+    assert len({task.step for task in plan.tasks}) == 4
+
+
+def test_plan_tables_shards_hold_4_gib_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, inventory = opened(tmp_path, {"a": values(10)})
+    monkeypatch.setattr("bundle.shards.shard_rows.__defaults__", (5 * 16,))
+    assert [task.rows for task in plan_tables(checkpoint, inventory, tmp_path).tasks] == [5, 5]
+    monkeypatch.undo()
+    assert [task.rows for task in plan_tables(checkpoint, inventory, tmp_path).tasks] == [10]
+
+
+def test_plan_tables_task_names_only_slices_that_hold_its_rows(tmp_path: Path) -> None:
+    boxes = {"a": [[(0, 3), (0, -1)], [(3, 5), (0, -1)], [(8, 2), (0, -1)]]}
+    plan = plan_tables(*opened(tmp_path, {"a": values(10)}, boxes=boxes), tmp_path, shard_rows={"a": 4})
+    assert [[part.starts[0] for part in task.slices] for task in plan.tasks] == [[0, 3], [3], [8]]
+
+
+def test_plan_tables_tasks_are_small_and_travel(tmp_path: Path) -> None:
+    task = plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path).tasks[0]
+    sent = pickle.dumps(task)
+    assert len(sent) < 1024 + len(str(tmp_path)) * 2
+    assert pickle.loads(sent) == task
+
+
+def test_plan_tables_subset_is_what_was_asked(tmp_path: Path) -> None:
+    every = opened(tmp_path, {"a": values(2), "b": values(2), "c": values(2)})
+    plan = plan_tables(*every, tmp_path, tables=["c", "a", "c"])
+    assert [table.spec.name for table in plan.tables] == ["a", "c"]
+    with pytest.raises(NotConvertible, match="no table 'd'"):
+        plan_tables(*every, tmp_path, tables=["d"])
+    with pytest.raises(NotConvertible, match="no table 'd'"):
+        plan_tables(*every, tmp_path, shard_rows={"d": 3})
+
+
+def test_plan_tables_nothing_recognised_lists_the_candidates(tmp_path: Path) -> None:
+    checkpoint, _ = opened(tmp_path, {"small": values(2), "large": values(9)})
+    with pytest.raises(NotConvertible, match=r"--table NAME=KEY.*large \[9, 4\] float32; small"):
+        plan_tables(checkpoint, recognise(checkpoint), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "i4", "i8"])
+def test_plan_tables_dtype_that_is_not_exported_names_table_and_dtype(tmp_path: Path, dtype: str) -> None:
+    with pytest.raises(NotConvertible, match=r"table 'a' holds (float64|int32|int64)"):
+        plan_tables(*opened(tmp_path, {"a": values(2, dtype=dtype)}), tmp_path)
+
+
+def test_plan_tables_name_that_no_bundle_can_hold_says_how_to_rename(tmp_path: Path) -> None:
+    with pytest.raises(NotConvertible, match=r"'x/y'.*--table NAME=x/y"):
+        plan_tables(*opened(tmp_path, {"x/y": values(2)}), tmp_path)
+
+
+def test_plan_tables_slices_with_a_gap_are_refused(tmp_path: Path) -> None:
+    given = opened(tmp_path, {"a": values(10)}, boxes={"a": [[(0, 3), (0, -1)], [(4, 6), (0, -1)]]})
+    with pytest.raises(CheckpointError, match=r"table 'a'.*at row 3"):
+        plan_tables(*given, tmp_path)
+
+
+def test_plan_tables_too_many_shards_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "SHARDS_MAX", 9)
+    with pytest.raises(UsageError, match="10 files of 1 rows"):
+        plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path, shard_rows={"a": 1})
+
+
+def test_plan_tables_joined_columns_must_fit_the_budget(tmp_path: Path) -> None:
+    given = opened(tmp_path, {"a": values(4, 64)}, boxes={"a": [[(0, -1), (0, 32)], [(0, -1), (32, 32)]]})
+    with pytest.raises(NotConvertible, match="ROWCAST_EXPORT_BUDGET_BYTES"):
+        plan_tables(*given, tmp_path, budget_bytes=500)
+    assert plan_tables(*given, tmp_path, budget_bytes=512).tasks[0].block_bytes == 256
+
+
+def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> None:
+    given = opened(tmp_path, {"a": values(10)})
+    one, two, many = (
+        plan_tables(*given, tmp_path, shard_rows={"a": 5}, workers=count).peak_memory_bytes for count in (1, 2, 50)
+    )
+    assert two == 2 * one == many
+
+
+def test_check_space_plan_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path)
+    check_space(plan, tmp_path / "not" / "yet" / "there")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
+    with pytest.raises(DestinationError, match="100 bytes free, the tables need 160"):
+        check_space(plan, tmp_path)
+    check_space(plan, tmp_path, finished_bytes=60)
+
+
+def test_plan_to_json_tells_what_would_happen(tmp_path: Path) -> None:
+    page = plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path, workers=3).to_json()
+    assert page["tables"]["a"]["bytes"] == page["read_bytes"] == page["written_bytes"] == 160
+    assert (page["files"], page["tasks"], page["workers"]) == (1, 1, 3)
