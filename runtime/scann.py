@@ -56,7 +56,7 @@ class ScannIndex:
     def __init__(self, searcher: Any, distance: Distance, size: int, dim: int, reorder: int | None) -> None:
         """Wraps a searcher; use `build` or `load`."""
         self._searcher = searcher
-        self._distance = distance
+        self.distance = distance
         self._reorder = reorder
         self.size, self.dim = size, dim
 
@@ -180,7 +180,7 @@ class ScannIndex:
         """
         check_queries(queries, self.dim, k)
         queries = np.ascontiguousarray(queries, np.float32)
-        if self._distance == "cosine":
+        if self.distance == "cosine":
             queries = normalised(queries)
         wanted = min(k, self.size)
         leaves = -1 if leaves_to_search is None else leaves_to_search
@@ -200,7 +200,7 @@ class ScannIndex:
         # ScaNN tells dot products as they are, larger is better, and squared distances smaller is better. Of what a
         # batch did not find it says position 0 at distance NaN.
         positions = found.astype(np.int64)
-        scores = np.float32(0) - distances if self._distance == "squared_l2" else distances
+        scores = np.float32(0) - distances if self.distance == "squared_l2" else distances
         absent = np.isnan(scores)
         if absent.any():
             positions[absent] = -1
