@@ -156,7 +156,7 @@ class Engine:
         steps.record("admit", time.monotonic() - began)
         steps.submitted()
         compute = functools.partial(work, lease.generation, request, self._settings, steps)
-        job = self._pool.submit(self._job, compute, lease.generation, steps, call)
+        job = self._pool.submit(self._job, compute, steps, call)
         job.add_done_callback(functools.partial(self._ended, lease))
         return await self._waited(job, steps)
 
@@ -176,7 +176,7 @@ class Engine:
         self._admission.release()
 
     @staticmethod
-    def _job(compute: Callable[[], Answer], generation: Generation, steps: Steps, call: Call) -> Answer:
+    def _job(compute: Callable[[], Answer], steps: Steps, call: Call) -> Answer:
         try:
             steps.begun()
             return compute()
@@ -187,11 +187,6 @@ class Engine:
         except DigestMismatch as problem:
             raise DataLoss(str(problem)) from problem
         except Exception as problem:
-            told = logs.fields(
-                call=steps.call,
-                request_id=call.request_id,
-                model=generation.model,
-                version=generation.version,
-            )
-            log.exception("call_failed", extra=told)
+            if steps.gone:  # no door is left to write the line of this failure
+                log.exception("call_failed", extra=logs.fields(call=steps.call, request_id=call.request_id))
             raise Internal(INTERNAL_SENTENCE) from problem

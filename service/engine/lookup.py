@@ -122,9 +122,8 @@ def look_up(generation: Generation, request: Lookup, settings: ServiceSettings, 
         found = rows >= 0
         steps.unknown(generation.model, name, n - int(np.count_nonzero(found)))
         if feature.unknown.rule == "refuse" and not found.all():
-            raise UnknownRefused(
-                name, f"id {request.ids.values[~found][0]!r} is not in its table, and it refuses such ids"
-            )
+            unknown = str(request.ids.values[~found][0])[:128]
+            raise UnknownRefused(name, f"id {unknown!r} is not in its table, and the feature refuses such ids")
         table = generation.tables[feature.table]
         vectors = np.zeros((n, table.dim), np.float32)
         if feature.unknown.row is not None:

@@ -28,6 +28,11 @@ class Steps:
         """Tells that nobody waits any more: the next dear step is not begun."""
         self._gone = True
 
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._gone
+
     def check(self) -> None:
         """Ends the call here if it is not worth going on.
 

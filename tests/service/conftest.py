@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.service import small_model
+from tests.service.running import Running
 from tests.service.small_bundle import SmallBundle, compiled_towers, write_small_bundle
 
 
@@ -29,11 +32,40 @@ def root(tmp_path: Path) -> Path:
     return bundles
 
 
+@pytest.fixture(scope="session")
+def originals() -> dict[str, SmallBundle]:
+    """Bundles written in this session, by how they were: writing syncs every file, copying does not."""
+    return {}
+
+
 @pytest.fixture
-def write(root: Path, towers: Path) -> Callable[..., SmallBundle]:
+def write(
+    root: Path, towers: Path, originals: dict[str, SmallBundle], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., SmallBundle]:
     """`write_small_bundle` into `root`."""
 
     def written(model: str = "movies", version: int = 1, **options: object) -> SmallBundle:
-        return write_small_bundle(root, towers, model, version, **options)  # type: ignore[arg-type]
+        how = repr((model, version, sorted(options.items())))
+        if how not in originals:
+            place = tmp_path_factory.mktemp("originals")
+            originals[how] = write_small_bundle(place, towers, model, version, **options)  # type: ignore[arg-type]
+        aside = root.parent / f"copied-{model}-{version}"
+        shutil.copytree(originals[how].directory, aside)
+        (root / model).mkdir(exist_ok=True)
+        return replace(originals[how], directory=aside.rename(root / model / str(version)))
 
     return written
+
+
+@pytest.fixture
+def run(root: Path) -> Iterator[Callable[..., Running]]:
+    """Starts services without doors over `root`; ends them after the test."""
+    started: list[Running] = []
+
+    def begin(**settings: object) -> Running:
+        started.append(Running(root, **settings))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.close()

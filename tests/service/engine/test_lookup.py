@@ -1,0 +1,115 @@
+"""Table rows by id, and a tower's vectors by features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.features import Column
+from service.engine.requests import Embedding, LookedUp, Lookup, Target
+from service.errors import InvalidArgument, NotFound, TooLarge
+from tests.service import oracles
+from tests.service.running import CALL, Running, column
+from tests.service.small_bundle import GENRE_NAMES, UNKNOWN_GENRE_ROW, SmallBundle
+
+Write = Callable[..., SmallBundle]
+Run = Callable[..., Running]
+
+
+def look_up(service: Running, feature: str, ids: Column) -> LookedUp:
+    return service.ask(service.engine.lookup(Lookup(Target(), feature, ids), CALL))
+
+
+def test_lookup_of_unknown_ids_by_rule_row_gives_that_row_and_is_counted(write: Write, run: Run) -> None:
+    small = write()
+    service = run()
+    answer = look_up(service, "user", column(7, 50, -1, 0))
+    assert (answer.model, answer.version, answer.table) == ("movies", 1, "users")
+    assert answer.found.tolist() == [True, False, False, True]
+    np.testing.assert_array_equal(answer.vectors, small.tables["users"][[7, 0, 0, 0]])
+    assert service.value("rowcast_unknown_ids_total", model="movies", feature="user") == 2
+
+
+def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(write: Write, run: Run) -> None:
+    small = write(id_kind="string")
+    answer = look_up(run(), "history", column("m-3", "m-x"))
+    assert answer.found.tolist() == [True, False]
+    np.testing.assert_array_equal(answer.vectors, [small.tables["movies"][4], np.zeros(8)])
+
+
+def test_lookup_in_a_bag_reads_each_id_alone(write: Write, run: Run) -> None:
+    small = write()
+    answer = look_up(run(), "genres", column("drama", "opera", "drama", "horror", "comedy"))
+    rows = [GENRE_NAMES.index("drama"), UNKNOWN_GENRE_ROW, GENRE_NAMES.index("drama"), GENRE_NAMES.index("horror"), 0]
+    np.testing.assert_array_equal(answer.vectors, small.tables["genres"][rows])
+
+
+def test_lookup_in_a_sequence_is_not_cut_to_its_length(write: Write, run: Run) -> None:
+    small = write()
+    answer = look_up(run(), "recent", column(*small.ids[:9].tolist()))
+    np.testing.assert_array_equal(answer.vectors, small.tables["movies"][1:10])
+
+
+def test_lookup_of_no_ids_is_empty(write: Write, run: Run) -> None:
+    write()
+    assert look_up(run(), "user", column()).vectors.shape == (0, 8)
+
+
+@pytest.mark.parametrize(
+    ("feature", "ids", "kind", "message"),
+    [
+        ("movie", column(1000, 3), InvalidArgument, "'movie'.*id '3' .*refuses"),
+        ("hour", column(1.0), InvalidArgument, "'hour' is dense"),
+        ("usr", column(1), NotFound, "no feature 'usr'"),
+        ("user", column(0.5), InvalidArgument, "'user'"),
+        ("user", column("x"), InvalidArgument, "'user'"),
+        ("user", column(*range(51)), TooLarge, "51 ids in one request; at most 50"),
+    ],
+)
+def test_lookup_refused_names_what_is_wrong(
+    write: Write, run: Run, feature: str, ids: Column, kind: type[Exception], message: str
+) -> None:
+    write()
+    with pytest.raises(kind, match=message):
+        look_up(run(ids_max=50), feature, ids)
+
+
+def embed(service: Running, tower: str, features: dict[str, Column]) -> Any:
+    return service.ask(service.engine.embed(Embedding(Target(), tower, features), CALL))
+
+
+def test_embed_gives_the_towers_vector_for_each_example(write: Write, run: Run) -> None:
+    small = write()
+    answer = embed(run(), "query", {"user": column(5, 6), "hour": column(1.0, 2.0)})
+    expected = [oracles.query_vector(small, 5, hour=1.0), oracles.query_vector(small, 6, hour=2.0)]
+    np.testing.assert_allclose(answer.vectors, expected, 1e-5, 1e-5)
+
+
+def test_embed_by_the_candidate_tower_gives_the_indexed_vectors(write: Write, run: Run) -> None:
+    small = write()
+    flat = [name for names in small.genres for name in names]
+    offsets = np.concatenate([[0], np.cumsum([len(names) for names in small.genres])])
+    features = {"movie": Column(small.ids), "year": Column(small.years)}
+    answer = embed(run(), "candidate", {**features, "genres": column(*flat, offsets=offsets.tolist())})
+    np.testing.assert_allclose(answer.vectors, small.vectors, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tower", "features", "kind", "message"),
+    [
+        ("", {"user": column(1)}, InvalidArgument, "'tower' must be named: .*'candidate', 'query', 'ranking'"),
+        ("item", {"user": column(1)}, NotFound, "no tower 'item'"),
+        ("query", {"user": column(1), "year": column(1.0)}, InvalidArgument, "'year' is not taken by tower 'query'"),
+        ("query", {"user": column(*range(9))}, TooLarge, "9 queries"),
+        ("query", {"user": column()}, InvalidArgument, "no query"),
+    ],
+)
+def test_embed_refused_names_what_is_wrong(
+    write: Write, run: Run, tower: str, features: dict[str, Column], kind: type[Exception], message: str
+) -> None:
+    write()
+    with pytest.raises(kind, match=message):
+        embed(run(queries_max=8), tower, features)
