@@ -101,7 +101,10 @@ class RunningDoors:
         self.grpc = ""
         self.loop = asyncio.new_event_loop()
         self.rpc = RpcServer(desk)
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.socket(
+            socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+        )  # without its proto, asyncio leaves Nagle on
+        self._socket.bind(("127.0.0.1", 0))
         config = uvicorn.Config(create_app(desk), log_config=None, access_log=False, lifespan="off")
         self._server = uvicorn.Server(config)
         self._open = threading.Event()
