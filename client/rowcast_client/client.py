@@ -22,7 +22,7 @@ from tenacity import AsyncRetrying, Retrying
 from rowcast_client import calls
 from rowcast_client.addresses import Address, parse_address
 from rowcast_client.calls import Call
-from rowcast_client.errors import BadAnswer, InvalidArgument
+from rowcast_client.errors import BadAnswer, InvalidArgument, RowcastError
 from rowcast_client.retries import Deadline, Retries
 
 Arguments = ParamSpec("Arguments")
@@ -143,10 +143,20 @@ class Client(_Connection):
         deadline, request_id = self._begin(call)
         if self._transport is None:
             self._transport = self._open("HttpTransport", "GrpcTransport")
-        message: Any = Retrying(**self._retries.rules(deadline.timeout_s))(
-            self._transport.send, call, deadline, request_id
-        )
+        try:
+            message = self._transport.send(call, deadline, request_id)
+        except RowcastError as error:
+            if not error.retryable:
+                raise
+            retrying = Retrying(**self._retries.rules(deadline))
+            message = retrying(self._send_again, [error], call, deadline, request_id)
         return _unpack(call, message, request_id, self.address)
+
+    def _send_again(self, failed: list[RowcastError], *sent: Any) -> Any:
+        """Fails as the first try did, then tries again: the rules of retries cost too much for calls that succeed."""
+        if failed:
+            raise failed.pop()
+        return self._transport.send(*sent)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -181,9 +191,20 @@ class AsyncClient(_Connection):
         deadline, request_id = self._begin(call)
         if self._transport is None:
             self._transport = self._open("AsyncHttpTransport", "AsyncGrpcTransport")
-        retrying = AsyncRetrying(**self._retries.rules(deadline.timeout_s))
-        message: Any = await retrying(self._transport.send, call, deadline, request_id)
+        try:
+            message = await self._transport.send(call, deadline, request_id)
+        except RowcastError as error:
+            if not error.retryable:
+                raise
+            retrying = AsyncRetrying(**self._retries.rules(deadline))
+            message = await retrying(self._send_again, [error], call, deadline, request_id)
         return _unpack(call, message, request_id, self.address)
+
+    async def _send_again(self, failed: list[RowcastError], *sent: Any) -> Any:
+        """Fails as the first try did, then tries again."""
+        if failed:
+            raise failed.pop()
+        return await self._transport.send(*sent)
 
     async def close(self) -> None:
         """Closes the connections."""

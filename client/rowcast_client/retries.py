@@ -18,6 +18,20 @@ from rowcast_client.errors import InvalidArgument, RowcastError
 JITTER = SystemRandom()  # processes forked from one parent do not wait alike
 
 
+class Deadline:
+    """The end of the time given to one call, all its attempts together."""
+
+    def __init__(self, timeout_s: float) -> None:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < float("inf"):
+            raise InvalidArgument(f"timeout_s is {timeout_s!r}: expected a positive number of seconds")
+        self.timeout_s = float(timeout_s)
+        self._end = time.monotonic() + self.timeout_s
+
+    def remaining_s(self) -> float:
+        """Seconds left; a millisecond when the time is over, so that the attempt ends with the deadline's own error."""
+        return max(self._end - time.monotonic(), 0.001)
+
+
 @dataclass(frozen=True)
 class Retries:
     """How often and how patiently a call is tried again.
@@ -37,15 +51,15 @@ class Retries:
         if self.attempts_max < 1 or self.backoff_s < 0 or self.backoff_max_s < 0:
             raise InvalidArgument(f"{self}: expected at least one attempt and no negative wait")
 
-    def rules(self, timeout_s: float) -> dict[str, Any]:
-        """The rules for one call as arguments of tenacity's Retrying and AsyncRetrying.
+    def rules(self, deadline: Deadline) -> dict[str, Any]:
+        """The rules for what is left of one call, as arguments of tenacity's Retrying and AsyncRetrying.
 
         A try that would begin after the deadline is not waited for: the last failure is raised at once.
         """
         return {
             "retry": retry_if_exception(lambda error: isinstance(error, RowcastError) and error.retryable),
             "wait": self.wait_s,
-            "stop": stop_any(stop_after_attempt(self.attempts_max), stop_before_delay(timeout_s)),
+            "stop": stop_any(stop_after_attempt(self.attempts_max), stop_before_delay(deadline.remaining_s())),
             "reraise": True,
         }
 
@@ -57,17 +71,3 @@ class Retries:
             return asked_s * JITTER.uniform(1.0, 1.1)
         longest_s = min(self.backoff_max_s, self.backoff_s * 2 ** (state.attempt_number - 1))
         return JITTER.uniform(longest_s / 2, longest_s)
-
-
-class Deadline:
-    """The end of the time given to one call, all its attempts together."""
-
-    def __init__(self, timeout_s: float) -> None:
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < float("inf"):
-            raise InvalidArgument(f"timeout_s is {timeout_s!r}: expected a positive number of seconds")
-        self.timeout_s = float(timeout_s)
-        self._end = time.monotonic() + self.timeout_s
-
-    def remaining_s(self) -> float:
-        """Seconds left; a millisecond when the time is over, so that the attempt ends with the deadline's own error."""
-        return max(self._end - time.monotonic(), 0.001)
