@@ -72,11 +72,10 @@ def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
     else:
         longest_first = np.argsort(-lengths, kind="stable")
         starts = offsets[:-1][longest_first]
-        falling = -lengths[longest_first]
+        counts = n - np.cumsum(np.bincount(lengths))  # counts[j]: bags that have a j-th value
         ordered = np.zeros((n, dim), np.float32)
-        for j in range(longest):
-            left = int(np.searchsorted(falling, -j))  # bags that have a j-th value
-            taken = np.take(values, starts[:left] + j, axis=0)
+        for j, left in enumerate(counts[:longest].tolist()):
+            taken = values.take(starts[:left] + j, axis=0)
             ordered[:left] = taken if j == 0 else np.add(ordered[:left], taken, out=taken)
         sums[longest_first] = ordered
     return sums

@@ -53,7 +53,7 @@ class Activation:
 
     Attributes:
       values: [n, dim] float32 of a single or a bag, [n, length, dim] float32 of a sequence, [n, *shape] of a dense one.
-      unknown: ids sent that the table does not know; a default is never counted.
+      unknown: ids that the table does not know; none where the whole column is the default.
     """
 
     values: NDArray[Any]
@@ -175,11 +175,9 @@ class _Embedded:
         if column is None:
             row, offsets = self.rows(self._needed_default()[0], 1)
             return np.tile(row, n), np.arange(n + 1, dtype=np.int64) * offsets[-1]
+        if self._spec.kind == "single":
+            return self._single_rows(column, n), np.arange(n + 1, dtype=np.int64)
         offsets = _offsets(self._name, column, n)
-        if self._spec.kind == "single" and column.offsets is not None:
-            return self._single_rows(column, offsets), np.arange(n + 1, dtype=np.int64)
-        if self._spec.kind == "single" and column.values.size != n:
-            raise FeatureError(self._name, f"{column.values.size} values for {n} examples; one each was expected")
         return self._rule.resolve(column.values), offsets
 
     def activation(self, column: Column | None, n: int) -> Activation:
@@ -187,12 +185,13 @@ class _Embedded:
         if column is None:
             return Activation(np.repeat(self._needed_default()[1].values, n, axis=0))
         weights = self._weights(column)
+        if self._spec.kind == "single":
+            rows, unknown = self._known(self._single_rows(column, n), column)
+            return Activation(self._gathered(rows, unknown), unknown)
         if self._spec.kind == "sequence":
             return self._sequence(column, n)
         rows, offsets = self.rows(column, n)
         rows, unknown = self._known(rows, column)
-        if self._spec.kind == "single":
-            return Activation(self._gathered(rows), unknown)
         return Activation(self._bag(rows, offsets, weights), unknown)
 
     def _bag(self, rows: Rows, offsets: Offsets, weights: Weights | None) -> Vectors:
@@ -217,11 +216,13 @@ class _Embedded:
         cut = column if kept.all() else Column(column.values[kept])
         rows, unknown = self._known(self._rule.resolve(cut.values), cut)
         vectors = np.zeros((n, length, self._table.dim), np.float32)
-        vectors[example[kept], place[kept]] = self._gathered(rows)
+        vectors[example[kept], place[kept]] = self._gathered(rows, unknown)
         return Activation(vectors, unknown)
 
-    def _single_rows(self, column: Column, offsets: Offsets) -> Rows:
-        lengths = np.diff(offsets)
+    def _single_rows(self, column: Column, n: int) -> Rows:
+        if column.offsets is None and column.values.shape == (n,):
+            return self._rule.resolve(column.values)
+        lengths = np.diff(_offsets(self._name, column, n))
         if (lengths > 1).any():
             example = int(np.argmax(lengths))
             raise FeatureError(self._name, f"example {example} has {lengths[example]} values; one was expected")
@@ -244,10 +245,10 @@ class _Embedded:
             self._name, f"id {value!s:.80} is not in table {self._spec.table!r}, and the feature refuses unknown ids"
         )
 
-    def _gathered(self, rows: Rows) -> Vectors:
-        missing = rows < 0
-        if not missing.any():
+    def _gathered(self, rows: Rows, unknown: int) -> Vectors:
+        if not unknown or self._spec.unknown.rule != "zeros":
             return self._table.gather(rows)
+        missing = rows < 0
         vectors = self._table.gather(np.where(missing, 0, rows))
         vectors[missing] = 0
         return vectors
