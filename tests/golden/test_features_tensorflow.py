@@ -21,7 +21,7 @@ from bundle.tables import ShardWriter, TableReader
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import tensorflow as tf  # noqa: E402 - reads the settings above
+import tensorflow as tf
 
 ROWS, DIM, EXAMPLES = 97, 5, 17
 ULP = 2.0**-23
