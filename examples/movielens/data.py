@@ -1,0 +1,198 @@
+"""MovieLens ml-latest-small: from a directory, else from GroupLens' own site, else made up in the same shape.
+
+The data set is GroupLens' (F. Maxwell Harper and Joseph A. Konstan, 2015, The MovieLens Datasets: History and
+Context); its licence travels with it, so it is read where it lies or downloaded, and never kept in this repository.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import urllib.error
+import urllib.request
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from examples.movielens import generated
+
+Ints = NDArray[np.int64]
+
+SITE = "https://files.grouplens.org/datasets/movielens/ml-latest-small.zip"
+HELD_OUT = 10
+"""Interactions of each user in the test split, and as many before them in the validation split."""
+ARCHIVE_BYTES_MAX = 64 << 20
+
+
+class DataError(Exception):
+    """The data cannot be read; the message names the file and the cure."""
+
+
+@dataclass(frozen=True)
+class Movies:
+    """The catalogue, in ascending order of movie id.
+
+    Attributes:
+      ids: [m] int64, sparse.
+      titles: [m] without the year.
+      years: [m] int64; 0 where the title names none.
+      genres: [m] tuples of genre names.
+    """
+
+    ids: Ints
+    titles: tuple[str, ...]
+    years: Ints
+    genres: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """Interactions, ordered by user, then time, then movie id.
+
+    Attributes:
+      users, movies: [r] int64 ids.
+      timestamps: [r] int64 seconds since 1970, UTC.
+    """
+
+    users: Ints
+    movies: Ints
+    timestamps: Ints
+
+
+@dataclass(frozen=True)
+class MovieLens:
+    """One data set and, in words, where it came from."""
+
+    movies: Movies
+    ratings: Ratings
+    source: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """Positions in Ratings: the last 10 of each user, the 10 before them, and the rest."""
+
+    train: Ints
+    validation: Ints
+    test: Ints
+
+
+def ordered(users: Ints, movies: Ints, timestamps: Ints) -> Ratings:
+    """Returns interactions ordered by user, then time, ties by movie id."""
+    order = np.lexsort((movies, timestamps, users))
+    return Ratings(users[order], movies[order], timestamps[order])
+
+
+def split(ratings: Ratings, held_out: int = HELD_OUT) -> Split:
+    """Splits each user's interactions by their order.
+
+    A user with fewer than 2 * `held_out` interactions fills test first, then validation; nothing is dropped.
+    """
+    _, counts = np.unique(ratings.users, return_counts=True)
+    from_end = np.concatenate([np.arange(count, 0, -1) for count in counts]) if len(counts) else np.zeros(0, np.int64)
+    return Split(
+        train=np.flatnonzero(from_end > 2 * held_out),
+        validation=np.flatnonzero((from_end > held_out) & (from_end <= 2 * held_out)),
+        test=np.flatnonzero(from_end <= held_out),
+    )
+
+
+def parse_title(text: str) -> tuple[str, int]:
+    """Splits `Toy Story (1995)` into title and year; the year is 0 where there is none."""
+    match = re.fullmatch(r"(.*?)\s*\((\d{4})\)", text.strip())
+    return (match[1], int(match[2])) if match else (text.strip(), 0)
+
+
+def read(directory: Path) -> MovieLens:
+    """Reads movies.csv and ratings.csv.
+
+    Raises:
+      DataError: a file is missing or is not MovieLens' own; names it.
+    """
+    catalogue = _rows(directory / "movies.csv", ("movieId", "title", "genres"))
+    events = _rows(directory / "ratings.csv", ("userId", "movieId", "timestamp"))
+    try:
+        catalogue.sort(key=lambda row: int(row[0]))
+        named = [parse_title(title) for _, title, _ in catalogue]
+        movies = Movies(
+            ids=np.array([int(row[0]) for row in catalogue], np.int64),
+            titles=tuple(title for title, _ in named),
+            years=np.array([year for _, year in named], np.int64),
+            genres=tuple(tuple(row[2].split("|")) for row in catalogue),
+        )
+        columns = np.array(events, dtype=np.int64)
+    except ValueError as problem:
+        raise DataError(f"{directory} holds no MovieLens data: {problem}") from problem
+    strangers = np.setdiff1d(columns[:, 1], movies.ids)
+    if len(strangers):
+        raise DataError(f"{directory / 'ratings.csv'} names movie {strangers[0]}, which movies.csv does not have")
+    return MovieLens(movies, ordered(columns[:, 0], columns[:, 1], columns[:, 2]), f"MovieLens from {directory}")
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = set(columns) - set(reader.fieldnames or ())
+            if missing:
+                raise DataError(f"{path} has no column {min(missing)!r}; MovieLens' own file has {', '.join(columns)}")
+            rows = [tuple(row[column] for column in columns) for row in reader]
+    except OSError as problem:
+        raise DataError(
+            f"{path} cannot be read ({problem.strerror}); name the folder that ml-latest-small.zip unpacks to"
+        ) from problem
+    if not rows:
+        raise DataError(f"{path} has no rows")
+    return rows
+
+
+def download(into: Path, url: str = SITE, timeout_s: float = 15.0) -> Path:
+    """Downloads and unpacks the two files that are read, unless they are there.
+
+    Returns:
+      The directory that holds movies.csv and ratings.csv.
+    Raises:
+      DataError: the site cannot be reached in `timeout_s`, or what it sent is no such archive.
+    """
+    directory = into / "ml-latest-small"
+    wanted = ("movies.csv", "ratings.csv", "README.txt")
+    if all((directory / name).exists() for name in wanted):
+        return directory
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+            archive = answer.read(ARCHIVE_BYTES_MAX)
+        with zipfile.ZipFile(io.BytesIO(archive)) as pack:
+            contents = {name: pack.read(f"ml-latest-small/{name}") for name in wanted}
+    except (OSError, urllib.error.URLError, zipfile.BadZipFile, KeyError) as problem:
+        raise DataError(f"{url} cannot be had: {problem}") from problem
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+def make(seed: int = 7, shape: generated.Shape = generated.SHAPE) -> MovieLens:
+    """Makes a data set of MovieLens' shape with planted taste clusters; the same for the same arguments."""
+    made = generated.generate(shape, np.random.default_rng(seed))
+    movies = Movies(made.movie_ids, made.titles, made.years, made.genres)
+    ratings = ordered(made.users, made.movies, made.timestamps)
+    return MovieLens(movies, ratings, f"made up in MovieLens' shape (seed {seed}): no real viewers, no real movies")
+
+
+def find(directory: Path | None, build: Path) -> MovieLens:
+    """Returns MovieLens from `directory`, else from GroupLens' site, else made up; `source` says which.
+
+    Raises:
+      DataError: `directory` was given and cannot be read.
+    """
+    if directory is not None:
+        return read(directory)
+    try:
+        return replace(read(download(build)), source=f"MovieLens from {SITE}")
+    except DataError as problem:
+        made = make()
+        return replace(made, source=f"{made.source}, because {problem}")

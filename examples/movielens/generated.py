@@ -1,0 +1,151 @@
+"""Makes viewers and movies in the shape of MovieLens, with planted taste clusters that a model can find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+GENRES = (
+    "Action", "Adventure", "Animation", "Children", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "IMAX", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)  # fmt: skip
+FIRST = (
+    "Silent",
+    "Golden",
+    "Broken",
+    "Last",
+    "Hidden",
+    "Crimson",
+    "Endless",
+    "Paper",
+    "Winter",
+    "Electric",
+    "Lost",
+    "Quiet",
+)
+SECOND = (
+    "River",
+    "Empire",
+    "Garden",
+    "Letter",
+    "Highway",
+    "Harbor",
+    "Mirror",
+    "Orchard",
+    "Signal",
+    "Summer",
+    "Tower",
+    "Voyage",
+)
+LARGEST_MOVIE_ID = 193_609
+DAY_S = 86_400
+RATINGS_MIN = 20
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much is made."""
+
+    users: int = 610
+    movies: int = 9_700
+    ratings: int = 100_000
+    clusters: int = 24
+    """Groups of movies that the same viewers watch."""
+    loyalty: float = 0.85
+    """Share of a viewer's ratings that come from the viewer's own clusters."""
+
+
+SHAPE = Shape()
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What was made: a catalogue and interactions in no particular order."""
+
+    movie_ids: Ints
+    titles: tuple[str, ...]
+    years: Ints
+    genres: tuple[tuple[str, ...], ...]
+    clusters: Ints
+    """[movies] the planted cluster of each movie."""
+    users: Ints
+    movies: Ints
+    timestamps: Ints
+
+
+def generate(shape: Shape, random: np.random.Generator) -> Generated:
+    """Makes viewers who mostly watch the popular movies of one to three clusters, in sessions, in order of time."""
+    movie_ids = np.sort(random.choice(LARGEST_MOVIE_ID, shape.movies, replace=False) + 1).astype(np.int64)
+    clusters = random.integers(0, shape.clusters, shape.movies)
+    rank = random.permutation(shape.movies)
+    popularity = 1.0 / (rank + 10.0) ** 0.9
+    counts = _ratings_per_user(shape, random)
+    users, movies, timestamps = [], [], []
+    for user, count in enumerate(counts, start=1):
+        chances = _chances(shape, clusters, popularity, random)
+        users.append(np.full(count, user, np.int64))
+        movies.append(movie_ids[random.choice(shape.movies, count, replace=False, p=chances)])
+        timestamps.append(_timestamps(count, random))
+    return Generated(
+        movie_ids=movie_ids,
+        titles=_titles(shape.movies),
+        years=random.integers(1930, 2019, shape.movies).astype(np.int64),
+        genres=_genres(clusters, shape.clusters, random),
+        clusters=clusters.astype(np.int64),
+        users=np.concatenate(users),
+        movies=np.concatenate(movies),
+        timestamps=np.concatenate(timestamps),
+    )
+
+
+def _ratings_per_user(shape: Shape, random: np.random.Generator) -> Ints:
+    """Returns [users] counts, many small and a few large, that add up to `ratings`."""
+    share = random.lognormal(0.0, 1.1, shape.users)
+    spare = shape.ratings - RATINGS_MIN * shape.users
+    if spare < 0:
+        raise ValueError(
+            f"{shape.users} viewers with at least {RATINGS_MIN} ratings each need more than {shape.ratings} ratings"
+        )
+    counts = RATINGS_MIN + np.minimum(spare * share / share.sum(), shape.movies // 4).astype(np.int64)
+    while (short := shape.ratings - int(counts.sum())) > 0:  # what rounding and the cap left over
+        counts[random.choice(shape.users, min(short, shape.users), replace=False)] += 1
+    return counts.astype(np.int64)
+
+
+def _chances(shape: Shape, clusters: Ints, popularity: Floats, random: np.random.Generator) -> Floats:
+    """Returns [movies] how likely one new viewer watches each."""
+    own = random.choice(shape.clusters, random.integers(1, 4), replace=False)
+    chances = popularity * (1 - shape.loyalty) / popularity.sum()
+    inside = np.isin(clusters, own)
+    chances[inside] += popularity[inside] * shape.loyalty / popularity[inside].sum()
+    return chances / chances.sum()
+
+
+def _timestamps(count: int, random: np.random.Generator) -> Ints:
+    """Returns [count] ascending seconds: sessions of 20 at the viewer's hour, some ties."""
+    start = int(random.integers(828_000_000, 1_500_000_000))
+    sessions = np.arange(count) // 20
+    hour_s = 3600 * int(random.integers(0, 24))
+    within = np.cumsum(random.integers(0, 40, count))
+    return (start // DAY_S * DAY_S + hour_s + sessions * 3 * DAY_S + within).astype(np.int64)
+
+
+def _titles(count: int) -> tuple[str, ...]:
+    words = [f"{first} {second}" for first in FIRST for second in SECOND]
+    return tuple(
+        words[number % len(words)] + (f" {number // len(words) + 1}" if number >= len(words) else "")
+        for number in range(count)
+    )
+
+
+def _genres(clusters: Ints, count: int, random: np.random.Generator) -> tuple[tuple[str, ...], ...]:
+    """Gives each cluster three genres and each of its movies one to three of them."""
+    palettes = [random.choice(len(GENRES), 3, replace=False) for _ in range(count)]
+    return tuple(
+        tuple(sorted(GENRES[genre] for genre in palettes[cluster][: random.integers(1, 4)])) for cluster in clusters
+    )
