@@ -1,0 +1,131 @@
+"""Checks a published bundle again: every byte against its checksum, everything in it opened and asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bundle import files, staging
+from bundle.errors import BundleError, NotCommitted
+from bundle.features import open_features
+from bundle.manifest import Index, Manifest, TableCheck
+from bundle.stores import CandidateStore
+from export.checkpoint.reader import open_checkpoint
+from export.errors import UsageError, VerificationFailed
+from export.inspect import size_text
+from export.verify import SAMPLE_ROWS, verify_tables
+from runtime.exact import ExactIndex
+from runtime.scann import ScannIndex
+from runtime.towers import open_tower
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found in order."""
+
+    bundle: str
+    model: str
+    version: int
+    files: int
+    bytes: int
+    tables: dict[str, TableCheck]
+    """Compared with a checkpoint; {} if none was given."""
+    opened: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the audit as JSON values."""
+        return {
+            "bundle": self.bundle,
+            "model": self.model,
+            "version": self.version,
+            "files": self.files,
+            "bytes": self.bytes,
+            "tables": {name: check.model_dump() for name, check in self.tables.items()},
+            "opened": list(self.opened),
+        }
+
+    def to_table(self) -> RenderableType:
+        """Returns the audit for a terminal."""
+        checks = Table("checked", "result", title=f"{self.model} version {self.version}")
+        checks.add_row("checksums", f"{self.files} files, {size_text(self.bytes)}: every byte as committed")
+        for name, check in self.tables.items():
+            checks.add_row(f"table {name}", f"{check.rows_compared} of {check.rows} rows equal to the checkpoint")
+        for what in self.opened:
+            checks.add_row(what, "opens and answers")
+        return Group(checks, Text(f"{self.bundle} is whole"))
+
+
+def audit(bundle: Path, checkpoint: Path | None = None, full: bool = False) -> Audit:
+    """Checks a bundle.
+
+    Args:
+      bundle: its directory.
+      checkpoint: compare the tables with it too.
+      full: compare every row, not a sample.
+
+    Raises:
+      UsageError: the directory holds no bundle.
+      VerificationFailed: a file differs from its checksum, does not open, or a row is not the checkpoint's.
+    """
+    with _told_as_failures():
+        page = staging.read_manifest(bundle)
+        staging.check_files(bundle, page, tables="full")
+        opened = tuple(_open_all(bundle, page))
+    checks: dict[str, TableCheck] = {}
+    if checkpoint is not None:
+        checks = verify_tables(open_checkpoint(checkpoint), bundle, page.tables, None if full else SAMPLE_ROWS)
+    listed = [file.path for file in page.files]
+    listed += [shard.file for table in page.tables.values() for shard in table.shards]
+    total = sum(files.size(bundle, path) for path in set(listed))
+    return Audit(str(bundle), page.model, page.version, len(set(listed)), total, checks, opened)
+
+
+@contextmanager
+def _told_as_failures() -> Iterator[None]:
+    try:
+        yield
+    except NotCommitted as problem:
+        raise UsageError(str(problem)) from problem
+    except BundleError as problem:
+        raise VerificationFailed(str(problem)) from problem
+
+
+def _open_all(bundle: Path, page: Manifest) -> Iterator[str]:
+    """Opens each part of a bundle as a service would."""
+    features = open_features(bundle, page)
+    for name, table in features.tables.items():
+        table.gather(np.array([0, table.rows - 1], np.int64))
+        yield f"table {name}"
+    features.close()
+    for name, tower in page.towers.items():
+        for form in tower.forms:
+            alone = tower.model_copy(update={"forms": (form,)})
+            open_tower(bundle, alone, form.precision)
+            yield f"tower {name}, {form.kind} {form.precision}"
+    for name, corpus in page.candidates.items():
+        CandidateStore(files.locate(bundle, corpus.file), corpus)
+        yield f"candidates {name}"
+    for name, index in page.indexes.items():
+        _ask(bundle, page, index)
+        yield f"index {name}"
+
+
+def _ask(bundle: Path, page: Manifest, index: Index) -> None:
+    """Searches an index for its own first vector, and compares with exact search."""
+    size = page.candidates[index.corpus].size
+    vectors = np.memmap(files.locate(bundle, index.vectors), np.dtype("<f4"), "r", shape=(size, index.dim))
+    query = np.array(vectors[:1])
+    found, scores = ScannIndex.load(bundle / index.directory, index.distance, size).search(query, 1)
+    _, best = ExactIndex(vectors, index.distance).search(query, 1)
+    if found[0, 0] < 0 or (index.kind == "brute_force" and not np.allclose(scores, best, rtol=1e-4, atol=1e-5)):
+        raise VerificationFailed(
+            f"index {index.directory!r} scores {scores[0, 0]:.6g} for its first vector, exact search {best[0, 0]:.6g}"
+        )

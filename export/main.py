@@ -1,0 +1,201 @@
+"""`rowcast-export`: command line, exit codes, wiring; no conversion.
+
+Results go to stdout (as JSON with --json), progress and errors to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.errors import ExportError, UsageError
+from export.inspect import inventory_json, inventory_table
+from export.progress import Progress
+from export.settings import ExportJob, ExportSettings, explain, read_recipe
+
+app = typer.Typer(
+    help="Turns training checkpoints into verified bundles that rowcast-serve answers from.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+INTERRUPTED = 130  # as typer tells it
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+CheckpointPath = Annotated[
+    Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's directory (its newest), prefix or .index file.")
+]
+RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, TOML; see docs/recipe.md.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Named = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="NAME=KEY", help="Export variable KEY as table NAME; may be given several times."),
+]
+Checkpoint = Annotated[
+    str | None, typer.Option("--checkpoint", help="Read this checkpoint instead of the recipe's.", metavar="PATH")
+]
+Root = Annotated[
+    str | None, typer.Option("--root", help="Write under this root instead of the recipe's.", metavar="DIR")
+]
+Version = Annotated[int | None, typer.Option(min=1, help="Version to write; the next free one by default.")]
+Workers = Annotated[int | None, typer.Option(min=0, help="Table workers; 0: one per core.")]
+Budget = Annotated[int | None, typer.Option("--budget-bytes", min=16 << 20, help="Memory of one table worker, bytes.")]
+Full = Annotated[bool, typer.Option("--full", help="Compare every row with the checkpoint instead of a sample.")]
+
+
+@app.command()
+def inspect(checkpoint: CheckpointPath, as_json: AsJson = False) -> None:
+    """Tells what is in a checkpoint: tables, slot variables, dense variables, step. Reads no table."""
+    inventory = recognise(open_checkpoint(checkpoint))
+    _print(inventory_json(inventory), inventory_table(inventory), as_json)
+
+
+@app.command()
+def plan(
+    recipe: RecipePath,
+    checkpoint: Checkpoint = None,
+    root: Root = None,
+    version: Version = None,
+    workers: Workers = None,
+    budget_bytes: Budget = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tells what `run` would read and write, in bytes, files and memory. Touches nothing."""
+    from export import pipeline, plan_page
+
+    settings = _settings(workers=workers, budget_bytes=budget_bytes)
+    job = _overridden(read_recipe(recipe), checkpoint, root)
+    prepared = pipeline.prepare(job, recipe.parent, settings, version)
+    _print(plan_page.plan_json(prepared), plan_page.plan_page(prepared), as_json)
+
+
+@app.command()
+def run(
+    recipe: RecipePath,
+    checkpoint: Checkpoint = None,
+    root: Root = None,
+    version: Version = None,
+    full: Full = False,
+    workers: Workers = None,
+    budget_bytes: Budget = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes, verifies and publishes a bundle. A run that was stopped resumes; a failed check publishes nothing."""
+    from export import pipeline, plan_page
+
+    settings = _settings(workers=workers, budget_bytes=budget_bytes, full=full)
+    with Progress(errors) as progress:
+        with progress.step("model and plan"):
+            job = _overridden(read_recipe(recipe), checkpoint, root)
+            prepared = pipeline.prepare(job, recipe.parent, settings, version)
+        published = pipeline.run(prepared, settings, progress)
+    page = plan_page.published_json(published) | {"seconds": progress.seconds}
+    _print(page, plan_page.published_page(published), as_json)
+
+
+@app.command()
+def tables(
+    checkpoint: CheckpointPath,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Root to write under.")],
+    named: Named = None,
+    model: Annotated[str, typer.Option(help="Name of the bundle under the root.")] = "tables",
+    version: Version = None,
+    full: Full = False,
+    workers: Workers = None,
+    budget_bytes: Budget = None,
+    as_json: AsJson = False,
+) -> None:
+    """Exports only the tables, without model code: those that the metadata identifies or --table names."""
+    from export import plan_page, tables_only
+
+    settings = _settings(workers=workers, budget_bytes=budget_bytes, full=full)
+    with Progress(errors) as progress:
+        published = tables_only.export_tables(checkpoint, out, model, version, _names(named), settings, progress)
+    page = plan_page.published_json(published) | {"seconds": progress.seconds}
+    _print(page, plan_page.published_page(published), as_json)
+
+
+@app.command()
+def verify(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's directory: ROOT/MODEL/VERSION.")],
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", metavar="PATH", help="Compare the tables with this checkpoint too.")
+    ] = None,
+    full: Full = False,
+    as_json: AsJson = False,
+) -> None:
+    """Checks a published bundle again: every byte against its checksum, and that everything in it opens."""
+    from export import audit
+
+    with Progress(errors) as progress, progress.step("verify"):
+        report = audit.audit(bundle, checkpoint, full)
+    _print(report.to_json(), report.to_table(), as_json)
+
+
+def _settings(**given: Any) -> ExportSettings:
+    try:
+        return ExportSettings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as problem:
+        raise UsageError(f"settings (options, or ROWCAST_EXPORT_ in the environment): {explain(problem)}") from problem
+
+
+def _overridden(job: ExportJob, checkpoint: str | None, root: str | None) -> ExportJob:
+    # Paths on the command line are relative to where the user stands, not to the recipe.
+    if checkpoint is not None:
+        path = str(Path(checkpoint).absolute())
+        job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"path": path})})
+    if root is not None:
+        path = str(Path(root).absolute())
+        job = job.model_copy(update={"output": job.output.model_copy(update={"root": path})})
+    return job
+
+
+def _names(named: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for text in named or []:
+        name, separator, key = text.partition("=")
+        if not (name and separator and key):
+            raise UsageError(f"--table {text!r} was given; NAME=KEY was expected")
+        pairs[name] = key
+    return pairs
+
+
+def _print(page: dict[str, Any], table: Any, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(orjson.dumps(page, option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        Console(highlight=False).print(table)
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Turns whatever ends a command into one line on stderr and its exit code."""
+    try:
+        yield
+    except ExportError as problem:
+        errors.print(f"rowcast-export: {problem}", markup=False)
+        raise SystemExit(problem.exit_code) from problem
+    except SystemExit as finished:
+        if finished.code == INTERRUPTED:
+            errors.print("rowcast-export: interrupted; run the same command again to resume", markup=False)
+        raise
+
+
+def main() -> None:
+    """Runs the command line; the exit codes are those of `export.errors`, 130 when interrupted."""
+    with _told_once():
+        app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,322 @@
+"""The order of steps, resume, manifest and commit at the end; no arithmetic, no I/O of its own.
+
+prepare: recipe, checkpoint, trace, plan          touches nothing
+Assembly: tables, vocabularies, towers, candidates, replay, indexes, rows, commit
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import TypeVar
+
+from bundle import manifest, paths, staging
+from bundle.features import FeatureReader
+from bundle.ids import Vocabulary
+from bundle.manifest import Manifest
+from bundle.tables import TableReader
+from export import candidates, executors, indexes, replay
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.checkpoint.specs import Inventory
+from export.compiled import compile_tower
+from export.errors import CheckpointError, UsageError
+from export.examples import Examples, make_examples, read_examples
+from export.oracle import Replay, checkpoint_rows, replay_original
+from export.plan import ExportPlan, check_space, plan_tables
+from export.progress import Progress
+from export.savedmodels import write_saved_model
+from export.settings import ExportJob, ExportSettings
+from export.staged_tables import Published, copy_tables, created, provenance, staged
+from export.towers import TableFacts, describe_features, describe_tower
+from export.tracing import TracedModel, trace_towers
+from export.verify import verify_tables
+from export.vocabularies import read_keys, write_vocabulary
+from runtime.towers import open_tower
+
+Page = TypeVar("Page")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that is known to be possible as far as can be told without writing."""
+
+    job: ExportJob
+    base: Path
+    checkpoint: Checkpoint
+    inventory: Inventory
+    traced: TracedModel
+    pages: dict[str, manifest.Feature]
+    root: Path
+    version: int
+    plan: ExportPlan
+
+
+def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> Prepared:
+    """Opens the checkpoint, cuts the model and plans the tables; writes nothing.
+
+    Args:
+      job: the recipe.
+      base: its folder, which its paths are relative to.
+      settings: how the job runs.
+      version: of the bundle; None: the next free one.
+
+    Raises:
+      ExportError: the job cannot be done as asked; names what and the cure.
+    """
+    checkpoint = open_checkpoint(base / job.checkpoint.path)
+    traced = trace_towers(job, base)
+    pages = describe_features(traced.spec, job)
+    inventory = _recognise_tables(checkpoint, traced, job)
+    root = base / job.output.root
+    number = version or staging.next_version(root, job.model)
+    unknown = set(job.tables) - set(traced.spec.tables)
+    if unknown:
+        known = ", ".join(sorted(traced.spec.tables))
+        raise UsageError(f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}")
+    plan = plan_tables(
+        checkpoint,
+        inventory,
+        root / job.model / f".staging-{number}",
+        tables=list(traced.spec.tables),
+        shard_rows={name: part.shard_rows for name, part in job.tables.items()},
+        budget_bytes=settings.budget_bytes,
+        workers=executors.worker_count(settings.workers),
+    )
+    check_space(plan, root)
+    return Prepared(job, base, checkpoint, inventory, traced, pages, root, number, plan)
+
+
+def _recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob) -> Inventory:
+    """Finds every table of the model in the checkpoint, under the bundle's names."""
+    found = recognise(checkpoint)
+    named = {}
+    for name, spec in traced.spec.tables.items():
+        stated = job.tables[name].key if name in job.tables else None
+        named[name] = stated or found.table(spec.config_name).key
+    inventory = recognise(checkpoint, named)
+    for name, spec in traced.spec.tables.items():
+        _check_shape(inventory, name, spec)
+    return inventory
+
+
+def _check_shape(inventory: Inventory, name: str, spec: TableFacts) -> None:
+    stored = inventory.table(name)
+    if (stored.rows, stored.dim) != (spec.rows, spec.dim):
+        raise CheckpointError(
+            f"table {name!r} is [{spec.rows}, {spec.dim}] in the model and [{stored.rows}, {stored.dim}] in checkpoint "
+            f"{inventory.checkpoint} ({stored.key!r}); the model code is not the one that was saved"
+        )
+
+
+def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Published:
+    """Writes, verifies and publishes a bundle; resumes where an earlier run of the same job stopped.
+
+    Raises:
+      VerificationFailed: what was written is wrong; all of it is removed.
+      ExportError: nothing is published; what is finished stays staged for the next run.
+    """
+    job, base = prepared.job, prepared.base
+    inputs = [part.file for part in job.vocabularies.values()] + [part.file for part in job.candidates.values()]
+    told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
+    with staged(prepared.root, job.model, prepared.version, told, [base / file for file in inputs]) as stage:
+        return Assembly(prepared, settings, progress, stage).publish()
+
+
+class Assembly:
+    """The steps of one bundle. Each leaves files in the staging directory and a line in its journal."""
+
+    def __init__(
+        self, prepared: Prepared, settings: ExportSettings, progress: Progress, stage: staging.Staging
+    ) -> None:
+        self.prepared, self.settings, self.progress, self.stage = prepared, settings, progress, stage
+        self.job, self.directory = prepared.job, stage.directory
+        self.notes: list[str] = []
+
+    def publish(self) -> Published:
+        """Runs the steps in order and commits."""
+        begun = created(self.stage)
+        with self.progress.step("tables", self.prepared.plan.bytes) as moved:
+            tables = copy_tables(self.prepared.plan, self.stage, self.settings.workers, moved)
+        with self.progress.step("vocabularies"):
+            vocabularies = self._write_vocabularies()
+        readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
+        opened = {name: Vocabulary.open(self.directory / page.file) for name, page in vocabularies.items()}
+        features = FeatureReader(self.prepared.pages, readers, opened)
+        with self.progress.step("towers"):
+            forms = self._write_towers()
+        with self.progress.step("replay"):
+            examples = self._examples()
+            towers = self._verify_towers(features, forms, examples, tables)
+        with self.progress.step("candidates"):
+            corpora = self._write_candidates(features, towers)
+        with self.progress.step("indexes"):
+            found_indexes = self._write_indexes(features, towers, examples)
+        with self.progress.step("rows compared"):
+            rows = None if self.settings.full else self.job.verify.rows
+            checks = verify_tables(self.prepared.checkpoint, self.directory, tables, rows)
+        features.close()
+        page = Manifest(
+            model=self.job.model,
+            version=self.prepared.version,
+            created=begun,
+            provenance=provenance(self.prepared.inventory, self.job.code.factory),
+            tables=tables,
+            vocabularies=vocabularies,
+            features=self.prepared.pages,
+            towers=towers,
+            candidates=corpora,
+            indexes=found_indexes,
+            verification=manifest.Verification(tables=checks, examples=examples.n, tolerance=replay.TOLERANCE),
+            files=self._files(),
+        )
+        with self.progress.step("commit"):
+            return Published(self.stage.commit(page), page, tuple(self.notes))
+
+    def _write_vocabularies(self) -> dict[str, manifest.Vocabulary]:
+        pages = {}
+        for name, part in self.job.vocabularies.items():
+            file = paths.vocabulary(name)
+            finished = self.stage.finished(file)
+            if finished is None:
+                size = write_vocabulary(self.prepared.base / part.file, part.dtype, self.directory / file)
+                self.stage.finish(file, size)
+            else:
+                size = int(finished.payload)
+            pages[name] = manifest.Vocabulary(file=file, size=size, dtype=part.dtype)
+        for name, feature in self.prepared.pages.items():
+            if isinstance(feature, manifest.EmbeddedFeature) and isinstance(feature.ids, manifest.VocabularyIds):
+                last = feature.ids.first_row + pages[feature.ids.vocabulary].size
+                rows = self.prepared.traced.spec.tables[feature.table].rows
+                if last > rows:
+                    raise UsageError(
+                        f"features.{name}.ids: vocabulary {feature.ids.vocabulary!r} reaches row {last - 1}, table "
+                        f"{feature.table!r} has {rows} rows; the vocabulary is not the one that was trained with"
+                    )
+        return pages
+
+    def _write_towers(self) -> list[replay.WrittenForm]:
+        forms = []
+        for tower in self.prepared.traced.towers:
+            name = tower.spec.name
+            saved = paths.saved_model(name)
+            if self.stage.finished(saved) is None:
+                shutil.rmtree(self.directory / saved, ignore_errors=True)  # an interrupted run's
+                write_saved_model(
+                    tower,
+                    self.prepared.traced.root,
+                    self.prepared.checkpoint.prefix,
+                    self.job.checkpoint.object_path,
+                    self.directory / saved,
+                )
+                self.stage.finish(saved)
+            forms.append(replay.WrittenForm(name, "saved_model", "f32", saved))
+            for precision in self.job.towers[name].precisions:
+                path = paths.compiled_tower(name, precision)
+                finished = self.stage.finished(path)
+                if finished is None:
+                    reason = compile_tower(self.directory / saved, precision, self.directory / path).reason
+                    self.stage.finish(path, reason)
+                else:
+                    reason = str(finished.payload)
+                if reason:
+                    self.notes.append(f"tower {name!r} is not compiled for LiteRT ({precision}): {reason}")
+                else:
+                    forms.append(replay.WrittenForm(name, "litert", precision, path))
+        return forms
+
+    def _examples(self) -> Examples:
+        part, model = self.job.verify, self.prepared.traced.spec
+        if part.examples is not None:
+            return read_examples(self.prepared.base / part.examples, model, self.prepared.pages, part.count)
+        keys = {
+            name: read_keys(self.prepared.base / page.file, page.dtype) for name, page in self.job.vocabularies.items()
+        }
+        return make_examples(model, self.prepared.pages, keys, part.count)
+
+    def _verify_towers(
+        self,
+        features: FeatureReader,
+        forms: list[replay.WrittenForm],
+        examples: Examples,
+        tables: dict[str, manifest.Table],
+    ) -> dict[str, manifest.Tower]:
+        spec = self.prepared.traced.spec
+        replayed = Replay(
+            self.job,
+            self.prepared.base,
+            spec,
+            self.prepared.checkpoint.prefix,
+            examples,
+            features,
+            self.prepared.pages,
+        )
+        keys = {name: table.source.key for name, table in tables.items()}
+        expected = replay_original(replayed, checkpoint_rows(self.prepared.checkpoint, keys))
+        verified = replay.compare_forms(replayed, self.directory, forms, expected)
+        return {name: describe_tower(tower, self.job, verified[name]) for name, tower in spec.towers.items()}
+
+    def _write_candidates(
+        self, features: FeatureReader, towers: dict[str, manifest.Tower]
+    ) -> dict[str, manifest.Corpus]:
+        pages = {}
+        for name, part in self.job.candidates.items():
+            step = paths.candidate_store(name)
+            finished = self.stage.finished(step)
+            if finished is None:
+                source = self.prepared.base / part.file
+                pages[name] = candidates.write_candidates(self.directory, name, part, self.prepared.pages, source)
+                self.stage.finish(step, pages[name].model_dump(mode="json"))
+            else:
+                pages[name] = manifest.Corpus.model_validate(finished.payload)
+        for name, index in self.job.indexes.items():
+            step = paths.index_vectors(name)
+            if self.stage.finished(step) is None:
+                corpus = _named(pages, index.corpus, f"indexes.{name}.corpus")
+                tower = _named(towers, index.candidate_tower, f"indexes.{name}.candidate_tower")
+                candidates.write_vectors(self.directory, name, index.corpus, corpus, tower, features)
+                self.stage.finish(step)
+        return pages
+
+    def _write_indexes(
+        self, features: FeatureReader, towers: dict[str, manifest.Tower], examples: Examples
+    ) -> dict[str, manifest.Index]:
+        pages = {}
+        for name, part in self.job.indexes.items():
+            step = paths.index_directory(name)
+            finished = self.stage.finished(step)
+            if finished is None:
+                tower = _named(towers, part.query_tower, f"indexes.{name}.query_tower")
+                inputs = {
+                    tensor.name: features.activation(
+                        tensor.feature, examples.columns.get(tensor.feature), examples.n
+                    ).values
+                    for tensor in tower.inputs
+                }
+                queries = open_tower(self.directory, tower, "f32").run(inputs)[tower.result]
+                pages[name] = indexes.build_index(self.directory, name, part, queries)
+                self.stage.finish(step, pages[name].model_dump(mode="json"))
+            else:
+                pages[name] = manifest.Index.model_validate(finished.payload)
+        return pages
+
+    def _files(self) -> tuple[manifest.File, ...]:
+        """Lists every file but table shards, whose digests stand with their tables."""
+        named = [
+            *(paths.vocabulary(name) for name in self.job.vocabularies),
+            *(paths.saved_model(name) for name in self.job.towers),
+            *(paths.compiled_tower(name, form) for name, part in self.job.towers.items() for form in part.precisions),
+            *(paths.candidate_store(name) for name in self.job.candidates),
+            *(place for name in self.job.indexes for place in (paths.index_vectors(name), paths.index_directory(name))),
+        ]
+        finished = [self.stage.finished(step) for step in named]
+        return tuple(file for step in finished if step is not None for file in step.files)
+
+
+def _named(pages: Mapping[str, Page], name: str, where: str) -> Page:
+    if name not in pages:
+        raise UsageError(f"{where} names {name!r}; the recipe has {', '.join(sorted(pages)) or 'none'}")
+    return pages[name]

@@ -1,0 +1,97 @@
+"""What a job would do and what it did, for a terminal and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from bundle.manifest import VALUE_BYTES, DenseFeature, Manifest
+from export.inspect import plan_table, size_text
+from export.pipeline import Prepared
+from export.staged_tables import Published
+
+
+def plan_json(prepared: Prepared) -> dict[str, Any]:
+    """Returns the plan as JSON values: the tables' plan, and what each tower takes and gives."""
+    spec = prepared.traced.spec
+    return prepared.plan.to_json() | {
+        "destination": str(prepared.root / prepared.job.model / str(prepared.version)),
+        "features": {name: page.model_dump(mode="json") for name, page in prepared.pages.items()},
+        "towers": {
+            name: {
+                "role": tower.role,
+                "features": [tensor.feature for tensor in tower.inputs],
+                "outputs": [tensor.name for tensor in tower.outputs],
+                "weights": list(tower.variables),
+            }
+            for name, tower in spec.towers.items()
+        },
+        "candidates": sorted(prepared.job.candidates),
+        "indexes": sorted(prepared.job.indexes),
+    }
+
+
+def plan_page(prepared: Prepared) -> RenderableType:
+    """Returns the plan for a terminal."""
+    features = Table("feature", "reads", "kind", "combiner", "role", "ids", "unknown", title="features")
+    for name, page in prepared.pages.items():
+        if isinstance(page, DenseFeature):
+            features.add_row(escape(name), "-", f"dense {list(page.shape)}", "", page.role, page.dtype, "")
+        else:
+            unknown = page.unknown.rule if page.unknown.row is None else f"row {page.unknown.row}"
+            row = (page.table, page.kind, page.combiner or "", page.role, page.ids.kind, unknown)
+            features.add_row(escape(name), *row)
+    towers = Table("tower", "role", "takes", "gives", title="towers")
+    for name, tower in prepared.traced.spec.towers.items():
+        takes = ", ".join(tensor.feature for tensor in tower.inputs)
+        towers.add_row(name, tower.role, escape(takes), ", ".join(tensor.name for tensor in tower.outputs))
+    destination = prepared.root / prepared.job.model / str(prepared.version)
+    return Group(plan_table(prepared.plan), features, towers, Text(f"to be written: {destination}"))
+
+
+def published_json(published: Published) -> dict[str, Any]:
+    """Returns what was published as JSON values."""
+    page = published.page
+    return {
+        "bundle": str(published.directory),
+        "model": page.model,
+        "version": page.version,
+        "table_bytes": table_bytes(page),
+        "verification": page.verification.model_dump(mode="json"),
+        "recall": {name: index.recall.model_dump(mode="json") for name, index in page.indexes.items()},
+        "max_abs_error": {
+            name: {f"{form.kind} {form.precision}": form.max_abs_error for form in tower.forms}
+            for name, tower in page.towers.items()
+        },
+        "notes": list(published.notes),
+    }
+
+
+def published_page(published: Published) -> RenderableType:
+    """Returns what was published and what was proved of it, for a terminal."""
+    page = published.page
+    proofs = Table("checked", "against", "result", title=f"{page.model} version {page.version}")
+    for name, check in page.verification.tables.items():
+        compared = f"{check.rows_compared} of {check.rows} rows equal bit for bit"
+        proofs.add_row(f"table {name}", "the checkpoint", compared)
+    for name, tower in page.towers.items():
+        for form in tower.forms:
+            worst = max(form.max_abs_error.values(), default=0.0)
+            against = f"the original model, {page.verification.examples} examples"
+            proofs.add_row(f"tower {name}, {form.kind} {form.precision}", against, f"largest difference {worst:.2g}")
+    for name, index in page.indexes.items():
+        recall = index.recall
+        result = f"recall@{recall.k} {recall.value:.4f} (at least {recall.low:.4f}), asked for {recall.target}"
+        proofs.add_row(f"index {name}, {index.kind}", f"exact search, {recall.queries} queries", result)
+    notes = [Text(f"note: {note}") for note in published.notes]
+    size = size_text(table_bytes(page))
+    return Group(proofs, *notes, Text(f"published {published.directory} ({size} of tables)"))
+
+
+def table_bytes(page: Manifest) -> int:
+    """Returns the bytes of all tables of a bundle."""
+    return sum(table.rows * table.dim * VALUE_BYTES[table.dtype] for table in page.tables.values())

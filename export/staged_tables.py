@@ -1,0 +1,136 @@
+"""What every job that writes tables does: stages, copies them with a journal, says what they come from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+from bundle import manifest, staging
+from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
+from export import executors
+from export.checkpoint.specs import Inventory
+from export.errors import DestinationError, ExportError, UsageError, VerificationFailed
+from export.plan import ExportPlan, TableTask, check_space
+from export.tables import Receipt, check_sources, copy_rows, manifest_table
+
+SMALL_JOB_BYTES = 256 << 20
+"""Tables up to this size are copied by this process: starting workers would take longer."""
+
+_LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "ai-edge-litert")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A committed bundle."""
+
+    directory: Path
+    page: manifest.Manifest
+    notes: tuple[str, ...]
+    """What the user should know: towers that LiteRT cannot run, and why."""
+
+
+@contextmanager
+def told_as_export_errors() -> Iterator[None]:
+    """Turns errors of the bundle and of the disk into those that carry an exit code."""
+    try:
+        yield
+    except (DestinationExists, VersionBusy) as problem:
+        raise DestinationError(str(problem)) from problem
+    except FeatureError as problem:
+        raise UsageError(f"an example or candidate does not fit: {problem}") from problem
+    except BundleError as problem:
+        raise ExportError(str(problem)) from problem
+    except OSError as problem:
+        raise DestinationError(f"{problem.filename or 'the destination'}: {problem.strerror or problem}") from problem
+
+
+@contextmanager
+def staged(
+    root: Path, model: str, version: int, told: Sequence[str], inputs: Sequence[Path]
+) -> Iterator[staging.Staging]:
+    """Opens the staging directory of a version; files of another job, or of other inputs, are swept from it.
+
+    Args:
+      root: directory of the bundles.
+      model: name of the bundle's model.
+      version: its version.
+      told: all that decides what is written but `inputs`.
+      inputs: files that are read besides the checkpoint.
+    """
+    digest = hashlib.sha256("\0".join(told).encode())
+    for path in inputs:
+        known = path.stat() if path.is_file() else None
+        digest.update(f"{path.name} {known and (known.st_size, known.st_mtime_ns)}".encode())
+    with told_as_export_errors(), staging.Staging(root, model, version, digest.hexdigest()) as stage:
+        try:
+            yield stage
+        except VerificationFailed:
+            stage.discard()
+            raise
+
+
+def created(stage: staging.Staging) -> str:
+    """Returns when the version was begun: journaled, so that a resumed run writes the same page."""
+    finished = stage.finished("created")
+    if finished is None:
+        stage.finish("created", datetime.now(UTC).isoformat(timespec="seconds"), [])
+        finished = stage.finished("created")
+    return str(finished.payload) if finished else ""
+
+
+def copy_tables(
+    plan: ExportPlan, stage: staging.Staging, workers: int, moved: Callable[[int], None]
+) -> dict[str, manifest.Table]:
+    """Copies the planned tables but for the shards that an earlier run finished.
+
+    Args:
+      plan: the tables.
+      stage: where they are written.
+      workers: processes at a time; 0: one for each core.
+      moved: takes the bytes that were written since its last call.
+
+    Raises:
+      ExportError: a source is damaged, or a shard cannot be written.
+    """
+    receipts, pending = [], []
+    for task in plan.tasks:
+        finished = stage.finished(task.step)
+        if finished is None:
+            pending.append(task)
+        else:
+            receipts.append(Receipt.model_validate(finished.payload))
+            moved(task.bytes)
+    check_space(plan, stage.directory, plan.bytes - sum(task.bytes for task in pending))
+
+    def note(task: TableTask, receipt: Receipt) -> None:
+        written = manifest.File(path=task.file, bytes=task.bytes, crc32c=receipt.shard.crc32c)
+        stage.finish(task.step, receipt.model_dump(mode="json"), [written])
+        receipts.append(receipt)
+        moved(task.bytes)
+
+    small = sum(task.bytes for task in pending) <= SMALL_JOB_BYTES
+    executors.run_tasks(copy_rows, pending, 1 if small else workers, note)
+    check_sources(plan, receipts)
+    return {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
+
+
+def provenance(inventory: Inventory, model_code: str) -> manifest.Provenance:
+    """Says what is exported, by what."""
+    libraries = {}
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            libraries[name] = installed_version(name)
+    return manifest.Provenance(
+        checkpoint=inventory.checkpoint,
+        step=inventory.step,
+        fingerprint=inventory.fingerprint,
+        model_code=model_code,
+        exporter=f"rowcast {installed_version('rowcast')}",
+        libraries=libraries,
+    )
