@@ -17,9 +17,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "ROWCAST_"
-_OTHERS = re.compile(
-    r"ROWCAST_(EXPORT|CLIENT)_.*|ROWCAST_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)"
-)
+_OTHERS = re.compile(r"(EXPORT|CLIENT)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
 """The exporter's and the client's variables, and those that Kubernetes sets for a service whose name begins so."""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -103,15 +101,16 @@ def read_settings(options: Mapping[str, Any], environment: Mapping[str, str] | N
     Raises:
       SettingsError: names the setting, its value and what it takes.
     """
-    variables = os.environ if environment is None else environment
     fields = ServiceSettings.model_fields
-    for variable in variables:
-        name = variable.upper()
-        if name.startswith(PREFIX) and name[len(PREFIX) :].lower() not in fields and not _OTHERS.fullmatch(name):
-            known = [PREFIX + field.upper() for field in fields]
-            close = difflib.get_close_matches(name, known, n=1)
-            cure = f"did you mean {close[0]}?" if close else "`rowcast-serve --help` lists them"
-            raise SettingsError(f"the environment sets {variable}, which is no setting; {cure}")
+    for variable, value in (os.environ if environment is None else environment).items():
+        name = variable.upper().removeprefix(PREFIX)
+        if name == variable.upper() or name.lower() in fields or _OTHERS.fullmatch(name):
+            continue
+        if name.endswith("PORT") and "://" in value:  # Kubernetes too: ROWCAST_PORT=tcp://10.0.0.1:80
+            continue
+        close = difflib.get_close_matches(name, [field.upper() for field in fields], n=1)
+        cure = f"did you mean {PREFIX}{close[0]}?" if close else "`rowcast-serve --help` lists them"
+        raise SettingsError(f"the environment sets {variable}, which is no setting; {cure}")
     try:
         return ServiceSettings(**{name: value for name, value in options.items() if value not in (None, ())})
     except ValidationError as problem:

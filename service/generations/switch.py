@@ -136,8 +136,10 @@ class Switch:
 
     def _chosen(self, model: str) -> tuple[str, _Shelf]:
         """The shelf that is meant; under the lock."""
-        if not self._shelves or (not self._settled and model not in self._shelves):
+        if not self._shelves:
             raise NotReady("no model is loaded yet")
+        if not self._settled and model not in self._shelves:
+            raise NotReady("the models are still being loaded")
         names = sorted(self._shelves)
         told = ", ".join(repr(name) for name in names[:_NAMES_TOLD_MAX]) + (
             ", ..." if len(names) > _NAMES_TOLD_MAX else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,11 +56,11 @@ class Running:
         return self.metrics.registry.get_sample_value(metric, labels) or 0.0
 
     def with_network(self, tower: str, network: Tower, model: str = "movies") -> None:
-        """Switches to the same generation with one network replaced, e.g. by one that waits or fails."""
+        """Replaces one network of the current generation, e.g. by one that waits or fails."""
         current = self.switch.current(model)
         assert current is not None
-        loaded = LoadedTower(current.towers[tower].page, network)
-        self.switch.put(replace(current, towers={**current.towers, tower: loaded}, close=lambda: None))
+        assert isinstance(current.towers, dict)
+        current.towers[tower] = LoadedTower(current.towers[tower].page, network)
 
     def close(self) -> None:
         self.engine.close()

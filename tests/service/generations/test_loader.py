@@ -1,0 +1,91 @@
+"""Estimates and limits of loading; what a failed load leaves behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bundle.errors import BundleError
+from service.generations.generation import Generation
+from service.generations.loader import Loader, LoadRefused, estimate, free_bytes
+from tests.service.small_bundle import SmallBundle
+
+Write = Callable[..., SmallBundle]
+
+
+def loader(root: Path, warm_up: Callable[[Generation], None] = lambda generation: None, limit: int = 0) -> Loader:
+    return Loader(root, None, "sizes", 2, limit, warm_up)
+
+
+def maps() -> int:
+    return sum(b"/tables/" in line for line in Path("/proc/self/maps").read_bytes().splitlines())
+
+
+def test_load_maps_every_table_and_close_unmaps_them(write: Write, root: Path) -> None:
+    write()
+    before = maps()
+    generation = loader(root).load("movies", 1)
+    assert maps() == before + 8
+    generation.close()
+    assert maps() == before
+
+
+def test_failed_warm_up_leaves_nothing_mapped(write: Write, root: Path) -> None:
+    write()
+    before = maps()
+
+    def fail(generation: Generation) -> None:
+        raise LoadRefused("no")
+
+    with pytest.raises(LoadRefused):
+        loader(root, fail).load("movies", 1)
+    assert maps() == before
+
+
+def test_broken_index_is_refused_with_nothing_mapped(write: Write, root: Path) -> None:
+    small = write()
+    os.truncate(small.directory / "indexes/movies/vectors.bin", 16)
+    before = maps()
+    with pytest.raises(BundleError, match=r"vectors\.bin"):
+        loader(root).load("movies", 1)
+    assert maps() == before
+
+
+def test_estimate_counts_no_table_and_grows_with_the_threads(write: Write) -> None:
+    small = write()
+    larger = write(version=2, size=4000)
+    one, eight = (estimate(small.manifest, None, workers) for workers in (1, 8))
+    towers = sum(file.bytes for file in small.manifest.files if file.path.endswith(".tflite"))
+    assert eight - one == 7 * towers
+    tables = {name: page.model_copy(update={"rows": 10**12}) for name, page in small.manifest.tables.items()}
+    assert estimate(small.manifest.model_copy(update={"tables": tables}), None, 1) == one
+    assert estimate(larger.manifest, None, 1) > one
+
+
+def test_estimate_of_a_tower_without_compiled_form_counts_tensorflow(write: Write) -> None:
+    small = write(saved_model_only=frozenset({"candidate"}))
+    assert estimate(small.manifest, None, 1) > 500 << 20
+
+
+def test_limit_below_the_estimate_refuses_before_anything_is_opened(write: Write, root: Path) -> None:
+    small = write()
+    need = estimate(small.manifest, None, 2)
+    with pytest.raises(LoadRefused, match="load_bytes_max"):
+        loader(root, limit=need - 1).load("movies", 1)
+    loader(root, limit=need).load("movies", 1).close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "expected"), [("1000", "400", 600), ("1000", "1400", 0), ("max", "400", None), (None, None, None)]
+)
+def test_free_memory_is_cut_by_the_cgroup(
+    tmp_path: Path, limit: str | None, used: str | None, expected: int | None
+) -> None:
+    if limit is not None and used is not None:
+        (tmp_path / "memory.max").write_text(limit + "\n")
+        (tmp_path / "memory.current").write_text(used + "\n")
+    free = free_bytes(tmp_path)
+    assert free == expected if expected is not None else free > 1 << 20

@@ -1,0 +1,53 @@
+"""Log lines are JSON, with a constant event and its fields."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from service import logs
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    lines = io.StringIO()
+    logs.configure("info", lines)
+    yield lines
+    logging.captureWarnings(capture=False)
+    root.handlers = handlers
+    root.setLevel(level)
+    logging.getLogger(logs.ROOT_LOGGER).setLevel(logging.NOTSET)
+
+
+def test_event_is_one_json_line_with_its_fields(stream: io.StringIO) -> None:
+    logs.logger("service.x").info("version_available", extra=logs.fields(model="movies", version=3))
+    page = json.loads(stream.getvalue())
+    assert page.pop("time").endswith("+00:00")
+    assert page == {
+        "level": "info",
+        "logger": "rowcast.service.x",
+        "event": "version_available",
+        "model": "movies",
+        "version": 3,
+    }
+
+
+def test_event_below_the_level_is_left_out(stream: io.StringIO) -> None:
+    logs.logger("x").debug("detail")
+    assert stream.getvalue() == ""
+
+
+def test_failure_carries_its_traceback_in_the_same_line(stream: io.StringIO) -> None:
+    try:
+        raise RuntimeError("broken\nin two lines")
+    except RuntimeError:
+        logs.logger("x").exception("call_failed")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 1
+    assert "RuntimeError: broken\nin two lines" in json.loads(lines[0])["traceback"]
