@@ -15,7 +15,7 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 from numpy.typing import NDArray
 
-from bundle import manifest
+from bundle import files, manifest
 from runtime.errors import InputRefused, TowerUnreadable
 
 Array = NDArray[Any]
@@ -172,17 +172,18 @@ def open_tower(root: Path, tower: manifest.Tower, precision: Literal["f32", "int
       precision: None takes the one that the manifest serves.
     Raises:
       TowerUnreadable: there is no such form, it is damaged, or its inputs and outputs are not the manifest's.
+      DigestMismatch, UnsafePath: its file is missing, or lies outside the bundle.
       LibraryMissing: only a SavedModel is there, and TensorFlow is not installed.
     """
     wanted = precision or tower.serve
     forms = {(form.kind, form.precision): form for form in tower.forms}
     opened: Tower
     if compiled := forms.get(("litert", wanted)):
-        opened = CompiledTower(root / compiled.path)
+        opened = CompiledTower(files.locate(root, compiled.path))
     elif saved := forms.get(("saved_model", wanted)):
         from runtime.savedmodels import SavedModelTower
 
-        opened = SavedModelTower(root / saved.path)
+        opened = SavedModelTower(files.locate(root, saved.path))
     else:
         known = ", ".join(sorted(f"{form.kind} {form.precision}" for form in tower.forms)) or "none"
         raise TowerUnreadable(f"no form of precision {wanted!r} was exported for this tower; forms: {known}")

@@ -1,0 +1,176 @@
+"""A candidate corpus -> its store, and the candidate tower over it -> vectors, streamed in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import manifest, paths
+from bundle.errors import BundleError, FeatureError, FormatError
+from bundle.features import Column, FeatureReader
+from bundle.stores import CandidateStore, write_store
+from export.corpora import read_corpus
+from export.errors import DestinationError, NotConvertible
+from export.settings import CorpusPart
+from runtime.errors import InputRefused
+from runtime.towers import Tower, open_tower
+
+BATCH_CANDIDATES = 2048
+"""Candidates whose activations and vectors are in memory at a time."""
+
+
+def write_candidates(
+    base: Path, name: str, part: CorpusPart, features: Mapping[str, manifest.Feature], source: Path
+) -> manifest.Corpus:
+    """Writes the store of one corpus.
+
+    Args:
+      base: directory of the bundle that is being written.
+      name: of the corpus.
+      part: what the recipe says of it.
+      features: every feature of the model.
+      source: the corpus' file.
+    Returns:
+      The corpus' page of the manifest.
+    Raises:
+      UsageError: the file is missing or unreadable, or lacks a column.
+      NotConvertible: a value is no id or does not fit; names row and column.
+      DestinationError: the store cannot be written.
+    """
+    content = read_corpus(source, name, part, features)
+    file = paths.candidate_store(name)
+    try:
+        written = write_store(base / file, content.ids, content.features, content.attributes)
+    except (FormatError, FeatureError) as problem:
+        raise NotConvertible(f"corpus {name!r}: {problem}") from problem
+    except OSError as problem:
+        raise _unwritten(f"candidate store {file!r}", problem) from problem
+    return manifest.Corpus(
+        file=file,
+        size=written.size,
+        id_dtype=written.id_dtype,
+        features=written.features,
+        attributes=written.attributes,
+    )
+
+
+def write_vectors(
+    base: Path, index: str, corpus_name: str, corpus: manifest.Corpus, spec: manifest.Tower, features: FeatureReader
+) -> int:
+    """Runs the written candidate tower over a written corpus, in f32, and writes the vectors in its order.
+
+    Args:
+      base: directory of the bundle that is being written; holds store, tables and tower.
+      index: whose `indexes/<index>/vectors.bin` is written: raw little-endian float32 rows.
+      corpus_name: of the corpus, for messages.
+      corpus: its page.
+      spec: the candidate tower.
+      features: over the tables of this bundle.
+    Returns:
+      dim of the vectors.
+    Raises:
+      NotConvertible: the tower needs a feature that the corpus lacks, a candidate's value does not fit, or its vector
+        is NaN or infinite; names the feature and the candidate.
+      DestinationError: the file cannot be written.
+    """
+    where = f"index {index!r}, corpus {corpus_name!r}"
+    needed = list(dict.fromkeys(tensor.feature for tensor in spec.inputs))
+    held = [name for name in needed if name in corpus.features]
+    try:
+        store = CandidateStore(base / corpus.file, corpus)
+        tower = open_tower(base, spec, "f32")
+        for name in sorted(set(needed) - set(held)):
+            features.activation(name, None, 1)
+    except FeatureError as problem:
+        raise NotConvertible(
+            f"{where}: {problem}; name its column in candidates.{corpus_name}.features, or give it a default"
+        ) from problem
+    except BundleError as problem:
+        raise NotConvertible(f"{where}: {problem}") from problem
+    path = base / paths.index_vectors(index)
+    dim = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for first in range(0, store.size, BATCH_CANDIDATES):
+                positions = np.arange(first, min(first + BATCH_CANDIDATES, store.size), dtype=np.int64)
+                columns = store.features(positions, held)
+                vectors = _vectors(tower, spec, features, columns, positions.size, _Candidates(where, store, first))
+                dim = vectors.shape[1]
+                file.write(np.ascontiguousarray(vectors, "<f4").data)
+    except OSError as problem:
+        raise _unwritten(f"vectors {paths.index_vectors(index)!r}", problem) from problem
+    return dim
+
+
+class _Candidates:
+    """Names the candidates of one batch in messages."""
+
+    def __init__(self, where: str, store: CandidateStore, first: int) -> None:
+        self.where, self._store, self._first = where, store, first
+
+    def told(self, place: int) -> str:
+        """Returns id and row of the candidate at `place` of the batch."""
+        position = self._first + place
+        return f"candidate {self._store.ids(np.array([position])).tolist()[0]!r} (row {position + 1})"
+
+
+def _vectors(
+    tower: Tower,
+    spec: manifest.Tower,
+    features: FeatureReader,
+    columns: Mapping[str, Column],
+    n: int,
+    candidates: _Candidates,
+) -> NDArray[np.float32]:
+    activations = {}
+    for name in {tensor.feature for tensor in spec.inputs}:
+        column = columns.get(name)
+        try:
+            activations[name] = features.activation(name, column, n).values
+        except BundleError as problem:
+            place = _first_refused(features, name, column, n)
+            raise NotConvertible(f"{candidates.where}: {candidates.told(place)}: {problem}") from problem
+    try:
+        outputs = tower.run({tensor.name: activations[tensor.feature] for tensor in spec.inputs})
+    except InputRefused as problem:
+        raise NotConvertible(f"{candidates.where}: {problem}") from problem
+    vectors = outputs[spec.result]
+    if vectors.ndim != 2 or len(vectors) != n:
+        raise NotConvertible(
+            f"{candidates.where}: the candidate tower's {spec.result!r} has shape {list(vectors.shape)} for {n} "
+            "candidates; [candidates, dim] was expected"
+        )
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        raise NotConvertible(
+            f"{candidates.where}: the vector of {candidates.told(int(np.argmin(finite)))} holds NaN or an infinity; "
+            "look at its feature values and its rows of the tables"
+        )
+    return vectors
+
+
+def _first_refused(features: FeatureReader, name: str, column: Column | None, n: int) -> int:
+    # The reader's message tells the value; whose it is, is found again one by one.
+    for place in range(n):
+        try:
+            features.activation(name, column and _one(column, place, n), 1)
+        except BundleError:
+            return place
+    return 0
+
+
+def _one(column: Column, place: int, n: int) -> Column:
+    if column.offsets is not None:
+        start, stop = int(column.offsets[place]), int(column.offsets[place + 1])
+    else:
+        each = column.values.size // n
+        start, stop = place * each, (place + 1) * each
+    return Column(column.values[start:stop], np.array([0, stop - start], np.int64))
+
+
+def _unwritten(what: str, problem: OSError) -> DestinationError:
+    return DestinationError(f"{what} cannot be written: {problem.strerror or problem}; free some space, then run again")

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, Feature, HashIds, IdentityIds
+from export.corpora import CorpusContent, read_corpus
+from export.errors import NotConvertible, UsageError
+from export.settings import CorpusPart
+
+
+def _embedded(kind: str, ids: Any = None, default: Any = None) -> EmbeddedFeature:
+    return EmbeddedFeature.model_validate(
+        {
+            "kind": kind,
+            "table": "movies",
+            "role": "candidate",
+            "ids": ids or IdentityIds(),
+            "combiner": "sum" if kind == "bag" else None,
+            "length": 4 if kind == "sequence" else None,
+            "default": default,
+        }
+    )
+
+
+FEATURES: dict[str, Feature] = {
+    "movie": _embedded("single"),
+    "studio": _embedded("single", HashIds(buckets=10)),
+    "genres": _embedded("bag", HashIds(buckets=10)),
+    "cast": _embedded("sequence"),
+    "decade": _embedded("single", BucketIds(boundaries=(1990.0, 2000.0))),
+    "year": DenseFeature(kind="dense", role="candidate"),
+    "rated": DenseFeature(kind="dense", role="candidate", dtype="int64", default=7),
+    "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),
+}
+
+
+def _read_text(tmp_path: Path, text: str, **part: Any) -> CorpusContent:
+    path = tmp_path / "movies.csv"
+    path.write_text(text)
+    return read_corpus(path, "movies", CorpusPart(file="movies.csv", **({"id": "id"} | part)), FEATURES)
+
+
+def _read_columns(tmp_path: Path, columns: dict[str, Any], **part: Any) -> CorpusContent:
+    path = tmp_path / "movies.parquet"
+    pq.write_table(pa.table(columns), path)
+    return read_corpus(path, "movies", CorpusPart(file="movies.parquet", **({"id": "id"} | part)), FEATURES)
+
+
+CSV = """id,title,genres,cast,year,rated,place
+12,"Heat, the film",crime|drama,7|8|9,1995,3,0.5|1
+3,"Two
+lines",,,1987.5,,2|-3e2
+"""
+
+
+def test_read_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
+    named = {name: name for name in ("genres", "cast", "year", "rated", "place")}
+    content = _read_text(tmp_path, CSV, features={"movie": "id", "decade": "year", **named})
+
+    assert content.ids.to_pylist() == [12, 3]
+    features = content.features
+    assert features["movie"].values.tolist() == [12, 3]
+    assert features["movie"].values.dtype == np.int64
+    assert features["movie"].offsets is None
+    assert features["genres"].values.tolist() == ["crime", "drama"]
+    assert features["genres"].offsets is not None
+    assert features["genres"].offsets.tolist() == [0, 2, 2]
+    assert features["cast"].values.tolist() == [7, 8, 9]
+    assert features["decade"].values.tolist() == [1995, 1987.5]
+    assert features["decade"].values.dtype == np.float32
+    assert features["year"].values.tolist() == [1995, 1987.5]
+    assert features["rated"].values.tolist() == [3]
+    assert features["rated"].offsets is not None
+    assert features["rated"].offsets.tolist() == [0, 1, 1]
+    assert features["place"].values.tolist() == [0.5, 1, 2, -300]
+
+
+def test_read_corpus_csv_attributes_take_the_narrowest_kind(tmp_path: Path) -> None:
+    content = _read_text(
+        tmp_path,
+        CSV,
+        features={"genres": "genres"},
+        attributes=("title", "genres", "year", "rated"),
+    )
+
+    assert {name: values.to_pylist() for name, values in content.attributes.items()} == {
+        "title": ["Heat, the film", "Two\nlines"],
+        "genres": [["crime", "drama"], []],
+        "year": [1995, 1987.5],
+        "rated": [3, None],
+    }
+
+
+def test_read_corpus_csv_separator_is_the_recipes(tmp_path: Path) -> None:
+    content = _read_text(
+        tmp_path, "id,genres\n1,a|b;c\n", features={"genres": "genres"}, attributes=("genres",), list_separator=";"
+    )
+
+    assert content.features["genres"].values.tolist() == ["a|b", "c"]
+    assert content.attributes["genres"].to_pylist() == [["a|b", "c"]]
+
+
+def test_read_corpus_csv_kinds_are_told_by_the_whole_column_not_its_start(tmp_path: Path) -> None:
+    # pyarrow's own reader would take the kinds of the first block, and then fail.
+    rows = "".join(f"{row},{row if row < 199_999 else 'x9'}\n" for row in range(200_000))
+
+    content = _read_text(tmp_path, "id,studio\n" + rows, features={"studio": "studio"}, attributes=("studio",))
+
+    assert content.features["studio"].values[[0, -1]].tolist() == ["0", "x9"]
+    assert content.attributes["studio"][199_999].as_py() == "x9"
+
+
+def test_read_corpus_string_ids_stay_strings(tmp_path: Path) -> None:
+    assert _read_text(tmp_path, "id\ntt01\ntt02\n").ids.to_pylist() == ["tt01", "tt02"]
+    assert _read_columns(tmp_path, {"id": ["12", "tt02"]}).ids.to_pylist() == ["12", "tt02"]
+
+
+def test_read_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> None:
+    content = _read_columns(
+        tmp_path,
+        {
+            "id": pa.array([5, 6], pa.uint32()),
+            "genres": pa.array([["a", "b"], None]),
+            "cast": pa.array([[1], [2, 3]], pa.large_list(pa.int32())),
+            "place": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+            "studio": pa.array(["x", "y"]).dictionary_encode(),
+            "rated": pa.array([None, 4], pa.int8()),
+            "kind": pa.array(["film", "series"]),
+        },
+        features={name: name for name in ("genres", "cast", "place", "studio", "rated")},
+        attributes=("kind", "genres"),
+    )
+
+    assert content.ids.type == pa.int64()
+    assert content.features["genres"].values.tolist() == ["a", "b"]
+    assert content.features["genres"].offsets is not None
+    assert content.features["genres"].offsets.tolist() == [0, 2, 2]
+    assert content.features["cast"].values.tolist() == [1, 2, 3]
+    assert content.features["place"].values.tolist() == [1, 2, 3, 4]
+    assert content.features["studio"].values.tolist() == ["x", "y"]
+    assert content.features["rated"].values.tolist() == [4]
+    assert content.attributes["kind"].to_pylist() == ["film", "series"]
+    assert content.attributes["genres"].to_pylist() == [["a", "b"], None]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("id\n", "holds no candidates"),
+        ("", "holds no candidates"),
+        ("id,x\n1,\n,\n", "column 'id', row 2: '' is null"),
+        ("id\n1\n2\n1\n", "column 'id': id 1 stands in rows 1 and 3"),
+        ("id\nb\na\na\n", "id 'a' stands in rows 2 and 3"),
+        ("id\n1\n2.5\n", "row 2: '2.5' is a float"),
+        ("id\n1\n2\nx\n", "row 3: 'x' is text, the ids above are integers; if all are text, write the corpus as Par"),
+        ("id\nx\n2\n", "row 2: '2' is an integer, the ids above are text"),
+        ("id\n1\n9223372036854775808\n", "row 2: '9223372036854775808' is beyond int64"),
+    ],
+)
+def test_read_corpus_csv_wrong_ids_name_the_row(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(NotConvertible) as refusal:
+        _read_text(tmp_path, text)
+
+    assert told in str(refusal.value)
+    assert "'movies'" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (pa.array([1.0, 2.0]), "row 1: '1.0' is a float"),
+        (pa.array([1, None]), "row 2: 'None' is null"),
+        (pa.array([3, 3]), "id 3 stands in rows 1 and 2"),
+        (pa.array([True, False]), "holds bool; ids are integers or strings"),
+        (pa.array([1, 1 << 63], pa.uint64()), "row 2: '9223372036854775808' is beyond int64"),
+        (pa.array([], pa.int64()), "holds no candidates"),
+    ],
+)
+def test_read_corpus_parquet_wrong_ids_name_the_row(tmp_path: Path, values: Any, told: str) -> None:
+    with pytest.raises(NotConvertible) as refusal:
+        _read_columns(tmp_path, {"id": values})
+
+    assert told in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("feature", "cells", "told"),
+    [
+        ("movie", ["5", "x"], "column 'c', row 2: 'x' is no integer"),
+        ("movie", ["5", "1.5"], "row 2: '1.5' is no integer"),
+        ("movie", ["5", ""], "row 2: '' is empty, and its feature has no default"),
+        ("movie", ["9223372036854775808", "1"], "row 1: '9223372036854775808' is beyond int64"),
+        ("genres", ["a", "b||c"], "row 2: '' is an empty id"),
+        ("cast", ["1|2", "3|x"], "row 2: 'x' is no integer"),
+        ("decade", ["1990", "old"], "row 2: 'old' is no finite number"),
+        ("year", ["1990", "nan"], "row 2: 'nan' is no finite number"),
+        ("year", ["1990", "1e39"], "row 2: '1e39' is no finite float32"),
+        ("rated", ["1", "1.5"], "row 2: '1.5' is no integer"),
+        ("place", ["1|2", "1"], "row 2 has 1 values; a feature of shape (2,) takes 2"),
+    ],
+)
+def test_read_corpus_csv_wrong_features_name_row_and_column(
+    tmp_path: Path, feature: str, cells: list[str], told: str
+) -> None:
+    rows = "".join(f"{row},{cell}\n" for row, cell in enumerate(cells))
+
+    with pytest.raises(NotConvertible) as refusal:
+        _read_text(tmp_path, "id,c\n" + rows, features={feature: "c"})
+
+    assert told in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("feature", "values", "told"),
+    [
+        ("movie", pa.array([1.0, 2.0]), "row 1: '1.0' is double; an id, integer or string, was expected"),
+        ("studio", pa.array([True, False]), "is bool; an id"),
+        ("genres", pa.array(["a", "b"]), "holds string; a list per candidate was expected"),
+        ("genres", pa.array([["a"], ["b", None]]), "row 2: 'None' is null; an id was expected"),
+        ("cast", pa.array([[], [1.5]]), "row 2: '1.5' is double"),
+        ("year", pa.array([1.0, float("inf")]), "row 2: 'inf' is no finite float32"),
+        ("year", pa.array([True, False]), "row 1: 'True' is bool; a number was expected"),
+        ("rated", pa.array([1.0, 2.0]), "row 1: '1.0' is double; an integer was expected"),
+    ],
+)
+def test_read_corpus_parquet_wrong_features_name_row_and_column(
+    tmp_path: Path, feature: str, values: Any, told: str
+) -> None:
+    with pytest.raises(NotConvertible) as refusal:
+        _read_columns(tmp_path, {"id": [1, 2], "c": values}, features={feature: "c"})
+
+    assert told in str(refusal.value)
+    assert "column 'c'" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "told"),
+    [
+        ("movieId\n1\n", {}, "movies.csv has no column 'id'; it has movieId"),
+        ("id,id\n1,2\n", {}, "2 times a column 'id'"),
+        ("id\n1\n", {"features": {"movie": "m"}}, "no column 'm'"),
+        ("id\n1\n", {"attributes": ("title",)}, "no column 'title'"),
+        ("id\n1\n", {"features": {"film": "id"}}, "the model has no feature 'film'; it has movie, studio"),
+        ("id,a\n1,2\n3\n", {"attributes": ("a",)}, "no readable CSV file"),
+    ],
+)
+def test_read_corpus_csv_that_does_not_match_the_recipe_is_a_usage_error(
+    tmp_path: Path, text: str, part: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        _read_text(tmp_path, text, **part)
+
+    assert told in str(refusal.value)
+
+
+def test_read_corpus_csv_of_other_bytes_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "movies.csv").write_bytes(b"id,a\n1,\xff\xfe\n")
+
+    with pytest.raises(UsageError, match="no readable CSV file"):
+        read_corpus(
+            tmp_path / "movies.csv", "movies", CorpusPart(file="movies.csv", id="id", attributes=("a",)), FEATURES
+        )
+
+
+@pytest.mark.parametrize("file", ["gone.csv", "gone.parquet"])
+def test_read_corpus_missing_file_is_a_usage_error(tmp_path: Path, file: str) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        read_corpus(tmp_path / file, "movies", CorpusPart(file=file, id="id"), FEATURES)
+
+
+def test_read_corpus_of_another_kind_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "movies.json").write_text("{}")
+    (tmp_path / "movies.parquet").write_text("no parquet")
+
+    with pytest.raises(UsageError, match=r"neither a \.csv nor a \.parquet file"):
+        read_corpus(tmp_path / "movies.json", "movies", CorpusPart(file="movies.json", id="id"), FEATURES)
+    with pytest.raises(UsageError, match="no readable Parquet file"):
+        read_corpus(tmp_path / "movies.parquet", "movies", CorpusPart(file="movies.parquet", id="id"), FEATURES)
