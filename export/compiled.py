@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ from export.frameworks import load_tensorflow
 from export.towers import SIGNATURE
 
 _REASON_CHARACTERS = 300
+_LACKING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def compile_tower(saved_model: Path, precision: Literal["f32", "int8"], path: Pa
         flatbuffer = converter.convert()
         reason = _why_not_run(flatbuffer)
     except Exception as problem:  # noqa: BLE001 - the converter raises of many kinds, all meaning the same
-        reason = _first_sentence(problem)
+        reason = _why_not_compiled(problem)
     if reason:
         return Compiled(precision, reason=reason)
     try:
@@ -71,8 +73,12 @@ def _why_not_run(flatbuffer: bytes) -> str:
     return ""
 
 
-def _first_sentence(problem: Exception) -> str:
+def _why_not_compiled(problem: Exception) -> str:
     """Returns what a converter complains of, without the pages of its graph."""
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    told = next((line for line in lines if "error:" in line), lines[0] if lines else type(problem).__name__)
-    return told[:_REASON_CHARACTERS]
+    text = str(problem)
+    lacking = sorted({name for names in _LACKING.findall(text) for name in names.split(", ")})
+    if lacking:
+        return f"LiteRT has no operation {', '.join(lacking)}"
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(problem).__name__)[
+        :_REASON_CHARACTERS
+    ]

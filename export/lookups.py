@@ -17,7 +17,7 @@ from typing import Any
 from bundle import paths
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
-from export.towers import Combiner, Encoding, Kind, TableSpec
+from export.towers import Combiner, Encoding, Kind, TableFacts
 
 _HOOK = "_rowcast_answer"
 
@@ -34,14 +34,16 @@ class Lookup:
       table: what it reads.
       variable: the table's variable, as the layer holds it.
       ids, weights: what the layer was called with.
-      kind, encoding, combiner, length: as in FeatureSpec.
+      config: the layer's FeatureConfig.
+      kind, encoding, combiner, length: as in FeatureSpec; of one dense id in a dimension of its own, `length` is 1.
     """
 
     path: str
-    table: TableSpec
+    table: TableFacts
     variable: Any
     ids: Tensors
     weights: Tensors | None
+    config: Any
     kind: Kind
     encoding: Encoding
     combiner: Combiner | None
@@ -53,12 +55,12 @@ class Lookup:
         return (None, self.table.dim) if self.length is None else (None, self.length, self.table.dim)
 
 
-MakeTable = Callable[[TableSpec], Any]
+MakeTable = Callable[[TableFacts], Any]
 Answer = Callable[[Lookup], Any]
 Original = Callable[[Any, Any, Mapping[Any, Any], Any], Any]
 
 
-def table_spec(config: Any) -> TableSpec:
+def table_facts(config: Any) -> TableFacts:
     """Returns the facts of a TableConfig.
 
     Raises:
@@ -71,7 +73,7 @@ def table_spec(config: Any) -> TableSpec:
     name = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in config.name)
     if not paths.is_name(name):
         raise NotConvertible(f"table {config.name!r} cannot be called so in a bundle: begin with a letter or digit")
-    return TableSpec(name, config.name, int(config.vocabulary_size), int(config.dim))
+    return TableFacts(name, config.name, int(config.vocabulary_size), int(config.dim))
 
 
 @contextlib.contextmanager
@@ -89,7 +91,7 @@ def intercepted(make_table: MakeTable, answer: Answer, *, tracked: bool) -> Iter
     from tensorflow.python.trackable.data_structures import NoDependency
 
     def create_variables_and_slots(layer: Any) -> Any:
-        tables = {config.name: {"parameters": make_table(table_spec(config))} for config in layer._table_config}
+        tables = {config.name: {"parameters": make_table(table_facts(config))} for config in layer._table_config}
         return tables if tracked else NoDependency(tables)
 
     def answer_all(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> Any:
@@ -170,9 +172,10 @@ def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> 
         )
     if weights is not None:
         _check_weights(path, ids, weights, length, config)
-    kind: Kind = "sequence" if length is not None else "single" if encoding == "dense" else "bag"
+    one = encoding == "dense" and length in (None, 1)
+    kind: Kind = "single" if one else "sequence" if length is not None else "bag"
     combiner = config.table.combiner if kind == "bag" else None
-    return Lookup(path, table_spec(config.table), variable, ids, weights, kind, encoding, combiner, length)
+    return Lookup(path, table_facts(config.table), variable, ids, weights, config, kind, encoding, combiner, length)
 
 
 def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:

@@ -15,7 +15,7 @@ from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.origins import Needed, needed, sources_of
 from export.settings import TowerPart
-from export.towers import FeatureSpec, TableSpec, TensorSpec, TowerSpec
+from export.towers import FeatureSpec, TableFacts, TensorSpec, TowerSpec
 
 INLINE_ROWS_MAX = 10_000
 """A Keras Embedding up to this size stays inside its tower; a larger one is refused until such tables are cut too."""
@@ -45,7 +45,7 @@ class TracedCall:
       inputs: its declared inputs as they arrive in the graph.
       result: what it returns.
       features, activations, ids: by the input's name: what is looked up, the placeholder, and the ids where dense.
-      tables: by name.
+      tables, variables: the tables that are looked up, by name, and what stands for them.
     """
 
     function: Any
@@ -54,7 +54,8 @@ class TracedCall:
     features: dict[str, FeatureSpec] = field(default_factory=dict)
     activations: dict[str, Any] = field(default_factory=dict)
     ids: dict[str, Any] = field(default_factory=dict)
-    tables: dict[str, TableSpec] = field(default_factory=dict)
+    tables: dict[str, TableFacts] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)
 
 
 def prune(name: str, part: TowerPart, trace: TracedCall, stand_ins: Mapping[str, str]) -> TracedTower:
@@ -79,7 +80,8 @@ def prune(name: str, part: TowerPart, trace: TracedCall, stand_ins: Mapping[str,
     }
     inputs.update(_dense_inputs(name, found, trace))
     captures = [pair for pair in trace.function.graph.captures if pair[1].name in {p.name for p in found.placeholders}]
-    _refuse_tables(name, found, [outer for outer, _ in captures], stand_ins)
+    known = {resource(variable.handle): variable for variable in trace.function.graph.variables}
+    _refuse_tables(name, found, captures, known, stand_ins)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
     names = _identifiers(inputs)
@@ -89,7 +91,7 @@ def prune(name: str, part: TowerPart, trace: TracedCall, stand_ins: Mapping[str,
         function = trace.function.prune(list(inputs.values()), results)
     finally:
         _set_captures(graph, everything)
-    variables = _variables(name, trace.function.graph, [outer for outer, _ in captures])
+    variables = _variables(name, known, captures)
     spec = TowerSpec(
         name=name,
         role=part.role,
@@ -161,12 +163,12 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
     for operation in found.operations:
         if operation.type == "Shape" and operation.inputs[0].name in inputs:
             which = inputs[operation.inputs[0].name]
-            rank = operation.inputs[0].shape.rank
+            ids, activation = operation.inputs[0], trace.activations[which]
             with trace.function.graph.as_default():
-                activation = trace.activations[which]
-                same = activation[..., 0] if activation.shape.rank == rank + 1 else None
-                if same is None:  # the layer was given [batch, 1] for an input of shape [batch]
-                    same = tf.reshape(activation[..., 0], [-1] if rank == 1 else [-1, 1])
+                first = activation[..., 0]
+                if first.shape.rank != ids.shape.rank:  # one id in a dimension of its own
+                    first = tf.expand_dims(first, 1)
+                same = tf.cast(first, ids.dtype)
             operation._update_input(0, same)
 
 
@@ -195,37 +197,42 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
     return {which: inputs[which] for which in trace.inputs if which in inputs}
 
 
-def _refuse_tables(name: str, found: Needed, captured: list[Any], stand_ins: Mapping[str, str]) -> None:
-    for tensor in captured:
-        if resource(tensor) in stand_ins:
+def _refuse_tables(
+    name: str,
+    found: Needed,
+    captures: list[tuple[Any, Any]],
+    variables: Mapping[str, Any],
+    stand_ins: Mapping[str, str],
+) -> None:
+    for outer, _ in captures:
+        if resource(outer) in stand_ins:
             raise NotConvertible(
-                f"tower {name!r} reads table {stand_ins[resource(tensor)]!r} other than by its embedding layer; "
+                f"tower {name!r} reads table {stand_ins[resource(outer)]!r} other than by its embedding layer; "
                 "no table goes into a tower: look rows up by the layer only"
             )
+    inside = {inner.name: variables[resource(outer)] for outer, inner in captures if resource(outer) in variables}
     for operation in found.operations:
-        if operation.type == "ResourceGather":
-            table = operation.inputs[0]
-            shape = table._handle_data.shape_and_type[0].shape if hasattr(table, "_handle_data") else None
-            rows = shape.dim[0].size if shape is not None and shape.dim else 0
-            if rows > INLINE_ROWS_MAX:
-                raise NotConvertible(
-                    f"tower {name!r} gathers from a variable of {rows} rows by operation {operation.name!r}; only "
-                    "tables of TFRS or tf.tpu embedding layers are taken out of towers, and at most "
-                    f"{INLINE_ROWS_MAX} rows stay inside; use such a layer for it"
-                )
+        table = inside.get(operation.inputs[0].name) if operation.type == "ResourceGather" else None
+        if table is not None and table.shape[0] > INLINE_ROWS_MAX:
+            raise NotConvertible(
+                f"tower {name!r} gathers from variable {table.name!r} of {table.shape[0]} rows by operation "
+                f"{operation.name!r}; only tables of TFRS or tf.tpu embedding layers are taken out of towers, and at "
+                f"most {INLINE_ROWS_MAX} rows stay inside; use such a layer for it"
+            )
 
 
-def _variables(name: str, graph: Any, captured: list[Any]) -> tuple[Any, ...]:
-    by_handle = {resource(variable.handle): variable for variable in graph.variables}
-    variables = []
-    for tensor in captured:
-        if tensor.dtype.name != "resource":
+def _variables(name: str, variables: Mapping[str, Any], captures: list[tuple[Any, Any]]) -> tuple[Any, ...]:
+    read = []
+    for outer, _ in captures:
+        if outer.dtype.name != "resource":
             continue  # a constant of the model's code
-        variable = by_handle.get(resource(tensor))
+        variable = variables.get(resource(outer))
         if variable is None:
-            raise NotConvertible(f"tower {name!r} reads {tensor}, which is no variable: a lookup table of its own?")
-        variables.append(variable)
-    return tuple(variables)
+            raise NotConvertible(
+                f"tower {name!r} reads {outer}, which is no variable (a hash table?); move it in front of the model"
+            )
+        read.append(variable)
+    return tuple(read)
 
 
 def _edge(name: str, tensor: Any, feature: str = "") -> TensorSpec:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from bundle import manifest
 from export import settings
-from export.errors import UsageError
+from export.errors import NotConvertible, UsageError
 
 SIGNATURE = "serving_default"
 """The one signature of a tower's SavedModel and of its compiled forms."""
@@ -24,7 +24,7 @@ Combiner = Literal["sum", "mean", "sqrtn"]
 
 
 @dataclass(frozen=True)
-class TableSpec:
+class TableFacts:
     """A table as the model declares it.
 
     Attributes:
@@ -114,7 +114,7 @@ class TowerSpec:
 class ModelSpec:
     """All that the cut found: tables and features that some tower needs, and the towers."""
 
-    tables: Mapping[str, TableSpec]
+    tables: Mapping[str, TableFacts]
     features: Mapping[str, FeatureSpec | DenseSpec]
     towers: Mapping[str, TowerSpec]
 
@@ -198,8 +198,34 @@ def _describe_ids(spec: FeatureSpec, part: settings.FeaturePart, rows: int, job:
     return rule
 
 
+def check_precisions(job: settings.ExportJob) -> None:
+    """Checks that each tower's precisions have what they need.
+
+    Raises:
+      UsageError: int8 is wanted without a limit of its difference, or a precision is to be served that is not made.
+    """
+    for name, part in job.towers.items():
+        if "int8" in part.precisions and "int8" not in part.max_abs_error:
+            raise UsageError(
+                f"towers.{name}.precisions has 'int8', which the parity rule does not bind; state its limit as "
+                f"towers.{name}.max_abs_error.int8"
+            )
+        if part.serve == "int8" and "int8" not in part.precisions:
+            raise UsageError(f"towers.{name}.serve is 'int8', and towers.{name}.precisions has no 'int8'")
+
+
 def describe_tower(spec: TowerSpec, job: settings.ExportJob, forms: tuple[manifest.TowerForm, ...]) -> manifest.Tower:
-    """Turns a traced tower and its verified forms into the manifest's page of it."""
+    """Turns a traced tower and its verified forms into the manifest's page of it.
+
+    Raises:
+      NotConvertible: the precision to be served has no form.
+    """
+    serve = job.towers[spec.name].serve
+    if serve not in {form.precision for form in forms}:
+        raise NotConvertible(
+            f"tower {spec.name!r} is to be served in {serve}, and LiteRT cannot run it; set towers.{spec.name}.serve "
+            "to 'f32'"
+        )
     return manifest.Tower(
         role=spec.role,
         inputs=tuple(
@@ -211,5 +237,5 @@ def describe_tower(spec: TowerSpec, job: settings.ExportJob, forms: tuple[manife
         ),
         result=spec.result,
         forms=forms,
-        serve=job.towers[spec.name].serve,
+        serve=serve,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +20,24 @@ from export.model_code import load_factory
 from export.origins import Source, Sources, origin, sources_of
 from export.pruning import TracedCall, TracedTower, identifier, prune, resource
 from export.settings import ExportJob, InputPart, TowerPart
-from export.towers import DenseSpec, FeatureSpec, ModelSpec, TableSpec
+from export.towers import DenseSpec, FeatureSpec, ModelSpec, TableFacts, check_precisions
 
 
 @dataclass(frozen=True)
 class TracedModel:
-    """The model without its tables, and its towers; `root` is what the factory returned."""
+    """The model without its tables, and its towers.
+
+    Attributes:
+      spec: what was found.
+      towers: in the recipe's order.
+      root: what the factory returned.
+      tables: the variable that stands for each table of `spec.tables`.
+    """
 
     spec: ModelSpec
     towers: tuple[TracedTower, ...]
     root: Any
+    tables: Mapping[str, Any]
 
 
 def trace_towers(job: ExportJob, base: Path) -> TracedModel:
@@ -41,12 +50,13 @@ def trace_towers(job: ExportJob, base: Path) -> TracedModel:
       UsageError: the recipe names a call, input, output or factory that is not there.
       NotConvertible: the model cannot be cut as it is; names the feature, table or operation, and the cure.
     """
+    check_precisions(job)
     tf = load_tensorflow()
     from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
     stand_ins: dict[str, tuple[str, Any]] = {}
 
-    def stand_in(table: TableSpec) -> Any:
+    def stand_in(table: TableFacts) -> Any:
         shape = (table.rows, table.dim)
         variable = UninitializedVariable(shape=shape, dtype=tf.float32, trainable=True, name=table.config_name)
         stand_ins[resource(variable.handle)] = (table.name, variable)
@@ -63,7 +73,9 @@ def trace_towers(job: ExportJob, base: Path) -> TracedModel:
         if key not in traces:
             traces[key] = _trace(root, key[0], {which: job.inputs[which] for which in key[1]}, stand_in)
         towers.append(prune(name, part, traces[key], {what: table for what, (table, _) in stand_ins.items()}))
-    return TracedModel(_describe(traces.values(), towers), tuple(towers), root)
+    variables = {name: variable for trace in traces.values() for name, variable in trace.variables.items()}
+    spec = _describe(traces.values(), towers)
+    return TracedModel(spec, tuple(towers), root, {name: variables[name] for name in spec.tables})
 
 
 def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
@@ -114,7 +126,7 @@ def zeros(lookup: Lookup) -> Any:
     return activation if tf.executing_eagerly() else tf.ensure_shape(activation, lookup.shape)
 
 
-def _trace(root: Any, path: str, parts: Mapping[str, InputPart], stand_in: Callable[[TableSpec], Any]) -> TracedCall:
+def _trace(root: Any, path: str, parts: Mapping[str, InputPart], stand_in: Callable[[TableFacts], Any]) -> TracedCall:
     tf = load_tensorflow()
     target = resolve_call(root, path)
     lookups: list[tuple[Lookup, Any]] = []
@@ -129,9 +141,10 @@ def _trace(root: Any, path: str, parts: Mapping[str, InputPart], stand_in: Calla
                 f"feature {lookup.path!r} is looked up inside a tf.function, tf.cond or tf.while_loop of the model; "
                 "call the embedding layer outside it"
             )
-        activation = tf.compat.v1.placeholder(tf.float32, lookup.shape, name=identifier(lookup.path))
+        shape = lookup.shape if lookup.kind != "single" else (None, lookup.table.dim)
+        activation = tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))
         lookups.append((lookup, activation))
-        return activation
+        return activation if shape == lookup.shape else tf.expand_dims(activation, 1)
 
     def called(inputs: Mapping[str, Any]) -> Any:
         return target(inputs)
@@ -169,6 +182,11 @@ def _name_lookups(trace: TracedCall, lookups: list[tuple[Lookup, Any]], parts: M
         part = parts[name]
         if part.dtype not in ("int32", "int64"):
             raise NotConvertible(f"input {name!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids")
+        if lookup.encoding == "dense" and math.prod(part.shape) != (lookup.length or 1):
+            raise NotConvertible(
+                f"input {name!r} has shape {part.shape} in each example, and feature {lookup.path!r} is given ids of "
+                f"shape {lookup.ids.shape}; each example's ids must stay together"
+            )
         weights = None
         if lookup.weights is not None:
             weights = _input_of(lookup.path, "weights", lookup.weights, sources)
@@ -183,7 +201,7 @@ def _name_lookups(trace: TracedCall, lookups: list[tuple[Lookup, Any]], parts: M
             kind=lookup.kind,
             encoding=lookup.encoding,
             combiner=lookup.combiner,
-            length=lookup.length,
+            length=lookup.length if lookup.kind == "sequence" else None,
             weights=weights,
             ids_dtype=part.dtype,
         )
@@ -193,7 +211,8 @@ def _name_lookups(trace: TracedCall, lookups: list[tuple[Lookup, Any]], parts: M
                 f"input {name!r} is looked up twice: in table {known.table!r} ({known.kind}) and in table "
                 f"{feature.table!r} ({feature.kind}); give the model one input for each"
             )
-        if trace.tables.setdefault(feature.table, lookup.table) != lookup.table:
+        trace.tables.setdefault(feature.table, lookup.table)
+        if trace.variables.setdefault(feature.table, lookup.variable) is not lookup.variable:
             raise NotConvertible(f"two tables are called {feature.table!r}; give their TableConfigs different names")
         if name in trace.activations:
             _join(activation, trace.activations[name])
@@ -252,7 +271,7 @@ def _refuse_partial(root: Any) -> None:
 def _describe(traces: Iterable[TracedCall], towers: Iterable[TracedTower]) -> ModelSpec:
     specs = {tower.spec.name: tower.spec for tower in towers}
     features: dict[str, FeatureSpec | DenseSpec] = {}
-    tables: dict[str, TableSpec] = {}
+    tables: dict[str, TableFacts] = {}
     embedded: dict[str, FeatureSpec] = {}
     for trace in traces:
         for which, feature in trace.features.items():

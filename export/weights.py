@@ -16,6 +16,7 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.frameworks import load_tensorflow
 from export.pruning import resource
+from export.tracing import TracedModel
 
 _SHOWN = 5
 
@@ -105,6 +106,17 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
                 below = graph.nodes[at].children.get(name) if at is not None else None
                 queue.append((child, below, f"{path}.{name}" if path else name))
     return places
+
+
+def find_table_keys(model: TracedModel, checkpoint: Checkpoint, object_path: str) -> dict[str, str]:
+    """Returns the checkpoint's key of each of the model's tables.
+
+    A table that the checkpoint stores otherwise than as a variable of its own (a stack of a SparseCore) is left out: it
+    is known there by its name.
+    """
+    places = find_places(model.root, checkpoint, object_path)
+    found = {name: places.get(resource(variable.handle)) for name, variable in model.tables.items()}
+    return {name: place.key for name, place in found.items() if place is not None and place.key}
 
 
 def path_steps(object_path: str) -> list[str]:

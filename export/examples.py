@@ -1,0 +1,183 @@
+"""Examples that are replayed: read from a file as callers would send them, or made from the features with known ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import manifest
+from bundle.features import Column
+from export.errors import UsageError
+from export.towers import DenseSpec, FeatureSpec, ModelSpec
+
+BAG_SIZES = 6
+"""Made bags hold 0 to 5 ids, made sequences up to two more than fit."""
+
+Keys = Mapping[str, NDArray[Any]]
+"""Keys of each vocabulary in the order of their rows: [size] int64 or object holding str."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """`n` examples by feature; a feature without a column takes its default."""
+
+    n: int
+    columns: Mapping[str, Column]
+
+
+def read_examples(path: Path, model: ModelSpec, pages: Mapping[str, manifest.Feature], count: int) -> Examples:
+    """Reads the first `count` examples of a Parquet file, or of one with a JSON object in each line.
+
+    It has a column (or key) for each input; a feature with a default may be left out. Weights stand in the column of
+    their input.
+
+    Raises:
+      UsageError: no such file, not of that kind, or without an input; names it.
+    """
+    try:
+        table = _read_parquet(path, count) if path.suffix == ".parquet" else _read_json_lines(path, count)
+    except FileNotFoundError as problem:
+        raise UsageError(f"verify.examples: {path} does not exist") from problem
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"verify.examples: {path} cannot be read: {problem}") from problem
+    n = max((len(values) for values in table.values()), default=0)
+    if n == 0:
+        raise UsageError(f"verify.examples: {path} holds no example")
+    columns = {}
+    for name, spec in model.features.items():
+        if name not in table:
+            if pages[name].default is None:
+                raise UsageError(f"verify.examples: {path} has no {name!r}, which has no default; it has {list(table)}")
+            continue
+        weights = table.get(spec.weights) if isinstance(spec, FeatureSpec) and spec.weights else None
+        try:
+            columns[name] = _pack(table[name], weights)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise UsageError(f"verify.examples: {name!r} in {path} does not fit: {problem}") from problem
+    return Examples(n, columns)
+
+
+def make_examples(
+    model: ModelSpec, pages: Mapping[str, manifest.Feature], keys: Keys, count: int, seed: int = 0
+) -> Examples:
+    """Makes examples whose ids are all known: bags of 0 to 5 ids with repeated ones, numbers around zero.
+
+    Args:
+      model: the traced features and tables.
+      pages: the manifest's features.
+      keys: of each vocabulary.
+      count: how many.
+      seed: the same seed gives the same examples.
+    """
+    random = np.random.default_rng(seed)
+    columns = {}
+    for name, spec in model.features.items():
+        if isinstance(spec, DenseSpec):
+            columns[name] = Column(_numbers(spec, count, random))
+            continue
+        page = pages[name]
+        assert isinstance(page, manifest.EmbeddedFeature)  # noqa: S101 - described from this very spec
+        sizes = _sizes(spec, count)
+        ids = _known_ids(page, model.tables[spec.table].rows, keys, int(sizes.sum()), random)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        again = offsets[:-1][sizes > 1]
+        ids[again[::2] + 1] = ids[again[::2]]
+        weights = None
+        if spec.weights is not None:
+            weights = random.uniform(0.25, 2.0, ids.size).astype(np.float32)
+            weights[::7] = 0
+        columns[name] = Column(ids, None if spec.kind == "single" else offsets, weights)
+    return Examples(count, columns)
+
+
+def _sizes(spec: FeatureSpec, count: int) -> NDArray[np.int64]:
+    if spec.kind == "single":
+        return np.ones(count, np.int64)
+    if spec.length is None:
+        return np.arange(count, dtype=np.int64) % BAG_SIZES
+    if spec.encoding == "dense":
+        return np.full(count, spec.length, np.int64)
+    return np.arange(count, dtype=np.int64) % (spec.length + 3)
+
+
+def _known_ids(
+    page: manifest.EmbeddedFeature, rows: int, keys: Keys, size: int, random: np.random.Generator
+) -> NDArray[Any]:
+    rule = page.ids
+    if isinstance(rule, manifest.VocabularyIds):
+        known = keys[rule.vocabulary]
+        return known[random.integers(0, max(1, min(known.size, rows - rule.first_row)), size)]
+    if isinstance(rule, manifest.HashIds):
+        return random.integers(0, 1 << 40, size)
+    if isinstance(rule, manifest.BucketIds):
+        low, high = (min(rule.boundaries, default=0.0), max(rule.boundaries, default=0.0))
+        return random.uniform(low - 1, high + 1, size).astype(np.float32)
+    return random.integers(0, rows, size)
+
+
+def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArray[Any]:
+    size = count * int(np.prod(spec.shape, dtype=np.int64))
+    if spec.dtype == "float32":
+        return random.standard_normal(size).astype(np.float32)
+    return random.integers(0, 2, size)  # what integers mean is not known here: 0 and 1 fit most
+
+
+def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    batch = next(pq.ParquetFile(path).iter_batches(batch_size=count), None)
+    return {} if batch is None else dict(batch.to_pydict())
+
+
+def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
+    examples = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            example = json.loads(line)
+            if not isinstance(example, dict):
+                raise ValueError(f"line {number} is no JSON object")
+            examples.append(example)
+            if len(examples) == count:
+                break
+    names = list(dict.fromkeys(name for example in examples for name in example))
+    for name in names:
+        without = sum(name not in example for example in examples)
+        if without:
+            raise ValueError(f"{name!r} is left out in {without} of {len(examples)} examples")
+    return {name: [example[name] for example in examples] for name in names}
+
+
+def _pack(values: list[Any], weights: list[Any] | None) -> Column:
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    flat = [_flat(value) for value in lists]
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in flat])]).astype(np.int64)
+    one_each = not any(isinstance(value, list) for value in values)
+    packed = _array([value for part in flat for value in part])
+    if weights is None:
+        return Column(packed, None if one_each else offsets)
+    beside = [weight for part in weights for weight in part]
+    return Column(packed, None if one_each else offsets, np.asarray(beside, np.float32))
+
+
+def _flat(value: list[Any]) -> list[Any]:
+    return [inner for part in value for inner in (_flat(part) if isinstance(part, list) else [part])]
+
+
+def _array(values: list[Any]) -> NDArray[Any]:
+    if not values:
+        return np.empty(0, np.int64)
+    if all(isinstance(value, str) for value in values):
+        return np.array(values, object)
+    if any(isinstance(value, str | bool) or value is None for value in values):
+        raise ValueError("strings, booleans or nulls among numbers")
+    return np.asarray(values)

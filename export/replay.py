@@ -1,0 +1,130 @@
+"""Replays examples through the original model and through every written form of every tower, and compares.
+
+The original takes ids; a written tower takes activations from the bundle's own tables, by the service's own reader. So
+what agrees here is the whole path of an answer: ids, rows, combiner, weights, compiled arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import manifest
+from bundle.errors import BundleError
+from export.errors import VerificationFailed
+from export.oracle import Replay, Results
+from export.towers import TowerSpec
+from runtime.savedmodels import SavedModelTower
+from runtime.towers import CompiledTower, Tower
+
+ABSOLUTE, RELATIVE = 1e-5, 1e-5
+TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
+"""The parity rule of float32 forms."""
+
+
+@dataclass(frozen=True)
+class WrittenForm:
+    """One form of a tower in the bundle; `path` as the manifest will name it."""
+
+    tower: str
+    kind: Literal["saved_model", "litert"]
+    precision: Literal["f32", "int8"]
+    path: str
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A form that is ready to run; `limit` is the recipe's, None where the parity rule holds."""
+
+    form: WrittenForm
+    spec: TowerSpec
+    tower: Tower
+    limit: float | None
+
+
+def compare_forms(
+    replay: Replay, root: Path, forms: Sequence[WrittenForm], expected: Results
+) -> dict[str, tuple[manifest.TowerForm, ...]]:
+    """Runs every form on all examples at once and on the first one alone, and compares with the original.
+
+    Args:
+      replay: the examples, and the bundle's own reader of their features.
+      root: directory of the (staged) bundle.
+      forms: what was written.
+      expected: what the original model gives for these examples.
+    Returns:
+      By tower, its forms with the largest difference of each output.
+    Raises:
+      VerificationFailed: a form differs by more than its limit; names tower, form, output, example and values.
+    """
+    examples, model = replay.examples, replay.model
+    values = {
+        name: replay.features.activation(name, examples.columns.get(name), examples.n).values for name in model.features
+    }
+    verified: dict[str, tuple[manifest.TowerForm, ...]] = dict.fromkeys(model.towers, ())
+    for form in forms:
+        limit = replay.job.towers[form.tower].max_abs_error["int8"] if form.precision == "int8" else None
+        opened = _Opened(form, model.towers[form.tower], _open(form, root), limit)
+        errors = _compare(opened, values, expected[form.tower])
+        verified[form.tower] += (
+            manifest.TowerForm(kind=form.kind, precision=form.precision, path=form.path, max_abs_error=errors),
+        )
+    return verified
+
+
+def _open(form: WrittenForm, root: Path) -> Tower:
+    try:
+        return CompiledTower(root / form.path) if form.kind == "litert" else SavedModelTower(root / form.path)
+    except BundleError as problem:
+        raise VerificationFailed(f"tower {form.tower!r}, {_told(form)}: {problem}") from problem
+
+
+def _compare(
+    opened: _Opened, values: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]
+) -> dict[str, float]:
+    form, spec = opened.form, opened.spec
+    errors: dict[str, float] = {}
+    n = len(next(iter(expected.values())))
+    for count in dict.fromkeys((n, min(n, 1))):
+        inputs = {tensor.name: np.ascontiguousarray(values[tensor.feature][:count]) for tensor in spec.inputs}
+        try:
+            results = opened.tower.run(inputs)
+        except BundleError as problem:
+            raise VerificationFailed(f"tower {form.tower!r}, {_told(form)}, batch of {count}: {problem}") from problem
+        for tensor in spec.outputs:
+            name = tensor.name
+            difference = _check(opened, name, results[name], expected[name][:count])
+            errors[name] = max(errors.get(name, 0.0), difference)
+    return errors
+
+
+def _check(opened: _Opened, output: str, got: NDArray[Any], expected: NDArray[Any]) -> float:
+    form, limit = opened.form, opened.limit
+    where = f"tower {form.tower!r}, {_told(form)}, output {output!r}"
+    if got.shape != expected.shape:
+        raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {expected.shape}")
+    difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    allowed = ABSOLUTE + RELATIVE * np.abs(expected) if limit is None else np.full(expected.shape, limit)
+    wrong = ~(difference <= allowed)  # not a number is wrong too
+    if not wrong.any():
+        return float(difference.max(initial=0.0))
+    excess = np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1.0)
+    at = tuple(int(place) for place in np.unravel_index(int(np.argmax(excess)), wrong.shape))
+    element = f", element {list(at[1:])}," if len(at) > 1 else ""
+    rule, cure = TOLERANCE, "it would not answer as the model does, so nothing is published"
+    if limit is not None:
+        key = f"towers.{form.tower}.max_abs_error.{form.precision}"
+        rule, cure = f"{key} = {limit:g}", f"raise it, or leave {form.precision!r} out of the tower's precisions"
+    raise VerificationFailed(
+        f"{where}: example {at[0]}{element} is {got[at]:.9g}, the original model gives {expected[at]:.9g}; "
+        f"{int(wrong.sum())} of {wrong.size} values break {rule}: {cure}"
+    )
+
+
+def _told(form: WrittenForm) -> str:
+    return f"{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} {form.precision}"

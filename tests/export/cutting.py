@@ -1,0 +1,135 @@
+"""Recipes, checkpoints and tables for the models of tower_models.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import manifest
+from bundle.features import FeatureReader
+from bundle.tables import TableReader
+from export.frameworks import load_tensorflow
+from export.model_code import load_factory
+from export.settings import ExportJob
+from export.towers import describe_features
+from export.tracing import TracedModel, trace_towers
+from tests.conftest import write_table
+
+HERE = Path(__file__).parent
+IDS = {"dtype": "int64"}
+RAGGED = {"dtype": "int64", "kind": "ragged"}
+
+
+def recipe(
+    function: str, inputs: Mapping[str, Any], towers: Mapping[str, Any], parts: Mapping[str, Any] = MappingProxyType({})
+) -> ExportJob:
+    return ExportJob.model_validate(
+        {
+            "model": "tested",
+            "checkpoint": {"path": "ckpt", "object_path": "model"},
+            "code": {"factory": f"tower_models.py:{function}"},
+            "inputs": inputs,
+            "towers": towers,
+            "output": {"root": "bundles"},
+        }
+        | dict(parts)
+    )
+
+
+def movies_recipe(function: str = "build_movies", **parts: Any) -> ExportJob:
+    return recipe(
+        function,
+        {
+            "user_id": IDS,
+            "history": RAGGED,
+            "hour": IDS,
+            "movie_id": IDS,
+            "genres": RAGGED,
+            "year": {"dtype": "float32"},
+        },
+        {
+            "query": {"role": "query", "outputs": {"vector": "query"}},
+            "candidate": {"role": "candidate", "outputs": {"vector": "candidate"}},
+            "ranking": {
+                "role": "ranking",
+                "outputs": {"score": "score"},
+                "precisions": ["f32", "int8"],
+                "max_abs_error": {"int8": 1.0},
+            },
+        },
+        parts,
+    )
+
+
+def ads_recipe(**parts: Any) -> ExportJob:
+    return recipe(
+        "build_ads",
+        {
+            "ad": IDS,
+            "clicks": {"dtype": "int32", "kind": "ragged"},
+            "click_weights": {"dtype": "float32", "kind": "ragged", "weights_for": "clicks"},
+            "recent": RAGGED,
+            "words": {"dtype": "int64", "kind": "sparse"},
+            "word_weights": {"dtype": "float32", "kind": "sparse", "weights_for": "words"},
+            "slots": {"dtype": "int64", "shape": [2]},
+        },
+        {
+            "context": {"role": "query", "call": "context"},
+            "ranking": {
+                "role": "ranking",
+                "call": "rank",
+                "outputs": {"click": "click", "hidden": "hidden"},
+                "result": "click",
+            },
+        },
+        parts,
+    )
+
+
+def one_recipe(function: str, **inputs: Any) -> ExportJob:
+    return recipe(function, {"item": IDS, **inputs}, {"tower": {"role": "query"}})
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A traced model beside what was trained: the checkpoint and the tables' values."""
+
+    job: ExportJob
+    prefix: Path
+    model: TracedModel
+    tables: Mapping[str, NDArray[np.float32]]
+    pages: Mapping[str, manifest.Feature]
+    reader: FeatureReader
+
+
+def save_checkpoint(job: ExportJob, directory: Path, seed: int = 5) -> tuple[Path, dict[str, NDArray[np.float32]]]:
+    """Builds the uncut model with random weights and saves it as a training script would, slots beside tables."""
+    tf = load_tensorflow()
+    model = load_factory(job.code.factory, HERE)()
+    random = np.random.default_rng(seed)
+    parts = list(tf.train.TrackableView(model).descendants())
+    for variable in [part for part in parts if isinstance(part, tf.Variable) and part.dtype == tf.float32]:
+        variable.assign(random.normal(0, 0.3, variable.shape).astype(np.float32))
+    prefix = tf.train.Checkpoint(model=model, step=tf.Variable(3)).write(str(directory / "ckpt-3"))
+    tables = {}
+    for layer in [part for part in parts if hasattr(part, "embedding_tables")]:
+        tables.update({config.name: table.numpy() for config, table in layer.embedding_tables.items()})
+    return Path(prefix), tables
+
+
+def cut(job: ExportJob, directory: Path) -> Cut:
+    prefix, values = save_checkpoint(job, directory)
+    model = trace_towers(job, HERE)
+    pages = describe_features(model.spec, job)
+    readers = {
+        name: TableReader(directory, write_table(directory, name, values[facts.config_name], "float32", []))
+        for name, facts in model.spec.tables.items()
+    }
+    tables = {name: values[facts.config_name] for name, facts in model.spec.tables.items()}
+    return Cut(job, prefix, model, tables, pages, FeatureReader(pages, readers, {}))

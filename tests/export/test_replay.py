@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle import manifest, paths
+from bundle.features import Column
+from export.checkpoint.reader import open_checkpoint
+from export.compiled import compile_tower
+from export.errors import NotConvertible, VerificationFailed
+from export.examples import Examples, make_examples
+from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
+from export.replay import WrittenForm, compare_forms
+from export.savedmodels import write_saved_model
+from export.settings import ExportJob
+from export.weights import find_table_keys
+from tests.export.cutting import HERE, Cut
+
+
+def replay_of(cut: Cut, examples: Examples | None = None) -> Replay:
+    examples = examples or make_examples(cut.model.spec, cut.pages, {}, 64)
+    return Replay(cut.job, HERE, cut.model.spec, cut.prefix, examples, cut.reader, cut.pages)
+
+
+def rows_of(cut: Cut) -> ReadRows:
+    checkpoint = open_checkpoint(cut.prefix)
+    return checkpoint_rows(checkpoint, find_table_keys(cut.model, checkpoint, "model"))
+
+
+def write_forms(cut: Cut, root: Path) -> list[WrittenForm]:
+    forms = []
+    for tower in cut.model.towers:
+        name = tower.spec.name
+        saved = root / paths.saved_model(name)
+        write_saved_model(tower, cut.model.root, cut.prefix, "model", saved)
+        forms.append(WrittenForm(name, "saved_model", "f32", paths.saved_model(name)))
+        for precision in cut.job.towers[name].precisions:
+            path = paths.compiled_tower(name, precision)
+            assert compile_tower(saved, precision, root / path).reason == ""
+            forms.append(WrittenForm(name, "litert", precision, path))
+    return forms
+
+
+@pytest.fixture(scope="module")
+def movie_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("movie_forms")
+
+
+@pytest.fixture(scope="module")
+def movie_forms(movies: Cut, movie_root: Path) -> list[WrittenForm]:
+    return write_forms(movies, movie_root)
+
+
+@pytest.fixture(scope="module")
+def ad_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ad_forms")
+
+
+@pytest.fixture(scope="module")
+def ad_forms(ads: Cut, ad_root: Path) -> list[WrittenForm]:
+    return write_forms(ads, ad_root)
+
+
+@pytest.fixture(scope="module")
+def movie_results(movies: Cut) -> Results:
+    return replay_original(replay_of(movies), rows_of(movies))
+
+
+def test_replay_original_equals_a_dense_computation_of_the_query_tower(movies: Cut, movie_results: Results) -> None:
+    examples = replay_of(movies).examples
+    weights = [variable.numpy().astype(np.float64) for variable in movies.model.towers[0].variables]
+    history = examples.columns["history"]
+    assert history.offsets is not None
+    for example, (start, end) in enumerate(zip(history.offsets[:-1], history.offsets[1:], strict=True)):
+        rows = movies.tables["movies"][history.values[start:end]].astype(np.float64)
+        parts = [
+            movies.tables["users"][examples.columns["user_id"].values[example]],
+            rows.mean(axis=0) if len(rows) else np.zeros(8),
+            movies.tables["hours"][examples.columns["hour"].values[example]],
+        ]
+        hidden = np.maximum(np.concatenate(parts) @ weights[0] + weights[1], 0)
+        np.testing.assert_allclose(
+            movie_results["query"]["vector"][example], hidden @ weights[2] + weights[3], rtol=1e-5, atol=1e-5
+        )
+
+
+def test_compare_forms_movies_every_form_agrees(
+    movies: Cut, movie_root: Path, movie_forms: list[WrittenForm], movie_results: Results
+) -> None:
+    verified = compare_forms(replay_of(movies), movie_root, movie_forms, movie_results)
+    assert {name: [(form.kind, form.precision) for form in forms] for name, forms in verified.items()} == {
+        "query": [("saved_model", "f32"), ("litert", "f32")],
+        "candidate": [("saved_model", "f32"), ("litert", "f32")],
+        "ranking": [("saved_model", "f32"), ("litert", "f32"), ("litert", "int8")],
+    }
+    errors = {(name, form.precision): form.max_abs_error for name, forms in verified.items() for form in forms}
+    assert errors["query", "f32"]["vector"] < 1e-4
+    assert 1e-4 < errors["ranking", "int8"]["score"] < 1
+
+
+def test_compare_forms_ads_weights_sequences_and_sparse_bags_agree(
+    ads: Cut, ad_root: Path, ad_forms: list[WrittenForm]
+) -> None:
+    replay = replay_of(ads)
+    verified = compare_forms(replay, ad_root, ad_forms, replay_original(replay, rows_of(ads)))
+    assert len(verified["ranking"]) == 2
+    assert set(verified["ranking"][1].max_abs_error) == {"click", "hidden"}
+
+
+def test_compare_forms_unknown_ids_follow_their_rules(ads: Cut, ad_root: Path, ad_forms: list[WrittenForm]) -> None:
+    columns = dict(make_examples(ads.model.spec, ads.pages, {}, 4).columns)
+    columns["ad"] = Column(np.array([3, 999, -1, 4]))
+    columns["clicks"] = Column(
+        np.array([1, 999, 2, -7]), np.array([0, 3, 4, 4, 4]), np.array([1.0, 5.0, 2.0, 1.0], np.float32)
+    )
+    columns["recent"] = Column(np.array([1, 500, 2, 9, 8]), np.array([0, 5, 5, 5, 5]))
+    replay = replay_of(ads, Examples(4, columns))
+    expected = replay_original(replay, rows_of(ads))
+    assert len(compare_forms(replay, ad_root, ad_forms, expected)["context"]) == 2
+
+
+def test_compare_forms_wrong_row_in_the_bundle_is_found(
+    movies: Cut, movie_root: Path, movie_forms: list[WrittenForm]
+) -> None:
+    exact = rows_of(movies)
+
+    def read(table: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        values = exact(table, rows)
+        if table == "hours":
+            values[rows == 7] += 0.01
+        return values
+
+    replay = replay_of(movies)
+    with pytest.raises(
+        VerificationFailed,
+        match=r"tower 'query', SavedModel f32, output 'vector': example \d+, element \[\d\], is .*, the original model "
+        r"gives .* break \|d\| <= 1e-05 \+ 1e-05",
+    ):
+        compare_forms(replay, movie_root, movie_forms, replay_original(replay, read))
+
+
+def test_compare_forms_int8_beyond_its_limit_is_refused(
+    movies: Cut, movie_root: Path, movie_forms: list[WrittenForm], movie_results: Results
+) -> None:
+    page = movies.job.model_dump()
+    page["towers"]["ranking"]["max_abs_error"] = {"int8": 1e-6}
+    replay = replace(replay_of(movies), job=ExportJob.model_validate(page))
+    with pytest.raises(
+        VerificationFailed, match=r"LiteRT int8.*towers.ranking.max_abs_error.int8 = 1e-06: raise it, or leave"
+    ):
+        compare_forms(replay, movie_root, movie_forms, movie_results)
+
+
+def test_compare_forms_not_a_number_is_never_equal(
+    movies: Cut, movie_root: Path, movie_forms: list[WrittenForm], movie_results: Results
+) -> None:
+    broken = {name: {key: values.copy() for key, values in part.items()} for name, part in movie_results.items()}
+    broken["candidate"]["vector"][3, 1] = np.nan
+    with pytest.raises(VerificationFailed, match=r"tower 'candidate'.*example 3, element \[1\], is"):
+        compare_forms(replay_of(movies), movie_root, movie_forms, broken)
+
+
+def test_compare_forms_damaged_tower_is_named(movies: Cut, movie_root: Path, movie_results: Results) -> None:
+    (movie_root / "bad.tflite").write_bytes(b"not a flatbuffer")
+    with pytest.raises(VerificationFailed, match=r"tower 'query', LiteRT f32: .*no LiteRT flatbuffer"):
+        compare_forms(
+            replay_of(movies), movie_root, [WrittenForm("query", "litert", "f32", "bad.tflite")], movie_results
+        )
+
+
+def test_checkpoint_rows_table_without_a_key_is_told(movies: Cut) -> None:
+    read = checkpoint_rows(open_checkpoint(movies.prefix), {})
+    with pytest.raises(NotConvertible, match=r"table 'users' is not stored row by row"):
+        read("users", np.array([1]))
+
+
+def test_checkpoint_rows_scattered_rows_are_those_of_the_table(movies: Cut) -> None:
+    rows = np.array([0, 1, 2, 9, 30, 31, 49])
+    assert rows_of(movies)("users", rows).tolist() == movies.tables["users"][rows].tolist()
+
+
+def test_replay_original_table_of_the_recipe_s_unknown_row(movies: Cut) -> None:
+    pages = dict(movies.pages)
+    hour = pages["hour"]
+    assert isinstance(hour, manifest.EmbeddedFeature)
+    pages["hour"] = hour.model_copy(update={"unknown": manifest.Unknown(rule="row", row=5)})
+    known = make_examples(movies.model.spec, movies.pages, {}, 3)
+    beyond = Examples(3, {**known.columns, "hour": Column(np.array([24, 5, -1]))})
+    fifth = Examples(3, {**known.columns, "hour": Column(np.array([5, 5, 5]))})
+    results = [
+        replay_original(replace(replay_of(movies, examples), pages=pages), rows_of(movies))
+        for examples in (beyond, fifth)
+    ]
+    assert results[0]["query"]["vector"].tolist() == results[1]["query"]["vector"].tolist()
