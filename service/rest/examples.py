@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,12 +52,20 @@ async def worked_examples(engine: Engine) -> dict[str, Example]:
     return {name: Example("MODEL", body) for name, body in _UNLOADED.items()}
 
 
-def example_value(feature: FeatureDetails) -> Any:
-    """Returns a value that a feature takes: its default, or one made up by its kind, type and shape."""
-    if feature.default is not None:
+def example_value(feature: FeatureDetails, known_ids: Mapping[str, list[Any]]) -> Any:
+    """Returns a value that a feature takes: ids that its table has, its default, or one made up by type and shape.
+
+    Args:
+      feature: as its signature tells.
+      known_ids: by table.
+    """
+    several = feature.kind in {"bag", "sequence"}
+    if feature.table in known_ids:
+        return known_ids[feature.table] if several else known_ids[feature.table][0]
+    if feature.default not in (None, []):
         return feature.default
     sample = _SAMPLES.get(feature.type, 1)
-    if feature.kind in {"bag", "sequence"}:
+    if several:
         return [sample, sample + 1 if isinstance(sample, int) else sample]
     for length in reversed(feature.shape):
         sample = [sample] * length
@@ -65,42 +73,52 @@ def example_value(feature: FeatureDetails) -> Any:
 
 
 async def _bodies(engine: Engine, details: ModelDetails) -> Iterable[tuple[str, dict[str, Any]]]:
-    bodies: dict[str, dict[str, Any]] = {}
-    attributes = list(details.corpora[0].attributes[:1]) if details.corpora else []
     signatures: dict[str, CallSignature] = {}
     for signature in details.calls:
         signatures.setdefault(signature.call, signature)
-    ids: list[Any] = [1, 2, 3]
+    bodies = _written(details, signatures, {}, [1, 2, 3])
+    found = await _worked(engine, details, "retrieve", bodies["retrieve"]) if "retrieve" in bodies else None
+    if found is None or found.status != 200:
+        return bodies.items()
+    ids = [neighbor["id"] for neighbor in found.answer["neighbors"]]
+    features = [feature for signature in details.calls for feature in signature.features]
+    tables = {each.table: ids for each in features if each.stored and each.kind == "single" and each.table and ids}
+    return _written(details, signatures, tables, ids).items()
+
+
+def _written(
+    details: ModelDetails, signatures: dict[str, CallSignature], known_ids: dict[str, list[Any]], candidates: list[Any]
+) -> dict[str, dict[str, Any]]:
+    """Writes a body for each call that the model takes."""
+    bodies: dict[str, dict[str, Any]] = {}
+    attributes = list(details.corpora[0].attributes[:1]) if details.corpora else []
+    values = {name: _values(signature, known_ids) for name, signature in signatures.items()}
     if "retrieve" in signatures:
-        bodies["retrieve"] = {"k": 3, "features": _values(signatures["retrieve"], "context"), "attributes": attributes}
-        found = await _worked(engine, details, "retrieve", bodies["retrieve"])
-        if found.status == 200:
-            ids = [neighbor["id"] for neighbor in found.answer["neighbors"]]
+        bodies["retrieve"] = {"k": 3, "features": values["retrieve"]["context"], "attributes": attributes}
     if "rank" in signatures:
-        bodies["rank"] = {"context": _values(signatures["rank"], "context"), "candidates": ids}
-        extra = _values(signatures["rank"], "candidate")
-        if extra:
-            bodies["rank"]["features"] = {name: [value] * len(ids) for name, value in extra.items()}
+        bodies["rank"] = {"context": values["rank"]["context"], "candidates": candidates}
+        if values["rank"]["candidate"]:
+            repeated = {name: [value] * len(candidates) for name, value in values["rank"]["candidate"].items()}
+            bodies["rank"]["features"] = repeated
     if "recommend" in signatures:
-        features = _values(signatures["recommend"], "context")
-        bodies["recommend"] = {"k": 3, "features": features, "attributes": attributes}
+        bodies["recommend"] = {"k": 3, "features": values["recommend"]["context"], "attributes": attributes}
     if "embed" in signatures:
-        signature = signatures["embed"]
-        features = _values(signature, "context") | _values(signature, "candidate")
-        bodies["embed"] = {"tower": signature.tower, "features": features}
+        features = values["embed"]["context"] | values["embed"]["candidate"]
+        bodies["embed"] = {"tower": signatures["embed"].tower, "features": features}
     embedded = [feature for signature in details.calls for feature in signature.features if feature.table]
     if embedded:
-        value = example_value(embedded[0])
+        value = example_value(embedded[0], known_ids)
         bodies["lookup"] = {"feature": embedded[0].name, "ids": value if isinstance(value, list) else [value]}
-    return bodies.items()
+    return bodies
 
 
-def _values(signature: CallSignature, role: str) -> dict[str, Any]:
-    return {
-        feature.name: example_value(feature)
-        for feature in signature.features
-        if feature.role == role and not feature.stored
-    }
+def _values(signature: CallSignature, known_ids: dict[str, list[Any]]) -> dict[str, dict[str, Any]]:
+    """Returns values of the features that a caller sends, by role."""
+    values: dict[str, dict[str, Any]] = {"context": {}, "candidate": {}}
+    for feature in signature.features:
+        if not feature.stored:
+            values[feature.role][feature.name] = example_value(feature, known_ids)
+    return values
 
 
 async def _worked(engine: Engine, details: ModelDetails, name: str, body: dict[str, Any]) -> Example:

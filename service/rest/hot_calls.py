@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import Coroutine
@@ -11,6 +10,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service import logs
 from service.engine.desk import Desk
 from service.engine.requests import Call, Target
 from service.errors import Cancelled, InvalidArgument, NotFound
@@ -22,7 +22,7 @@ from service.wire.failures import failure_of, log_failure
 from service.wire.operations import OPERATIONS, Operation
 
 HOT_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?:([^/:]*)")
-_LOG = logging.getLogger("rowcast.rest")
+_LOG = logs.logger(__name__)
 _CLOSE = ((b"connection", b"close"),)
 
 

@@ -105,10 +105,15 @@ def document(examples: Mapping[str, Example], settings: ServiceSettings, product
     paths: Value = {}
     for name in OPERATIONS:
         operation = _operation(name, examples.get(name), url)
-        paths[f"/v1/models/{{model}}:{name}"] = {"post": operation, "parameters": [_path("model")]}
+        model = _path("model", examples[name].model if name in examples else None)
+        paths[f"/v1/models/{{model}}:{name}"] = {"post": operation, "parameters": [model]}
         paths[f"/v1/models/{{model}}/versions/{{version}}:{name}"] = {
-            "post": {**operation, "summary": f"{operation['summary']}; a version of your choice"},
-            "parameters": [_path("model"), _path("version")],
+            "post": {
+                **operation,
+                "operationId": f"{name}_by_version",
+                "summary": f"{operation['summary']}; a version of your choice",
+            },
+            "parameters": [model, _path("version")],
         }
     return {
         "openapi": "3.0.3",
@@ -125,7 +130,8 @@ def _introduction(settings: ServiceSettings) -> str:
         f"form of the body unless `accept` names the other. Bodies may be gzip. A body has one request beside its "
         f"options, or a list of them in `requests`; the answer then has `results`.\n\n"
         f"Limits: body {settings.body_bytes_max} bytes, {settings.queries_max} requests in a list, k "
-        f"{settings.k_max}, {settings.candidates_max} candidates, {settings.ids_max} values, {settings.timeout_s:g} s."
+        f"{settings.k_max}, {settings.candidates_max} candidates ranked and {settings.ids_max} values in one body, "
+        f"{settings.timeout_s:g} s."
     )
 
 
@@ -158,7 +164,10 @@ def _operation(name: str, example: Example | None, url: str) -> Value:
         "operationId": name,
         "summary": _SUMMARIES[name],
         "description": description,
-        "parameters": [_header(REQUEST_ID, "Returned and logged."), _header(TIMEOUT_MS, f"0 to {TIMEOUT_MS_MAX}.")],
+        "parameters": [
+            _header(REQUEST_ID, "Returned and logged."),
+            _header(TIMEOUT_MS, f"Milliseconds, 0 to {TIMEOUT_MS_MAX}."),
+        ],
         "requestBody": {"required": True, "content": {JSON: asked, PROTOBUF: binary}},
         "responses": {"200": {"description": "The answer.", "content": {JSON: answered, PROTOBUF: binary}}} | _errors(),
     }
@@ -209,9 +218,10 @@ def _error_schema() -> Value:
     return {"type": "object", "properties": {"error": {"type": "object", "properties": told}}}
 
 
-def _path(name: str) -> Value:
+def _path(name: str, example: str | None = None) -> Value:
     schema = _INTEGER if name == "version" else _STRING
-    return {"name": name, "in": "path", "required": True, "schema": schema}
+    told = {"name": name, "in": "path", "required": True, "schema": schema}
+    return told if example is None else {**told, "example": example}
 
 
 def _header(name: str, description: str) -> Value:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 from fastapi import APIRouter, Request, Response
 
+from service import logs
 from service.engine.desk import Desk
 from service.errors import NotReady, ServiceError
 from service.metrics import CONTENT_TYPE
@@ -13,7 +12,7 @@ from service.rest import schemas
 from service.wire import signatures
 from service.wire.failures import failure_of, log_failure
 
-_LOG = logging.getLogger("rowcast.rest")
+_LOG = logs.logger(__name__)
 
 
 def router_of(desk: Desk) -> APIRouter:

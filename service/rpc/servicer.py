@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 
+from service import logs
 from service.engine.desk import Desk
 from service.engine.requests import Call
 from service.rpc import convert
@@ -23,7 +23,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
 Answer = Callable[[bytes, Call], Awaitable[Written]]
 """A message's raw bytes and who asks -> the answer's message."""
 
-_LOG = logging.getLogger("rowcast.rpc")
+_LOG = logs.logger(__name__)
 
 
 def handlers_of(desk: Desk) -> grpc.GenericRpcHandler:

@@ -281,6 +281,19 @@ def test_signature_of_what_is_not_there_is_the_same_failure(
     )
 
 
+def test_documents_examples_are_answered_as_they_are_shown(service: Service) -> None:
+    described = service.http.get("/openapi.json").json()["paths"]
+    for call in OPERATIONS:
+        shown = described[f"/v1/models/{{model}}:{call}"]["post"]
+        body = shown["requestBody"]["content"]["application/json"]["example"]
+        answer = service.http.post(f"/v1/models/{MODEL}:{call}", json=body)
+        assert answer.json() == shown["responses"]["200"]["content"]["application/json"]["example"]
+    retrieval = described["/v1/models/{model}:retrieve"]["post"]["requestBody"]["content"]["application/json"][
+        "example"
+    ]
+    assert set(retrieval["features"]["history"]) <= set(range(1000, 1280, 7))  # candidates that are there
+
+
 def _expect(service: Service, code: str) -> None:
     by_json, by_protobuf, by_grpc = _ask(service, SIMPLE)
     assert (by_json.code, by_protobuf.code, by_grpc.code) == (code,) * 3
