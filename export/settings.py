@@ -17,7 +17,7 @@ from export.errors import UsageError
 class Part(BaseModel):
     """A frozen part of the recipe."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class CheckpointPart(Part):
@@ -40,9 +40,11 @@ class InputPart(Part):
     """One input of the model's calls."""
 
     dtype: Literal["int32", "int64", "float32", "string"]
+    """Of the tensor that the call takes."""
     shape: tuple[PositiveInt, ...] = ()
-    """Of one example, without the batch; () is a single value. Of ragged and sparse inputs: ()."""
+    """Of one example, without the batch; [] is a single value, as of ragged and sparse inputs."""
     kind: Literal["dense", "ragged", "sparse"] = "dense"
+    """How a batch of it is given to the call."""
     weights_for: str | None = None
     """This input holds the weights of the named one."""
 
@@ -51,29 +53,38 @@ class VocabularyPart(Part):
     """A vocabulary: one key a line, in the order of the rows."""
 
     file: str
+    """UTF-8, one key a line, in the order of the rows."""
     dtype: Literal["int64", "string"] = "string"
+    """Of the keys."""
 
 
 class VocabularyRule(Part):
-    """ids = { kind = "vocabulary", vocabulary = NAME, first_row = N }."""
+    """ids = { kind = "vocabulary", vocabulary = NAME, first_row = N }"""
 
     kind: Literal["vocabulary"]
+    """Row = `first_row` + position of the id in the vocabulary."""
     vocabulary: Name
+    """One of the vocabularies."""
     first_row: int = Field(default=0, ge=0)
+    """Row of the first key."""
 
 
 class HashRule(Part):
     """ids = { kind = "hash", buckets = N }; buckets defaults to the table's rows."""
 
     kind: Literal["hash"]
+    """Row = FarmHash Fingerprint64 of the string, or of the integer in decimal, mod `buckets`."""
     buckets: PositiveInt | None = None
+    """None: the table's rows."""
 
 
 class BucketRule(Part):
     """ids = { kind = "buckets", boundaries = [...] }."""
 
     kind: Literal["buckets"]
+    """Row = number of `boundaries` that are <= the value."""
     boundaries: tuple[float, ...]
+    """Ascending."""
 
 
 class FeaturePart(Part):
@@ -82,18 +93,22 @@ class FeaturePart(Part):
     role: Role | None = None
     """None: candidate if a candidate corpus has a column for it, else context."""
     ids: IdentityIds | VocabularyRule | HashRule | BucketRule = Field(default=IdentityIds(), discriminator="kind")
+    """How what a caller sends becomes a row."""
     unknown: Unknown = Unknown()
+    """What an id outside the table becomes."""
     default: Any = None
+    """The value when a caller leaves the feature out, written as a request writes it; none: it must be sent."""
 
 
 class TowerPart(Part):
     """One tower: a call of the model and the outputs wanted of it."""
 
     role: Literal["query", "candidate", "ranking"]
+    """What the service uses it for."""
     call: str = ""
     """Attribute path of what is called: "" is the model itself, `rank` one of its methods."""
     inputs: tuple[str, ...] = ()
-    """Names of the inputs the call takes, as one dict; () is all of them."""
+    """Names of the inputs the call takes, as one dict; [] is all of them."""
     outputs: dict[Name, str] = {}
     """Output name -> key in what the call returns (a dict); {} when it returns one tensor, which becomes `result`."""
     result: str | None = None
@@ -101,6 +116,7 @@ class TowerPart(Part):
     precisions: tuple[Literal["f32", "int8"], ...] = ("f32",)
     """Which compiled forms are made."""
     serve: Literal["f32", "int8"] = "f32"
+    """The precision that a service runs unless told otherwise."""
     max_abs_error: dict[Literal["int8"], float] = {}
     """Limit of the difference from the original model, for precisions that are not bound by the parity rule."""
 
@@ -118,6 +134,7 @@ class CorpusPart(Part):
     """A candidate corpus: a CSV or Parquet file with a row per candidate."""
 
     file: str
+    """CSV (with a header) or Parquet."""
     id: str
     """Column of the candidate's id: integers or strings, unique, without nulls."""
     features: dict[str, str] = {}
@@ -132,19 +149,28 @@ class RecallPart(Part):
     """Recall that an index must reach against exact search before it is published."""
 
     k: PositiveInt = 10
+    """Neighbors of each query that are compared."""
     value: float = Field(default=0.95, gt=0, le=1)
+    """The least recall; nothing is published below it."""
     queries: PositiveInt = 500
+    """Replayed queries it is measured on, at most."""
 
 
 class IndexPart(Part):
     """A nearest-candidate index over a corpus."""
 
     corpus: Name
+    """What is searched."""
     query_tower: Name
+    """Whose vectors ask."""
     candidate_tower: Name
+    """Whose vectors are searched."""
     distance: Distance = "dot_product"
+    """What near means; scores are larger for nearer candidates, whatever it is."""
     kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
+    """auto: brute force below 20 000 candidates, else a tree with asymmetric hashing and reordering."""
     recall: RecallPart = RecallPart()
+    """The recall to reach."""
     parameters: dict[str, Any] = {}
     """ScaNN parameters that replace the chosen ones: num_leaves, leaves_to_search, dimensions_per_block, reorder."""
 
@@ -164,23 +190,36 @@ class OutputPart(Part):
     """Where the bundle goes: `<root>/<model>/<version>/`."""
 
     root: str
+    """Directory of the bundles."""
 
 
 class ExportJob(Part):
     """The recipe."""
 
     model: Name
+    """Name of the model in the root, in URLs and in requests."""
     checkpoint: CheckpointPart
+    """What was trained."""
     code: CodePart
+    """The model code."""
     inputs: dict[str, InputPart]
+    """Inputs of the model's calls, by name."""
     towers: dict[Name, TowerPart]
+    """Towers to cut out of the model."""
     output: OutputPart
+    """Where the bundle goes."""
     vocabularies: dict[Name, VocabularyPart] = {}
+    """Vocabulary files."""
     features: dict[str, FeaturePart] = {}
+    """What the model does not tell of a feature."""
     tables: dict[Name, TablePart] = {}
+    """How tables are written."""
     candidates: dict[Name, CorpusPart] = {}
+    """Candidate corpora."""
     indexes: dict[Name, IndexPart] = {}
+    """Nearest-candidate indexes."""
     verify: VerifyPart = VerifyPart()
+    """What is checked before anything is published."""
 
 
 class ExportSettings(BaseSettings):
