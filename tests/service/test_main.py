@@ -1,0 +1,246 @@
+"""`rowcast-serve` as a process: start, readiness, switch, signals, exit codes. Both doors are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service import oracles
+from tests.service.small_bundle import SmallBundle
+
+Write = Callable[..., SmallBundle]
+PATIENCE_S = 30
+PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
+
+
+class Process:
+    """A running `rowcast-serve` on free ports; its log lines arrive in a queue."""
+
+    def __init__(self, root: Path, *options: str) -> None:
+        self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
+        arguments = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--poll-s", "0.05"]
+        self.process = subprocess.Popen(
+            [*PROGRAM, *arguments, "--ports-file", str(self._ports), *options], stderr=subprocess.PIPE, text=True
+        )
+        self.lines: queue.Queue[dict[str, Any]] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if line.startswith("{"):
+                self.lines.put(json.loads(line))
+
+    def event(self, name: str) -> dict[str, Any]:
+        """Waits for a log line."""
+        while True:
+            line = self.lines.get(timeout=PATIENCE_S)
+            if line["event"] == name:
+                return line
+
+    def client(self) -> httpx.Client:
+        self.event("listening")
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", timeout=PATIENCE_S)
+
+    @property
+    def ports(self) -> dict[str, int]:
+        page: dict[str, int] = json.loads(self._ports.read_text())
+        return page
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+
+Serve = Callable[..., Process]
+
+
+@pytest.fixture
+def serve(root: Path) -> Iterator[Serve]:
+    started: list[Process] = []
+
+    def start(*options: str) -> Process:
+        started.append(Process(root, *options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+        assert each.process.stderr is not None
+        each.process.stderr.close()
+
+
+def retrieve(client: httpx.Client) -> httpx.Response:
+    return client.post("/v1/models/movies:retrieve", json={"features": {"user": 3}, "k": 2})
+
+
+def test_empty_root_is_live_and_not_ready_then_serves_what_is_dropped_in(write: Write, serve: Serve) -> None:
+    service = serve()
+    with service.client() as client:
+        assert client.get("/livez").status_code == 200
+        assert client.get("/readyz").status_code == 503
+        assert retrieve(client).json()["error"]["code"] == "NOT_READY"
+        write()
+        service.event("version_available")
+        assert client.get("/readyz").status_code == 200
+        assert retrieve(client).json()["version"] == 1
+        write(version=2)
+        assert service.event("version_available")["version"] == 2
+        assert retrieve(client).json()["version"] == 2
+        metrics = client.get("/metrics").text
+    assert "rowcast_ready 1.0" in metrics
+    assert 'rowcast_version{model="movies",state="available",version="2"} 1.0' in metrics
+    assert service.stop() == 0
+
+
+def test_running_service_has_no_tensorflow_in_its_process(write: Write, serve: Serve) -> None:
+    write()
+    service = serve()
+    with service.client() as client:
+        service.event("version_available")
+        assert retrieve(client).status_code == 200
+        mapped = Path(f"/proc/{service.process.pid}/maps").read_text()
+    assert "libtensorflow" not in mapped
+    assert service.stop() == 0
+
+
+def test_tower_that_only_tensorflow_runs_is_served_too(write: Write, serve: Serve) -> None:
+    small = write(saved_model_only=frozenset({"query"}))
+    service = serve()
+    with service.client() as client:
+        service.event("version_available")
+        neighbors = retrieve(client).json()["neighbors"]
+    assert service.stop() == 0
+    expected = oracles.neighbors(small, oracles.query_vector(small, 3), 2)
+    assert [each["id"] for each in neighbors] == [movie for movie, _ in expected]
+    assert [each["score"] for each in neighbors] == pytest.approx([score for _, score in expected], 1e-4)
+
+
+def test_sigterm_under_load_loses_no_admitted_call(write: Write, serve: Serve) -> None:
+    write()
+    service = serve()
+    service.event("version_available")
+    address = f"http://127.0.0.1:{service.ports['http']}"
+    answered: list[int] = []
+    busy = threading.Event()
+
+    def ask_on(_: int) -> None:
+        with httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
+            while True:
+                try:
+                    response = retrieve(client)
+                except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError):
+                    if draining.is_set():  # an idle connection was closed, or no new one is taken
+                        return
+                    raise
+                answered.append(response.status_code)
+                if len(answered) > 50:
+                    busy.set()
+                if response.status_code == 503:
+                    return
+
+    draining = threading.Event()
+    with ThreadPoolExecutor(8) as callers:
+        jobs = [callers.submit(ask_on, number) for number in range(8)]
+        assert busy.wait(PATIENCE_S)
+        draining.set()
+        assert service.stop() == 0
+        for job in jobs:
+            job.result()
+    assert set(answered) <= {200, 503}
+    assert answered.count(200) > 50
+
+
+def held_request(service: Process) -> socket.socket:
+    """A request whose body never comes: HTTP cannot drain while it is open."""
+    line = socket.create_connection(("127.0.0.1", service.ports["http"]), timeout=PATIENCE_S)
+    line.sendall(b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
+    return line
+
+
+def test_second_signal_while_draining_exits_at_once_with_130(write: Write, serve: Serve) -> None:
+    write()
+    service = serve("--drain-s", "60")
+    with service.client() as client:
+        service.event("version_available")
+        assert client.get("/readyz").status_code == 200
+        with held_request(service):
+            for _ in range(3):  # the held request is read meanwhile
+                assert client.get("/livez").status_code == 200
+            service.process.send_signal(signal.SIGTERM)
+            service.event("draining")
+            began = time.monotonic()
+            assert service.stop() == 130
+            assert time.monotonic() - began < 10
+
+
+def test_drain_gives_up_on_a_held_request_after_its_time(write: Write, serve: Serve) -> None:
+    write()
+    service = serve("--drain-s", "0.2")
+    service.event("version_available")
+    with held_request(service):
+        assert service.stop(signal.SIGINT) == 0
+
+
+def test_required_model_that_cannot_be_loaded_exits_7(write: Write, serve: Serve) -> None:
+    broken = write()
+    (broken.directory / "indexes/movies/vectors.bin").write_bytes(b"")
+    service = serve("--require", "movies")
+    assert service.event("version_refused")["model"] == "movies"
+    assert service.event("required_models_missing")["models"] == ["movies"]
+    assert service.process.wait(PATIENCE_S) == 7
+
+
+def test_required_model_that_loads_is_served(write: Write, serve: Serve) -> None:
+    write()
+    service = serve("--require", "movies")
+    with service.client() as client:
+        service.event("version_available")
+        assert retrieve(client).status_code == 200
+    assert service.stop() == 0
+
+
+def test_port_that_is_taken_exits_2_and_names_it(root: Path, serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for option in ("--http-port", "--grpc-port"):
+            service = serve(option, port)
+            assert service.process.wait(PATIENCE_S) == 2
+            assert port in service.event("cannot_start")["problem"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--root (or ROWCAST_ROOT) must be given"),
+        (["--root", "/nowhere"], "is no directory"),
+        (["--root", "/", "--k-max", "0"], "--k-max"),
+    ],
+)
+def test_wrong_settings_exit_2_and_say_which(arguments: list[str], message: str) -> None:
+    done = subprocess.run([*PROGRAM, *arguments], check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_print_settings_shows_the_effective_ones_and_exits_0(tmp_path: Path) -> None:
+    environment = {**os.environ, "ROWCAST_K_MAX": "7"}
+    command = [*PROGRAM, "--root", str(tmp_path), "--print-settings"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=True)
+    assert json.loads(done.stdout)["k_max"] == 7
