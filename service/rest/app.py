@@ -1,19 +1,21 @@
-"""The HTTP door: FastAPI for models, health and documents, with the five calls beside it."""
+"""The HTTP door: the five calls, and FastAPI behind them for models, health and documents."""
 
 from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 from service.engine.desk import Desk
 from service.errors import InvalidArgument, NotFound, ServiceError
 from service.rest.docs import add_docs
+from service.rest.guard import Guard
 from service.rest.hot_calls import HotCalls
 from service.rest.routes import failed_response, router_of
 
 
-def create_app(desk: Desk) -> FastAPI:
+def create_app(desk: Desk) -> ASGIApp:
     """Returns the HTTP door to a desk, to be run by an ASGI server. Nothing is started here.
 
     Args:
@@ -25,8 +27,8 @@ def create_app(desk: Desk) -> FastAPI:
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_middleware(HotCalls, desk=desk)
-    return app
+    app.add_middleware(Guard)
+    return HotCalls(app, desk)
 
 
 async def _service_error(request: Request, problem: Exception) -> Response:

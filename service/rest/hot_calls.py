@@ -1,4 +1,4 @@
-"""The five calls as plain ASGI beside FastAPI, whose routes cost more than many a call; and the guard of both."""
+"""The five calls as plain ASGI before FastAPI, whose routes cost more than many a call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import logs
 from service.engine.desk import Desk
@@ -16,6 +16,7 @@ from service.engine.requests import Call, Target
 from service.errors import Cancelled, InvalidArgument, NotFound
 from service.rest import schemas
 from service.rest.bodies import BodyTooLarge, drain, read_body
+from service.rest.guard import send_reply, text_of
 from service.rest.schemas import Headers, Reply
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, call_of, request_id_of, timeout_s_of
 from service.wire.failures import failure_of, log_failure
@@ -31,7 +32,7 @@ class MethodNotAllowed(InvalidArgument):
 
 
 class HotCalls:
-    """Answers the five calls itself and hands everything else to FastAPI; no exception leaves it."""
+    """Answers the five calls itself and hands everything else on; no exception leaves a call."""
 
     def __init__(self, app: ASGIApp, desk: Desk) -> None:
         self._app = app
@@ -39,20 +40,17 @@ class HotCalls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        if scope["type"] != "http":
+        asked = HOT_PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if asked is None:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        request_id = request_id_of(_text(headers, REQUEST_ID), _text(headers, TRACE_PARENT))
-        asked = HOT_PATH.fullmatch(scope["path"])
-        if asked is None:
-            await self._pass_on(scope, receive, send, request_id)
-            return
+        request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
         name = asked[3] if asked[3] in OPERATIONS else "other"
         started, code, unread = time.perf_counter(), "OK", False
         try:
             operation, target, protobuf = _understood(scope["method"], asked, headers)
-            call = call_of(request_id, timeout_s_of(_text(headers, TIMEOUT_MS)), time.monotonic())
+            call = call_of(request_id, timeout_s_of(text_of(headers, TIMEOUT_MS)), time.monotonic())
             body = await read_body(receive, headers, self._desk.settings.body_bytes_max)
             started = time.perf_counter()
             request, several = schemas.read_request(operation, body, protobuf, target)
@@ -67,7 +65,7 @@ class HotCalls:
             more = ((b"allow", b"POST"),) if status else _CLOSE if unread else ()
             reply = schemas.failed(failure, schemas.wants_protobuf(headers), status, more)
         self._desk.metrics.answered("http", name, code, time.perf_counter() - started)
-        await _send(reply, request_id, send, more=unread)
+        await send_reply(reply, request_id, send, more=unread)
         if unread:  # the refusal is out; its sender reads it once the body is off its hands
             await drain(receive)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -84,26 +82,6 @@ class HotCalls:
         self._desk.metrics.phase(operation.name, "encode", time.perf_counter() - started)
         return reply
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        """Lets FastAPI answer, adds the request id, and tells its bugs as any other failure."""
-        scope.setdefault("state", {})["request_id"] = request_id
-        begun = False
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = True
-                message["headers"] = [*message.get("headers", []), (REQUEST_ID.encode(), request_id.encode())]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_with_id)
-        except Exception as problem:  # noqa: BLE001 - the door: nothing may leave it but an answer
-            failure = failure_of(problem, request_id)
-            log_failure(_LOG, "other", failure, problem)
-            if not begun:
-                await _send(schemas.failed(failure, protobuf=False), request_id, send)
-
 
 async def while_here(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
     """Returns what `work` returns, and gives it up when the caller hangs up.
@@ -115,17 +93,25 @@ async def while_here(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
     Raises:
       Cancelled: the caller hung up first.
     """
-    task = asyncio.ensure_future(work)
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine runs in one
+    working = True
+
+    def give_up(_: asyncio.Task[None]) -> None:
+        if working:
+            task.cancel()
+
     watch = asyncio.ensure_future(_gone(receive))
-    watch.add_done_callback(lambda done: None if done.cancelled() else task.cancel())
+    watch.add_done_callback(give_up)
     try:
-        return await task
+        return await work
     except asyncio.CancelledError:
-        if watch.done() and not watch.cancelled():
+        if watch.done():
+            task.uncancel()
             raise Cancelled("the caller hung up") from None
-        task.cancel()
         raise
     finally:
+        working = False
         watch.cancel()
 
 
@@ -139,16 +125,6 @@ def _understood(method: str, asked: re.Match[str], headers: Headers) -> tuple[Op
     return OPERATIONS[name], schemas.target_of(model, version), schemas.is_protobuf(headers)
 
 
-def _text(headers: Headers, name: str) -> str | None:
-    value = headers.get(name.encode())
-    return None if value is None else value.decode("latin-1")
-
-
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _send(reply: Reply, request_id: str, send: Send, more: bool = False) -> None:
-    await send({"type": "http.response.start", "status": reply.status, "headers": schemas.head_of(reply, request_id)})
-    await send({"type": "http.response.body", "body": reply.body, "more_body": more})
