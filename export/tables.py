@@ -87,15 +87,14 @@ def check_sources(plan: ExportPlan, receipts: Sequence[Receipt]) -> None:
     Raises:
       CheckpointError: a slice does not match, or not all of it was read; names file and rows.
     """
+    sums: dict[tuple[str, str, int], list[SourceSum]] = defaultdict(list)
+    for receipt in receipts:
+        for each in receipt.sources:
+            sums[receipt.table, each.file, each.slice_offset].append(each)
     for table in plan.tables:
-        sums: dict[tuple[str, int], list[SourceSum]] = defaultdict(list)
-        for receipt in receipts:
-            if receipt.table == table.spec.name:
-                for each in receipt.sources:
-                    sums[each.file, each.slice_offset].append(each)
         for part in table.slices:
             if part.bytes:
-                _check_slice(table, part, sums[Path(part.file).name, part.offset])
+                _check_slice(table, part, sums[table.spec.name, Path(part.file).name, part.offset])
 
 
 def manifest_table(table: TablePlan, receipts: Sequence[Receipt]) -> manifest.Table:

@@ -123,6 +123,8 @@ class Checkpoint:
             raise CheckpointError(
                 f"{key!r} in checkpoint {self.prefix} is too large to be read as a whole; read rows of it"
             )
+        if sum(volume(part.shape) for part in entry.slices) != volume(entry.shape):  # before memory is asked for
+            raise CheckpointError(self._uncovered(key))
         values = np.zeros(entry.shape, NUMPY_DTYPES[entry.dtype])
         filled = np.zeros(entry.shape, bool)
         with DataFiles() as files:
@@ -133,7 +135,7 @@ class Checkpoint:
                 box = tuple(slice(start, start + size) for start, size in zip(part.starts, part.shape, strict=True))
                 values[box] = data.view(values.dtype).reshape(part.shape)
                 filled[box] = True
-        if not filled.all() or sum(volume(part.shape) for part in entry.slices) != volume(entry.shape):
+        if not filled.all():
             raise CheckpointError(self._uncovered(key))
         return values
 
@@ -157,13 +159,14 @@ class Checkpoint:
                 f"{key!r} in checkpoint {self.prefix}, of shape {list(entry.shape)}, has no rows {start_row} to "
                 f"{start_row + count}"
             )
-        values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
-        filled = 0
-        with DataFiles() as files:
-            for part in self._overlapping(entry, start_row, start_row + count):
-                filled += _copy_rows_of(files, part, start_row, values)
-        if filled != values.size:
+        parts = self._overlapping(entry, start_row, start_row + count)
+        held = sum(_rows_held(part, start_row, count) * volume(part.shape[1:]) for part in parts)
+        if held != volume((count, *entry.shape[1:])):  # before memory is asked for
             raise CheckpointError(self._uncovered(key))
+        values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
+        with DataFiles() as files:
+            for part in parts:
+                _copy_rows_of(files, part, start_row, values)
         return values
 
     def _overlapping(self, entry: Entry, first: int, end: int) -> list[Slice]:
@@ -205,19 +208,20 @@ def _read_slice(files: DataFiles, part: Slice) -> np.ndarray[Any, np.dtype[np.ui
     return data
 
 
-def _copy_rows_of(files: DataFiles, part: Slice, first: int, values: Values) -> int:
-    """Copies what a slice holds of rows [first, first + len(values)); returns how many values that were."""
+def _rows_held(part: Slice, first: int, count: int) -> int:
+    return max(0, min(first + count, part.starts[0] + part.shape[0]) - max(first, part.starts[0]))
+
+
+def _copy_rows_of(files: DataFiles, part: Slice, first: int, values: Values) -> None:
+    """Copies what a slice holds of rows [first, first + len(values)) to its place."""
     low = max(first, part.starts[0])
-    high = min(first + len(values), part.starts[0] + part.shape[0])
+    high = low + _rows_held(part, first, len(values))
     row_bytes = volume(part.shape[1:]) * values.itemsize
     columns = tuple(slice(start, start + size) for start, size in zip(part.starts[1:], part.shape[1:], strict=True))
     step = max(1, BLOCK_BYTES // max(1, row_bytes))
-    copied = 0
     for row in range(low, high, step):
         count = min(step, high - row)
         data = np.empty(count * row_bytes, np.uint8)
         files.read_into(part.file, part.offset + (row - part.starts[0]) * row_bytes, data)
         block = data.view(values.dtype).reshape(count, *part.shape[1:])
         values[(slice(row - first, row - first + count), *columns)] = block
-        copied += block.size
-    return copied if high > low else 0

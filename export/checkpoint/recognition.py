@@ -50,7 +50,7 @@ def recognise(checkpoint: StoredVariables, named: Mapping[str, str] | None = Non
         fingerprint=checkpoint.fingerprint,
         objects=found.graph is not None,
         step=_step(checkpoint),
-        tables=tuple(sorted((found.with_slots(table) for table in found.tables), key=lambda table: table.name)),
+        tables=found.tables_with_slots(),
         refused=tuple(sorted(found.refused, key=lambda refused: refused.name)),
         slots=tuple(sorted(found.slots.values(), key=lambda slot: slot.key)),
         dense=tuple(rest),
@@ -160,10 +160,13 @@ class _Recognition:
             )
             self.tables[-1] = replace(self.tables[-1], note=note)
 
-    def with_slots(self, table: TableSpec) -> TableSpec:
-        """Returns the table with its slot variables."""
-        own = (slot for slot in self.slots.values() if slot.of == table.key)
-        return replace(table, slots=tuple(sorted(own, key=lambda slot: slot.name)))
+    def tables_with_slots(self) -> tuple[TableSpec, ...]:
+        """Returns the tables in the order of their names, each with its slot variables."""
+        own: dict[str, list[SlotSpec]] = {}
+        for slot in sorted(self.slots.values(), key=lambda slot: slot.name):
+            own.setdefault(slot.of, []).append(slot)
+        tables = (replace(table, slots=tuple(own.get(table.key, ()))) for table in self.tables)
+        return tuple(sorted(tables, key=lambda table: table.name))
 
     def _add_slot(self, name: str, key: str, of: str) -> None:
         entry = self.checkpoint.entries.get(key)
