@@ -115,7 +115,8 @@ def save_checkpoint(job: ExportJob, directory: Path, seed: int = 5) -> tuple[Pat
     random = np.random.default_rng(seed)
     parts = list(tf.train.TrackableView(model).descendants())
     for variable in [part for part in parts if isinstance(part, tf.Variable) and part.dtype == tf.float32]:
-        variable.assign(random.normal(0, 0.3, variable.shape).astype(np.float32))
+        values = random.normal(0, 0.3, variable.shape).astype(np.float32)
+        variable.assign(np.abs(values) if "variance" in variable.name else values)
     prefix = tf.train.Checkpoint(model=model, step=tf.Variable(3)).write(str(directory / "ckpt-3"))
     tables = {}
     for layer in [part for part in parts if hasattr(part, "embedding_tables")]:

@@ -19,27 +19,27 @@ from export.replay import WrittenForm, compare_forms
 from export.savedmodels import write_saved_model
 from export.settings import ExportJob
 from export.weights import find_table_keys
-from tests.export.cutting import HERE, Cut
+from tests.export.cutting import HERE, IDS, RAGGED, Cut, cut, recipe
 
 
-def replay_of(cut: Cut, examples: Examples | None = None) -> Replay:
-    examples = examples or make_examples(cut.model.spec, cut.pages, {}, 64)
-    return Replay(cut.job, HERE, cut.model.spec, cut.prefix, examples, cut.reader, cut.pages)
+def replay_of(made: Cut, examples: Examples | None = None) -> Replay:
+    examples = examples or make_examples(made.model.spec, made.pages, {}, 64)
+    return Replay(made.job, HERE, made.model.spec, made.prefix, examples, made.reader, made.pages)
 
 
-def rows_of(cut: Cut) -> ReadRows:
-    checkpoint = open_checkpoint(cut.prefix)
-    return checkpoint_rows(checkpoint, find_table_keys(cut.model, checkpoint, "model"))
+def rows_of(made: Cut) -> ReadRows:
+    checkpoint = open_checkpoint(made.prefix)
+    return checkpoint_rows(checkpoint, find_table_keys(made.model, checkpoint, "model"))
 
 
-def write_forms(cut: Cut, root: Path) -> list[WrittenForm]:
+def write_forms(made: Cut, root: Path) -> list[WrittenForm]:
     forms = []
-    for tower in cut.model.towers:
+    for tower in made.model.towers:
         name = tower.spec.name
         saved = root / paths.saved_model(name)
-        write_saved_model(tower, cut.model.root, cut.prefix, "model", saved)
+        write_saved_model(tower, made.model.root, made.prefix, "model", saved)
         forms.append(WrittenForm(name, "saved_model", "f32", paths.saved_model(name)))
-        for precision in cut.job.towers[name].precisions:
+        for precision in made.job.towers[name].precisions:
             path = paths.compiled_tower(name, precision)
             assert compile_tower(saved, precision, root / path).reason == ""
             forms.append(WrittenForm(name, "litert", precision, path))
@@ -110,6 +110,16 @@ def test_compare_forms_ads_weights_sequences_and_sparse_bags_agree(
     verified = compare_forms(replay, ad_root, ad_forms, replay_original(replay, rows_of(ads)))
     assert len(verified["ranking"]) == 2
     assert set(verified["ranking"][1].max_abs_error) == {"click", "hidden"}
+
+
+def test_compare_forms_functional_model_agrees(tmp_path: Path) -> None:
+    inputs = {"item": IDS, "bag": RAGGED, "x": {"dtype": "float32", "shape": [1]}}
+    functional = cut(recipe("build_functional", inputs, {"tower": {"role": "query"}}), tmp_path)
+    assert len(functional.model.towers[0].variables) == 8
+    replay = replay_of(functional)
+    forms = write_forms(functional, tmp_path)
+    verified = compare_forms(replay, tmp_path, forms, replay_original(replay, rows_of(functional)))
+    assert [form.kind for form in verified["tower"]] == ["saved_model", "litert"]
 
 
 def test_compare_forms_unknown_ids_follow_their_rules(ads: Cut, ad_root: Path, ad_forms: list[WrittenForm]) -> None:

@@ -103,6 +103,25 @@ def build_ads():
     return Ads()
 
 
+def build_functional():
+    """A functional Keras model, compiled as for training, with batch normalisation."""
+    config = {
+        "item": E.FeatureConfig(E.TableConfig(20, 4, name="items")),
+        "bag": E.FeatureConfig(E.TableConfig(30, 4, name="bags", combiner="sum")),
+    }
+    inputs = {
+        "item": tf.keras.Input(shape=(), dtype=tf.int64, name="item"),
+        "bag": tf.keras.Input(shape=(None,), dtype=tf.int64, ragged=True, name="bag"),
+        "x": tf.keras.Input(shape=(1,), name="x"),
+    }
+    layer = tfrs.layers.embedding.TPUEmbedding(config, tf.keras.optimizers.legacy.Adagrad(0.1))
+    found = layer({"item": inputs["item"], "bag": inputs["bag"]})
+    hidden = dense(8, "relu")(tf.concat([found["item"], found["bag"], inputs["x"]], 1))
+    model = tf.keras.Model(inputs, dense(2)(tf.keras.layers.BatchNormalization()(hidden)))
+    model.compile(tf.keras.optimizers.legacy.Adagrad(0.1), "mse")
+    return model
+
+
 class One(tf.keras.Model):
     """One table; `way` tells what the model does beside a plain lookup."""
 
