@@ -83,7 +83,7 @@ def generate(shape: Shape, random: np.random.Generator) -> Generated:
     movie_ids = np.sort(random.choice(LARGEST_MOVIE_ID, shape.movies, replace=False) + 1).astype(np.int64)
     clusters = random.integers(0, shape.clusters, shape.movies)
     rank = random.permutation(shape.movies)
-    popularity = 1.0 / (rank + 10.0) ** 0.9
+    popularity: Floats = np.power(rank + 10.0, -0.9)
     counts = _ratings_per_user(shape, random)
     users, movies, timestamps = [], [], []
     for user, count in enumerate(counts, start=1):
@@ -111,19 +111,20 @@ def _ratings_per_user(shape: Shape, random: np.random.Generator) -> Ints:
         raise ValueError(
             f"{shape.users} viewers with at least {RATINGS_MIN} ratings each need more than {shape.ratings} ratings"
         )
-    counts = RATINGS_MIN + np.minimum(spare * share / share.sum(), shape.movies // 4).astype(np.int64)
+    counts: Ints = RATINGS_MIN + np.minimum(spare * share / share.sum(), shape.movies // 4).astype(np.int64)
     while (short := shape.ratings - int(counts.sum())) > 0:  # what rounding and the cap left over
         counts[random.choice(shape.users, min(short, shape.users), replace=False)] += 1
-    return counts.astype(np.int64)
+    return counts
 
 
 def _chances(shape: Shape, clusters: Ints, popularity: Floats, random: np.random.Generator) -> Floats:
     """Returns [movies] how likely one new viewer watches each."""
     own = random.choice(shape.clusters, random.integers(1, 4), replace=False)
-    chances = popularity * (1 - shape.loyalty) / popularity.sum()
+    chances: Floats = popularity * (1 - shape.loyalty) / popularity.sum()
     inside = np.isin(clusters, own)
     chances[inside] += popularity[inside] * shape.loyalty / popularity[inside].sum()
-    return chances / chances.sum()
+    chances /= chances.sum()
+    return chances
 
 
 def _timestamps(count: int, random: np.random.Generator) -> Ints:

@@ -1,0 +1,157 @@
+"""One co-trained recommender: a query tower, a candidate tower and a DCN v2 ranking head over shared embedding tables.
+
+This file is all that an exporter needs of the training code, and it knows of no exporter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRS speaks Keras 2; read when TensorFlow is imported
+
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+
+USER_DIM, MOVIE_DIM, GENRE_DIM, HOUR_DIM = 32, 64, 16, 4
+VECTOR_DIM = MOVIE_DIM
+"""Both towers add to the movies' own rows, so that their first guess is: more of what was watched."""
+HISTORY_SCALE = 4.0
+"""The mean of about 16 rows is about 4 times shorter than a row."""
+FEATURES = ("user_id", "history", "hour", "movie_id", "genres")
+"""What the embedding layer looks up; `year` goes to the candidate tower as it is."""
+SIZES_FILE = "sizes.json"
+DIRECTORY = Path(__file__).resolve().parents[2] / "build" / "demo"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows of each table. Row 0 of users is for viewers who were not there in training."""
+
+    users: int
+    movies: int
+    genres: int
+    hours: int = 24
+
+    def write(self, directory: Path) -> None:
+        """Writes the sizes beside the checkpoint, where build_model() finds them."""
+        (directory / SIZES_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def read_sizes(directory: Path) -> Sizes:
+    """Reads what `Sizes.write` wrote.
+
+    Raises:
+      FileNotFoundError: nothing was trained there yet; says what to run.
+    """
+    path = directory / SIZES_FILE
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is not there: run `python -m examples.movielens.train`, or name its folder in MOVIELENS_DIR"
+        )
+    return Sizes(**json.loads(path.read_text()))
+
+
+def feature_config(sizes: Sizes) -> dict[str, Any]:
+    """Returns five features over four tables; watched movies and the candidate read the same one."""
+    embedding = tf.tpu.experimental.embedding
+
+    def table(name: str, rows: int, dim: int, combiner: str, deviation: float) -> Any:
+        initializer = tf.initializers.TruncatedNormal(stddev=deviation, seed=rows)
+        return embedding.TableConfig(rows, dim, initializer=initializer, combiner=combiner, name=name)
+
+    users = table("users", sizes.users, USER_DIM, "mean", 0.05)
+    movies = table("movies", sizes.movies, MOVIE_DIM, "mean", 0.1)
+    genres = table("genres", sizes.genres, GENRE_DIM, "sum", 0.1)
+    hours = table("hours", sizes.hours, HOUR_DIM, "mean", 0.05)
+    tables = dict(zip(FEATURES, (users, movies, hours, movies, genres), strict=True))
+    return {name: embedding.FeatureConfig(table=table, name=name) for name, table in tables.items()}
+
+
+class MovieModel(tf.keras.Model):  # type: ignore[misc]
+    """Scores contexts against movies: by the dot product of two towers, and by a head that sees both sides."""
+
+    def __init__(self, sizes: Sizes, optimizer: Any = None, dropout: float = 0.0) -> None:
+        """Makes the layers.
+
+        Args:
+          optimizer: of the tables; None where the model is not trained.
+          dropout: share of the activations left out while training.
+        """
+        super().__init__()
+        dense, init = tf.keras.layers.Dense, tf.keras.initializers
+        self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
+        self.dropout = tf.keras.layers.Dropout(dropout)
+        self.query_hidden = dense(128, activation="relu", kernel_initializer=init.GlorotUniform(seed=1))
+        self.query_out = dense(VECTOR_DIM, kernel_initializer=init.GlorotUniform(seed=2))
+        self.candidate_hidden = dense(128, activation="relu", kernel_initializer=init.GlorotUniform(seed=3))
+        self.candidate_out = dense(VECTOR_DIM, kernel_initializer=init.GlorotUniform(seed=4))
+        self.crosses = [
+            tfrs.layers.dcn.Cross(
+                projection_dim=64, kernel_initializer=init.TruncatedNormal(stddev=0.05, seed=5 + depth)
+            )
+            for depth in range(2)
+        ]
+        self.rank_hidden = dense(64, activation="relu", kernel_initializer=init.GlorotUniform(seed=7))
+        self.rank_out = dense(1, kernel_initializer="zeros")
+
+    def call(self, features: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
+        """Computes both vectors and the score of b pairs.
+
+        Args:
+          features: user_id [b], history ragged [b, None], hour [b], movie_id [b], genres ragged [b, None] (rows of
+            their tables, int64), year [b] float32, 0 where it is not known.
+        Returns:
+          query, candidate: [b, VECTOR_DIM] float32, whose dot product is the retrieval score. score: [b] float32.
+        """
+        context, movie = self.activations(features, training)
+        query, candidate = self.query(context), self.candidate(movie)
+        return {"query": query, "candidate": candidate, "score": self.score(context, movie, query, candidate)}
+
+    def activations(self, features: Mapping[str, Any], training: bool = False) -> tuple[Any, Any]:
+        """Looks all features up at once; returns the context's activations [n, .] and the movies' [b, .]."""
+        found = self.embedding({name: features[name] for name in FEATURES})
+        year = features["year"]
+        age = tf.expand_dims(tf.where(year > 0.0, (year - 1990.0) / 20.0, tf.zeros_like(year)), -1)
+        context = tf.concat([found["user_id"], found["history"], found["hour"]], -1)
+        movie = tf.concat([found["movie_id"], found["genres"], age], -1)
+        return self.dropout(context, training=training), self.dropout(movie, training=training)
+
+    def query(self, context: Any) -> Any:
+        """The query tower: [n, .] activations -> [n, VECTOR_DIM]."""
+        watched = context[:, USER_DIM : USER_DIM + MOVIE_DIM]
+        return HISTORY_SCALE * watched + self.query_out(tf.concat([context, self.query_hidden(context)], -1))
+
+    def candidate(self, movie: Any) -> Any:
+        """The candidate tower: [b, .] activations -> [b, VECTOR_DIM]."""
+        own = movie[:, :MOVIE_DIM]
+        return own + self.candidate_out(tf.concat([movie, self.candidate_hidden(movie)], -1))
+
+    def score(self, context: Any, movie: Any, query: Any, candidate: Any) -> Any:
+        """The ranking head: what the dot product says, corrected by crosses of both sides' activations; [b]."""
+        product = query * candidate
+        inputs = tf.concat([context, movie, product], -1)
+        crossed = inputs
+        for cross in self.crosses:
+            crossed = cross(inputs, crossed)
+        correction = self.rank_out(self.rank_hidden(crossed))
+        return tf.reduce_sum(product, -1) + tf.squeeze(correction, -1)
+
+    def build_layers(self) -> None:
+        """Creates every variable; looks nothing up, so that the tables may be of any size or not there at all."""
+        self.embedding.build(None)
+        context = tf.zeros([1, USER_DIM + MOVIE_DIM + HOUR_DIM])
+        movie = tf.zeros([1, MOVIE_DIM + GENRE_DIM + 1])
+        self.score(context, movie, self.query(context), self.candidate(movie))
+        self.built = True
+
+
+def build_model() -> MovieModel:
+    """Returns the untrained model in the sizes that the training wrote to MOVIELENS_DIR, else to build/demo."""
+    model = MovieModel(read_sizes(Path(os.environ.get("MOVIELENS_DIR", DIRECTORY))))
+    model.build_layers()
+    return model
