@@ -141,4 +141,5 @@ def _told(reference: str, folder: Path, doing: str) -> Iterator[None]:
 
 
 def _beside(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
+    own = Path(__file__).resolve().parents[1]  # a checkout of rowcast hides nothing of the user's
+    return folder != own and ((folder / f"{name}.py").is_file() or (folder / name).is_dir())
