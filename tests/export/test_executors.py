@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +55,32 @@ def test_run_tasks_nothing_to_do_returns_nothing() -> None:
 def test_worker_count_zero_is_one_for_each_core() -> None:
     assert worker_count(0) == len(os.sched_getaffinity(0))
     assert worker_count(3) == 3
+
+
+@pytest.mark.parametrize(("sent", "to_group"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
+def test_run_tasks_ended_from_outside_leaves_no_worker_behind(
+    tmp_path: Path, sent: signal.Signals, to_group: bool
+) -> None:
+    """An orphan would write into the files of the next run. The pipe ends when the last worker has let go of it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    code = "import sys; from tests.export.task_functions import hold_two; hold_two(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(pipe)]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as parent:
+        lines = b""
+        while lines.count(b"\n") < 2:
+            lines += read_within(reader, 60)
+        if to_group:
+            os.killpg(parent.pid, sent)
+        else:
+            parent.send_signal(sent)
+        assert read_within(reader, 60) == b""
+    assert parent.returncode != 0
+    os.close(reader)
+
+
+def read_within(reader: int, limit_s: float) -> bytes:
+    """Reads what comes next; b"" when every writer is gone."""
+    assert select.select([reader], [], [], limit_s)[0], "a worker lives on"
+    return os.read(reader, 1000)
