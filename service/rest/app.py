@@ -27,7 +27,7 @@ def create_app(desk: Desk) -> ASGIApp:
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, desk=desk)
     return HotCalls(app, desk)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from typing import Any
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
+from service.engine.desk import Desk
 from service.rest import schemas
 from service.rest.schemas import Headers, Reply
 from service.wire.calls import REQUEST_ID, TRACE_PARENT, request_id_of
@@ -14,10 +19,14 @@ _LOG = logs.logger(__name__)
 
 
 class Guard:
-    """Adds the request id to what FastAPI answers, and tells its bugs as any other failure."""
+    """Adds the request id to what FastAPI answers, counts it, and tells its bugs as any other failure.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Routes leave `call` and `code` in the request's state, where they are not `other` and `OK`.
+    """
+
+    def __init__(self, app: ASGIApp, desk: Desk) -> None:
         self._app = app
+        self._desk = desk
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -26,13 +35,15 @@ class Guard:
             return
         headers = dict(scope["headers"])
         request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
-        scope.setdefault("state", {})["request_id"] = request_id
-        begun = False
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        started, begun = time.perf_counter(), False
 
         async def send_with_id(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
+                self._count(state, started)
                 message["headers"] = [*message.get("headers", []), (REQUEST_ID.encode(), request_id.encode())]
             await send(message)
 
@@ -40,9 +51,16 @@ class Guard:
             await self._app(scope, receive, send_with_id)
         except Exception as problem:  # noqa: BLE001 - the door: nothing may leave it but an answer
             failure = failure_of(problem, request_id)
-            log_failure(_LOG, "other", failure, problem)
+            state["code"] = failure.code.value
+            log_failure(_LOG, state.get("call", "other"), failure, problem)
             if not begun:
+                self._count(state, started)
                 await send_reply(schemas.failed(failure, protobuf=False), request_id, send)
+
+    def _count(self, state: Mapping[str, Any], started: float) -> None:
+        """Counts an answer before it is sent, so that whoever has it finds it counted."""
+        seconds = time.perf_counter() - started
+        self._desk.metrics.answered("http", state.get("call", "other"), state.get("code", "OK"), seconds)
 
 
 def text_of(headers: Headers, name: str) -> str | None:

@@ -22,6 +22,7 @@ def router_of(desk: Desk) -> APIRouter:
     @router.get("/v1/models")
     async def models(request: Request) -> Response:
         """Lists every model with its versions and their states."""
+        request.state.call = "models"
         states = desk.engine.models()
         protobuf = _wants_protobuf(request)
         return _response(
@@ -34,6 +35,7 @@ def router_of(desk: Desk) -> APIRouter:
     @router.get("/v1/models/{model}/versions/{version}")
     async def model(request: Request, model: str, version: str | None = None) -> Response:
         """Tells all that a caller needs to write requests to a version: the signature of each call."""
+        request.state.call = "model"
         details = desk.engine.model(schemas.target_of(model, version))
         protobuf = _wants_protobuf(request)
         return _response(
@@ -65,7 +67,8 @@ def failed_response(
 ) -> Response:
     """Returns the response to what failed behind FastAPI; `status` where HTTP has a number of its own for it."""
     failure = failure_of(problem, request.state.request_id)
-    log_failure(_LOG, "other", failure, problem)
+    request.state.code = failure.code.value
+    log_failure(_LOG, getattr(request.state, "call", "other"), failure, problem)
     return _response(schemas.failed(failure, _wants_protobuf(request), status, headers))
 
 
@@ -78,6 +81,7 @@ def _health(request: Request, well: bool, word: str, problem: str) -> Response:
     """Answers a probe; not logged, since probes come every second."""
     if not well:
         failure = failure_of(NotReady(problem), request.state.request_id)
+        request.state.code = failure.code.value
         return _response(schemas.failed(failure, _wants_protobuf(request)))
     return _response(schemas.written(None, {word: True}))
 

@@ -10,7 +10,7 @@ import pytest
 from service.engine.requests import Target
 from service.errors import NotFound
 from service.wire.stubs import embedding_service_pb2 as pb
-from tests.service.doors import RunningDoors, ScriptedEngine, desk_of, settings_of
+from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, settings_of
 
 
 def test_models_lists_versions_and_states(http: httpx.Client) -> None:
@@ -48,6 +48,24 @@ def test_bug_behind_fastapi_tells_nothing(http: httpx.Client, engine: ScriptedEn
     answer = http.get("/v1/models")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "INTERNAL")
     assert "secret" not in answer.text
+
+
+def test_what_fastapi_answers_is_counted_by_call_and_code(
+    http: httpx.Client, engine: ScriptedEngine, doors: RunningDoors
+) -> None:
+    before = codes_of(doors.desk.metrics, "http")
+    http.get("/v1/models")
+    http.get("/v1/models/m/versions/x")
+    http.get("/nowhere")
+    engine.problem = KeyError("a bug")
+    http.get("/v1/models/m")
+    after = codes_of(doors.desk.metrics, "http")
+    assert {key: count - before.get(key, 0) for key, count in after.items() if count != before.get(key, 0)} == {
+        ("models", "OK"): 1,
+        ("model", "INVALID_ARGUMENT"): 1,
+        ("other", "NOT_FOUND"): 1,
+        ("model", "INTERNAL"): 1,
+    }
 
 
 def test_version_that_is_no_number_is_refused(http: httpx.Client) -> None:
