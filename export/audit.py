@@ -20,6 +20,7 @@ from bundle.manifest import Index, Manifest, TableCheck
 from bundle.stores import CandidateStore
 from export.checkpoint.reader import open_checkpoint
 from export.errors import UsageError, VerificationFailed
+from export.frameworks import load_tensorflow
 from export.inspect import size_text
 from export.verify import SAMPLE_ROWS, verify_tables
 from runtime.exact import ExactIndex
@@ -37,8 +38,9 @@ class Audit:
     files: int
     bytes: int
     tables: dict[str, TableCheck]
-    """Compared with a checkpoint; {} if none was given."""
+    """Whose rows were compared with a checkpoint; {} if none was given."""
     opened: tuple[str, ...]
+    """Parts of the bundle that open and answer."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the audit as JSON values."""
@@ -57,7 +59,8 @@ class Audit:
         checks = Table("checked", "result", title=f"{self.model} version {self.version}")
         checks.add_row("checksums", f"{self.files} files, {size_text(self.bytes)}: every byte as committed")
         for name, check in self.tables.items():
-            checks.add_row(f"table {name}", f"{check.rows_compared} of {check.rows} rows equal to the checkpoint")
+            compared = f"{check.rows_compared} of {check.rows} equal to the checkpoint, bit for bit"
+            checks.add_row(f"rows of table {name}", compared)
         for what in self.opened:
             checks.add_row(what, "opens and answers")
         return Group(checks, Text(f"{self.bundle} is whole"))
@@ -107,6 +110,8 @@ def _open_all(bundle: Path, page: Manifest) -> Iterator[str]:
     features.close()
     for name, tower in page.towers.items():
         for form in tower.forms:
+            if form.kind == "saved_model":
+                load_tensorflow()  # set as the exporter needs it, before SavedModels import it as it comes
             alone = tower.model_copy(update={"forms": (form,)})
             open_tower(bundle, alone, form.precision)
             yield f"tower {name}, {form.kind} {form.precision}"

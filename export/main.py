@@ -22,6 +22,7 @@ from export.errors import ExportError, UsageError
 from export.inspect import inventory_json, inventory_table
 from export.progress import Progress
 from export.settings import ExportJob, ExportSettings, explain, read_recipe
+from export.terminal import kept_clean
 
 app = typer.Typer(
     help="Turns training checkpoints into verified bundles that rowcast-serve answers from.",
@@ -71,11 +72,12 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Tells what `run` would read and write, in bytes, files and memory. Touches nothing."""
-    from export import pipeline, plan_page
-
     settings = _settings(workers=workers, budget_bytes=budget_bytes)
     job = _overridden(read_recipe(recipe), checkpoint, root)
-    prepared = pipeline.prepare(job, recipe.parent, settings, version)
+    with kept_clean(), Progress(errors) as progress, progress.step("model and plan"):
+        from export import pipeline, plan_page
+
+        prepared = pipeline.prepare(job, recipe.parent, settings, version)
     _print(plan_page.plan_json(prepared), plan_page.plan_page(prepared), as_json)
 
 
@@ -91,12 +93,12 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Writes, verifies and publishes a bundle. A run that was stopped resumes; a failed check publishes nothing."""
-    from export import pipeline, plan_page
-
     settings = _settings(workers=workers, budget_bytes=budget_bytes, full=full)
-    with Progress(errors) as progress:
+    job = _overridden(read_recipe(recipe), checkpoint, root)
+    with kept_clean(), Progress(errors) as progress:
         with progress.step("model and plan"):
-            job = _overridden(read_recipe(recipe), checkpoint, root)
+            from export import pipeline, plan_page  # seconds: with TensorFlow and ScaNN
+
             prepared = pipeline.prepare(job, recipe.parent, settings, version)
         published = pipeline.run(prepared, settings, progress)
     page = plan_page.published_json(published) | {"seconds": progress.seconds}
@@ -119,7 +121,7 @@ def tables(
     from export import plan_page, tables_only
 
     settings = _settings(workers=workers, budget_bytes=budget_bytes, full=full)
-    with Progress(errors) as progress:
+    with kept_clean(), Progress(errors) as progress:
         published = tables_only.export_tables(checkpoint, out, model, version, _names(named), settings, progress)
     page = plan_page.published_json(published) | {"seconds": progress.seconds}
     _print(page, plan_page.published_page(published), as_json)
@@ -135,9 +137,9 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Checks a published bundle again: every byte against its checksum, and that everything in it opens."""
-    from export import audit
+    with kept_clean(), Progress(errors) as progress, progress.step("verify"):
+        from export import audit
 
-    with Progress(errors) as progress, progress.step("verify"):
         report = audit.audit(bundle, checkpoint, full)
     _print(report.to_json(), report.to_table(), as_json)
 

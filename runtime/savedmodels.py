@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ class SavedModelTower:
 
 
 def _imported(tower: str) -> Any:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters is raised; its lines are no log's
     try:
         import tensorflow
     except ImportError as problem:

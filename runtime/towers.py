@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bundle import files, manifest
 from runtime.errors import InputRefused, TowerUnreadable
+from runtime.native_output import silenced
 
 Array = NDArray[Any]
 SIGNATURE = "serving_default"
@@ -106,6 +107,9 @@ class CompiledTower:
 class _Runner:
     """One interpreter: belongs to one thread."""
 
+    _greeting: ClassVar = threading.Lock()
+    _greeted: ClassVar[bool] = False
+
     def __init__(self, name: str, content: bytes) -> None:
         self._name = name
         if content[4:8] != b"TFL3":
@@ -151,10 +155,20 @@ class _Runner:
             try:
                 for index, shape in zip(self._input_indices, shapes, strict=True):
                     self._interpreter.resize_tensor_input(index, shape)
-                self._interpreter.allocate_tensors()
+                self._allocate()
             except (ValueError, RuntimeError) as problem:
                 raise InputRefused(f"tower {self._name!r} takes no inputs of shapes {shapes}: {problem}") from problem
         self._shapes = shapes
+
+    def _allocate(self) -> None:
+        if _Runner._greeted:
+            self._interpreter.allocate_tensors()
+            return
+        # LiteRT tells once in a process, on stderr and with no setting against it, that it made its XNNPACK delegate:
+        # between the JSON lines of a service's log that is no line at all.
+        with _Runner._greeting, silenced():
+            self._interpreter.allocate_tensors()
+            _Runner._greeted = True
 
     def _refused(self, values: Sequence[Array], problem: Exception) -> InputRefused:
         for tensor, value in zip(self.inputs, values, strict=True):

@@ -19,6 +19,7 @@ import orjson
 import uvicorn
 import uvloop
 
+from runtime.native_output import own_stderr
 from service import logs
 from service.command_line import command
 from service.engine.desk import Desk
@@ -181,7 +182,7 @@ def _run(options: dict[str, Any], only_print: bool) -> int:
     if only_print:
         sys.stdout.write(orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode() + "\n")
         return EXIT_DONE
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, own_stderr())  # whatever native libraries do with stderr meanwhile
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings))
 

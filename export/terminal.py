@@ -1,0 +1,72 @@
+"""Keeps the terminal for what the exporter says: results on stdout, progress and errors on stderr, nothing else.
+
+TensorFlow, its converter and LiteRT write to the file descriptors themselves, past every setting; user's model code
+prints. Only Python's own streams reach the terminal while a command works: `print` of model code on stderr, so that
+stdout stays one JSON page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import IO, TextIO
+
+from export.errors import ExportError
+
+STDOUT, STDERR = 1, 2
+_TAIL_BYTES = 16 << 10
+
+
+@contextlib.contextmanager
+def kept_clean() -> Iterator[None]:
+    """Puts native output aside while the block runs; if the block ends in a bug, its tail is shown with the bug."""
+    with contextlib.ExitStack() as ways_back, tempfile.TemporaryFile() as aside:
+        stderr = _own(sys.stderr, STDERR)
+        if stderr is not None:
+            ways_back.callback(stderr.close)
+            ways_back.enter_context(contextlib.redirect_stderr(stderr))
+            ways_back.enter_context(_turned(STDERR, aside))
+        if _is(sys.stdout, STDOUT):
+            ways_back.enter_context(_turned(STDOUT, aside))
+        ways_back.enter_context(contextlib.redirect_stdout(sys.stderr))
+        try:
+            yield
+        except ExportError:
+            raise  # tells its cause itself
+        except Exception:
+            sys.stderr.write(_tail(aside))
+            raise
+
+
+def _own(stream: TextIO, descriptor: int) -> TextIO | None:
+    """Returns a stream to where `descriptor` goes now, None if `stream` does not write there."""
+    if not _is(stream, descriptor):
+        return None
+    stream.flush()
+    return os.fdopen(os.dup(descriptor), "w", buffering=1, encoding=stream.encoding, errors="backslashreplace")
+
+
+def _is(stream: TextIO, descriptor: int) -> bool:
+    try:
+        return stream.fileno() == descriptor
+    except (OSError, ValueError):  # a stream in memory, or closed
+        return False
+
+
+@contextlib.contextmanager
+def _turned(descriptor: int, file: IO[bytes]) -> Iterator[None]:
+    kept = os.dup(descriptor)
+    os.dup2(file.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+def _tail(file: IO[bytes]) -> str:
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
