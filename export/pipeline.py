@@ -35,6 +35,7 @@ from export.towers import TableFacts, describe_features, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
 from export.vocabularies import read_keys, write_vocabulary
+from export.weights import find_table_keys
 from runtime.towers import open_tower
 
 Page = TypeVar("Page")
@@ -93,10 +94,11 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
 def _recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob) -> Inventory:
     """Finds every table of the model in the checkpoint, under the bundle's names."""
     found = recognise(checkpoint)
+    keys = find_table_keys(traced, checkpoint, job.checkpoint.object_path)
     named = {}
     for name, spec in traced.spec.tables.items():
         stated = job.tables[name].key if name in job.tables else None
-        named[name] = stated or found.table(spec.config_name).key
+        named[name] = stated or keys.get(name) or found.table(spec.config_name).key
     inventory = recognise(checkpoint, named)
     for name, spec in traced.spec.tables.items():
         _check_shape(inventory, name, spec)

@@ -15,7 +15,7 @@ from bundle import manifest, staging
 from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
 from export import executors
 from export.checkpoint.specs import Inventory
-from export.errors import DestinationError, ExportError, UsageError, VerificationFailed
+from export.errors import CheckpointError, DestinationError, ExportError, UsageError, VerificationFailed
 from export.plan import ExportPlan, TableTask, check_space
 from export.tables import Receipt, check_sources, copy_rows, manifest_table
 
@@ -70,7 +70,8 @@ def staged(
     with told_as_export_errors(), staging.Staging(root, model, version, digest.hexdigest()) as stage:
         try:
             yield stage
-        except VerificationFailed:
+        except (VerificationFailed, CheckpointError):
+            # What is journaled may be what is wrong; a checkpoint that is copied anew looks the same to the next run.
             stage.discard()
             raise
 

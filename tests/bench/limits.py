@@ -1,0 +1,115 @@
+"""The bare calls that the service is held against, in a process of their own: a tower or ScaNN, and nothing around it.
+
+`python -m tests.bench.limits KIND BUNDLE` reads lines `CALLERS SECONDS` and answers each with a line of JSON. Kinds:
+`litert-f32`, `litert-int8` and `saved-model` run the ranking tower on 200 candidates whose inputs are ready in memory;
+`scann` searches the index for query vectors that are ready in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from bundle.staging import read_manifest
+from tests.bench.workload_towers import inputs_of
+
+BATCH = 200
+KINDS = ("litert-f32", "litert-int8", "saved-model")
+
+Step = Callable[[int], object]
+
+
+class Limit:
+    """One bare call in its own process; `measure` may be asked again and again, between blocks of other work."""
+
+    def __init__(self, kind: str, bundle: Path) -> None:
+        program = [sys.executable, "-m", "tests.bench.limits", kind, str(bundle)]
+        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def measure(self, callers: int, duration_s: float) -> tuple[float, float]:
+        """Returns calls per second over all callers, and the median time of one call in ms."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{callers} {duration_s}\n")
+        self._process.stdin.flush()
+        per_s, p50_ms = json.loads(self._process.stdout.readline())
+        return per_s, p50_ms
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+def _ranking(kind: str, bundle: Path) -> Step:
+    page = read_manifest(bundle).towers["ranking"]
+    random = np.random.default_rng(0)
+    values = [random.random((BATCH, *inputs_of("ranking")[each.feature]), np.float32) for each in page.inputs]
+    if kind == "saved-model":
+        import tensorflow as tf
+
+        # One thread an operation and two operations at a time is what serves this workload best (docs/benchmarks.md).
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(2)
+        path = next(form.path for form in page.forms if form.kind == "saved_model")
+        signature = tf.saved_model.load(str(bundle / path)).signatures["serving_default"]
+        tensors = {each.name: tf.constant(value) for each, value in zip(page.inputs, values, strict=True)}
+        return lambda _: signature(**tensors)["score"].numpy()
+    from runtime.towers import open_tower
+
+    tower = open_tower(bundle, page, "int8" if kind == "litert-int8" else "f32")
+    return lambda _: tower.run_in_order(values)
+
+
+def _scann(bundle: Path) -> Step:
+    from runtime.scann import ScannIndex
+
+    manifest = read_manifest(bundle)
+    page = manifest.indexes["items"]
+    size = manifest.candidates["items"].size
+    index = ScannIndex.load(bundle / page.directory, page.distance, size)
+    queries = np.load(bundle.parent / "queries.npy")
+    return lambda at: index.search(queries[at % len(queries)][np.newaxis], page.recall.k)
+
+
+def _run(step: Step, callers: int, duration_s: float) -> tuple[float, float]:
+    times: list[list[float]] = [[] for _ in range(callers)]
+    end = time.perf_counter() + duration_s
+
+    def call(own: list[float], at: int) -> None:
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            step(at)
+            own.append(time.perf_counter() - began)
+            at += 1
+
+    threads = [threading.Thread(target=call, args=(own, 97 * number)) for number, own in enumerate(times)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    flat = np.concatenate(times)
+    return len(flat) / (time.perf_counter() - began), float(np.median(flat)) * 1e3
+
+
+def main() -> None:
+    """Answers lines from stdin until it closes."""
+    kind, bundle = sys.argv[1], Path(sys.argv[2])
+    step = _scann(bundle) if kind == "scann" else _ranking(kind, bundle)
+    step(0)
+    for line in sys.stdin:
+        callers, duration_s = line.split()
+        print(json.dumps(_run(step, int(callers), float(duration_s))), flush=True)  # noqa: T201 - its answer
+
+
+if __name__ == "__main__":
+    main()
