@@ -1,0 +1,244 @@
+"""The whole way on real data: train, export, serve, ask. Run by `make demo`, or
+
+python -m examples.movielens.demo [--data DIR] [--short]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError
+
+from examples.movielens import data, evaluate, served
+from examples.movielens.evaluate import Ask, Quality
+from examples.movielens.examples import encode, requests
+from examples.movielens.settings import Settings
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
+DEMO = BUILD / "demo"
+BUNDLES = DEMO / "bundles"
+RECIPE = Path(__file__).with_name("recipe.toml")
+MODEL = "movielens"
+SHORT = replace(Settings(), epochs=2)
+SHORT_VIEWERS = 100
+
+
+class StageFailed(Exception):
+    """A stage could not be done; the message says where to read on."""
+
+
+class Stages:
+    """The demo's stages, each announced and timed."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._times = console, list[tuple[str, float]]()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Announces a stage and takes its time."""
+        self._console.rule(f"[bold]{name}", align="left")
+        start = time.monotonic()
+        yield
+        self._times.append((name, time.monotonic() - start))
+
+    def table(self) -> Table:
+        """Returns the time of each stage."""
+        table = _table("time", "stage", "seconds")
+        for name, seconds in [*self._times, ("all", sum(seconds for _, seconds in self._times))]:
+            table.add_row(name, f"{seconds:.1f}")
+        return table
+
+
+class Titles:
+    """Movies as people know them."""
+
+    def __init__(self, movies: data.Movies) -> None:
+        self._movies = movies
+
+    def row(self, movie: int) -> tuple[str, str, str]:
+        """Returns title, year and genres of a movie id."""
+        row = int(np.searchsorted(self._movies.ids, movie))
+        year = int(self._movies.years[row])
+        return self._movies.titles[row], str(year) if year else "", ", ".join(self._movies.genres[row])
+
+
+def demonstrate(directory: Path | None, short: bool, console: Console) -> None:
+    """Runs all stages.
+
+    Raises:
+      DataError, StageFailed, ServiceFailed, RowcastError: a stage failed; the message says what to read.
+    """
+    stages = Stages(console)
+    settings = SHORT if short else Settings()
+    with stages.stage("data"):
+        found = data.find(directory, BUILD)
+        encoded, parts = encode(found), data.split(found.ratings)
+        console.print(f"[green]{found.source}[/]", highlight=False)
+        console.print(
+            f"{len(encoded.user_ids)} viewers, {len(encoded.movie_ids)} movies, {len(encoded.users)} ratings; "
+            f"the last {data.HELD_OUT} of each viewer are held out"
+        )
+    with stages.stage("train"):
+        from examples.movielens import train  # TensorFlow is loaded now, and not before
+
+        train.train(found, DEMO, settings)
+    with stages.stage("export"):
+        version = _export(console)
+    questions = evaluate.asks(encoded, requests(encoded, parts.test, settings.history))
+    if short:
+        questions = questions[:SHORT_VIEWERS]
+    log = DEMO / "serve.log"
+    with ExitStack() as stack:
+        with stages.stage("serve"):
+            console.print(f"rowcast-serve --root {_told(BUNDLES)}, log in {_told(log)}", highlight=False)
+            service = stack.enter_context(served.serving(BUNDLES, MODEL, version, log))
+        grpc, http = stack.enter_context(Client(service.grpc)), stack.enter_context(Client(service.http))
+        with stages.stage("ask"):
+            _ask(questions[0], Titles(found.movies), grpc, http, console)
+        with stages.stage("quality"):
+            popular = evaluate.popularity(encoded, np.union1d(parts.train, parts.validation))
+            console.print(_quality(questions, popular, grpc, http))
+            _facts(service, grpc, console)
+    console.print(stages.table())
+
+
+def _export(console: Console) -> int:
+    """Runs the export on the trained checkpoint; returns the version that it published."""
+    command = [served.program("rowcast-export"), "run", str(RECIPE)]
+    console.print(f"rowcast-export run {_told(RECIPE)}", highlight=False)
+    code = subprocess.run(command, check=False).returncode
+    if code != 0:
+        raise StageFailed(f"the export ended with {code}; what is wrong is told above")
+    return max(int(page.parent.name) for page in (BUNDLES / MODEL).glob("[0-9]*/manifest.json"))
+
+
+def _ask(question: Ask, titles: Titles, grpc: Client, http: Client, console: Console) -> None:
+    """Asks all three calls for one viewer and shows the answers."""
+    asked = served.features(question)
+    watched = _table(f"viewer {question.user_id} watched last", "title", "year", "genres")
+    for movie in question.history[-5:][::-1].tolist():
+        watched.add_row(*titles.row(movie))
+    console.print(watched)
+    attributes = ("title", "year", "genres")
+    nearest = grpc.retrieve(asked, k=10, exclude=question.seen, attributes=attributes)
+    candidates = nearest[0].ids.tolist()
+    ranked = http.rank(asked, candidates, k=10)[0]
+    recommended = http.recommend(asked, k=10, exclude=question.seen, attributes=attributes)
+    console.print(_movies("nearest movies (gRPC Retrieve)", question, titles, _scored(nearest[0])))
+    console.print(_movies("the same, ranked (HTTP :rank)", question, titles, _scored(ranked)))
+    console.print(
+        _movies("retrieved and ranked in one call (HTTP :recommend)", question, titles, _scored(recommended[0]))
+    )
+
+
+def _scored(answers: Sequence[RankedCandidate | Neighbor]) -> list[tuple[int, float]]:
+    return [(int(one.id or 0), one.score) for one in answers]
+
+
+def _movies(title: str, question: Ask, titles: Titles, scored: Sequence[tuple[int, float]]) -> Table:
+    table = _table(title, "title", "year", "genres", "score", "watched next")
+    for movie, score in scored:
+        table.add_row(*titles.row(movie), f"{score:.3f}", "yes" if movie in question.wanted else "")
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Returns an empty table with one line a row; numbers stand right."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for column in columns:
+        numeric = column in ("score", "seconds")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _quality(questions: Sequence[Ask], popular: evaluate.Answer, grpc: Client, http: Client) -> Table:
+    """Measures the service's own answers."""
+    answers = {
+        "popularity": popular,
+        "retrieval": served.by_retrieval(grpc),
+        "retrieval + ranking": served.by_recommendation(http),
+    }
+    title = f"quality of the served answers, {len(questions)} viewers"
+    table = _table(title, "", f"hit-rate@{evaluate.K}", "95 %", f"NDCG@{evaluate.K}", "95 %")
+    for name, answer in answers.items():
+        table.add_row(*_row(evaluate.measure(name, questions, answer(questions))))
+    return table
+
+
+def _row(quality: Quality) -> tuple[str, ...]:
+    hits, gain = quality.hit_rate, quality.ndcg
+    return (
+        quality.name,
+        f"{hits.value:.3f}",
+        f"{hits.low:.3f} to {hits.high:.3f}",
+        f"{gain.value:.4f}",
+        f"{gain.low:.4f} to {gain.high:.4f}",
+    )
+
+
+def _facts(service: served.Service, client: Client, console: Console) -> None:
+    """Tells of index, memory and libraries."""
+    details = client.model(MODEL)
+    for index in details.indexes:
+        console.print(
+            f"index {index.name}: {index.kind} over {index.size} movies, "
+            f"recall@{index.recall_k} {index.recall:.4f} against exact search"
+        )
+    mapped, resident = served.tensorflow_mapped(service.process), served.resident_bytes(service.process)
+    if mapped:
+        raise StageFailed("TensorFlow is mapped in the service, which should run without it")
+    if mapped is False and resident is not None:
+        console.print(f"the service holds {resident / 1e6:.0f} MB, and no TensorFlow")
+
+
+def _go_on(console: Console) -> None:
+    body = '{"features": {"user_id": 1, "history": [1, 260, 1196], "hour": 20}, "k": 5, "attributes": ["title"]}'
+    console.rule("[bold]go on", align="left")
+    console.print(f".venv/bin/rowcast-serve --root {_told(BUNDLES)}", highlight=False, soft_wrap=True)
+    console.print(
+        f"curl -s -H 'content-type: application/json' localhost:8080/v1/models/{MODEL}:recommend -d '{body}'",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _told(path: Path) -> str:
+    """Returns a path as seen from where the demo was started, if that is shorter."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m examples.movielens.demo", description="Train, export, serve, ask.")
+    parser.add_argument("--data", type=Path, help="folder with MovieLens' movies.csv and ratings.csv")
+    parser.add_argument(
+        "--short", action="store_true", help="train briefly and measure few viewers: a check, no showcase"
+    )
+    arguments = parser.parse_args()
+    console = Console()
+    try:
+        demonstrate(arguments.data, arguments.short, console)
+    except (data.DataError, StageFailed, served.ServiceFailed) as problem:
+        console.print(f"[red]the demo stopped:[/] {problem}")
+        return 1
+    except RowcastError as problem:
+        console.print(f"[red]the service refused:[/] {problem}; read {_told(DEMO / 'serve.log')}")
+        return 1
+    _go_on(console)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

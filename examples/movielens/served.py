@@ -1,0 +1,147 @@
+"""A running service: started, asked through its client, looked into, and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rowcast_client import Client
+
+from examples.movielens.data import Ints
+from examples.movielens.evaluate import Answer, Ask, K
+
+READY_S = 120
+STOP_S = 30
+AT_ONCE = 100
+"""Questions in one call: a hundred with a hundred candidates each are well within a service's limits."""
+
+
+class ServiceFailed(Exception):
+    """The service did not become ready or ended by itself; the message names its log."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service and its addresses."""
+
+    process: subprocess.Popen[bytes]
+    http: str
+    grpc: str
+
+
+def program(name: str) -> str:
+    """Returns the path of a command that is installed beside this Python."""
+    return str(Path(sys.executable).with_name(name))
+
+
+@contextmanager
+def serving(root: Path, model: str, version: int, log: Path) -> Iterator[Service]:
+    """Runs `rowcast-serve` on free ports until the `with` ends; entered when `version` of `model` is served.
+
+    Raises:
+      ServiceFailed: it ended, or was not ready in time.
+    """
+    ports = log.with_name("ports.json")
+    ports.unlink(missing_ok=True)
+    options = [
+        "--root",
+        str(root),
+        "--http-port",
+        "0",
+        "--grpc-port",
+        "0",
+        "--ports-file",
+        str(ports),
+        "--require",
+        model,
+    ]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen([program("rowcast-serve"), *options], stdout=stderr, stderr=stderr)
+    try:
+        http, grpc = _ready(process, ports, f"/v1/models/{model}/versions/{version}", log)
+        yield Service(process, http, grpc)
+        if process.poll() is not None:
+            raise ServiceFailed(f"the service ended with {process.returncode}; read {log}")
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _ready(process: subprocess.Popen[bytes], ports: Path, page: str, log: Path) -> tuple[str, str]:
+    end = time.monotonic() + READY_S
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise ServiceFailed(f"the service ended with {process.returncode}; read {log}")
+        if ports.exists():
+            bound = json.loads(ports.read_text())
+            http = f"http://127.0.0.1:{bound['http']}"
+            if _found(f"{http}/readyz") and _found(http + page):
+                return http, f"grpc://127.0.0.1:{bound['grpc']}"
+        time.sleep(0.05)
+    raise ServiceFailed(f"the service was not ready after {READY_S} s; read {log}")
+
+
+def _found(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def features(question: Ask) -> dict[str, Any]:
+    """Returns what a caller sends for one viewer."""
+    return {"user_id": question.user_id, "history": question.history.tolist(), "hour": question.hour}
+
+
+def by_retrieval(client: Client) -> Answer:
+    """Answers by the service's nearest movies."""
+    return _in_parts(client.retrieve)
+
+
+def by_recommendation(client: Client) -> Answer:
+    """Answers by the service's nearest movies, ranked."""
+    return _in_parts(client.recommend)
+
+
+def _in_parts(call: Any) -> Answer:
+    def answer(questions: Sequence[Ask]) -> list[Ints]:
+        answers: list[Ints] = []
+        for first in range(0, len(questions), AT_ONCE):
+            part = questions[first : first + AT_ONCE]
+            found = call([features(one) for one in part], k=K, exclude=[one.seen for one in part], timeout_s=60)
+            answers += [np.asarray(neighbors.ids, np.int64) for neighbors in found]
+        return answers
+
+    return answer
+
+
+def tensorflow_mapped(process: subprocess.Popen[bytes]) -> bool | None:
+    """Tells whether TensorFlow's library is in the service's memory; None where the system does not say."""
+    maps = Path(f"/proc/{process.pid}/maps")
+    if not maps.exists():
+        return None
+    return "libtensorflow" in maps.read_text()
+
+
+def resident_bytes(process: subprocess.Popen[bytes]) -> int | None:
+    """Returns the memory that the service holds, its mapped files included; None where the system does not say."""
+    statm = Path(f"/proc/{process.pid}/statm")
+    if not statm.exists():
+        return None
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
