@@ -12,6 +12,8 @@ from rich.table import Table
 from rowcast_client.details import FeatureDetails, ModelDetails, ModelState
 from rowcast_client.results import Embedded, LookedUp, Ranked, Retrieved
 
+NUMBERS = {"score", "retrieval score", "rows", "size", "dim", "version", "recall", "sent as"}
+"""Columns that are aligned to the right."""
 VALUES_SHOWN = 8
 """Numbers of a vector that a table shows."""
 
@@ -36,7 +38,7 @@ def plain(answer: Any) -> Any:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", justify="right" if column in NUMBERS else "left")
     return table
 
 
@@ -49,9 +51,9 @@ def models_table(states: tuple[ModelState, ...]) -> Iterable[Table]:
     yield table
 
 
-def details_tables(details: ModelDetails) -> Iterable[Table]:
+def details_tables(details: ModelDetails) -> Iterable[Table | str]:
     """Shows how a model is asked."""
-    yield _table(f"{details.model} version {details.version}, created {details.created}")
+    yield f"{details.model} version {details.version}, created {details.created}\n"
     for call in details.calls:
         title = f"{call.call} by tower {call.tower} -> {', '.join(call.outputs)}"
         table = _table(title, "feature", "kind", "type", "role", "send")
