@@ -52,7 +52,8 @@ class Limit:
 def _ranking(kind: str, bundle: Path) -> Step:
     page = read_manifest(bundle).towers["ranking"]
     random = np.random.default_rng(0)
-    values = [random.random((BATCH, *inputs_of("ranking")[each.feature]), np.float32) for each in page.inputs]
+    shapes = inputs_of("ranking")
+    values = {each.name: random.random((BATCH, *shapes[each.feature]), np.float32) for each in page.inputs}
     if kind == "saved-model":
         import tensorflow as tf
 
@@ -61,12 +62,13 @@ def _ranking(kind: str, bundle: Path) -> Step:
         tf.config.threading.set_inter_op_parallelism_threads(2)
         path = next(form.path for form in page.forms if form.kind == "saved_model")
         signature = tf.saved_model.load(str(bundle / path)).signatures["serving_default"]
-        tensors = {each.name: tf.constant(value) for each, value in zip(page.inputs, values, strict=True)}
+        tensors = {name: tf.constant(value) for name, value in values.items()}
         return lambda _: signature(**tensors)["score"].numpy()
     from runtime.towers import open_tower
 
     tower = open_tower(bundle, page, "int8" if kind == "litert-int8" else "f32")
-    return lambda _: tower.run_in_order(values)
+    ordered = [values[each.name] for each in tower.inputs]
+    return lambda _: tower.run_in_order(ordered)
 
 
 def _scann(bundle: Path) -> Step:
