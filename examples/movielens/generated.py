@@ -81,9 +81,8 @@ class Generated:
 def generate(shape: Shape, random: np.random.Generator) -> Generated:
     """Makes viewers who mostly watch the popular movies of one to three clusters, in sessions, in order of time."""
     movie_ids = np.sort(random.choice(LARGEST_MOVIE_ID, shape.movies, replace=False) + 1).astype(np.int64)
-    clusters = random.integers(0, shape.clusters, shape.movies)
-    rank = random.permutation(shape.movies)
-    popularity: Floats = np.power(rank + 10.0, -0.9)
+    clusters: Ints = random.integers(0, shape.clusters, shape.movies)
+    popularity: Floats = np.power(_ranks(clusters, random) + 5.0, -0.9)
     counts = _ratings_per_user(shape, random)
     users, movies, timestamps = [], [], []
     for user, count in enumerate(counts, start=1):
@@ -101,6 +100,16 @@ def generate(shape: Shape, random: np.random.Generator) -> Generated:
         movies=np.concatenate(movies),
         timestamps=np.concatenate(timestamps),
     )
+
+
+def _ranks(clusters: Ints, random: np.random.Generator) -> Ints:
+    """Returns [movies] the place of each among its cluster's, the most popular first."""
+    order = random.permutation(len(clusters))
+    order = order[np.argsort(clusters[order], kind="stable")]
+    firsts = np.searchsorted(clusters[order], clusters[order])
+    ranks = np.empty(len(clusters), np.int64)
+    ranks[order] = np.arange(len(clusters)) - firsts
+    return ranks
 
 
 def _ratings_per_user(shape: Shape, random: np.random.Generator) -> Ints:

@@ -28,13 +28,13 @@ RANK_DEPTH = 100
 REPLAYED = 256
 """Examples written for the export to replay."""
 GRID: dict[str, tuple[float, ...]] = {
-    "table_rate": (0.05, 0.1),
-    "history": (10, 20, 40),
+    "table_rate": (0.05, 0.1, 0.15),
+    "dropout": (0.2, 0.3, 0.4),
+    "history": (10, 20, 30),
     "gap": (0, 9),
-    "dropout": (0.1, 0.2, 0.3),
-    "balance": (0.0, 0.5, 0.8),
-    "rank_weight": (0.5, 1.0),
-    "epochs": (5, 6, 7, 8),
+    "balance": (0.3, 0.5, 0.8),
+    "rank_weight": (0.5, 1.0, 2.0),
+    "epochs": (5, 6, 8),
 }
 """What --select tries, one setting after the other, each with the best of those before it."""
 

@@ -1,0 +1,153 @@
+"""The example's model, trained for real on planted data: what it finds, and what its checkpoint holds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.movielens import data, generated
+from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode
+from examples.movielens.settings import Settings
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.settings import read_recipe
+
+PLANTED = generated.Shape(users=240, movies=3_000, ratings=20_000, clusters=24)
+SETTINGS = Settings(epochs=8, negatives=512)
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "movielens"
+
+
+@pytest.fixture(scope="module")
+def made() -> data.MovieLens:
+    return data.make(11, PLANTED)
+
+
+@pytest.fixture(scope="module")
+def encoded(made: data.MovieLens) -> Encoded:
+    return encode(made)
+
+
+@pytest.fixture(scope="module")
+def trained(made: data.MovieLens, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+    """Folder of a training, and the hit-rate of each way of answering."""
+    from examples.movielens import train
+
+    out = tmp_path_factory.mktemp("trained")
+    model = train.train(made, out, SETTINGS)
+    encoded, parts = encode(made), data.split(made.ratings)
+    seen = np.union1d(parts.train, parts.validation)
+    found = train.quality(model, encoded, parts.test, seen, SETTINGS)
+    return out, {quality.name: quality.hit_rate.value for quality in found}
+
+
+def test_training_on_planted_clusters_is_at_least_twice_as_good_as_popularity(
+    trained: tuple[Path, dict[str, float]],
+) -> None:
+    _, hit_rates = trained
+    assert hit_rates["retrieval"] >= 2 * hit_rates["popularity"] > 0
+    assert hit_rates["retrieval + ranking"] >= 2 * hit_rates["popularity"]
+
+
+def test_checkpoint_holds_four_tables_with_slots_and_sizes(trained: tuple[Path, dict[str, float]]) -> None:
+    out, _ = trained
+    checkpoint = open_checkpoint(out / "checkpoint")
+    inventory = recognise(checkpoint)
+    sizes = json.loads((out / "sizes.json").read_text())
+    assert {table.name: (table.rows, table.dim) for table in inventory.tables} == {
+        "users": (241, 32),
+        "movies": (3_000, 64),
+        "genres": (len((out / "genres.txt").read_text().splitlines()), 16),
+        "hours": (24, 4),
+    }
+    assert sizes == {"users": 241, "movies": 3_000, "genres": sizes["genres"], "hours": 24}
+    slots = [key for key in checkpoint.entries if "OPTIMIZER_SLOT/optimizer/accumulator" in key]
+    assert len(slots) == 4
+
+
+def test_files_beside_the_checkpoint_speak_of_real_ids(
+    trained: tuple[Path, dict[str, float]], made: data.MovieLens
+) -> None:
+    from pyarrow import parquet
+
+    out, _ = trained
+    assert [int(line) for line in (out / "movies.txt").read_text().splitlines()] == made.movies.ids.tolist()
+    corpus = parquet.read_table(out / "movies.parquet").to_pydict()
+    assert corpus["movie_id"] == made.movies.ids.tolist()
+    assert corpus["title"] == list(made.movies.titles)
+    examples = [json.loads(line) for line in (out / "examples.jsonl").read_text().splitlines()]
+    assert len(examples) == 240
+    known = set(made.movies.ids.tolist())
+    assert all(example["movie_id"] in known and set(example["history"]) <= known for example in examples)
+    assert {10, 20} <= {len(example["history"]) for example in examples} <= set(range(10, 21))
+
+
+def test_build_model_in_a_fresh_process_reads_the_sizes_and_imports_nothing_of_rowcast(
+    trained: tuple[Path, dict[str, float]],
+) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"model = runpy.run_path({str(EXAMPLE / 'model.py')!r})['build_model']()\n"
+        "rooms = {name.split('.')[0] for name in sys.modules} & {'bundle', 'export', 'service', 'examples'}\n"
+        "print(sorted(rooms), len(model.trainable_variables), model.embedding.embedding_tables is not None)\n"
+    )
+    environment = {"MOVIELENS_DIR": str(trained[0]), "PATH": "/usr/bin:/bin"}
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split("\n")[-2] == "[] 22 True"
+
+
+def test_build_model_without_a_training_says_what_to_run(tmp_path: Path) -> None:
+    from examples.movielens.model import read_sizes
+
+    with pytest.raises(FileNotFoundError, match=r"python -m examples\.movielens\.train"):
+        read_sizes(tmp_path)
+
+
+def test_recipe_is_a_valid_one_and_keeps_row_0_for_strangers() -> None:
+    recipe = read_recipe(EXAMPLE / "recipe.toml")
+    assert {tower.role for tower in recipe.towers.values()} == {"query", "candidate", "ranking"}
+    assert set(recipe.inputs) == {"user_id", "history", "hour", "movie_id", "genres", "year"}
+    users = recipe.features["user_id"]
+    assert users.ids.kind == "vocabulary"
+    assert users.ids.first_row == FIRST_USER_ROW
+    assert users.unknown.row == 0
+
+
+def test_sampler_offers_no_watched_movie_as_negative_and_no_future_as_history(
+    made: data.MovieLens, encoded: Encoded
+) -> None:
+    rows = data.split(made.ratings).train
+    sampler = Sampler(encoded, rows, Settings(batch=128, negatives=64, user_dropout=0), seed=1)
+    watched = {(user, movie) for user, movie in zip(encoded.users[rows], encoded.movies[rows], strict=True)}
+    place = {(u, m): at for at, (u, m) in enumerate(zip(encoded.users, encoded.movies, strict=True))}
+    batches = list(sampler.epoch())
+    assert len(batches) == sampler.steps == len(rows) // 128
+    for batch in batches[:3]:
+        assert batch.movies.shape == (192,)
+        for at, user in enumerate(batch.users):
+            allowed = batch.movies[batch.allowed[at]]
+            assert [movie for movie in allowed if (user, movie) in watched] == [batch.movies[at]]
+            begin, end = batch.histories.offsets[at], batch.histories.offsets[at + 1]
+            history = [place[user, movie] for movie in batch.histories.values[begin:end]]
+            target = place[user, batch.movies[at]]
+            assert all(earlier < target for earlier in history)
+            assert history == sorted(history)
+            assert not history or target - history[-1] <= 10
+
+
+def test_sampler_expects_each_movie_as_often_as_it_is_drawn(encoded: Encoded, made: data.MovieLens) -> None:
+    rows = data.split(made.ratings).train
+    sampler = Sampler(encoded, rows, Settings(batch=128, negatives=64), seed=2)
+    drawn = np.zeros(len(encoded.movie_ids))
+    steps = 0
+    for _ in range(12):
+        for batch in sampler.epoch():
+            drawn += np.bincount(batch.movies, minlength=len(drawn))
+            steps += 1
+    top = np.argsort(-sampler.expected)[:50]
+    assert sampler.expected.sum() == pytest.approx(192, rel=1e-3)
+    assert drawn[top] / steps == pytest.approx(sampler.expected[top], rel=0.2)
