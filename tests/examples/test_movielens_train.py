@@ -81,7 +81,9 @@ def test_files_beside_the_checkpoint_speak_of_real_ids(
     assert len(examples) == 240
     known = set(made.movies.ids.tolist())
     assert all(example["movie_id"] in known and set(example["history"]) <= known for example in examples)
-    assert {10, 20} <= {len(example["history"]) for example in examples} <= set(range(10, 21))
+    lengths = [len(example["history"]) for example in examples]
+    assert min(lengths) >= 10
+    assert max(lengths) == SETTINGS.history
 
 
 def test_build_model_in_a_fresh_process_reads_the_sizes_and_imports_nothing_of_rowcast(
