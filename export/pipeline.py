@@ -6,6 +6,7 @@ Assembly: tables, vocabularies, towers, candidates, replay, indexes, rows, commi
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     traced = trace_towers(job, base)
     pages = describe_features(traced.spec, job)
     inventory = _recognise_tables(checkpoint, traced, job)
-    root = base / job.output.root
+    root = Path(os.path.normpath(base / job.output.root))
     number = version or staging.next_version(root, job.model)
     unknown = set(job.tables) - set(traced.spec.tables)
     if unknown:
@@ -123,6 +124,8 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
     """
     job, base = prepared.job, prepared.base
     inputs = [part.file for part in job.vocabularies.values()] + [part.file for part in job.candidates.values()]
+    inputs += [job.verify.examples] if job.verify.examples is not None else []
+    inputs += [source] if (source := job.code.factory.rpartition(":")[0]).endswith(".py") else []
     told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
     with staged(prepared.root, job.model, prepared.version, told, [base / file for file in inputs]) as stage:
         return Assembly(prepared, settings, progress, stage).publish()
