@@ -183,6 +183,8 @@ class Staging:
 
     def _refuse_existing(self) -> None:
         if os.path.lexists(self._final):
+            if (self._final / paths.MANIFEST).is_file():  # of a run that ended between its rename and this
+                self._aside(".journal").unlink(missing_ok=True)
             raise DestinationExists(f"{self._final} is there already; committed bundles are never overwritten")
 
     def _clear(self) -> None:

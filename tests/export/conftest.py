@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.export.cutting import Cut, ads_recipe, cut, movies_recipe
+from tests.export.exporting import Recipe, recipe_of, write_project
+from tests.export.forked_runs import ForkedRuns
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +20,30 @@ def movies(tmp_path_factory: pytest.TempPathFactory) -> Cut:
 def ads(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     """The mid-level API, with weights, a sequence and sparse bags."""
     return cut(ads_recipe(), tmp_path_factory.mktemp("ads"))
+
+
+@pytest.fixture(scope="session")
+def recipe(movies: Cut) -> Recipe:
+    """A whole job over the movies' checkpoint."""
+    return recipe_of(movies.prefix)
+
+
+@pytest.fixture
+def project(recipe: Recipe, tmp_path: Path) -> Path:
+    """Its recipe's file, beside all that it reads."""
+    return write_project(tmp_path / "project", recipe)
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[ForkedRuns]:
+    runs = ForkedRuns()
+    yield runs
+    runs.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(recipe: Recipe, forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of a run that nothing stopped; beside it, in `output`, what the run printed."""
+    project = write_project(tmp_path_factory.mktemp("undisturbed"), recipe)
+    assert forked.run(["run", str(project), "--version", "1"], project.parent / "output") == 0
+    return project.parent / "bundles/movies/1"

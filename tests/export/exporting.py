@@ -1,0 +1,165 @@
+"""A whole export job for the movies of tower_models.py: recipe, vocabulary and corpus, and what it should write."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from bundle import staging
+from bundle.manifest import Manifest
+from export import pipeline
+from export.progress import Progress
+from export.settings import ExportSettings, read_recipe
+from export.staged_tables import Published
+from tests.export.cutting import HERE, movies_recipe
+
+MOVIES = 40
+MOVIE_IDS = [100 + 7 * row for row in range(MOVIES)]
+"""What callers send for the rows of the movie table."""
+QUERY = ["user_id", "history", "hour"]
+VARYING_FILES = ("fingerprint.pb", "saved_model.pb")
+"""TensorFlow puts a random number into one, names with a count of all that the process ever traced into the other."""
+
+Recipe = dict[str, Any]
+
+
+def genres_of(row: int) -> list[int]:
+    return [row % 9, (row * row + 3) % 9][: 1 + row % 2]
+
+
+def year_of(row: int) -> int:
+    return 1980 + row % 30
+
+
+def title_of(row: int) -> str:
+    return f'Movie "{row}", The'
+
+
+def write_corpus(path: Path, rows: Mapping[int, Mapping[str, str]] | None = None) -> None:
+    """Writes the corpus as CSV; `rows` replaces cells by row and column."""
+    lines = ["movieId,title,genres,year"]
+    for row, movie in enumerate(MOVIE_IDS):
+        cells = {
+            "movieId": str(movie),
+            "title": title_of(row),
+            "genres": "|".join(str(genre) for genre in genres_of(row)),
+            "year": str(year_of(row)),
+        } | dict((rows or {}).get(row, {}))
+        lines.append(
+            ",".join('"' + cells[name].replace('"', '""') + '"' for name in ("movieId", "title", "genres", "year"))
+        )
+    path.write_text("\n".join(lines) + "\n")
+
+
+def recipe_of(checkpoint: Path) -> Recipe:
+    page = movies_recipe().model_dump(mode="json", include={"inputs", "towers"}, exclude_unset=True)
+    return {
+        "model": "movies",
+        "checkpoint": {"path": str(checkpoint), "object_path": "model"},
+        "code": {"factory": "tower_models.py:build_movies"},
+        "output": {"root": "bundles"},
+        **page,
+        "vocabularies": {"movies": {"file": "movie_ids.txt", "dtype": "int64"}},
+        "features": {
+            "movie_id": {"role": "candidate", "ids": {"kind": "vocabulary", "vocabulary": "movies"}},
+            "history": {"ids": {"kind": "vocabulary", "vocabulary": "movies"}, "default": []},
+            "genres": {"role": "candidate", "default": []},
+            "year": {"role": "candidate"},
+        },
+        "candidates": {
+            "movies": {
+                "file": "movies.csv",
+                "id": "movieId",
+                "features": {"movie_id": "movieId", "genres": "genres", "year": "year"},
+                "attributes": ["title", "year"],
+            }
+        },
+        "indexes": {"movies": {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}},
+        "verify": {"count": 24},
+    }
+
+
+def toml(value: Any) -> str:
+    """A value as inline TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(part) for part in value) + "]"
+    return json.dumps(value)
+
+
+def changed(recipe: Recipe, path: str, value: Any) -> Recipe:
+    """The recipe with one key, `a.b.c`, set; None takes it out."""
+    page = copy.deepcopy(recipe)
+    *parents, last = path.split(".")
+    place = page
+    for name in parents:
+        place = place.setdefault(name, {})
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return page
+
+
+def write_project(directory: Path, recipe: Recipe) -> Path:
+    """Writes all that a job reads but the checkpoint; returns the recipe's path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.copy(HERE / "tower_models.py", directory)
+    (directory / "movie_ids.txt").write_text("".join(f"{movie}\n" for movie in MOVIE_IDS))
+    write_corpus(directory / "movies.csv")
+    path = directory / "recipe.toml"
+    path.write_text("".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in recipe.items()))
+    return path
+
+
+def export(recipe: Path, version: int | None = None, progress: Progress | None = None) -> Published:
+    """Runs a job in this process."""
+    settings = ExportSettings()
+    prepared = pipeline.prepare(read_recipe(recipe), recipe.parent, settings, version)
+    return pipeline.run(prepared, settings, progress or Progress(Console(quiet=True)))
+
+
+def visible(root: Path) -> list[str]:
+    """Everything under a root that is not aside."""
+    found = [path.relative_to(root) for path in root.rglob("*")] if root.is_dir() else []
+    return sorted(str(path) for path in found if len(path.parts) > 1 and not path.parts[1].startswith("."))
+
+
+def aside(root: Path) -> list[str]:
+    return sorted(path.name for path in root.glob("*/.*"))
+
+
+def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest and files of a bundle without what differs from run to run: times, random numbers, counts."""
+    page: Manifest = staging.read_manifest(bundle)
+    staging.check_files(bundle, page, "full")
+    told = page.model_dump(mode="json")
+    told["created"] = ""
+    told["files"] = [file for file in told["files"] if not file["path"].endswith(VARYING_FILES)]
+    for index in told["indexes"].values():
+        for point in index["curve"]:
+            point["relative_cost"] = 0
+    files = {
+        str(path.relative_to(bundle)): path.read_bytes()
+        for path in sorted(bundle.rglob("*"))
+        if path.is_file() and path.name not in (*VARYING_FILES, "manifest.json")
+    }
+    return told, files
+
+
+def table_values(bundle: Path, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A table as any program reads it: by its page and the bytes of its shards."""
+    table = json.loads((bundle / "manifest.json").read_text())["tables"][name]
+    parts = []
+    for shard in table["shards"]:
+        raw = (bundle / shard["file"]).read_bytes()[shard.get("offset", 0) :]
+        parts.append(np.frombuffer(raw, "<f4", shard["rows"] * table["dim"]).reshape(-1, table["dim"]))
+    return np.concatenate(parts)

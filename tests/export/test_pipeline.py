@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle import staging
+from bundle.stores import CandidateStore
+from tests.export.cutting import Cut
+from tests.export.exporting import (
+    MOVIE_IDS,
+    MOVIES,
+    Recipe,
+    aside,
+    changed,
+    facts,
+    table_values,
+    title_of,
+    visible,
+    write_project,
+    year_of,
+)
+from tests.export.forked_runs import ForkedRuns
+
+Facts = tuple[dict[str, Any], dict[str, bytes]]
+KILLED = -signal.SIGKILL
+STEPS, TABLE_STEPS = 17, 6
+"""job, created, four tables, a vocabulary, three towers in seven forms, store, vectors, index."""
+
+
+@pytest.fixture(scope="session")
+def expected(undisturbed: Path) -> Facts:
+    return facts(undisturbed)
+
+
+def test_run_every_table_is_external_and_bit_equal(undisturbed: Path, movies: Cut) -> None:
+    page = staging.read_manifest(undisturbed)
+    assert set(page.tables) == set(movies.tables)
+    for name, values in movies.tables.items():
+        assert table_values(undisturbed, name).tobytes() == values.tobytes()
+    largest = min(values.nbytes for values in movies.tables.values())
+    for tower in page.towers.values():
+        for form in tower.forms:
+            held = [path for path in [undisturbed / form.path, *(undisturbed / form.path).rglob("*")] if path.is_file()]
+            for values in movies.tables.values():
+                assert all(values.tobytes()[:largest] not in path.read_bytes() for path in held)
+
+
+def test_run_manifest_tells_what_was_verified(expected: Facts) -> None:
+    page, _ = expected
+    assert page["version"] == 1
+    assert page["verification"]["examples"] == 24
+    assert all(check["rows_compared"] == check["rows"] for check in page["verification"]["tables"].values())
+    assert page["indexes"]["movies"]["recall"]["value"] == 1.0
+    errors = {
+        (name, form["kind"], form["precision"]): max(form["max_abs_error"].values())
+        for name, tower in page["towers"].items()
+        for form in tower["forms"]
+    }
+    assert len(errors) == 7
+    assert 1e-5 < errors.pop(("ranking", "litert", "int8")) < 1.0
+    assert max(errors.values()) < 1e-5
+
+
+def test_run_store_has_the_corpus_in_index_order(undisturbed: Path) -> None:
+    page = staging.read_manifest(undisturbed)
+    store = CandidateStore(undisturbed / page.candidates["movies"].file, page.candidates["movies"])
+    positions = np.arange(MOVIES)
+    assert store.ids(positions).tolist() == MOVIE_IDS
+    told = store.attributes(positions, ["title", "year"])
+    assert list(told["title"]) == [title_of(row) for row in range(MOVIES)]
+    assert list(told["year"]) == [year_of(row) for row in range(MOVIES)]
+
+
+def test_run_leaves_nothing_aside(undisturbed: Path) -> None:
+    assert aside(undisturbed.parents[1]) == []
+
+
+def resumed(forked: ForkedRuns, project: Path, deaths: list[dict[str, Any]]) -> int:
+    """Kills run after run of one job; returns how many died before the bundle was there."""
+    root, died = project.parent / "bundles", 0
+    for dies in deaths:
+        status = forked.run(["run", str(project), "--version", "1"], project.parent / "output", **dies)
+        if status == 0:
+            return died
+        assert status in (KILLED, -signal.SIGALRM), (project.parent / "output").read_text()
+        died += 1
+        assert visible(root) == [], dies
+        assert staging.committed_versions(root, "movies") == []
+    return died
+
+
+def test_run_killed_at_every_step_resumes_to_the_same_bundle(
+    forked: ForkedRuns, project: Path, expected: Facts
+) -> None:
+    # Each run notes the step that the one before left unnoted, and is killed with the files of the next one written.
+    deaths = [{"unnoted": 1}, *([{"unnoted": 2}] * (STEPS - 1)), {"renaming": True}]
+    assert resumed(forked, project, [*deaths, {}]) == len(deaths)
+    assert facts(project.parent / "bundles/movies/1") == expected
+    assert aside(project.parent / "bundles") == []
+
+
+def test_run_killed_at_any_moment_resumes_to_the_same_bundle(
+    forked: ForkedRuns, project: Path, expected: Facts
+) -> None:
+    moments = random.Random(11)
+    deaths = [{"seconds": moments.uniform(0.3, 2.0)} for _ in range(5)]
+    assert resumed(forked, project, [*deaths, {}]) >= 1
+    assert facts(project.parent / "bundles/movies/1") == expected
+    assert aside(project.parent / "bundles") == []
+
+
+def test_run_killed_after_its_rename_has_published(forked: ForkedRuns, project: Path, expected: Facts) -> None:
+    run = ["run", str(project), "--version", "1"]
+    assert forked.run(run, project.parent / "output", renamed=True) == KILLED
+    assert facts(project.parent / "bundles/movies/1") == expected
+    assert forked.run(run, project.parent / "output") == 6
+    assert aside(project.parent / "bundles") == []
+
+
+@pytest.mark.parametrize("file", ["movies.csv", "movie_ids.txt", "tower_models.py", "recipe.toml"])
+def test_run_with_changed_inputs_takes_nothing_of_the_stopped_run(
+    forked: ForkedRuns, recipe: Recipe, project: Path, file: str
+) -> None:
+    base, run = project.parent, ["run", str(project), "--version", "1"]
+    shard = base / "bundles/movies/.staging-1/tables/users/rows-00000-of-00001.bin"
+    assert forked.run(run, base / "output", noted=TABLE_STEPS) == KILLED
+    kept = shard.stat().st_ino
+    assert forked.run(run, base / "output", unnoted=1) == KILLED
+    assert shard.stat().st_ino == kept  # the same job goes on
+    if file == "recipe.toml":
+        write_project(base, changed(recipe, "verify.count", 25))
+    else:
+        (base / file).write_text((base / file).read_text() + "\n")
+    assert forked.run(run, base / "output", unnoted=1) == KILLED
+    assert not shard.exists()  # another one begins anew
+
+
+def test_run_while_another_writes_the_version_exits_6_and_the_other_publishes(
+    forked: ForkedRuns, project: Path, expected: Facts, tmp_path: Path
+) -> None:
+    run = ["run", str(project), "--version", "1"]
+    other = ForkedRuns()
+    pid = other.start(run, tmp_path / "first", stops=1)
+    assert other.status() == -signal.SIGSTOP
+    assert forked.run(run, tmp_path / "second") == 6
+    assert "is being written by another run" in (tmp_path / "second").read_text()
+    os.kill(pid, signal.SIGCONT)
+    assert other.status() == 0
+    other.close()
+    assert facts(project.parent / "bundles/movies/1") == expected
