@@ -147,9 +147,9 @@ def _scored(answers: Sequence[RankedCandidate | Neighbor]) -> list[tuple[int, fl
 
 
 def _movies(title: str, question: Ask, titles: Titles, scored: Sequence[tuple[int, float]]) -> Table:
-    table = _table(title, "title", "year", "genres", "score", "watched next")
+    table = _table(title, "title", "year", "genres", "score", "then seen")
     for movie, score in scored:
-        table.add_row(*titles.row(movie), f"{score:.3f}", "yes" if movie in question.wanted else "")
+        table.add_row(*titles.row(movie), f"{score:.3f}", "✓" if movie in question.wanted else "")
     return table
 
 
@@ -170,7 +170,7 @@ def _quality(questions: Sequence[Ask], popular: evaluate.Answer, grpc: Client, h
         "retrieval + ranking": served.by_recommendation(http),
     }
     title = f"quality of the served answers, {len(questions)} viewers"
-    table = _table(title, "", f"hit-rate@{evaluate.K}", "95 %", f"NDCG@{evaluate.K}", "95 %")
+    table = _table(title, "", f"hit-rate@{evaluate.K} (95 %)", f"NDCG@{evaluate.K} (95 %)")
     for name, answer in answers.items():
         table.add_row(*_row(evaluate.measure(name, questions, answer(questions))))
     return table
@@ -180,10 +180,8 @@ def _row(quality: Quality) -> tuple[str, ...]:
     hits, gain = quality.hit_rate, quality.ndcg
     return (
         quality.name,
-        f"{hits.value:.3f}",
-        f"{hits.low:.3f} to {hits.high:.3f}",
-        f"{gain.value:.4f}",
-        f"{gain.low:.4f} to {gain.high:.4f}",
+        f"{hits.value:.3f} ({hits.low:.3f} to {hits.high:.3f})",
+        f"{gain.value:.4f} ({gain.low:.4f} to {gain.high:.4f})",
     )
 
 
@@ -193,7 +191,8 @@ def _facts(service: served.Service, client: Client, console: Console) -> None:
     for index in details.indexes:
         console.print(
             f"index {index.name}: {index.kind} over {index.size} movies, "
-            f"recall@{index.recall_k} {index.recall:.4f} against exact search"
+            f"recall@{index.recall_k} {index.recall:.4f} against exact search",
+            soft_wrap=True,
         )
     mapped, resident = served.tensorflow_mapped(service.process), served.resident_bytes(service.process)
     if mapped:

@@ -120,7 +120,7 @@ def wilson(hits: int, n: int) -> Interval:
 
 
 def mean(values: NDArray[np.float64]) -> Interval:
-    """Returns a mean with the normal interval."""
+    """Returns a mean of values in [0, 1] with the normal interval, cut at 0."""
     centre = float(values.mean())
     half = Z * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return Interval(centre, centre - half, centre + half)
+    return Interval(centre, max(0.0, centre - half), centre + half)

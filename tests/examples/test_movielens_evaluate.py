@@ -48,10 +48,16 @@ def test_wilson_is_the_published_interval() -> None:
 
 
 def test_mean_of_four_values_is_the_hand_computed_one() -> None:
-    interval = evaluate.mean(np.array([0.0, 1.0, 1.0, 0.0]))
+    interval = evaluate.mean(np.array([0.4, 0.6, 0.6, 0.4]))
     assert interval.value == 0.5
-    assert interval.high - 0.5 == pytest.approx(1.959964 * math.sqrt(1 / 3) / 2)
+    assert interval.high - 0.5 == pytest.approx(1.959964 * math.sqrt(0.04 / 3) / 2)
     assert 0.5 - interval.low == pytest.approx(interval.high - 0.5)
+
+
+def test_mean_near_zero_has_no_negative_share() -> None:
+    interval = evaluate.mean(np.array([0.0, 0.0, 0.0, 0.5]))
+    assert interval.low == 0
+    assert interval.high > 0.25
 
 
 def small() -> data.MovieLens:
