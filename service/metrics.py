@@ -6,6 +6,8 @@ requests.
 
 from __future__ import annotations
 
+from functools import cache
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -35,35 +37,48 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        self._answers = Counter(
-            "rowcast_requests",
-            "Requests answered, by door, call and code",
-            ("door", "call", "code"),
-            registry=self.registry,
+        # What every call touches is found by its labels once and kept: `labels` costs more than what it returns.
+        self._answers = cache(
+            Counter(
+                "rowcast_requests",
+                "Requests answered, by door, call and code",
+                ("door", "call", "code"),
+                registry=self.registry,
+            ).labels
         )
-        self._seconds = Histogram(
-            "rowcast_request_seconds",
-            "Time from the whole body read to the answer made",
-            ("door", "call"),
-            buckets=_SECONDS,
-            registry=self.registry,
+        self._seconds = cache(
+            Histogram(
+                "rowcast_request_seconds",
+                "Time from the whole body read to the answer made",
+                ("door", "call"),
+                buckets=_SECONDS,
+                registry=self.registry,
+            ).labels
         )
-        self._phases = Histogram(
-            "rowcast_phase_seconds",
-            "Time of one phase of a call",
-            ("call", "phase"),
-            buckets=_SECONDS,
-            registry=self.registry,
+        self._phases = cache(
+            Histogram(
+                "rowcast_phase_seconds",
+                "Time of one phase of a call",
+                ("call", "phase"),
+                buckets=_SECONDS,
+                registry=self.registry,
+            ).labels
         )
-        self._examples = Counter(
-            "rowcast_examples", "Queries, contexts or examples answered", ("call",), registry=self.registry
+        self._examples = cache(
+            Counter(
+                "rowcast_examples", "Queries, contexts or examples answered", ("call",), registry=self.registry
+            ).labels
         )
-        self._candidates = Counter("rowcast_candidates", "Candidates scored", ("call",), registry=self.registry)
-        self._unknown = Counter(
-            "rowcast_unknown_ids",
-            "Ids that a feature's table does not know",
-            ("model", "feature"),
-            registry=self.registry,
+        self._candidates = cache(
+            Counter("rowcast_candidates", "Candidates scored", ("call",), registry=self.registry).labels
+        )
+        self._unknown = cache(
+            Counter(
+                "rowcast_unknown_ids",
+                "Ids that a feature's table does not know",
+                ("model", "feature"),
+                registry=self.registry,
+            ).labels
         )
         self.in_flight = Gauge("rowcast_in_flight", "Calls admitted and not yet answered", registry=self.registry)
         self.ready = Gauge("rowcast_ready", "1 when the service can answer", registry=self.registry)
@@ -88,22 +103,22 @@ class Metrics:
 
     def answered(self, door: str, call: str, code: str, seconds: float) -> None:
         """Counts one answer of a door. `door`: http or grpc; `call`: one of CALLS; `code`: OK or a Code's value."""
-        self._answers.labels(door, call, code).inc()
-        self._seconds.labels(door, call).observe(seconds)
+        self._answers(door, call, code).inc()
+        self._seconds(door, call).observe(seconds)
 
     def phase(self, call: str, phase: str, seconds: float) -> None:
         """Records how long one phase of a call took. `phase`: one of PHASES."""
-        self._phases.labels(call, phase).observe(seconds)
+        self._phases(call, phase).observe(seconds)
 
     def computed(self, call: str, examples: int, candidates: int = 0) -> None:
         """Counts what one call asked for."""
-        self._examples.labels(call).inc(examples)
+        self._examples(call).inc(examples)
         if candidates:
-            self._candidates.labels(call).inc(candidates)
+            self._candidates(call).inc(candidates)
 
     def unknown_ids(self, model: str, feature: str, count: int) -> None:
         """Counts ids that a feature's table does not know."""
-        self._unknown.labels(model, feature).inc(count)
+        self._unknown(model, feature).inc(count)
 
     def versions(self, states: list[tuple[str, int, str]]) -> None:
         """Tells which versions there are, as (model, version, state); what is not named is gone."""

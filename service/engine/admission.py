@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from service.errors import NotReady, Overloaded
 
@@ -11,9 +10,9 @@ from service.errors import NotReady, Overloaded
 class Admission:
     """Counts the calls in flight. Safe to call from any thread."""
 
-    def __init__(self, in_flight_max: int, retry_after_s: float, on_change: Callable[[int], None]) -> None:
-        """Begins with no call in flight; `on_change` is told their number after each change."""
-        self._in_flight_max, self._retry_after_s, self._on_change = in_flight_max, retry_after_s, on_change
+    def __init__(self, in_flight_max: int, retry_after_s: float) -> None:
+        """Begins with no call in flight."""
+        self._in_flight_max, self._retry_after_s = in_flight_max, retry_after_s
         self._lock = threading.Lock()
         self._in_flight = 0
         self._draining = False
@@ -46,13 +45,11 @@ class Admission:
                 )
             self._in_flight += 1
             self._idle.clear()
-            self._on_change(self._in_flight)
 
     def release(self) -> None:
         """Gives a permit back."""
         with self._lock:
             self._in_flight -= 1
-            self._on_change(self._in_flight)
             if self._in_flight == 0:
                 self._idle.set()
 

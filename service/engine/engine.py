@@ -7,6 +7,7 @@ until the job has really ended, also when the caller is long gone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections.abc import Callable
@@ -60,7 +61,8 @@ class Engine:
     def __init__(self, switch: Switch, settings: ServiceSettings, metrics: Metrics, workers: int) -> None:
         """Makes an engine that answers from `switch`, computing in `workers` threads."""
         self._switch, self._settings, self._metrics, self._workers = switch, settings, metrics, workers
-        self._admission = Admission(settings.in_flight_max, settings.retry_after_s, metrics.in_flight.set)
+        self._admission = Admission(settings.in_flight_max, settings.retry_after_s)
+        metrics.in_flight.set_function(lambda: self.in_flight)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rowcast-compute")
 
     async def retrieve(self, request: Retrieval, call: Call) -> Retrieved:
@@ -156,24 +158,24 @@ class Engine:
         steps.record("admit", time.monotonic() - began)
         steps.submitted()
         compute = functools.partial(work, lease.generation, request, self._settings, steps)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
         job = self._pool.submit(self._job, compute, steps, call)
-        job.add_done_callback(functools.partial(self._ended, lease))
-        return await self._waited(job, steps)
-
-    async def _waited(self, job: Future[Answer], steps: Steps) -> Answer:
+        job.add_done_callback(functools.partial(self._ended, lease, answer))
+        late = loop.call_later(deadline - time.monotonic(), _give_up, answer)
         try:
-            async with asyncio.timeout(max(0.0, steps.deadline - time.monotonic())):
-                return await asyncio.wrap_future(job)
-        except TimeoutError as problem:
-            steps.abandon()
-            raise DeadlineExceeded("the time for this call is over") from problem
-        except asyncio.CancelledError:
+            return await answer
+        except (DeadlineExceeded, asyncio.CancelledError):
             steps.abandon()
             raise
+        finally:
+            late.cancel()
 
-    def _ended(self, lease: Lease, _: Future[Answer]) -> None:
+    def _ended(self, lease: Lease, answer: asyncio.Future[Answer], job: Future[Answer]) -> None:
         lease.release()
         self._admission.release()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            answer.get_loop().call_soon_threadsafe(_settle, answer, job)
 
     @staticmethod
     def _job(compute: Callable[[], Answer], steps: Steps, call: Call) -> Answer:
@@ -190,3 +192,20 @@ class Engine:
             if steps.gone:  # no door is left to write the line of this failure
                 log.exception("call_failed", extra=logs.fields(call=steps.call, request_id=call.request_id))
             raise Internal(INTERNAL_SENTENCE) from problem
+
+
+def _settle(answer: asyncio.Future[Answer], job: Future[Answer]) -> None:
+    # Cheaper than asyncio.wrap_future with asyncio.timeout, which chain futures and tasks for what is one wake-up.
+    if answer.done():
+        return
+    if job.cancelled():
+        answer.cancel()
+    elif problem := job.exception():
+        answer.set_exception(problem)
+    else:
+        answer.set_result(job.result())
+
+
+def _give_up(answer: asyncio.Future[Answer]) -> None:
+    if not answer.done():
+        answer.set_exception(DeadlineExceeded("the time for this call is over"))
