@@ -128,7 +128,7 @@ def _told(reference: str, folder: Path, doing: str) -> Iterator[None]:
         yield
     except (UsageError, NotConvertible):
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:  # a script that exits must not end the export as if it were done
         missing = (problem.name or "").partition(".")[0] if isinstance(problem, ImportError) else ""
         hidden = [missing] if missing in RESERVED else [name for name in RESERVED if _beside(folder, name)]
         if hidden and isinstance(problem, ImportError | AttributeError):

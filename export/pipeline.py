@@ -1,7 +1,9 @@
 """The order of steps, resume, manifest and commit at the end; no arithmetic, no I/O of its own.
 
 prepare: recipe, checkpoint, trace, plan          touches nothing
-Assembly: tables, vocabularies, towers, candidates, replay, indexes, rows, commit
+Assembly: vocabularies, candidates, examples, tables, towers, replay, vectors, indexes, rows, commit
+
+What the user wrote by hand is read first: a mistake in it is told before the first table is copied.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TypeVar
 
 from bundle import manifest, paths, staging
 from bundle.features import FeatureReader
@@ -38,8 +39,6 @@ from export.verify import verify_tables
 from export.vocabularies import read_keys, write_vocabulary
 from export.weights import find_table_keys
 from runtime.towers import open_tower
-
-Page = TypeVar("Page")
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,7 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     if unknown:
         known = ", ".join(sorted(traced.spec.tables))
         raise UsageError(f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}")
+    _check_indexes(job)
     plan = plan_tables(
         checkpoint,
         inventory,
@@ -115,6 +115,19 @@ def _check_shape(inventory: Inventory, name: str, spec: TableFacts) -> None:
         )
 
 
+def _check_indexes(job: ExportJob) -> None:
+    for name, part in job.indexes.items():
+        if part.corpus not in job.candidates:
+            known = ", ".join(sorted(job.candidates)) or "no candidates"
+            raise UsageError(f"indexes.{name}.corpus names {part.corpus!r}; the recipe has {known}")
+        for role, tower in (("query", part.query_tower), ("candidate", part.candidate_tower)):
+            known = ", ".join(sorted(each for each, spec in job.towers.items() if spec.role == role)) or "none"
+            if tower not in job.towers or job.towers[tower].role != role:
+                raise UsageError(
+                    f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = {role!r}: {known}"
+                )
+
+
 def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Published:
     """Writes, verifies and publishes a bundle; resumes where an earlier run of the same job stopped.
 
@@ -144,20 +157,22 @@ class Assembly:
     def publish(self) -> Published:
         """Runs the steps in order and commits."""
         begun = created(self.stage)
-        with self.progress.step("tables", self.prepared.plan.bytes) as moved:
-            tables = copy_tables(self.prepared.plan, self.stage, self.settings.workers, moved)
         with self.progress.step("vocabularies"):
             vocabularies = self._write_vocabularies()
+        with self.progress.step("candidates"):
+            corpora = self._write_candidates()
+            examples = self._examples()
+        with self.progress.step("tables", self.prepared.plan.bytes) as moved:
+            tables = copy_tables(self.prepared.plan, self.stage, self.settings.workers, moved)
         readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
         opened = {name: Vocabulary.open(self.directory / page.file) for name, page in vocabularies.items()}
         features = FeatureReader(self.prepared.pages, readers, opened)
         with self.progress.step("towers"):
             forms = self._write_towers()
         with self.progress.step("replay"):
-            examples = self._examples()
             towers = self._verify_towers(features, forms, examples, tables)
-        with self.progress.step("candidates"):
-            corpora = self._write_candidates(features, towers)
+        with self.progress.step("vectors"):
+            self._write_vectors(features, towers, corpora)
         with self.progress.step("indexes"):
             found_indexes = self._write_indexes(features, towers, examples)
         with self.progress.step("rows compared"):
@@ -264,9 +279,7 @@ class Assembly:
         verified = replay.compare_forms(replayed, self.directory, forms, expected)
         return {name: describe_tower(tower, self.job, verified[name]) for name, tower in spec.towers.items()}
 
-    def _write_candidates(
-        self, features: FeatureReader, towers: dict[str, manifest.Tower]
-    ) -> dict[str, manifest.Corpus]:
+    def _write_candidates(self) -> dict[str, manifest.Corpus]:
         pages = {}
         for name, part in self.job.candidates.items():
             step = paths.candidate_store(name)
@@ -277,14 +290,17 @@ class Assembly:
                 self.stage.finish(step, pages[name].model_dump(mode="json"))
             else:
                 pages[name] = manifest.Corpus.model_validate(finished.payload)
-        for name, index in self.job.indexes.items():
+        return pages
+
+    def _write_vectors(
+        self, features: FeatureReader, towers: Mapping[str, manifest.Tower], corpora: Mapping[str, manifest.Corpus]
+    ) -> None:
+        for name, part in self.job.indexes.items():
             step = paths.index_vectors(name)
             if self.stage.finished(step) is None:
-                corpus = _named(pages, index.corpus, f"indexes.{name}.corpus")
-                tower = _named(towers, index.candidate_tower, f"indexes.{name}.candidate_tower")
-                candidates.write_vectors(self.directory, name, index.corpus, corpus, tower, features)
+                corpus, tower = corpora[part.corpus], towers[part.candidate_tower]
+                candidates.write_vectors(self.directory, name, part.corpus, corpus, tower, features)
                 self.stage.finish(step)
-        return pages
 
     def _write_indexes(
         self, features: FeatureReader, towers: dict[str, manifest.Tower], examples: Examples
@@ -294,7 +310,7 @@ class Assembly:
             step = paths.index_directory(name)
             finished = self.stage.finished(step)
             if finished is None:
-                tower = _named(towers, part.query_tower, f"indexes.{name}.query_tower")
+                tower = towers[part.query_tower]
                 inputs = {
                     tensor.name: features.activation(
                         tensor.feature, examples.columns.get(tensor.feature), examples.n
@@ -319,9 +335,3 @@ class Assembly:
         ]
         finished = [self.stage.finished(step) for step in named]
         return tuple(file for step in finished if step is not None for file in step.files)
-
-
-def _named(pages: Mapping[str, Page], name: str, where: str) -> Page:
-    if name not in pages:
-        raise UsageError(f"{where} names {name!r}; the recipe has {', '.join(sorted(pages)) or 'none'}")
-    return pages[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,11 @@ from export.tables import Receipt, check_sources, copy_rows, manifest_table
 SMALL_JOB_BYTES = 256 << 20
 """Tables up to this size are copied by this process: starting workers would take longer."""
 
+_CURES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "; free some space, then run again: it resumes"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "; choose a root that can be written"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "; choose a root that is a directory, or is not there yet"),
+}
 _LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "ai-edge-litert")
 
 
@@ -47,7 +53,10 @@ def told_as_export_errors() -> Iterator[None]:
     except BundleError as problem:
         raise ExportError(str(problem)) from problem
     except OSError as problem:
-        raise DestinationError(f"{problem.filename or 'the destination'}: {problem.strerror or problem}") from problem
+        cure = _CURES.get(problem.errno or 0, "")
+        raise DestinationError(
+            f"{problem.filename or 'the destination'}: {problem.strerror or problem}{cure}"
+        ) from problem
 
 
 @contextmanager

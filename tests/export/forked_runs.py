@@ -91,7 +91,7 @@ def _die_when(dies: Mapping[str, Any]) -> None:
     if "seconds" in dies:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process where it stands, as SIGKILL does
         signal.setitimer(signal.ITIMER_REAL, dies["seconds"])
-    Staging.finish = finish_and_die  # type: ignore[method-assign]
+    Staging.finish = finish_and_die  # type: ignore[assignment, method-assign]
 
 
 def _child(order: Mapping[str, Any]) -> None:

@@ -29,8 +29,8 @@ from tests.export.forked_runs import ForkedRuns
 
 Facts = tuple[dict[str, Any], dict[str, bytes]]
 KILLED = -signal.SIGKILL
-STEPS, TABLE_STEPS = 17, 6
-"""job, created, four tables, a vocabulary, three towers in seven forms, store, vectors, index."""
+STEPS, TABLE_STEPS = 17, 8
+"""job, created, a vocabulary, a store, four tables, three towers in seven forms, vectors, index."""
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +99,7 @@ def test_run_killed_at_every_step_resumes_to_the_same_bundle(
     forked: ForkedRuns, project: Path, expected: Facts
 ) -> None:
     # Each run notes the step that the one before left unnoted, and is killed with the files of the next one written.
-    deaths = [{"unnoted": 1}, *([{"unnoted": 2}] * (STEPS - 1)), {"renaming": True}]
+    deaths: list[dict[str, Any]] = [{"unnoted": 1}, *([{"unnoted": 2}] * (STEPS - 1)), {"renaming": True}]
     assert resumed(forked, project, [*deaths, {}]) == len(deaths)
     assert facts(project.parent / "bundles/movies/1") == expected
     assert aside(project.parent / "bundles") == []
