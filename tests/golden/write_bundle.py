@@ -1,0 +1,65 @@
+"""Writes the golden bundle of today's format version, and what a service answers from it, once and for ever.
+
+`python -m tests.golden.write_bundle` makes `tests/golden/bundles/format-<N>/`; run it only for a new format. The
+committed ones are never written again: every later reader must open them and answer as they did.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bundle.features import Column
+from bundle.manifest import FORMAT_VERSION
+from service.engine.requests import Ranking, Retrieval, Target
+from tests.service.running import CALL, Running
+from tests.service.small_bundle import compiled_towers, write_small_bundle
+
+BUNDLES = Path(__file__).parent / "bundles"
+CONTEXT = {
+    "user": Column(np.array([3])),
+    "history": Column(np.array([1, 4, 4]), np.array([0, 3])),
+    "city": Column(np.array(["berlin"], object)),
+}
+
+
+def answers(root: Path) -> dict[str, Any]:
+    """Returns what a service over `root` answers to one retrieval and one ranking."""
+    running = Running(root)
+    try:
+        details = running.engine.model(Target("movies"))
+        calls = {each.call: {feature.name for feature in each.features} for each in details.calls}
+        sent = {name: column for name, column in CONTEXT.items() if name in calls["retrieve"]}
+        found = running.ask(running.engine.retrieve(Retrieval(Target("movies"), k=5, features=sent), CALL))
+        context = {name: column for name, column in CONTEXT.items() if name in calls["rank"]}
+        ranking = Ranking(Target("movies"), context, candidate_ids=found.neighbors.ids)
+        ranked = running.ask(running.engine.rank(ranking, CALL))
+    finally:
+        running.close()
+    return {
+        "version": found.version,
+        "neighbors": found.neighbors.ids.tolist(),
+        "retrieval_scores": [float(score) for score in found.neighbors.scores],
+        "ranking_scores": [float(score) for score in ranked.scores],
+    }
+
+
+def main() -> None:
+    """Writes bundle and answers."""
+    place = BUNDLES / f"format-{FORMAT_VERSION}"
+    if place.exists():
+        sys.exit(f"{place} is committed for ever; a new format version gets a new folder")
+    with tempfile.TemporaryDirectory() as scratch:
+        write_small_bundle(Path(scratch, "root"), compiled_towers(Path(scratch, "towers")))
+        shutil.copytree(Path(scratch, "root"), place / "root")
+    (place / "answers.json").write_text(json.dumps(answers(place / "root"), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
