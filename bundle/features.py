@@ -200,11 +200,11 @@ class _Embedded:
         kept = rows >= 0
         if weights is not None and self._spec.encoding == "sparse" and combiner != "sum":
             kept &= weights > 0
-        if not kept.all():
+        if np.count_nonzero(kept) < kept.size:
             offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
             rows = rows[kept]
             weights = weights[kept] if weights is not None else None
-        return combine(self._table.gather(rows), offsets, combiner, weights)
+        return combine(self._table.take(rows), offsets, combiner, weights)
 
     def _sequence(self, column: Column, n: int) -> Activation:
         length = self._spec.length or 0
@@ -247,9 +247,9 @@ class _Embedded:
 
     def _gathered(self, rows: Rows, unknown: int) -> Vectors:
         if not unknown or self._spec.unknown.rule != "zeros":
-            return self._table.gather(rows)
+            return self._table.take(rows)
         missing = rows < 0
-        vectors = self._table.gather(np.where(missing, 0, rows))
+        vectors = self._table.take(np.where(missing, 0, rows))
         vectors[missing] = 0
         return vectors
 
@@ -289,6 +289,8 @@ class _Dense:
             return Activation(np.repeat(self._needed_default(), n, axis=0))
         if column.weights is not None:
             raise FeatureError(self._name, "weights were sent; the feature takes none")
+        if column.offsets is None and column.values.shape == (n * self._size,):
+            return Activation(self._numbers(column.values).reshape(n, *self._spec.shape))
         lengths = np.diff(_offsets(self._name, column, n))
         absent = lengths == 0
         if ((lengths != self._size) & ~absent).any():
@@ -361,6 +363,6 @@ def _offsets(name: str, column: Column, n: int) -> Offsets:
     if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
         raise FeatureError(name, f"offsets of shape {offsets.shape}; {n + 1} integers were expected for {n} examples")
     offsets = offsets.astype(np.int64, copy=False)
-    if offsets[0] != 0 or offsets[-1] != size or (offsets[1:] < offsets[:-1]).any():
+    if offsets[0] != 0 or offsets[-1] != size or np.count_nonzero(offsets[1:] < offsets[:-1]):
         raise FeatureError(name, f"offsets must begin with 0, never fall, and end with the number of values, {size}")
     return offsets

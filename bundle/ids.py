@@ -280,16 +280,17 @@ def numbers(feature: str, values: Values) -> NDArray[np.float32]:
         raise FeatureError(feature, f"{_shown(values.flat[0])} is no number")
     with np.errstate(over="ignore"):
         result = values.astype(np.float32, copy=False)
-    if not np.isfinite(result).all():
-        wrong = values[~np.isfinite(result)][0]
+    finite = np.isfinite(result)
+    if np.count_nonzero(finite) < finite.size:
+        wrong = values[~finite][0]
         raise FeatureError(feature, f"{wrong} is not finite in float32; a finite number was expected")
     return result
 
 
 def _within(rows: Rows, count: int) -> Rows:
-    # Seen as unsigned, negative rows are huge: one comparison finds both ends.
+    # Seen as unsigned, negative rows are huge: one comparison finds both ends. Counting is much cheaper than any().
     beyond = rows.view(np.uint64) >= np.uint64(count)
-    return np.where(beyond, -1, rows) if beyond.any() else rows
+    return np.where(beyond, -1, rows) if np.count_nonzero(beyond) else rows
 
 
 def _shown(value: Any) -> str:

@@ -144,8 +144,9 @@ class CandidateStore:
 
     def _checked(self, positions: Positions) -> Positions:
         positions = np.asarray(positions, np.int64)
-        if positions.size and int(positions.view(np.uint64).max()) >= self.size:
-            wrong = positions[(positions < 0) | (positions >= self.size)][0]
+        beyond = positions.view(np.uint64) >= np.uint64(self.size)
+        if np.count_nonzero(beyond):
+            wrong = positions[beyond][0]
             raise RowOutOfRange(f"position {wrong} asked; the store holds {self.size} candidates")
         return positions
 

@@ -123,16 +123,26 @@ class TableReader:
         """
         rows = np.ascontiguousarray(rows, np.int64)
         self._check(rows)
-        # Rows move as bytes: np.take on floats of a misaligned map copies the whole map first. 'clip' is the mode
-        # that writes straight into `out`; after the check above there is nothing to clip.
+        return self.take(rows)
+
+    def take(self, rows: Rows) -> Vectors:
+        """Does the same as `gather` for rows that were checked before, as those of known ids are, at half the cost.
+
+        Args:
+          rows: [n] int64, each in [0, rows of the table). What is not is never read: another row of the table is.
+        """
+        if not self._shards:
+            raise RowOutOfRange("rows asked of a table that is closed")
+        # Rows move as bytes: take on floats of a misaligned map copies the whole map first. 'clip' is the mode
+        # that writes straight into `out`; in rows that were checked there is nothing to clip.
         raw = np.empty((rows.size, self._row_bytes), np.uint8)
         if len(self._shards) == 1:
-            np.take(self._shards[0], rows, axis=0, out=raw, mode="clip")
+            self._shards[0].take(rows, axis=0, out=raw, mode="clip")
         else:
             shards, local = self._map.locate(rows)
             for shard in np.unique(shards):
                 here = np.flatnonzero(shards == shard)
-                raw[here] = np.take(self._shards[shard], local[here], axis=0, mode="clip")
+                raw[here] = self._shards[shard].take(local[here], axis=0, mode="clip")
         return _widened(raw.view(_STORED[self.dtype]), self.dtype)
 
     def read(self, first: int, count: int) -> NDArray[Any]:
@@ -157,12 +167,11 @@ class TableReader:
         self._shards = ()
 
     def _check(self, rows: Rows) -> None:
-        # Seen as unsigned, a negative row is a huge one: one pass finds both.
-        if rows.size and int(rows.view(np.uint64).max()) >= self.rows:
-            wrong = rows[(rows < 0) | (rows >= self.rows)][0]
+        # Seen as unsigned, a negative row is a huge one: one pass finds both. Counting is much cheaper than max().
+        beyond = rows.view(np.uint64) >= np.uint64(self.rows)
+        if np.count_nonzero(beyond):
+            wrong = rows[beyond][0]
             raise RowOutOfRange(f"row {wrong} asked; the table has {self.rows} rows, 0 to {self.rows - 1}")
-        if not self._shards:
-            raise RowOutOfRange("rows asked of a table that is closed")
 
     def _mapped(self, root: Path, shard: manifest.Shard) -> NDArray[np.uint8]:
         size = shard.rows * self._row_bytes

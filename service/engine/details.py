@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bundle.manifest import DenseFeature, HashIds, IdentityIds, Tower, VocabularyIds
-from service.engine import towers as running
+from bundle.manifest import DenseFeature, HashIds, IdentityIds, VocabularyIds
 from service.engine.requests import (
     CallSignature,
     CorpusDetails,
@@ -16,7 +15,7 @@ from service.engine.requests import (
     TableDetails,
     VersionState,
 )
-from service.generations.generation import Generation
+from service.generations.generation import Generation, LoadedTower
 from service.generations.switch import Switch
 
 
@@ -58,11 +57,11 @@ def describe(generation: Generation) -> ModelDetails:
 
 
 def _calls(generation: Generation) -> Iterable[CallSignature]:
-    towers, indexes = generation.manifest.towers, generation.manifest.indexes
-    ranking = {name: tower for name, tower in towers.items() if tower.role == "ranking"}
+    towers, indexes = generation.towers, generation.manifest.indexes
+    ranking = {name: tower for name, tower in towers.items() if tower.page.role == "ranking"}
     for index in indexes.values():
         query = towers[index.query_tower]
-        yield CallSignature("retrieve", index.query_tower, _features(generation, query), (query.result,))
+        yield CallSignature("retrieve", index.query_tower, _features(generation, query), (query.page.result,))
     for name, tower in ranking.items():
         yield CallSignature("rank", name, _features(generation, tower), _outputs(tower))
     for index in indexes.values():
@@ -72,20 +71,20 @@ def _calls(generation: Generation) -> Iterable[CallSignature]:
             context = [
                 each for each in _features(generation, tower) if each.role == "context" and each.name not in sent
             ]
-            yield CallSignature("recommend", name, (*features, *context), (tower.result,))
+            yield CallSignature("recommend", name, (*features, *context), (tower.page.result,))
     for name, tower in towers.items():
-        yield CallSignature("embed", name, _features(generation, tower, stored=False), (tower.result,))
+        yield CallSignature("embed", name, _features(generation, tower, stored=False), (tower.page.result,))
 
 
-def _outputs(tower: Tower) -> tuple[str, ...]:
-    return tuple(output.name for output in tower.outputs)
+def _outputs(tower: LoadedTower) -> tuple[str, ...]:
+    return tuple(output.name for output in tower.page.outputs)
 
 
-def _features(generation: Generation, tower: Tower, *, stored: bool = True) -> tuple[FeatureDetails, ...]:
+def _features(generation: Generation, tower: LoadedTower, *, stored: bool = True) -> tuple[FeatureDetails, ...]:
     in_store = (
         {name for corpus in generation.manifest.candidates.values() for name in corpus.features} if stored else set()
     )
-    return tuple(_feature(generation, name, name in in_store) for name in running.feature_names(tower))
+    return tuple(_feature(generation, name, name in in_store) for name in tower.features)
 
 
 def _feature(generation: Generation, name: str, in_store: bool) -> FeatureDetails:

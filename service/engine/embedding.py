@@ -21,7 +21,7 @@ def embed(generation: Generation, request: Embedding, settings: ServiceSettings,
       FeatureError: a column does not fit its feature.
     """
     name, tower = choice.tower(generation, request.tower)
-    lookup.check_names(request.features, towers.feature_names(tower.page), "feature", f"tower {name!r}")
+    lookup.check_names(request.features, tower.features, "feature", f"tower {name!r}")
     lookup.check_size(settings, request.features.values())
     n = lookup.count_examples(generation.manifest.features, request.features)
     check_queries(n, settings)
@@ -32,5 +32,5 @@ def embed(generation: Generation, request: Embedding, settings: ServiceSettings,
 
 def result(generation: Generation, tower: LoadedTower, columns: Mapping[str, Column], n: int, steps: Steps) -> Vectors:
     """Runs a tower over the features of n examples; returns its result, [n, dim] float32."""
-    values = lookup.activations(generation, towers.feature_names(tower.page), columns, n, steps)
+    values = lookup.activations(generation, tower.features, columns, n, steps)
     return towers.run(tower, values, n, steps)[tower.page.result].reshape(n, -1)

@@ -65,9 +65,9 @@ def rank(generation: Generation, request: Ranking, settings: ServiceSettings, st
 
 def split(generation: Generation, tower: LoadedTower) -> tuple[list[str], list[str]]:
     """Returns a ranking tower's features by role: of the context, and of each candidate."""
-    names = towers.feature_names(tower.page)
-    context = [name for name in names if generation.manifest.features[name].role == "context"]
-    return context, [name for name in names if name not in context]
+    features = generation.manifest.features
+    context = [name for name in tower.features if features[name].role == "context"]
+    return context, [name for name in tower.features if features[name].role != "context"]
 
 
 def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], Offsets]:
@@ -123,6 +123,6 @@ def score(
             columns.update(candidates.corpus.store.features(candidates.positions, wanted_names))
     values = lookup.activations(generation, candidate_names, columns, m, steps)
     with steps.phase("lookup"):
-        values.update({name: np.repeat(array, counts, axis=0) for name, array in once.items()})
+        values.update({name: array.repeat(counts, axis=0) for name, array in once.items()})
     outputs = towers.run(tower, values, m, steps)
     return {name: array.reshape(m) for name, array in outputs.items() if array.size == m}

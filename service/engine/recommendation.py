@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.engine import candidates, choice, embedding, lookup, ranking, retrieval, towers
+from service.engine import candidates, choice, embedding, lookup, ranking, retrieval
 from service.engine.limits import at_most, check_queries, wanted
 from service.engine.requests import Recommendation, Recommended
 from service.engine.steps import Steps
@@ -24,7 +24,7 @@ def recommend(generation: Generation, request: Recommendation, settings: Service
     index_name, index = choice.index(generation, request.index)
     name, tower = choice.ranking_tower(generation, request.tower)
     query_tower = generation.towers[index.page.query_tower]
-    query = towers.feature_names(query_tower.page)
+    query = query_tower.features
     context, _ = ranking.split(generation, tower)
     what = f"index {index_name!r} with tower {name!r}"
     lookup.check_names(request.features, [*query, *context], "feature", what)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine import candidates, choice, embedding, lookup, towers
+from service.engine import candidates, choice, embedding, lookup
 from service.engine.candidates import Positions
 from service.engine.limits import check_queries, wanted
 from service.engine.requests import Exclusion, Offsets, Retrieval, Retrieved, Vectors
@@ -136,7 +136,7 @@ def _queries(
     if request.features is not None:
         tower = generation.towers[index.page.query_tower]
         what = f"query tower {index.page.query_tower!r}"
-        lookup.check_names(request.features, towers.feature_names(tower.page), "feature", what)
+        lookup.check_names(request.features, tower.features, "feature", what)
         n = lookup.count_examples(generation.manifest.features, request.features)
         check_queries(n, settings)
         return embedding.result(generation, tower, request.features, n, steps), None

@@ -48,7 +48,7 @@ def run(generation: Generation, settings: ServiceSettings) -> None:
 def _ask(generation: Generation, settings: ServiceSettings, steps: Steps) -> None:
     """Embeds, ranks and recommends for features that are made up."""
     for name, tower in generation.towers.items():
-        features = _columns(generation, towers.feature_names(tower.page))
+        features = _columns(generation, tower.features)
         embedding.embed(generation, Embedding(Target(), name, features), settings, steps)
         if tower.page.role != "ranking":
             continue
@@ -61,8 +61,7 @@ def _ask(generation: Generation, settings: ServiceSettings, steps: Steps) -> Non
             unstored = set(candidate) - set(index.corpus.page.features)
             if any(generation.manifest.features[feature].default is None for feature in unstored):
                 continue  # such candidates are ranked by features that callers send
-            query = generation.towers[index.page.query_tower].page
-            asked.update(_columns(generation, towers.feature_names(query)))
+            asked.update(_columns(generation, generation.towers[index.page.query_tower].features))
             wanted = Recommendation(Target(), asked, 1, 1, index=index_name, tower=name)
             recommendation.recommend(generation, wanted, settings, steps)
 
@@ -88,7 +87,7 @@ def _columns(generation: Generation, names: Iterable[str]) -> dict[str, Column]:
 def _zeros(generation: Generation, tower: LoadedTower, n: int) -> lookup.Activations:
     """Zeros in the shape of a tower's activations."""
     values: lookup.Activations = {}
-    for name in towers.feature_names(tower.page):
+    for name in tower.features:
         feature = generation.manifest.features[name]
         if isinstance(feature, DenseFeature):
             values[name] = np.zeros((n, *feature.shape), np.dtype(feature.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +33,24 @@ class LoadedTower:
 
     page: Tower
     network: running.Tower
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """The features that the tower takes, each once, in the order of its inputs."""
+        return tuple(dict.fromkeys(tower_input.feature for tower_input in self.page.inputs))
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[str, str, tuple[int, ...], np.dtype[Any]], ...]:
+        """Of each input: its name, its feature, the shape of one example (-1: any size), its dtype."""
+        return tuple(
+            (
+                each.name,
+                each.feature,
+                tuple(-1 if size is None else size for size in each.shape[1:]),
+                np.dtype(each.dtype),
+            )
+            for each in self.page.inputs
+        )
 
 
 @dataclass(frozen=True, eq=False)

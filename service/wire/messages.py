@@ -18,6 +18,8 @@ from service.engine import requests
 from service.errors import InvalidArgument
 from service.wire.stubs import embedding_service_pb2 as pb
 
+_INT32, _INT64, _FLOAT32 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f4")
+
 
 class _Message(Protocol):
     def ParseFromString(self, serialized: bytes) -> int: ...  # noqa: N802 - protobuf's spelling
@@ -70,7 +72,7 @@ def read_retrieval(body: bytes, url: requests.Target | None = None) -> requests.
         target_of(message.model, url),
         k=message.k or 10,
         features=_columns(message.features, "features") or None,
-        vectors=_floats(message.vectors, "vectors") if message.vectors else None,
+        vectors=_packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
         ids=_ids(message.ids, "ids") if message.HasField("ids") else None,
         exclude=_exclusion(message),
         attributes=tuple(message.attributes),
@@ -180,21 +182,17 @@ def looked_up_message(answer: requests.LookedUp) -> pb.LookupResponse:
     )
 
 
-def _packed(data: bytes, dtype: str, where: str) -> NDArray[Any]:
-    kind = np.dtype(dtype)
+def _packed(data: bytes, kind: np.dtype[Any], *where: str) -> NDArray[Any]:
     if len(data) % kind.itemsize:
         raise InvalidArgument(
-            f"{where} has {len(data)} bytes; a multiple of {kind.itemsize} (little-endian {kind.name}) was expected"
+            f"{'.'.join(where)} has {len(data)} bytes; "
+            f"a multiple of {kind.itemsize} (little-endian {kind.name}) was expected"
         )
-    return np.frombuffer(data, dtype=kind)
+    return np.frombuffer(data, kind)
 
 
-def _floats(data: bytes, where: str) -> NDArray[np.float32]:
-    return _packed(data, "<f4", where)
-
-
-def _offsets(data: bytes, where: str) -> NDArray[np.int64] | None:
-    return _packed(data, "<i4", where).astype(np.int64) if data else None
+def _offsets(data: bytes, *where: str) -> NDArray[np.int64] | None:
+    return _packed(data, _INT32, *where).astype(np.int64) if data else None
 
 
 def _texts(strings: pb.Strings) -> NDArray[Any]:
@@ -207,27 +205,27 @@ def _ids(message: pb.Ids, where: str) -> requests.Ids:
     kind = message.WhichOneof("kind")
     if kind is None:
         raise InvalidArgument(f"{where} is empty; int64s or strings were expected")
-    return _packed(message.int64s, "<i8", f"{where}.int64s") if kind == "int64s" else _texts(message.strings)
+    return _packed(message.int64s, _INT64, where, "int64s") if kind == "int64s" else _texts(message.strings)
 
 
-def _column(message: pb.Column, where: str) -> Column:
+def _column(message: pb.Column, *where: str) -> Column:
     kind = message.WhichOneof("values")
     if kind == "int64s":
-        values = _packed(message.int64s, "<i8", f"{where}.int64s")
+        values = _packed(message.int64s, _INT64, *where, kind)
     elif kind == "float32s":
-        values = _floats(message.float32s, f"{where}.float32s")
+        values = _packed(message.float32s, _FLOAT32, *where, kind)
     elif kind == "int32s":
-        values = _packed(message.int32s, "<i4", f"{where}.int32s").astype(np.int64)
+        values = _packed(message.int32s, _INT32, *where, kind).astype(np.int64)
     elif kind == "strings":
         values = _texts(message.strings)
     else:
-        raise InvalidArgument(f"{where} has no values; int64s, int32s, float32s or strings were expected")
-    weights = _floats(message.weights, f"{where}.weights") if message.weights else None
-    return Column(values, _offsets(message.offsets, f"{where}.offsets"), weights)
+        raise InvalidArgument(f"{'.'.join(where)} has no values; int64s, int32s, float32s or strings were expected")
+    weights = _packed(message.weights, _FLOAT32, *where, "weights") if message.weights else None
+    return Column(values, _offsets(message.offsets, *where, "offsets"), weights)
 
 
 def _columns(columns: Mapping[str, pb.Column], where: str) -> dict[str, Column]:
-    return {name: _column(message, f"{where}.{name}") for name, message in columns.items()}
+    return {name: _column(message, where, name) for name, message in columns.items()}
 
 
 def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest) -> requests.Exclusion | None:
