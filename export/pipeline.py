@@ -290,6 +290,8 @@ class Assembly:
                 self.stage.finish(step, pages[name].model_dump(mode="json"))
             else:
                 pages[name] = manifest.Corpus.model_validate(finished.payload)
+        for name, index in self.job.indexes.items():
+            indexes.choose(index, name, pages[index.corpus].size)  # its mistakes too are told before tables are copied
         return pages
 
     def _write_vectors(

@@ -24,13 +24,12 @@ _TAIL_BYTES = 16 << 10
 def kept_clean() -> Iterator[None]:
     """Puts native output aside while the block runs; if the block ends in a bug, its tail is shown with the bug."""
     with contextlib.ExitStack() as ways_back, tempfile.TemporaryFile() as aside:
-        stderr = _own(sys.stderr, STDERR)
+        stderr = _own_stderr()
         if stderr is not None:
             ways_back.callback(stderr.close)
             ways_back.enter_context(contextlib.redirect_stderr(stderr))
-            ways_back.enter_context(_turned(STDERR, aside))
-        if _is(sys.stdout, STDOUT):
-            ways_back.enter_context(_turned(STDOUT, aside))
+        for descriptor in (STDOUT, STDERR):
+            ways_back.enter_context(_turned(descriptor, aside))
         ways_back.enter_context(contextlib.redirect_stdout(sys.stderr))
         try:
             yield
@@ -41,24 +40,25 @@ def kept_clean() -> Iterator[None]:
             raise
 
 
-def _own(stream: TextIO, descriptor: int) -> TextIO | None:
-    """Returns a stream to where `descriptor` goes now, None if `stream` does not write there."""
-    if not _is(stream, descriptor):
+def _own_stderr() -> TextIO | None:
+    """Returns a stream to where stderr goes now, None if Python's own does not write by its file descriptor."""
+    stream = sys.stderr
+    try:
+        if stream.fileno() != STDERR:
+            return None
+    except (OSError, ValueError):  # a stream in memory, or closed
         return None
     stream.flush()
-    return os.fdopen(os.dup(descriptor), "w", buffering=1, encoding=stream.encoding, errors="backslashreplace")
-
-
-def _is(stream: TextIO, descriptor: int) -> bool:
-    try:
-        return stream.fileno() == descriptor
-    except (OSError, ValueError):  # a stream in memory, or closed
-        return False
+    return os.fdopen(os.dup(STDERR), "w", buffering=1, encoding=stream.encoding, errors="backslashreplace")
 
 
 @contextlib.contextmanager
 def _turned(descriptor: int, file: IO[bytes]) -> Iterator[None]:
-    kept = os.dup(descriptor)
+    try:
+        kept = os.dup(descriptor)
+    except OSError:  # closed: nothing can be written to it
+        yield
+        return
     os.dup2(file.fileno(), descriptor)
     try:
         yield

@@ -8,6 +8,8 @@ the signal that ended it). An order may say when the child dies:
   renamed        in the commit, after the rename, before the journal is removed
   seconds: S     whatever it is doing then
   stops: N       it does not die but stops right after its N-th step, which is told as a status too, until SIGCONT
+  damages: {after: STEP, file: PATH}   it does not die either: a part of a staged file turns to zeros
+  file_bytes: N  it does not die either: no file that it writes can be larger
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -71,6 +74,12 @@ def _die_when(dies: Mapping[str, Any]) -> None:
         if number == dies.get("unnoted"):
             _die()
         finish(self, *arguments)
+        damages = dies.get("damages", {})
+        if arguments[0] == damages.get("after"):
+            path = self.directory / damages["file"]
+            content = bytearray(path.read_bytes())
+            content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
+            path.write_bytes(content)
         if number == dies.get("noted"):
             _die()
         if number == dies.get("stops"):
@@ -84,6 +93,8 @@ def _die_when(dies: Mapping[str, Any]) -> None:
         if event == "os.remove" and Path(arguments[0]).name.endswith(".journal"):
             _die()
 
+    if "file_bytes" in dies:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (dies["file_bytes"], resource.RLIM_INFINITY))
     if "renaming" in dies:
         sys.addaudithook(die_in_rename)
     if "renamed" in dies:
