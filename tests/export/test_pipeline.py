@@ -154,3 +154,18 @@ def test_run_while_another_writes_the_version_exits_6_and_the_other_publishes(
     assert other.status() == 0
     other.close()
     assert facts(project.parent / "bundles/movies/1") == expected
+
+
+def test_run_that_is_interrupted_exits_130_says_so_and_resumes(
+    forked: ForkedRuns, project: Path, tmp_path: Path
+) -> None:
+    run = ["run", str(project), "--version", "1"]
+    pid = forked.start(run, tmp_path / "output", stops=1)
+    assert forked.status() == -signal.SIGSTOP
+    os.kill(pid, signal.SIGINT)
+    os.kill(pid, signal.SIGCONT)
+    assert forked.status() == 130
+    lines = [line for line in (tmp_path / "output").read_text().splitlines() if not line.startswith("  ")]
+    assert lines == ["rowcast-export: interrupted; run the same command again to resume"]
+    assert visible(project.parent / "bundles") == []
+    assert aside(project.parent / "bundles") == [".staging-1", ".staging-1.journal"]
