@@ -40,7 +40,7 @@ def combine(
     if combiner == "sum":
         return sums
     if weights is None:
-        divisors = np.diff(offsets).astype(np.float32)[:, np.newaxis]
+        divisors = (offsets[1:] - offsets[:-1]).astype(np.float32)[:, np.newaxis]
     else:
         parts = weights if combiner == "mean" else weights * weights
         divisors = _segment_sums(parts[:, np.newaxis], offsets)
@@ -54,9 +54,9 @@ def combine(
 def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
     # Every bag is added up front to back, whichever way is taken; the ways differ in what one numpy call spans: the
     # j-th value of every bag, or the whole of one bag. np.add.reduceat is slower than both and adds long bags pairwise.
-    lengths = np.diff(offsets)
+    lengths = offsets[1:] - offsets[:-1]
     n, dim = lengths.size, values.shape[1]
-    longest = int(lengths.max(initial=0))
+    longest = int(np.maximum.reduce(lengths, initial=0))
     if longest == 1 and values.shape[0] == n:
         return values
     sums = np.zeros((n, dim), np.float32)

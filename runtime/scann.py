@@ -202,7 +202,7 @@ class ScannIndex:
         positions = found.astype(np.int64)
         scores = np.float32(0) - distances if self.distance == "squared_l2" else distances
         absent = np.isnan(scores)
-        if absent.any():
+        if np.count_nonzero(absent):
             positions[absent] = -1
             scores[absent] = -np.inf
         missing = k - scores.shape[1]

@@ -65,9 +65,7 @@ def nearest(
       excluded: n arrays of distinct positions that are not allowed.
     """
     size = index.corpus.page.size
-    positions: list[Positions] = []
-    scores: list[NDArray[np.float32]] = []
-    counts: list[NDArray[np.int64]] = []
+    blocks: list[Found] = []
     first, n = 0, vectors.shape[0]
     while first < n:
         # As many queries at once as fit beside their own over-fetch, so that one long exclusion list costs one search.
@@ -76,13 +74,16 @@ def nearest(
             fetch = max(fetch, min(size, k + excluded[last].size))
             last += 1
         with steps.phase("search"):
-            block = _allowed(index, vectors[first:last], k, fetch, excluded[first:last], exact=exact)
-        positions.append(block.positions)
-        scores.append(block.scores)
-        counts.append(np.diff(block.offsets))
+            blocks.append(_allowed(index, vectors[first:last], k, fetch, excluded[first:last], exact=exact))
         first = last
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(counts))])
-    return Found(np.concatenate(positions), np.concatenate(scores), offsets)
+    if len(blocks) == 1:
+        return blocks[0]
+    counts = np.concatenate([np.diff(block.offsets) for block in blocks])
+    return Found(
+        np.concatenate([block.positions for block in blocks]),
+        np.concatenate([block.scores for block in blocks]),
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
+    )
 
 
 def _allowed(
@@ -92,6 +93,9 @@ def _allowed(
     size = index.corpus.page.size
     searcher = index.exact if exact else index.approximate
     positions, scores = searcher.search(vectors, fetch)
+    if not any(each.size for each in excluded) and not np.count_nonzero(positions < 0):
+        offsets = np.arange(len(vectors) + 1, dtype=np.int64) * positions.shape[1]
+        return Found(positions.reshape(-1), scores.reshape(-1), offsets)
     keep = _kept(positions, k, excluded)
     promised = np.minimum(k, size - np.array([each.size for each in excluded], np.int64))
     short = np.flatnonzero(keep.sum(axis=1) < promised)
