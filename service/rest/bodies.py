@@ -52,7 +52,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
         chunks.append(chunk)
         more = message.get("more_body", False)
     body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    return _gunzip(body, limit) if encoding == b"gzip" else body
+    return await asyncio.to_thread(_gunzip, body, limit) if encoding == b"gzip" else body
 
 
 async def drain(receive: Receive) -> None:

@@ -19,6 +19,7 @@ from service.rest.bodies import BodyTooLarge, drain, read_body
 from service.rest.guard import send_reply, text_of
 from service.rest.schemas import Headers, Reply
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, call_of, request_id_of, timeout_s_of
+from service.wire.decoding import decoded
 from service.wire.failures import failure_of, log_failure
 from service.wire.operations import OPERATIONS, Operation
 
@@ -53,7 +54,7 @@ class HotCalls:
             call = call_of(request_id, timeout_s_of(text_of(headers, TIMEOUT_MS)), time.monotonic())
             body = await read_body(receive, headers, self._desk.settings.body_bytes_max)
             started = time.perf_counter()
-            request, several = schemas.read_request(operation, body, protobuf, target)
+            request, several = await decoded(len(body), schemas.read_request, operation, body, protobuf, target)
             self._desk.metrics.phase(name, "decode", time.perf_counter() - started)
             answer = await self._ask(operation, request, call, receive)
             reply = self._written(operation, answer, several, headers)

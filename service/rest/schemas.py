@@ -18,6 +18,8 @@ from service.wire.stubs import embedding_service_pb2 as pb
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 _PROTOBUF_NAMES = (PROTOBUF, "application/protobuf")
+_JSON_NAMES = (JSON, "", "application/x-www-form-urlencoded")
+"""The last is what `curl -d` says of any body: no call takes forms, so JSON is meant."""
 VERSION_MAX = 2**63 - 1
 
 Header = tuple[bytes, bytes]
@@ -35,7 +37,7 @@ class Reply:
 
 
 def is_protobuf(headers: Headers) -> bool:
-    """Tells whether the body is a protobuf message; otherwise it is JSON, also where no type is told.
+    """Tells whether the body is a protobuf message; otherwise it is JSON, also where no type or curl's own is told.
 
     Raises:
       InvalidArgument: it is neither.
@@ -46,7 +48,7 @@ def is_protobuf(headers: Headers) -> bool:
     if kind in _PROTOBUF_NAMES:
         return True
     charset = parameters.strip().lower().removeprefix("charset=").strip('"')
-    if kind not in {JSON, ""} or charset not in {"", "utf-8", "utf8"}:
+    if kind not in _JSON_NAMES or charset not in {"", "utf-8", "utf8"}:
         raise InvalidArgument(f"content-type is {said[:80]!r}; {JSON} (UTF-8) or {PROTOBUF} was expected")
     return False
 

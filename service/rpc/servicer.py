@@ -15,6 +15,7 @@ from service.engine.requests import Call
 from service.rpc import convert
 from service.wire import signatures
 from service.wire.calls import REQUEST_ID, TRACE_PARENT, call_of, request_id_of
+from service.wire.decoding import decoded
 from service.wire.failures import failure_of, log_failure
 from service.wire.operations import OPERATIONS, Operation, Written
 from service.wire.stubs import embedding_service_pb2 as pb
@@ -46,9 +47,12 @@ def handlers_of(desk: Desk) -> grpc.GenericRpcHandler:
 def _hot_call(desk: Desk, operation: Operation) -> Answer:
     ask: Callable[[Any, Call], Awaitable[Any]] = getattr(desk.engine, operation.name)
 
+    def read_message(body: bytes) -> Any:
+        return operation.read_message(body, None)
+
     async def answer(body: bytes, call: Call) -> Written:
         started = time.perf_counter()
-        request = convert.read(body, lambda data: operation.read_message(data, None), desk.settings.body_bytes_max)
+        request = await decoded(len(body), convert.read, body, read_message, desk.settings.body_bytes_max)
         desk.metrics.phase(operation.name, "decode", time.perf_counter() - started)
         answered = await ask(request, call)
         started = time.perf_counter()

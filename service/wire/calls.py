@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
+import secrets
 
 from service.engine.requests import Call
 from service.errors import InvalidArgument
@@ -34,7 +34,7 @@ def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
     traced = _TRACE_PARENT.fullmatch(trace_parent) if trace_parent is not None else None
     if traced and set(traced[1]) != {"0"}:
         return traced[1]
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def timeout_s_of(timeout_ms: str | None) -> float | None:

@@ -178,6 +178,15 @@ def test_method_other_than_post_is_405_and_says_which(http: httpx.Client) -> Non
     assert (answer.status_code, answer.headers["allow"], _error(answer)["code"]) == (405, "POST", "INVALID_ARGUMENT")
 
 
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "Application/JSON; charset=utf-8"])
+def test_body_of_no_type_or_of_that_of_curl_is_json(
+    kind: str | None, http: httpx.Client, engine: ScriptedEngine
+) -> None:
+    answer = http.post(RETRIEVE, content=json.dumps(BODY), headers={"content-type": kind} if kind else {})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert engine.asked[0][1].k == 2
+
+
 def test_gzip_body_is_read(http: httpx.Client, engine: ScriptedEngine) -> None:
     body = gzip.compress(json.dumps(BODY).encode())
     answer = http.post(RETRIEVE, content=body, headers={"content-encoding": "gzip", "content-type": "application/json"})
