@@ -32,6 +32,8 @@ RECIPE = Path(__file__).with_name("recipe.toml")
 MODEL = "movielens"
 SHORT = replace(Settings(), epochs=2)
 SHORT_VIEWERS = 100
+WIDEST = {"title": 27, "genres": 20}
+"""Columns of the tables, in letters: all of them fit a terminal of 80."""
 
 
 class StageFailed(Exception):
@@ -157,8 +159,12 @@ def _table(title: str, *columns: str) -> Table:
     """Returns an empty table with one line a row; numbers stand right."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for column in columns:
-        numeric = column in ("score", "seconds")
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis")
+        table.add_column(
+            column,
+            justify="right" if column in ("score", "seconds") else "left",
+            no_wrap=True,
+            max_width=WIDEST.get(column),
+        )
     return table
 
 

@@ -14,22 +14,22 @@ class Settings:
     """Watched movies in a batch, each with its context."""
     negatives: int = 1024
     """Movies drawn evenly from the catalogue into each batch, beside the watched ones."""
-    table_rate: float = 0.1
+    table_rate: float = 0.05
     """Learning rate of the tables (Adagrad)."""
     accumulator: float = 1e-6
     """What Adagrad's accumulators begin with: small, since a row's gradients are."""
     dense_rate: float = 0.001
     """Learning rate of everything else (Adam)."""
-    history: int = 20
+    history: int = 10
     """Newest watched movies that a request sends."""
     gap: int = 9
     """The movie to find is up to this many interactions after the history's end, as the held-out ones are."""
-    dropout: float = 0.3
+    dropout: float = 0.2
     user_dropout: float = 0.2
     """Share of contexts whose viewer is hidden, so that strangers are served by their history."""
-    balance: float = 0.5
+    balance: float = 0.3
     """Each interaction of a viewer who has c of them weighs c ** -balance."""
-    rank_weight: float = 1.0
+    rank_weight: float = 0.5
     rank_contexts: int = 64
     """Contexts of a batch that the ranking head learns from."""
     rank_negatives: int = 16
