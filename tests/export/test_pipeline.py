@@ -169,3 +169,17 @@ def test_run_that_is_interrupted_exits_130_says_so_and_resumes(
     assert lines == ["rowcast-export: interrupted; run the same command again to resume"]
     assert visible(project.parent / "bundles") == []
     assert aside(project.parent / "bundles") == [".staging-1", ".staging-1.journal"]
+
+
+def test_run_whose_staged_files_were_damaged_while_it_lay_writes_them_again(
+    forked: ForkedRuns, project: Path, expected: Facts
+) -> None:
+    assert resumed(forked, project, [{"noted": TABLE_STEPS}]) == 1
+    staged = project.parent / "bundles/movies/.staging-1"
+    for file in ("tables/users/rows-00000-of-00001.bin", "candidates/movies/store.arrow"):
+        content = bytearray((staged / file).read_bytes())
+        content[len(content) // 2] ^= 1
+        (staged / file).write_bytes(content)
+    (staged / "vocabularies/movies.arrow").unlink()
+    assert resumed(forked, project, [{}]) == 0
+    assert facts(project.parent / "bundles/movies/1") == expected
