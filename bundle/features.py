@@ -107,6 +107,27 @@ class FeatureReader:
         """
         return self._feature(name).activation(column, n)
 
+    def activations(self, columns: Mapping[str, Column | None], n: int) -> dict[str, Activation]:
+        """Does the same as `activation` for several features, and checks the ids that are rows all at once."""
+        plain: dict[str, tuple[TableReader, Rows]] = {}
+        for name, column in columns.items():
+            feature = self._feature(name)
+            if isinstance(feature, _Embedded) and column is not None and feature.takes_rows(column, n):
+                plain[name] = feature.table, column.values
+        if plain:
+            ids_sent = np.concatenate([values for _, values in plain.values()])
+            sizes = np.array([table.rows for table, _ in plain.values()], np.uint64)
+            if np.count_nonzero(ids_sent.view(np.uint64) >= sizes.repeat(n)):
+                plain = {}  # one is unknown: to each feature its own rule
+        found: dict[str, Activation] = {}
+        for name, column in columns.items():
+            if name in plain:
+                table, values = plain[name]
+                found[name] = Activation(table.take(values))
+            else:
+                found[name] = self.activation(name, column, n)
+        return found
+
     def rows(self, name: str, column: Column | None, n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of one feature of n examples, without its unknown rule, cutting or combining.
 
@@ -163,12 +184,18 @@ class _Embedded:
     def __init__(
         self, name: str, feature: EmbeddedFeature, table: TableReader, vocabularies: Mapping[str, ids.Vocabulary]
     ) -> None:
-        self._name, self._spec, self._table = name, feature, table
+        self._name, self._spec, self.table = name, feature, table
         self._rule = _rule(name, feature, table.rows, vocabularies)
         self._default: tuple[Column, Activation] | None = None
         if feature.default is not None:
             column = _default_column(name, feature)
             self._default = column, Activation(self.activation(column, 1).values)
+
+    def takes_rows(self, column: Column, n: int) -> bool:
+        """Tells whether a column holds the n rows to be read, if only they lie in the table."""
+        values = column.values
+        plain = column.offsets is None and column.weights is None and values.dtype == np.int64 and values.shape == (n,)
+        return plain and self._spec.kind == "single" and isinstance(self._rule, ids.Identity)
 
     def rows(self, column: Column | None, n: int) -> tuple[Rows, Offsets]:
         """See FeatureReader.rows."""
@@ -204,7 +231,7 @@ class _Embedded:
             offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
             rows = rows[kept]
             weights = weights[kept] if weights is not None else None
-        return combine(self._table.take(rows), offsets, combiner, weights)
+        return combine(self.table.take(rows), offsets, combiner, weights)
 
     def _sequence(self, column: Column, n: int) -> Activation:
         length = self._spec.length or 0
@@ -215,7 +242,7 @@ class _Embedded:
         kept = place < length
         cut = column if kept.all() else Column(column.values[kept])
         rows, unknown = self._known(self._rule.resolve(cut.values), cut)
-        vectors = np.zeros((n, length, self._table.dim), np.float32)
+        vectors = np.zeros((n, length, self.table.dim), np.float32)
         vectors[example[kept], place[kept]] = self._gathered(rows, unknown)
         return Activation(vectors, unknown)
 
@@ -247,9 +274,9 @@ class _Embedded:
 
     def _gathered(self, rows: Rows, unknown: int) -> Vectors:
         if not unknown or self._spec.unknown.rule != "zeros":
-            return self._table.take(rows)
+            return self.table.take(rows)
         missing = rows < 0
-        vectors = self._table.take(np.where(missing, 0, rows))
+        vectors = self.table.take(np.where(missing, 0, rows))
         vectors[missing] = 0
         return vectors
 

@@ -78,13 +78,11 @@ def activations(
     Raises:
       FeatureError: a column does not fit its feature, or is missing without a default; names the feature.
     """
-    found: Activations = {}
     with steps.phase("lookup"):
-        for name in names:
-            activation = generation.reader.activation(name, columns.get(name), n)
+        found = generation.reader.activations({name: columns.get(name) for name in names}, n)
+        for name, activation in found.items():
             steps.unknown(generation.model, name, activation.unknown)
-            found[name] = activation.values
-    return found
+    return {name: activation.values for name, activation in found.items()}
 
 
 def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:

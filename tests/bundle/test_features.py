@@ -74,6 +74,37 @@ def test_single_left_out_of_some_examples_takes_its_default_there(reader: Featur
         reader.activation("user", column(1, offsets=[0, 1, 1]), 2)
 
 
+@pytest.mark.parametrize(
+    "user",
+    [
+        column(49, 0),
+        column(0, 50),
+        column(-1, 3),
+        Column(np.array([7, 8], np.int32)),
+        Column(np.arange(8)[::4]),
+        column(4, 5, offsets=[0, 1, 2]),
+        column("4", "5"),
+    ],
+)
+def test_features_looked_up_together_are_as_each_alone(reader: FeatureReader, user: Column) -> None:
+    columns = {"user": user, "strict": column(3, 23), "hour": None, "name": column("bob", "eve")}
+    together = reader.activations(columns, 2)
+    assert list(together) == list(columns)
+    for name, given in columns.items():
+        alone = reader.activation(name, given, 2)
+        assert (together[name].values == alone.values).all(), name
+        assert together[name].unknown == alone.unknown, name
+
+
+def test_features_looked_up_together_hold_each_id_against_its_own_table(reader: FeatureReader) -> None:
+    # 24 is a row of the users' table only, 49 the last of it.
+    assert (reader.activations({"user": column(24, 49), "strict": column(0, 1)}, 2)["user"].unknown) == 0
+    with pytest.raises(UnknownRefused, match=r"'strict'.*24"):
+        reader.activations({"user": column(24, 49), "strict": column(0, 24)}, 2)
+    with pytest.raises(FeatureError, match="'nobody'"):
+        reader.activations({"user": column(1), "nobody": column(1)}, 1)
+
+
 def test_default_is_repeated_and_never_counted(reader: FeatureReader) -> None:
     assert (reader.activation("hour", None, 3).values == rows_of(reader, "hours")[[1, 1, 1]]).all()
     assert (reader.activation("watched", None, 2).values == np.zeros((2, 3))).all()
