@@ -208,7 +208,10 @@ def _facts(service: served.Service, client: Client, console: Console) -> None:
 
 
 def _go_on(console: Console) -> None:
-    body = '{"features": {"user_id": 1, "history": [1, 260, 1196], "hour": 20}, "k": 5, "attributes": ["title"]}'
+    body = (
+        '{"features": {"user_id": 1, "history": [1, 260, 1196], "hour": 20}, '
+        '"exclude": [1, 260, 1196], "k": 5, "attributes": ["title"]}'
+    )
     console.rule("[bold]go on", align="left")
     console.print(f".venv/bin/rowcast-serve --root {_told(BUNDLES)}", highlight=False, soft_wrap=True)
     console.print(
