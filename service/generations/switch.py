@@ -140,17 +140,17 @@ class Switch:
             raise NotReady("no model is loaded yet")
         if not self._settled and model not in self._shelves:
             raise NotReady("the models are still being loaded")
+        if model in self._shelves:
+            return model, self._shelves[model]
+        if not model and len(self._shelves) == 1:
+            return next(iter(self._shelves.items()))
         names = sorted(self._shelves)
         told = ", ".join(repr(name) for name in names[:_NAMES_TOLD_MAX]) + (
             ", ..." if len(names) > _NAMES_TOLD_MAX else ""
         )
         if not model:
-            if len(names) > 1:
-                raise InvalidArgument(f"the model must be named: there are {told}")
-            return names[0], self._shelves[names[0]]
-        if model not in self._shelves:
-            raise NotFound(f"no model {model[:128]!r}; there are {told}")
-        return model, self._shelves[model]
+            raise InvalidArgument(f"the model must be named: there are {told}")
+        raise NotFound(f"no model {model[:128]!r}; there are {told}")
 
     def begin(self, model: str, version: int) -> None:
         """Tells that a version is being loaded."""

@@ -102,7 +102,7 @@ async def while_here(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
         if working:
             task.cancel()
 
-    watch = asyncio.ensure_future(_gone(receive))
+    watch = asyncio.create_task(_gone(receive))
     watch.add_done_callback(give_up)
     try:
         return await work

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
 
 from service.engine.requests import Call
 from service.errors import InvalidArgument
@@ -34,7 +34,7 @@ def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
     traced = _TRACE_PARENT.fullmatch(trace_parent) if trace_parent is not None else None
     if traced and set(traced[1]) != {"0"}:
         return traced[1]
-    return secrets.token_hex(16)
+    return f"{random.getrandbits(128):032x}"
 
 
 def timeout_s_of(timeout_ms: str | None) -> float | None:
