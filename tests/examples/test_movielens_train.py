@@ -1,6 +1,7 @@
 """The example's model, trained for real on planted data: what it finds, and what its checkpoint holds."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bundle.manifest import EmbeddedFeature
+from bundle.staging import read_manifest
 from examples.movielens import data, generated
 from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode
 from examples.movielens.settings import Settings
@@ -153,3 +156,31 @@ def test_sampler_expects_each_movie_as_often_as_it_is_drawn(encoded: Encoded, ma
     top = np.argsort(-sampler.expected)[:50]
     assert sampler.expected.sum() == pytest.approx(192, rel=1e-3)
     assert drawn[top] / steps == pytest.approx(sampler.expected[top], rel=0.2)
+
+
+def test_recipe_makes_a_bundle_in_which_all_four_tables_are_external(
+    trained: tuple[Path, dict[str, float]], tmp_path: Path
+) -> None:
+    out, _ = trained
+    recipe = (EXAMPLE / "recipe.toml").read_text().replace("../../build/demo", str(out))
+    (tmp_path / "recipe.toml").write_text(recipe.replace("model.py:", f"{EXAMPLE / 'model.py'}:"))
+    program = [Path(sys.executable).parent / "rowcast-export", "run", tmp_path / "recipe.toml", "--full"]
+    subprocess.run(program, check=True, timeout=240, env={**os.environ, "MOVIELENS_DIR": str(out)})
+    page = read_manifest(out / "bundles" / "movielens" / "1")
+    assert set(page.tables) == {"users", "movies", "genres", "hours"}
+    read = {name: feature.table for name, feature in page.features.items() if isinstance(feature, EmbeddedFeature)}
+    assert read == {
+        "user_id": "users",
+        "history": "movies",
+        "movie_id": "movies",
+        "genres": "genres",
+        "hour": "hours",
+    }
+    # A tower takes activations and numbers, never ids: nothing is looked up inside.
+    assert all(each.dtype == "float32" for tower in page.towers.values() for each in tower.inputs)
+    assert {(form.kind, form.precision) for tower in page.towers.values() for form in tower.forms} == {
+        ("saved_model", "f32"),
+        ("litert", "f32"),
+    }
+    assert page.verification.tables["movies"].rows_compared == 3_000
+    assert page.indexes["movies"].recall.value == 1.0
