@@ -164,7 +164,7 @@ def test_recipe_makes_a_bundle_in_which_all_four_tables_are_external(
     out, _ = trained
     recipe = (EXAMPLE / "recipe.toml").read_text().replace("../../build/demo", str(out))
     (tmp_path / "recipe.toml").write_text(recipe.replace("model.py:", f"{EXAMPLE / 'model.py'}:"))
-    program = [Path(sys.executable).parent / "rowcast-export", "run", tmp_path / "recipe.toml", "--full"]
+    program = [str(Path(sys.executable).parent / "rowcast-export"), "run", str(tmp_path / "recipe.toml"), "--full"]
     subprocess.run(program, check=True, timeout=240, env={**os.environ, "MOVIELENS_DIR": str(out)})
     page = read_manifest(out / "bundles" / "movielens" / "1")
     assert set(page.tables) == {"users", "movies", "genres", "hours"}
