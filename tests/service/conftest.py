@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def originals() -> dict[str, SmallBundle]:
-    """Bundles written in this session, by how they were: writing syncs every file, copying does not."""
+    """Bundles written in this run of the tests, by how they were: writing syncs every file, copying does not."""
     return {}
 
 
