@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from export.main import main
+from tests.export.commands import Command, Done
 from tests.export.cutting import Cut, ads_recipe, cut, movies_recipe
 from tests.export.exporting import Recipe, recipe_of, write_project
 from tests.export.forked_runs import ForkedRuns
@@ -47,3 +50,17 @@ def undisturbed(recipe: Recipe, forked: ForkedRuns, tmp_path_factory: pytest.Tem
     project = write_project(tmp_path_factory.mktemp("undisturbed"), recipe)
     assert forked.run(["run", str(project), "--version", "1"], project.parent / "output") == 0
     return project.parent / "bundles/movies/1"
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command line in this process."""
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["rowcast-export", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as finished:
+            main()
+        return Done(finished.value.code, *capfd.readouterr())
+
+    return run

@@ -1,0 +1,164 @@
+"""A checkpoint that is damaged or another model's, exit 3; a bundle that is not what was trained, exit 5."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.export.commands import Command, Done, refused
+from tests.export.cutting import Cut
+from tests.export.exporting import Recipe, aside, changed, visible, write_project
+from tests.export.forked_runs import ForkedRuns
+
+DATA, INDEX = "ckpt-3.data-00000-of-00001", "ckpt-3.index"
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flipped(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0x10
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "told"),
+    [
+        (INDEX, Path.unlink, "has data files but no ckpt-3.index"),
+        (INDEX, cut_short, "cut short"),
+        (INDEX, lambda path: flipped(path, 40), "does not match its checksum"),
+        (DATA, Path.unlink, "No such file"),
+        (DATA, cut_short, "it was cut short; copy it anew"),
+    ],
+)
+@pytest.mark.parametrize("subcommand", ["inspect", "tables", "run"])
+def test_damaged_checkpoint_exits_3_and_names_the_file(
+    command: Command,
+    recipe: Recipe,
+    movies: Cut,
+    tmp_path: Path,
+    subcommand: str,
+    file: str,
+    damage: Callable[[Path], None],
+    told: str,
+) -> None:
+    for each in (INDEX, DATA):
+        shutil.copy(movies.prefix.parent / each, tmp_path)
+    damage(tmp_path / file)
+    project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
+    arguments = {"inspect": [tmp_path / "ckpt-3"], "tables": [tmp_path / "ckpt-3", tmp_path / "bundles"]}
+    done = command(subcommand, *arguments.get(subcommand, [project]))
+    assert done.code == 3
+    assert told in done.told
+    assert "ckpt-3" in done.told
+    assert visible(tmp_path / "bundles") == []
+
+
+@pytest.mark.parametrize("variable", ["users", "kernel"])
+def test_bit_flip_in_a_stored_variable_exits_3_and_names_it(
+    command: Command, recipe: Recipe, movies: Cut, tmp_path: Path, variable: str
+) -> None:
+    for each in (INDEX, DATA):
+        shutil.copy(movies.prefix.parent / each, tmp_path)
+    tower = movies.model.root.query_tower.layers[0].kernel.numpy()
+    held = movies.tables["users"].tobytes() if variable == "users" else None
+    content = (tmp_path / DATA).read_bytes()
+    at = content.index(held) if held is not None else _kernel_place(content, movies)
+    assert tower.shape == (20, 64)
+    flipped(tmp_path / DATA, at + 5)
+    refused(command, write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3")), 3, variable, "copy it anew")
+
+
+def _kernel_place(content: bytes, movies: Cut) -> int:
+    from export.checkpoint.reader import open_checkpoint
+
+    key = "model/query_tower/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    return content.index(open_checkpoint(movies.prefix).read_all(key).tobytes())
+
+
+def test_model_that_is_not_the_checkpoints_exits_3_and_names_its_variables(
+    command: Command, recipe: Recipe, tmp_path: Path
+) -> None:
+    factory = "tower_models.py:build_movies_without_head"
+    project = write_project(tmp_path, changed(recipe, "code.factory", factory))
+    refused(command, project, 3, "head.kernel is float32 [24, 3] in the model and float32 [24, 1] there", "head.bias")
+    project = write_project(tmp_path, changed(recipe, "checkpoint.object_path", "modle"))
+    refused(command, project, 3, "there is no 'modle' among model, step")
+
+
+# What is not what was trained: 5; nothing is published, nothing is left.
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("towers.ranking.max_abs_error", {"int8": 1e-6}, "24 of 24 values break towers.ranking.max_abs_error.int8"),
+        (
+            "indexes.movies",
+            {
+                "corpus": "movies",
+                "query_tower": "query",
+                "candidate_tower": "candidate",
+                "kind": "tree_ah",
+                "parameters": {"num_leaves": 20, "leaves_to_search": 1},
+                "recall": {"value": 1.0},
+            },
+            "the recipe asks for 1.0",
+        ),
+    ],
+)
+def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
+    command: Command, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str
+) -> None:
+    project = write_project(tmp_path, changed(recipe, key, value))
+    refused(command, project, 5, told)
+    assert aside(project.parent / "bundles") == []
+
+
+@pytest.mark.parametrize(
+    ("after", "file", "told"),
+    [
+        ("towers/query/compiled-f32.tflite", "towers/query/compiled-f32.tflite", "tower 'query', LiteRT f32"),
+        ("towers/query/compiled-f32.tflite", "tables/users/rows-00000-of-00001.bin", "tower 'query', SavedModel f32"),
+        ("indexes/movies/scann", "tables/users/rows-00000-of-00001.bin", "table 'users'"),
+    ],
+)
+def test_file_that_is_damaged_between_steps_exits_5_and_publishes_nothing(
+    forked: ForkedRuns, project: Path, after: str, file: str, told: str
+) -> None:
+    output = project.parent / "output"
+    assert forked.run(["run", str(project)], output, damages={"after": after, "file": file}) == 5
+    assert told in Done(5, "", output.read_text()).told
+    assert visible(project.parent / "bundles") == []
+    assert aside(project.parent / "bundles") == []
+
+
+def test_verify_of_a_damaged_bundle_exits_5_and_names_the_file(
+    command: Command, undisturbed: Path, movies: Cut, tmp_path: Path
+) -> None:
+    for file in ("tables/users/rows-00000-of-00001.bin", "towers/query/compiled-f32.tflite"):
+        bundle = tmp_path / Path(file).parts[0]
+        shutil.copytree(undisturbed, bundle)
+        flipped(bundle / file, 100)
+        done = command("verify", bundle)
+        assert done.code == 5
+        assert f"file {file!r} differs from its checksum" in done.told
+
+
+def test_verify_against_another_checkpoint_exits_5(
+    command: Command, undisturbed: Path, movies: Cut, tmp_path: Path
+) -> None:
+    from tests.export.cutting import movies_recipe, save_checkpoint
+
+    other, _ = save_checkpoint(movies_recipe(), tmp_path, seed=6)
+    done = command("verify", undisturbed, "--checkpoint", other)
+    assert done.code == 5
+    assert "row" in done.told
+    refused(command, tmp_path / "no_bundle", 2, "has no manifest.json", subcommand="verify")

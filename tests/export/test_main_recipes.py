@@ -1,0 +1,113 @@
+"""Recipes that cannot be meant, exit 2, and what cannot be converted, exit 4: the key, row or name is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.export.commands import Command, refused
+from tests.export.cutting import Cut
+from tests.export.exporting import Recipe, changed, write_corpus, write_project
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("towers.query.rolle", "query", "unknown key 'towers.query.rolle'; did you mean 'role'?"),
+        ("indices", {}, "unknown key 'indices'; did you mean 'indexes'?"),
+        ("candidates.movies.idd", "x", "unknown key 'candidates.movies.idd'; did you mean 'id'?"),
+        ("verify.count", "many", "verify.count: Input should be a valid integer"),
+        ("towers.query.precisions", ["f64"], "'f32' or 'int8' (got 'f64')"),
+        ("code", None, "key 'code' is missing"),
+        ("model", "../x", "'../x' is no name"),
+        ("towers.query.inputs", ["userid"], "towers.query.inputs names 'userid'"),
+        ("towers.query.outputs", {"vector": "queries"}, "towers.query.outputs names 'queries'"),
+        ("features.usr", {"role": "context"}, "features.usr: no tower takes a feature of that name"),
+        ("tables.userz", {"shard_rows": 5}, "tables.userz: no tower reads a table of that name; they read genres_all"),
+        ("vocabularies.movies.file", "no.txt", "no.txt cannot be read"),
+        ("candidates.movies.file", "no.csv", "no.csv does not exist"),
+        ("candidates.movies.id", "id", "movies.csv has no column 'id'; it has movieId"),
+        ("candidates.movies.attributes", ["titel"], "movies.csv has no column 'titel'"),
+        ("indexes.movies.corpus", "moviez", "indexes.movies.corpus names 'moviez'; the recipe has movies"),
+        ("indexes.movies.query_tower", "ranking", "towers with role = 'query': query"),
+        ("indexes.movies.parameters", {"leafs": 3}, "unknown key 'leafs'"),
+        ("towers.ranking.max_abs_error", {}, "towers.ranking.max_abs_error.int8"),
+        ("verify.examples", "no.parquet", "no.parquet does not exist"),
+        ("code.factory", "no.py:build", "no.py does not exist"),
+        ("code.factory", "tower_models.py:build_movie", "has no function 'build_movie'"),
+    ],
+)
+def test_recipe_that_cannot_be_meant_exits_2_and_names_the_key(
+    command: Command, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str
+) -> None:
+    refused(command, write_project(tmp_path, changed(recipe, key, value)), 2, told)
+
+
+@pytest.mark.parametrize("key", ["vocabularies.movies.file", "candidates.movies.file", "verify.examples"])
+def test_missing_file_of_a_recipe_is_told_before_a_table_is_copied(
+    command: Command, recipe: Recipe, tmp_path: Path, key: str
+) -> None:
+    refused(command, write_project(tmp_path, changed(recipe, key, "not_there.csv")), 2, "not_there.csv")
+    assert list((tmp_path / "bundles/movies/.staging-1").glob("tables/*")) == []
+
+
+@pytest.mark.parametrize("name", ["export", "service", "bundle", "runtime"])
+def test_model_package_called_as_one_of_rowcast_exits_2_and_says_so(
+    command: Command, recipe: Recipe, tmp_path: Path, name: str
+) -> None:
+    project = write_project(tmp_path, changed(recipe, "code.factory", f"{name}.model:build"))
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "model.py").write_text("def build(): return None\n")
+    refused(command, project, 2, f"{name!r} is a package of rowcast itself", "rename")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return 1 / 0", "calling it raised ZeroDivisionError: division by zero"),
+        ("raise SystemExit(0)", "calling it raised SystemExit: 0"),
+        ("return None", "returned None"),
+    ],
+)
+def test_model_code_that_fails_exits_4_and_names_it(
+    command: Command, recipe: Recipe, tmp_path: Path, body: str, told: str
+) -> None:
+    project = write_project(tmp_path, changed(recipe, "code.factory", "mine.py:build"))
+    (tmp_path / "mine.py").write_text(f"def build():\n    {body}\n")
+    refused(command, project, 4, "mine.py:build", told)
+
+
+def test_recipe_that_is_missing_or_no_toml_exits_2(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("a = = 1")
+    refused(command, tmp_path / "broken.toml", 2, "cannot be read", "line 1")
+    refused(command, tmp_path / "nowhere.toml", 2, "does not exist")
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"movieId": "100"}, "column 'movieId': id 100 stands in rows 1 and 6"),
+        ({"movieId": ""}, "column 'movieId', row 6: '' is null"),
+        ({"movieId": "abc"}, "column 'movieId', row 6: 'abc' is text"),
+        ({"year": "old"}, "column 'year', row 6: 'old' is no finite number"),
+        ({"year": ""}, "column 'year', row 6: '' is empty"),
+        ({"genres": "1|x"}, "column 'genres', row 6: 'x' is no integer"),
+    ],
+)
+def test_candidate_that_does_not_fit_exits_4_and_names_row_and_column(
+    command: Command, project: Path, row: dict[str, str], told: str
+) -> None:
+    write_corpus(project.parent / "movies.csv", {5: row})
+    refused(command, project, 4, "corpus 'movies'", told)
+
+
+def test_table_that_is_not_in_the_checkpoint_exits_4_with_the_nearest(
+    command: Command, recipe: Recipe, movies: Cut, tmp_path: Path
+) -> None:
+    key = "model/embedding/_tpu_embedding/user"
+    refused(command, write_project(tmp_path, changed(recipe, "tables.users.key", key)), 4, repr(key), "did you mean")
+    done = command("tables", movies.prefix, tmp_path, "--table", f"users={key}")
+    assert done.code == 4
+    assert "did you mean 'model/embedding/_tpu_embedding/users'?" in done.told
