@@ -23,7 +23,7 @@ from tests.bench import requests
 from tests.bench.limits import BATCH, KINDS, Limit
 from tests.bench.load import Door, Measured, closed_loop, open_loop
 from tests.bench.services import Service
-from tests.bench.workloads import write_ranking, write_retrieval
+from tests.bench.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
 
 CALLERS = (1, 8, 32)
 OPEN_SHARE = 0.7
@@ -138,6 +138,32 @@ def report(
     console.print(found)
 
 
+def rankers(services: dict[str, Service], ranking: RankingWorkload) -> list[Contestant]:
+    """Returns each way to ask each service for workload R."""
+    path = f"/v1/models/{ranking.model}:rank"
+    json, messages = requests.rank_json(ranking), requests.rank_messages(ranking)
+    return [
+        contestant
+        for precision, service in services.items()
+        for contestant in (
+            Contestant(f"HTTP JSON {precision}", service, Door(service.http, path, JSON), json),
+            Contestant(f"HTTP protobuf {precision}", service, Door(service.http, path, PROTOBUF), messages),
+            Contestant(f"gRPC {precision}", service, Door(service.grpc, requests.RANK), messages),
+        )
+    ]
+
+
+def retrievers(service: Service, retrieval: RetrievalWorkload) -> list[Contestant]:
+    """Returns each way to ask a service for workload Q."""
+    path = f"/v1/models/{retrieval.model}:retrieve"
+    json, messages = requests.retrieve_json(retrieval), requests.retrieve_messages(retrieval)
+    return [
+        Contestant("HTTP JSON", service, Door(service.http, path, JSON), json),
+        Contestant("HTTP protobuf", service, Door(service.http, path, PROTOBUF), messages),
+        Contestant("gRPC", service, Door(service.grpc, requests.RETRIEVE), messages),
+    ]
+
+
 def main() -> None:
     """Builds the workloads, measures, prints."""
     options = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
@@ -160,36 +186,7 @@ def main() -> None:
         for service in services.values():
             service.pause()
         bare = measure_limits(limits, given.rounds, given.seconds)
-        rank = [
-            contestant
-            for precision, service in services.items()
-            for contestant in (
-                Contestant(
-                    f"HTTP JSON {precision}",
-                    service,
-                    Door(service.http, f"/v1/models/{ranking.model}:rank", JSON),
-                    requests.rank_json(ranking),
-                ),
-                Contestant(
-                    f"HTTP protobuf {precision}",
-                    service,
-                    Door(service.http, f"/v1/models/{ranking.model}:rank", PROTOBUF),
-                    requests.rank_messages(ranking),
-                ),
-                Contestant(
-                    f"gRPC {precision}", service, Door(service.grpc, requests.RANK), requests.rank_messages(ranking)
-                ),
-            )
-        ]
-        service = services["f32"]
-        path = f"/v1/models/{retrieval.model}:retrieve"
-        retrieve = [
-            Contestant("HTTP JSON", service, Door(service.http, path, JSON), requests.retrieve_json(retrieval)),
-            Contestant(
-                "HTTP protobuf", service, Door(service.http, path, PROTOBUF), requests.retrieve_messages(retrieval)
-            ),
-            Contestant("gRPC", service, Door(service.grpc, requests.RETRIEVE), requests.retrieve_messages(retrieval)),
-        ]
+        rank, retrieve = rankers(services, ranking), retrievers(services["f32"], retrieval)
         ranked, retrieved = measure(rank, given.rounds, given.seconds), measure(retrieve, given.rounds, given.seconds)
     finally:
         for limit in limits.values():

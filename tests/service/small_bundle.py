@@ -127,49 +127,26 @@ def write_small_bundle(
     random = np.random.default_rng([version, size])
     edition = small_model.EDITIONS[(version - 1) % len(small_model.EDITIONS)]
     ids = candidate_ids(id_kind, size)
-    tables = {
-        "users": random.normal(size=(USERS, 8)).astype(np.float32),
-        "cities": random.normal(size=(CITIES, 4)).astype(np.float32),
-        "movies": random.normal(size=(size + 1, 8)).astype(np.float32),
-        "genres": random.normal(size=(GENRES, 4)).astype(np.float32),
-    }
+    shapes = {"users": (USERS, 8), "cities": (CITIES, 4), "movies": (size + 1, 8), "genres": (GENRES, 4)}
+    tables = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     genres = tuple(tuple(GENRE_NAMES[(i + j) % len(GENRE_NAMES)] for j in range(i % 3)) for i in range(size))
     years = (np.arange(size) % 30 / 30).astype(np.float32)
     titles = tuple(f"Film {i} of version {version}" for i in range(size))
-    genre_rows = [[GENRE_NAMES.index(name) for name in names] for names in genres]
-    inputs = {
-        "movie": tables["movies"][1:],
-        "genres": np.array([tables["genres"][rows].sum(axis=0) for rows in genre_rows], np.float32),
-        "year": years,
-    }
-    vectors = small_model.formula("candidate", edition, inputs)["vector"].astype(np.float32)
+    vectors = _candidate_vectors(edition, tables, genres, years)
 
     with Staging(root, model, version) as staging:
         place = staging.directory
         pages = {name: _write_table(place, name, rows) for name, rows in tables.items()}
         write_vocabulary(place / paths.vocabulary("movies"), ids)
         write_vocabulary(place / paths.vocabulary("genres"), np.array(GENRE_NAMES, object))
-        offsets = np.concatenate([[0], np.cumsum([len(names) for names in genres])]).astype(np.int64)
-        flat = np.array([name for names in genres for name in names], object)
-        stored = {"movie": Column(ids), "genres": Column(flat, offsets), "year": Column(years)}
-        attributes = {
-            "title": pa.array(titles),
-            "year": pa.array([None if i == 1 else 1990 + i for i in range(size)], pa.int64()),
-            "rating": pa.array([i / 4 for i in range(size)], pa.float64()),
-            "genres": pa.array([list(names) for names in genres], pa.list_(pa.string())),
-        }
-        store = write_store(place / paths.candidate_store("movies"), ids, stored, attributes)
+        corpus = _write_corpus(place, ids, genres, years, titles)
         names = [name for name in small_model.INPUTS if name not in without]
         tower_pages = {
             name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in names
         }
         indexes = {}
         if "indexes" not in without:
-            (place / paths.index_vectors("movies")).parent.mkdir(parents=True)
-            vectors.tofile(place / paths.index_vectors("movies"))
-            directory = place / paths.index_directory("movies")
-            write_index(vectors, "dot_product", index_kind, dict(parameters or {}), directory)
-            indexes["movies"] = _index_page(index_kind, parameters or {})
+            indexes["movies"] = _write_index(place, vectors, index_kind, parameters or {})
         written = [name for name in ("vocabularies", "candidates", "towers", "indexes") if (place / name).exists()]
         manifest = Manifest(
             model=model,
@@ -183,7 +160,7 @@ def write_small_bundle(
             },
             features={**feature_pages(), **(features or {})},
             towers=tower_pages,
-            candidates={"movies": Corpus(file=paths.candidate_store("movies"), **vars(store))},
+            candidates={"movies": corpus},
             indexes=indexes,
             verification=_verification(pages),
             files=tuple(file for name in written for file in staging.digests(name)),
@@ -262,7 +239,41 @@ def _write_tower(place: Path, edition: Path, name: str, saved_model_only: bool) 
     )
 
 
-def _index_page(kind: Literal["brute_force", "tree_ah"], parameters: Mapping[str, Any]) -> Index:
+def _candidate_vectors(
+    edition: int, tables: Mapping[str, Array], genres: tuple[tuple[str, ...], ...], years: Array
+) -> Array:
+    genre_rows = [[GENRE_NAMES.index(name) for name in names] for names in genres]
+    inputs = {
+        "movie": tables["movies"][1:],
+        "genres": np.array([tables["genres"][rows].sum(axis=0) for rows in genre_rows], np.float32),
+        "year": years,
+    }
+    vectors: Array = small_model.formula("candidate", edition, inputs)["vector"].astype(np.float32)
+    return vectors
+
+
+def _write_corpus(
+    place: Path, ids: Array, genres: tuple[tuple[str, ...], ...], years: Array, titles: tuple[str, ...]
+) -> Corpus:
+    offsets = np.concatenate([[0], np.cumsum([len(names) for names in genres])]).astype(np.int64)
+    flat = np.array([name for names in genres for name in names], object)
+    stored = {"movie": Column(ids), "genres": Column(flat, offsets), "year": Column(years)}
+    attributes = {
+        "title": pa.array(titles),
+        "year": pa.array([None if i == 1 else 1990 + i for i in range(len(ids))], pa.int64()),
+        "rating": pa.array([i / 4 for i in range(len(ids))], pa.float64()),
+        "genres": pa.array([list(names) for names in genres], pa.list_(pa.string())),
+    }
+    store = write_store(place / paths.candidate_store("movies"), ids, stored, attributes)
+    return Corpus(file=paths.candidate_store("movies"), **vars(store))
+
+
+def _write_index(
+    place: Path, vectors: Array, kind: Literal["brute_force", "tree_ah"], parameters: Mapping[str, Any]
+) -> Index:
+    (place / paths.index_vectors("movies")).parent.mkdir(parents=True)
+    vectors.tofile(place / paths.index_vectors("movies"))
+    write_index(vectors, "dot_product", kind, dict(parameters), place / paths.index_directory("movies"))
     return Index(
         corpus="movies",
         query_tower="query",
