@@ -12,7 +12,7 @@ from export.frameworks import load_tensorflow
 from export.towers import SIGNATURE
 
 _REASON_CHARACTERS = 300
-_LACKING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$", re.MULTILINE)
+_LACKING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _why_not_run(flatbuffer: bytes) -> str:
 def _why_not_compiled(problem: Exception) -> str:
     """Returns what a converter complains of, without the pages of its graph."""
     text = str(problem)
-    lacking = sorted({name for names in _LACKING.findall(text) for name in names.split(", ")})
+    lacking = sorted({name for listed, one in _LACKING.findall(text) for name in (listed or one).split(", ")})
     if lacking:
         return f"LiteRT has no operation {', '.join(lacking)}"
     return next((line.strip() for line in text.splitlines() if line.strip()), type(problem).__name__)[

@@ -243,7 +243,8 @@ class Assembly:
                 else:
                     reason = str(finished.payload)
                 if reason:
-                    self.notes.append(f"tower {name!r} is not compiled for LiteRT ({precision}): {reason}")
+                    cure = tower.spec.half_cure
+                    self.notes.append(f"tower {name!r} is not compiled for LiteRT ({precision}): {reason}{cure}")
                 else:
                     forms.append(replay.WrittenForm(name, "litert", precision, path))
         return forms

@@ -20,6 +20,8 @@ from export.towers import FeatureSpec, TableFacts, TensorSpec, TowerSpec
 INLINE_ROWS_MAX = 10_000
 """A Keras Embedding up to this size stays inside its tower; a larger one is refused until such tables are cut too."""
 
+_RETURN = "let it return a dict of tensors or one tensor, or let the recipe call a method of the model that does"
+
 
 @dataclass(frozen=True)
 class TracedTower:
@@ -92,6 +94,9 @@ def prune(name: str, part: TowerPart, trace: TracedCall, stand_ins: Mapping[str,
     finally:
         _set_captures(graph, everything)
     variables = _variables(name, known, captures)
+    half = _half(found)
+    if "f32" in part.max_abs_error and not half:
+        raise UsageError(f"towers.{name}.max_abs_error.f32: the tower computes in float32, which the parity rule binds")
     spec = TowerSpec(
         name=name,
         role=part.role,
@@ -102,8 +107,15 @@ def prune(name: str, part: TowerPart, trace: TracedCall, stand_ins: Mapping[str,
         outputs=tuple(_edge(which, tensor) for which, tensor in results.items()),
         result=_result_name(name, part, results),
         variables=tuple(variable.name for variable in variables),
+        half=half,
     )
     return TracedTower(spec, function, variables)
+
+
+def _half(found: Needed) -> str:
+    """Returns the dtype of less than float32 that is computed in, if there is one."""
+    dtypes = (tensor.dtype.name for operation in found.operations for tensor in operation.outputs)
+    return next((name for name in dtypes if name in ("bfloat16", "float16")), "")
 
 
 def _set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
@@ -114,16 +126,17 @@ def _results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, Any],
     tf = load_tensorflow()
     where = f"towers.{name}: call {part.call or 'of the model itself'!r}"
     if not part.outputs:
-        if not isinstance(returned, tf.Tensor):
-            known = ", ".join(map(str, returned)) if isinstance(returned, Mapping) else type(returned).__name__
+        if isinstance(returned, Mapping):
+            known = ", ".join(map(str, returned))
             raise UsageError(f"{where} returns several results ({known}); name those wanted in towers.{name}.outputs")
+        if not isinstance(returned, tf.Tensor):
+            raise UsageError(f"{where} returns a {type(returned).__name__}; {_RETURN}")
         chosen: dict[str, Any] = {"result": returned}
         keys: dict[str, str | None] = {"result": None}
     else:
         if not isinstance(returned, Mapping):
-            raise UsageError(
-                f"{where} returns no dict but a {type(returned).__name__}; leave towers.{name}.outputs out"
-            )
+            cure = f"leave towers.{name}.outputs out" if isinstance(returned, tf.Tensor) else _RETURN
+            raise UsageError(f"{where} returns no dict but a {type(returned).__name__}; {cure}")
         for key in part.outputs.values():
             if key not in returned:
                 raise UsageError(

@@ -117,8 +117,9 @@ class TowerPart(Part):
     """Which compiled forms are made."""
     serve: Literal["f32", "int8"] = "f32"
     """The precision that a service runs unless told otherwise."""
-    max_abs_error: dict[Literal["int8"], float] = {}
-    """Limit of the difference from the original model, for precisions that are not bound by the parity rule."""
+    max_abs_error: dict[Literal["f32", "int8"], float] = {}
+    """Limit of the difference from the original model where the parity rule does not bind: of int8, and of f32 in a
+    tower that computes in bfloat16 or float16 itself."""
 
 
 class TablePart(Part):

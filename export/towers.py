@@ -97,6 +97,7 @@ class TowerSpec:
       outputs: named results.
       result: the output that is the vector or the score.
       variables: names of the dense variables that the tower reads.
+      half: dtype of less than float32 that it computes in; "" if none.
     """
 
     name: str
@@ -108,6 +109,17 @@ class TowerSpec:
     outputs: tuple[TensorSpec, ...]
     result: str
     variables: tuple[str, ...] = ()
+    half: str = ""
+
+    @property
+    def half_cure(self) -> str:
+        """What to do about a tower that computes in half precision, as the end of a message; "" if it does not."""
+        if not self.half:
+            return ""
+        return (
+            f"; it computes in {self.half}, which LiteRT does not run and no two programs round alike: let the factory "
+            "build the model under the policy 'float32' (its weights are float32 either way)"
+        )
 
 
 @dataclass(frozen=True)

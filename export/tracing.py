@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from export.origins import Source, Sources, origin, sources_of
 from export.pruning import TracedCall, TracedTower, identifier, prune, resource
 from export.settings import ExportJob, InputPart, TowerPart
 from export.towers import DenseSpec, FeatureSpec, ModelSpec, TableFacts, check_precisions
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,10 @@ def trace_towers(job: ExportJob, base: Path) -> TracedModel:
         if key not in traces:
             traces[key] = _trace(root, key[0], {which: job.inputs[which] for which in key[1]}, stand_in)
         towers.append(prune(name, part, traces[key], {what: table for what, (table, _) in stand_ins.items()}))
-    variables = {name: variable for trace in traces.values() for name, variable in trace.variables.items()}
+    variables: dict[str, Any] = {}
+    for trace in traces.values():
+        for table, variable in trace.variables.items():
+            _add_table(variables, table, variable)
     spec = _describe(traces.values(), towers)
     return TracedModel(spec, tuple(towers), root, {name: variables[name] for name in spec.tables})
 
@@ -105,6 +112,12 @@ def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
         parameters = inspect.signature(getattr(target, "call", target)).parameters
     except (TypeError, ValueError):
         parameters = {}  # type: ignore[assignment]
+    needed = [name for name, each in parameters.items() if each.default is each.empty and each.kind in _POSITIONAL]
+    if len(needed) > 1:
+        raise UsageError(
+            f"call {path or 'the model itself'!r} takes {', '.join(needed)}; a call takes one dict of inputs: add "
+            "a method to the model that does, and name it"
+        )
     return functools.partial(target, training=False) if "training" in parameters else target
 
 
@@ -164,14 +177,19 @@ def _trace(root: Any, path: str, parts: Mapping[str, InputPart], stand_in: Calla
         raise
     except Exception as problem:
         raise NotConvertible(
-            f"call {path or 'of the model itself'!r} with inputs {', '.join(parts)} raised "
-            f"{type(problem).__name__}: {problem}"
+            f"call {path or 'of the model itself'!r} with inputs {', '.join(parts)} raised {_told(problem)}"
         ) from problem
     finally:
         tf.config.run_functions_eagerly(eagerly)
     trace = TracedCall(function, seen["inputs"], function.structured_outputs)
     _name_lookups(trace, lookups, parts)
     return trace
+
+
+def _told(problem: Exception) -> str:
+    """Returns an exception in one line: Keras and AutoGraph wrap what was raised in pages of call stacks."""
+    raised = _RAISED.findall(str(problem))
+    return raised[-1] if raised else f"{type(problem).__name__}: {' '.join(str(problem).split())}"
 
 
 def _name_lookups(trace: TracedCall, lookups: list[tuple[Lookup, Any]], parts: Mapping[str, InputPart]) -> None:
@@ -212,14 +230,22 @@ def _name_lookups(trace: TracedCall, lookups: list[tuple[Lookup, Any]], parts: M
                 f"{feature.table!r} ({feature.kind}); give the model one input for each"
             )
         trace.tables.setdefault(feature.table, lookup.table)
-        if trace.variables.setdefault(feature.table, lookup.variable) is not lookup.variable:
-            raise NotConvertible(f"two tables are called {feature.table!r}; give their TableConfigs different names")
+        _add_table(trace.variables, feature.table, lookup.variable)
         if name in trace.activations:
             _join(activation, trace.activations[name])
             continue
         trace.activations[name] = activation
         if lookup.encoding == "dense":
             trace.ids[name] = trace.inputs[name]
+
+
+def _add_table(variables: dict[str, Any], name: str, variable: Any) -> None:
+    """Notes which variable a table is; what follows knows tables by their names alone."""
+    if variables.setdefault(name, variable) is not variable:
+        raise NotConvertible(
+            f"two tables are called {name!r}; give their TableConfigs different names, and where the checkpoint does "
+            "not know the new one, tell its variable as tables.<new name>.key in the recipe"
+        )
 
 
 def _input_of(path: str, what: str, value: Any, sources: Sources) -> str:

@@ -134,7 +134,7 @@ class Inventory:
             return "no other variable has the shape of a table"
         more = len(self.candidates) - len(lines)
         return (
-            "name a variable with --table NAME=KEY; those with the shape of a table: "
+            "name a variable with --table NAME=KEY (in a recipe: tables.NAME.key); those with the shape of a table: "
             + "; ".join(lines)
             + (f"; and {more} more" if more else "")
         )

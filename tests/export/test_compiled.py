@@ -50,13 +50,18 @@ def test_compile_tower_int8_is_smaller_and_near(ranking: Path) -> None:
     assert 0 < np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
 
 
-def test_compile_tower_with_an_operation_that_litert_lacks_tells_the_reason(tmp_path: Path) -> None:
-    job = one_recipe("build_odd_operation")
+@pytest.mark.parametrize(
+    ("function", "lacking"), [("build_odd_operation", "Betainc"), ("build_half", "BiasAdd, MatMul")]
+)
+def test_compile_tower_with_an_operation_that_litert_lacks_tells_the_reason(
+    function: str, lacking: str, tmp_path: Path
+) -> None:
+    job = one_recipe(function)
     prefix, _ = save_checkpoint(job, tmp_path)
     model = trace_towers(job, HERE)
     write_saved_model(model.towers[0], model.root, prefix, "model", tmp_path / "saved_model")
     made = compile_tower(tmp_path / "saved_model", "f32", tmp_path / "compiled.tflite")
-    assert made.reason == "LiteRT has no operation Betainc"
+    assert made.reason == f"LiteRT has no operation {lacking}"
     assert made.bytes == 0
     assert not (tmp_path / "compiled.tflite").exists()
 

@@ -166,6 +166,23 @@ def test_compare_forms_int8_beyond_its_limit_is_refused(
         compare_forms(replay, movie_root, movie_forms, movie_results)
 
 
+def test_compare_forms_tower_in_half_precision_is_told_the_cure_and_held_to_its_limit(tmp_path: Path) -> None:
+    job = recipe("build_half", {"item": IDS}, {"tower": {"role": "query"}})
+    made = cut(job, tmp_path)
+    write_saved_model(made.model.towers[0], made.model.root, made.prefix, "model", tmp_path / "saved")
+    forms = [WrittenForm("tower", "saved_model", "f32", "saved")]
+    expected = replay_original(replay_of(made), rows_of(made))
+    nearly = {"tower": {"result": expected["tower"]["result"] + np.float32(0.01)}}
+    with pytest.raises(VerificationFailed, match=r"bfloat16.*policy 'float32'.*towers.tower.max_abs_error.f32"):
+        compare_forms(replay_of(made), tmp_path, forms, nearly)
+    page = job.model_dump()
+    page["towers"]["tower"]["max_abs_error"] = {"f32": 0.1}
+    limited = replace(replay_of(made), job=ExportJob.model_validate(page))
+    assert compare_forms(limited, tmp_path, forms, nearly)["tower"][0].max_abs_error["result"] > 1e-3
+    with pytest.raises(VerificationFailed, match=r"max_abs_error.f32 = 0.1"):
+        compare_forms(limited, tmp_path, forms, {"tower": {"result": expected["tower"]["result"] + 1}})
+
+
 def test_compare_forms_not_a_number_is_never_equal(
     movies: Cut, movie_root: Path, movie_forms: list[WrittenForm], movie_results: Results
 ) -> None:

@@ -161,6 +161,44 @@ def test_trace_towers_unknown_key_of_the_results_is_named() -> None:
         trace_towers(job, HERE)
 
 
+PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}
+
+
+@pytest.mark.parametrize(
+    ("calls", "problem", "message"),
+    [
+        # Each call alone is fine: what follows knows tables by name, and would give one tower the other's table.
+        (
+            {"query": "query", "candidate": "candidate"},
+            NotConvertible,
+            "two tables are called 'things'.*<new name>.key",
+        ),
+        ({"query": "pair"}, UsageError, "call 'pair' returns a tuple; let it return a dict of tensors or one tensor"),
+        ({"query": ""}, UsageError, "call 'the model itself' takes user, item; a call takes one dict of inputs"),
+        ({"query": "wrong_key"}, NotConvertible, "call 'wrong_key' with inputs user, item raised ValueError: .{,120}$"),
+    ],
+)
+def test_trace_towers_calls_that_cannot_be_cut_name_why_and_the_cure(
+    calls: dict[str, str], problem: type[Exception], message: str
+) -> None:
+    towers = {
+        role: {
+            "role": role,
+            "call": call,
+            **({"inputs": ["user" if role == "query" else "item"]} if len(calls) > 1 else {}),
+        }
+        for role, call in calls.items()
+    }
+    with pytest.raises(problem, match=message):
+        trace_towers(recipe("build_two_layers", PAIR, towers), HERE)
+
+
+def test_trace_towers_limit_of_a_float32_tower_is_refused() -> None:
+    job = recipe("build_plain", {"item": {"dtype": "int64"}}, {"tower": {"role": "query", "max_abs_error": {"f32": 1}}})
+    with pytest.raises(UsageError, match=r"max_abs_error\.f32: the tower computes in float32"):
+        trace_towers(job, HERE)
+
+
 def test_trace_towers_weights_that_the_recipe_does_not_tell_are_named(ads: Cut) -> None:
     page = ads.job.model_dump()
     page["inputs"]["click_weights"]["weights_for"] = None

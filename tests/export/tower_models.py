@@ -200,6 +200,55 @@ def build_a_fixed_batch():
     return One("a fixed batch")
 
 
+class TwoLayers(tf.keras.Model):
+    """A layer for each tower, whose tables have one name; `call` takes two arguments, `pair` returns a tuple."""
+
+    def __init__(self):
+        super().__init__()
+        tables = [E.TableConfig(rows, 4, name="things") for rows in (30, 20)]
+        self.users = tfrs.layers.embedding.TPUEmbedding({"user": E.FeatureConfig(tables[0])}, None)
+        self.items = tfrs.layers.embedding.TPUEmbedding({"item": E.FeatureConfig(tables[1])}, None)
+
+    def call(self, user, item):
+        return self.users({"user": user})["user"] * self.items({"item": item})["item"]
+
+    def query(self, features):
+        return self.users({"user": features["user"]})["user"]
+
+    def candidate(self, features):
+        return self.items({"item": features["item"]})["item"]
+
+    def pair(self, features):
+        return self.query(features), features["user"]
+
+    def wrong_key(self, features):
+        return self.items({"itme": features["item"]})
+
+
+def build_two_layers():
+    return TwoLayers()
+
+
+class Half(tf.keras.Model):
+    """Mixed precision, as on TPUs: float32 weights, bfloat16 arithmetic."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = tfrs.layers.embedding.TPUEmbedding(
+            {"item": E.FeatureConfig(E.TableConfig(20, 4, name="items"))}, None
+        )
+        self.embedding.build(None)
+        self.out = tf.keras.layers.Dense(8, dtype=tf.keras.mixed_precision.Policy("mixed_bfloat16"))
+        self.out.build((None, 4))
+
+    def call(self, features):
+        return self.out(self.embedding({"item": features["item"]})["item"])
+
+
+def build_half():
+    return Half()
+
+
 class Partial(tf.keras.Model):
     def __init__(self):
         super().__init__()
