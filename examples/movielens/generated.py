@@ -80,7 +80,7 @@ class Generated:
 
 def generate(shape: Shape, random: np.random.Generator) -> Generated:
     """Makes viewers who mostly watch the popular movies of one to three clusters, in sessions, in order of time."""
-    movie_ids = np.sort(random.choice(LARGEST_MOVIE_ID, shape.movies, replace=False) + 1).astype(np.int64)
+    movie_ids = _movie_ids(shape.movies, random)
     clusters: Ints = random.integers(0, shape.clusters, shape.movies)
     popularity: Floats = np.power(_ranks(clusters, random) + 5.0, -0.9)
     counts = _ratings_per_user(shape, random)
@@ -100,6 +100,13 @@ def generate(shape: Shape, random: np.random.Generator) -> Generated:
         movies=np.concatenate(movies),
         timestamps=np.concatenate(timestamps),
     )
+
+
+def _movie_ids(count: int, random: np.random.Generator) -> Ints:
+    """Returns [count] ascending ids: the small ones without gaps, so that 1, 260 and 318 are movies as in MovieLens."""
+    dense = count // 2
+    sparse = dense + 1 + random.choice(LARGEST_MOVIE_ID - dense, count - dense, replace=False)
+    return np.concatenate([np.arange(1, dense + 1), np.sort(sparse)]).astype(np.int64)
 
 
 def _ranks(clusters: Ints, random: np.random.Generator) -> Ints:

@@ -1,6 +1,7 @@
 """The example's data: what is read, what is made, and how it is split."""
 
 import io
+import re
 import zipfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from examples.movielens import data, generated
 
+ROOT = Path(__file__).parents[2]
 SMALL = generated.Shape(users=30, movies=400, ratings=1_500, clusters=4)
 
 
@@ -39,6 +41,14 @@ def test_made_data_has_the_shape_of_movielens() -> None:
     assert all(0 < len(names) <= 3 for names in made.movies.genres)
     assert len(set(made.movies.titles)) == 9_700
     assert "made up" in made.source
+
+
+def test_made_data_has_the_movies_that_the_docs_ask_for() -> None:
+    pages = [ROOT / "README.md", ROOT / "client" / "README.md"]
+    asked = re.compile(r'(?:candidates|history|exclude|"id|"ids|--candidates)"?[ :=]+\[?(\d[\d, ]*)')
+    ids = {int(each) for page in pages for found in asked.findall(page.read_text()) for each in found.split(",")}
+    assert {1, 260, 296, 318, 593, 1196, 1210} <= ids
+    assert ids <= set(data.make().movies.ids.tolist())
 
 
 def test_made_data_same_seed_is_the_same_and_another_seed_is_not() -> None:
