@@ -37,7 +37,7 @@ from export.towers import TableFacts, describe_features, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
 from export.vocabularies import read_keys, write_vocabulary
-from export.weights import find_table_keys
+from export.weights import find_table_keys, find_weights
 from runtime.towers import open_tower
 
 
@@ -72,6 +72,8 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     traced = trace_towers(job, base)
     pages = describe_features(traced.spec, job)
     inventory = _recognise_tables(checkpoint, traced, job)
+    read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
+    find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
     root = Path(os.path.normpath(base / job.output.root))
     number = version or staging.next_version(root, job.model)
     unknown = set(job.tables) - set(traced.spec.tables)

@@ -30,7 +30,15 @@ class Place:
 
 
 def restore_weights(variables: Iterable[Any], root: Any, checkpoint: Checkpoint, object_path: str) -> None:
-    """Assigns each variable its value in the checkpoint.
+    """Assigns each variable its value in the checkpoint; arguments and errors as of `find_weights`."""
+    for variable, key in find_weights(variables, root, checkpoint, object_path):
+        variable.assign(checkpoint.read_all(key))
+
+
+def find_weights(
+    variables: Iterable[Any], root: Any, checkpoint: Checkpoint, object_path: str
+) -> list[tuple[Any, str]]:
+    """Finds the key of each variable in the checkpoint; reads none.
 
     Args:
       variables: those that a tower reads.
@@ -43,7 +51,7 @@ def restore_weights(variables: Iterable[Any], root: Any, checkpoint: Checkpoint,
     """
     places = find_places(root, checkpoint, object_path)
     problems = []
-    values = []
+    found = []
     for variable in variables:
         place = places.get(resource(variable.handle), Place(variable.name, ""))
         shape, dtype = tuple(variable.shape.as_list()), variable.dtype.name
@@ -56,15 +64,14 @@ def restore_weights(variables: Iterable[Any], root: Any, checkpoint: Checkpoint,
                 f"{place.path} is {dtype} {list(shape)} in the model and {entry.dtype} {list(entry.shape)} there"
             )
             continue
-        values.append((variable, place.key))
+        found.append((variable, place.key))
     if problems:
         more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. The model code is not the one that "
             f"was saved, or checkpoint.object_path ({object_path!r}) is not where the model sits"
         )
-    for variable, key in values:
-        variable.assign(checkpoint.read_all(key))
+    return found
 
 
 def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:

@@ -11,6 +11,9 @@ import pytest
 
 from bundle import staging
 from bundle.stores import CandidateStore
+from export import pipeline
+from export.errors import CheckpointError
+from export.settings import ExportSettings, read_recipe
 from tests.export.cutting import Cut
 from tests.export.exporting import (
     MOVIE_IDS,
@@ -19,6 +22,7 @@ from tests.export.exporting import (
     aside,
     changed,
     facts,
+    recipe_of,
     table_values,
     title_of,
     visible,
@@ -75,6 +79,15 @@ def test_run_store_has_the_corpus_in_index_order(undisturbed: Path) -> None:
     told = store.attributes(positions, ["title", "year"])
     assert list(told["title"]) == [title_of(row) for row in range(MOVIES)]
     assert list(told["year"]) == [year_of(row) for row in range(MOVIES)]
+
+
+def test_prepare_weights_of_another_model_are_told_before_a_table_is_copied(movies: Cut, tmp_path: Path) -> None:
+    other = changed(recipe_of(movies.prefix), "code.factory", "tower_models.py:build_movies_without_head")
+    recipe = write_project(tmp_path, other)
+    with pytest.raises(
+        CheckpointError, match=r"head\.kernel is float32 \[24, 3\] in the model and float32 \[24, 1\] there"
+    ):
+        pipeline.prepare(read_recipe(recipe), tmp_path, ExportSettings())
 
 
 def test_run_leaves_nothing_aside(undisturbed: Path) -> None:
