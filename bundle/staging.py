@@ -200,8 +200,12 @@ def next_version(root: Path, model: str) -> int:
 
 
 def committed_versions(root: Path, model: str) -> list[int]:
-    """Returns the versions of a model that have a manifest, ascending."""
-    return sorted(version for version, path in _numbered(root / model) if (path / paths.MANIFEST).is_file())
+    """Returns the versions of a model that have a manifest, ascending; one that may not be looked into is counted.
+
+    Raises:
+      OSError: the model's directory cannot be listed.
+    """
+    return sorted(version for version, path in _numbered(root / model) if _is_committed(path))
 
 
 def sweep(root: Path, model: str) -> list[int]:
@@ -365,6 +369,13 @@ def _parsed(entry: bytes) -> tuple[str, Finished]:
 
 def _numbered(parent: Path) -> list[tuple[int, Path]]:
     return [(int(name), parent / name) for name in _names(parent) if _VERSION.fullmatch(name)]
+
+
+def _is_committed(bundle: Path) -> bool:
+    try:
+        return (bundle / paths.MANIFEST).is_file()
+    except OSError:  # there, but not for us: reading it tells why
+        return True
 
 
 def _names(parent: Path) -> list[str]:

@@ -103,6 +103,7 @@ class Service:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signalled, number)
+        self._loop.add_signal_handler(signal.SIGHUP, self._look_again)
         listener = _listen(self._settings.host, self._settings.http_port)
         http_port = int(listener.getsockname()[1])
         grpc_port = await self._rpc.start(self._settings.host, self._settings.grpc_port)
@@ -131,6 +132,10 @@ class Service:
             os._exit(EXIT_INTERRUPTED)
         log.info("draining", extra=logs.fields(signal=number.name, drain_s=self._settings.drain_s))
         self._stopping.set()
+
+    def _look_again(self) -> None:
+        log.info("looking_again", extra=logs.fields(signal=signal.SIGHUP.name))
+        self._watcher.look_again()
 
     def _changed(self) -> None:
         """Passes on what the switch tells, in the thread that changed it."""

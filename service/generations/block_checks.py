@@ -5,6 +5,7 @@ The files are read beside the maps, so that a file that was cut short is found b
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,8 @@ from bundle.manifest import BLOCK_BYTES, Shard, Table
 from bundle.tables import row_bytes
 from service.generations.generation import Generation
 
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
 
 def check_tables(generation: Generation, go_on: Callable[[int], bool]) -> bool:
     """Compares every block of every table shard with its checksum.
@@ -26,15 +29,19 @@ def check_tables(generation: Generation, go_on: Callable[[int], bool]) -> bool:
       Whether every block was compared.
     Raises:
       DigestMismatch: a block differs or is missing; names file and block.
+      OSError: a file is there but cannot be read now, which tells nothing of its bytes.
     """
     for table in generation.manifest.tables.values():
         for shard in table.shards:
             try:
                 path = files.locate(generation.directory, shard.file)
                 descriptor = os.open(path, os.O_RDONLY)
-            except (BundleError, OSError):
+            except (BundleError, OSError) as problem:
                 if not generation.directory.is_dir():  # taken from the root while it is served: its maps stay whole
                     return False
+                reason = problem if isinstance(problem, OSError) else problem.__cause__
+                if isinstance(reason, OSError) and reason.errno not in _MISSING:
+                    raise reason from problem
                 raise DigestMismatch(f"file {shard.file!r} is missing; export or copy the version again") from None
             try:
                 if not _check_shard(descriptor, path, table, shard, go_on):

@@ -32,6 +32,10 @@ class LoadRefused(Exception):
     """A bundle that is whole but will not be served here; says why."""
 
 
+class NoMemory(LoadRefused):
+    """It may need more memory than there is now."""
+
+
 @dataclass(frozen=True)
 class Loader:
     """Loads bundle versions, each all or nothing.
@@ -55,10 +59,11 @@ class Loader:
     def load(self, model: str, version: int) -> Generation:
         """Loads one version; on any failure everything opened is closed again.
 
-        Raises:
-          BundleError: a file is missing, damaged, or not what the format allows.
-          LoadRefused: the version needs more memory than there is, or its parts do not fit each other.
-          Exception: whatever a tower or an index raises that cannot be loaded.
+          Raises:
+            BundleError: a file is missing, damaged, or not what the format allows.
+            LoadRefused: the version needs more memory than there is, or its parts do not fit each other.
+        OSError: a file is there but cannot be read now.
+            Exception: whatever a tower or an index raises that cannot be loaded.
         """
         directory = self.root / model / str(version)
         manifest = staging.read_manifest(directory)
@@ -81,7 +86,7 @@ class Loader:
     def _fits(self, needed_bytes: int) -> None:
         limit_bytes = self.load_bytes_max or free_bytes()
         if needed_bytes > limit_bytes:
-            raise LoadRefused(
+            raise NoMemory(
                 f"it may need {needed_bytes >> 20} MiB of memory beside its tables, {limit_bytes >> 20} MiB are "
                 f"{'allowed (load_bytes_max)' if self.load_bytes_max else 'free'}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.features import Column
 from runtime.towers import Tensor, Tower
 from service.engine.engine import Engine
-from service.engine.requests import Call
+from service.engine.requests import Call, Retrieval, Target
 from service.generations.generation import LoadedTower
 from service.generations.loader import Loader
 from service.generations.switch import Switch
@@ -107,3 +108,23 @@ def column(*values: Any, offsets: Sequence[int] | None = None, weights: Sequence
         None if offsets is None else np.array(offsets, np.int64),
         None if weights is None else np.array(weights, np.float32),
     )
+
+
+def version_of(service: Running) -> int:
+    """The version that answers."""
+    return service.ask(
+        service.engine.retrieve(Retrieval(Target("movies"), vectors=np.ones(8, np.float32)), CALL)
+    ).version
+
+
+def flip(file: Path, at: int = 100) -> None:
+    """Changes one bit."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+def touch(manifest: Path) -> None:
+    """Moves a file's time of change on."""
+    found = manifest.stat()
+    os.utime(manifest, ns=(found.st_atime_ns, found.st_mtime_ns + 1))

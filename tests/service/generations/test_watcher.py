@@ -16,28 +16,11 @@ from bundle.manifest import dump
 from service.engine.requests import Recommendation, Retrieval, Target
 from service.errors import DataLoss, NotReady
 from tests.service import oracles
-from tests.service.running import CALL, Running, WaitingTower, column
+from tests.service.running import CALL, Running, WaitingTower, column, flip, touch, version_of
 from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]
 Run = Callable[..., Running]
-
-
-def version_of(service: Running) -> int:
-    return service.ask(
-        service.engine.retrieve(Retrieval(Target("movies"), vectors=np.ones(8, np.float32)), CALL)
-    ).version
-
-
-def flip(file: Path, at: int = 100) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 1
-    file.write_bytes(data)
-
-
-def touch(manifest: Path) -> None:
-    found = manifest.stat()
-    os.utime(manifest, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
 
 
 def test_newest_valid_version_is_served(write: Write, run: Run) -> None:
@@ -123,19 +106,6 @@ def test_model_whose_only_version_is_broken_is_not_ready_and_says_so(write: Writ
     assert not service.engine.ready
     with pytest.raises(NotReady, match="no version that could be loaded"):
         version_of(service)
-
-
-def test_refused_version_is_tried_again_only_when_its_manifest_changes(write: Write, run: Run) -> None:
-    small = write()
-    vectors = small.directory / "indexes/movies/vectors.bin"
-    flip(vectors)
-    service = run()
-    flip(vectors)
-    service.scan()
-    assert service.states() == {1: "refused"}
-    touch(small.directory / "manifest.json")
-    service.scan()
-    assert service.states() == {1: "available"}
 
 
 def test_refused_version_that_is_removed_is_forgotten(write: Write, run: Run) -> None:
