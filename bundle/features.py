@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle import files, ids
-from bundle.combiner import combine
+from bundle.combiner import Combiner, combine
 from bundle.errors import FeatureError, FormatError, UnknownRefused
 from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, Feature, HashIds, Manifest, VocabularyIds
 from bundle.tables import TableReader
@@ -114,11 +114,8 @@ class FeatureReader:
             feature = self._feature(name)
             if isinstance(feature, _Embedded) and column is not None and feature.takes_rows(column, n):
                 plain[name] = feature.table, column.values
-        if plain:
-            ids_sent = np.concatenate([values for _, values in plain.values()])
-            sizes = np.array([table.rows for table, _ in plain.values()], np.uint64)
-            if np.count_nonzero(ids_sent.view(np.uint64) >= sizes.repeat(n)):
-                plain = {}  # one is unknown: to each feature its own rule
+        if plain and not _within_tables(list(plain.values()), n):
+            plain = {}  # one is unknown: to each feature its own rule
         found: dict[str, Activation] = {}
         for name, column in columns.items():
             if name in plain:
@@ -219,11 +216,17 @@ class _Embedded:
             return self._sequence(column, n)
         rows, offsets = self.rows(column, n)
         rows, unknown = self._known(rows, column)
-        return Activation(self._bag(rows, offsets, weights), unknown)
+        if unknown or weights is not None:
+            return Activation(self._bag_of_kept(rows, offsets, weights), unknown)
+        return Activation(combine(self.table.take(rows), offsets, self._combiner), unknown)
 
-    def _bag(self, rows: Rows, offsets: Offsets, weights: Weights | None) -> Vectors:
-        combiner = self._spec.combiner
-        assert combiner is not None  # noqa: S101 - the manifest's validator holds it
+    @property
+    def _combiner(self) -> Combiner:
+        assert self._spec.combiner is not None  # noqa: S101 - the manifest's validator holds it
+        return self._spec.combiner
+
+    def _bag_of_kept(self, rows: Rows, offsets: Offsets, weights: Weights | None) -> Vectors:
+        combiner = self._combiner
         kept = rows >= 0
         if weights is not None and self._spec.encoding == "sparse" and combiner != "sum":
             kept &= weights > 0
@@ -348,6 +351,16 @@ class _Dense:
         if self._default is None:
             raise FeatureError(self._name, "a value must be sent for each example: the feature has no default")
         return self._default
+
+
+def _within_tables(wanted: list[tuple[TableReader, Rows]], n: int) -> bool:
+    # Whether the n rows of each table lie in it. Seen as unsigned, a negative row is a huge one.
+    if len(wanted) == 1:
+        table, rows = wanted[0]
+        return not np.count_nonzero(rows.view(np.uint64) >= np.uint64(table.rows))
+    rows = np.concatenate([rows for _, rows in wanted])
+    sizes = np.array([table.rows for table, _ in wanted], np.uint64)
+    return not np.count_nonzero(rows.view(np.uint64) >= sizes.repeat(n))
 
 
 def _rule(name: str, feature: EmbeddedFeature, rows: int, vocabularies: Mapping[str, ids.Vocabulary]) -> ids.Rule:

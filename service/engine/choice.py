@@ -41,14 +41,14 @@ def corpus_of(generation: Generation, features: set[str]) -> LoadedCorpus | None
 
 
 def _chosen(generation: Generation, parts: Mapping[str, Part], name: str, what: str, field: str) -> tuple[str, Part]:
+    if name in parts:
+        return name, parts[name]
+    if not name and len(parts) == 1:
+        return next(iter(parts.items()))
     where = f"model {generation.model!r} version {generation.version}"
     told = ", ".join(repr(each) for each in sorted(parts)) or "none"
     if name:
-        if name not in parts:
-            raise NotFound(f"{where} has no {what} {name[:128]!r}; it has {told}")
-        return name, parts[name]
+        raise NotFound(f"{where} has no {what} {name[:128]!r}; it has {told}")
     if not parts:
         raise NotFound(f"{where} has no {what}")
-    if len(parts) > 1:
-        raise InvalidArgument(f"{field!r} must be named: {where} has {told}")
-    return next(iter(parts.items()))
+    raise InvalidArgument(f"{field!r} must be named: {where} has {told}")
