@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from bundle.paths import MANIFEST
+
 PREFIX = "ROWCAST_"
 _OTHERS = re.compile(r"(EXPORT|CLIENT)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
 """The exporter's and the client's variables, and those that Kubernetes sets for a service whose name begins so."""
@@ -89,6 +91,9 @@ class ServiceSettings(BaseSettings):
     def _directory(cls, value: Path) -> Path:
         if not value.is_dir():
             raise ValueError(f"{str(value)!r} is no directory; make it first, it may be empty")
+        for manifests, what, root in ((MANIFEST, "a bundle", "../.."), (f"[1-9]*/{MANIFEST}", "one model's", "..")):
+            if any(value.glob(manifests)):
+                raise ValueError(f"that directory is {what}; give the root above it, {str((value / root).resolve())!r}")
         return value
 
 

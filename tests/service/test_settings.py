@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ def test_variables_of_others_are_left_alone(variable: str) -> None:
 def test_setting_out_of_its_limits_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_settings(options)
+
+
+@pytest.mark.parametrize(("given", "what"), [("films", "one model's"), ("films/3", "a bundle")])
+def test_root_below_the_root_is_refused_with_the_right_one(tmp_path: Path, given: str, what: str) -> None:
+    (tmp_path / "films/3").mkdir(parents=True)
+    (tmp_path / "films/3/manifest.json").touch()
+    with pytest.raises(SettingsError, match=f"is {what}; give the root above it, '{re.escape(str(tmp_path))}'"):
+        read_settings({"root": tmp_path / given})
+    assert read_settings({"root": tmp_path}).root == tmp_path
 
 
 def test_root_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
