@@ -51,4 +51,5 @@ def configure(level: str, stream: TextIO | None = None) -> None:
     root.handlers = [lines]
     root.setLevel(logging.WARNING)
     logging.getLogger(ROOT_LOGGER).setLevel(level.upper())
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # what it warns of are callers, whom the doors tell of
     logging.captureWarnings(capture=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -29,6 +30,7 @@ from service.generations.switch import Switch
 from service.generations.watcher import Watcher
 from service.metrics import Metrics
 from service.rest.app import create_app
+from service.rest.connections import Connection
 from service.rpc.server import RpcServer
 from service.settings import ServiceSettings, SettingsError, read_settings, usable_cores
 
@@ -38,6 +40,8 @@ log = logs.logger("service.main")
 
 _CLOSING_S = 1.0
 """Least time that the doors get to write answers that are already computed."""
+_NOTICE_S = 0.2
+"""How long new calls are still answered, with NOT_READY: once the door closes, gRPC cancels what is on its way."""
 _KEEP_ALIVE_S = 75
 """Idle HTTP connections are kept longer than usual proxies keep theirs (60 s), so that the proxy closes first."""
 
@@ -81,6 +85,7 @@ class Service:
         self._http = HttpServer(
             uvicorn.Config(
                 create_app(desk),
+                http=functools.partial(Connection, self._metrics),  # type: ignore[arg-type]
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -161,7 +166,9 @@ class Service:
         self._watcher.stop()
         self._engine.drain()
         self._announce()
+        notice = asyncio.create_task(asyncio.sleep(min(_NOTICE_S, self._settings.drain_s)))
         drained = await self._engine.drained(self._settings.drain_s)
+        await notice
         if not drained:
             log.warning("drain_incomplete", extra=logs.fields(in_flight=self._engine.in_flight))
         left_s = max(_CLOSING_S, end - time.monotonic())

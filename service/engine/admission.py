@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from service.errors import NotReady, Overloaded
+
+
+class Permit:
+    """One call's place among those in flight; given back once, however often it is released."""
+
+    __slots__ = ("_give_back",)
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        """Holds what gives it back."""
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self) -> None:
+        """Gives the permit back."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Admission:
@@ -29,8 +52,8 @@ class Admission:
         """Whether every new call is refused because the service is going down."""
         return self._draining
 
-    def admit(self) -> None:
-        """Takes a permit, which `release` gives back.
+    def admit(self) -> Permit:
+        """Takes a permit.
 
         Raises:
           Overloaded: none is free; carries retry-after.
@@ -45,9 +68,9 @@ class Admission:
                 )
             self._in_flight += 1
             self._idle.clear()
+        return Permit(self._release)
 
-    def release(self) -> None:
-        """Gives a permit back."""
+    def _release(self) -> None:
         with self._lock:
             self._in_flight -= 1
             if self._in_flight == 0:

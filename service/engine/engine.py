@@ -17,7 +17,7 @@ from typing import TypeVar
 from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
 from service import logs
 from service.engine import details, embedding, lookup, ranking, recommendation, retrieval, warm_up
-from service.engine.admission import Admission
+from service.engine.admission import Admission, Permit
 from service.engine.requests import (
     Call,
     Embedded,
@@ -61,9 +61,20 @@ class Engine:
     def __init__(self, switch: Switch, settings: ServiceSettings, metrics: Metrics, workers: int) -> None:
         """Makes an engine that answers from `switch`, computing in `workers` threads."""
         self._switch, self._settings, self._metrics, self._workers = switch, settings, metrics, workers
+        self._callers = Admission(settings.in_flight_max, settings.retry_after_s)
         self._admission = Admission(settings.in_flight_max, settings.retry_after_s)
         metrics.in_flight.set_function(lambda: self.in_flight)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rowcast-compute")
+
+    def enter(self) -> Permit:
+        """Lets a call in, to be held by its door from before its body is decoded until its answer is written.
+
+        Decoding is dear too: what is refused here has cost nothing yet.
+
+        Raises:
+          ServiceError: Overloaded, or NotReady while the service drains.
+        """
+        return self._callers.admit()
 
     async def retrieve(self, request: Retrieval, call: Call) -> Retrieved:
         """Finds the nearest candidates of n queries."""
@@ -104,7 +115,7 @@ class Engine:
         available, and the service is not draining."""
         available = self._switch.available()
         required = set(self._settings.require)
-        return self._switch.settled and bool(available) and required <= available and not self._admission.draining
+        return self._switch.settled and bool(available) and required <= available and not self._callers.draining
 
     @property
     def in_flight(self) -> int:
@@ -125,12 +136,15 @@ class Engine:
                 raise LoadRefused(f"a synthetic request cannot be answered: {problem}") from problem
 
     def drain(self) -> None:
-        """Refuses every new call from now on; those in flight go on."""
-        self._admission.drain()
+        """Refuses every new call from now on; those that were let in go on."""
+        self._callers.drain()
 
     async def drained(self, timeout_s: float) -> bool:
-        """Waits until no call is in flight, at most `timeout_s`; tells whether that came true."""
-        return await asyncio.to_thread(self._admission.wait_idle, timeout_s)
+        """Waits until every call is answered and ended, at most `timeout_s`; tells whether that came true."""
+        return await asyncio.to_thread(self._wait_idle, time.monotonic() + timeout_s)
+
+    def _wait_idle(self, end: float) -> bool:
+        return all(each.wait_idle(max(0, end - time.monotonic())) for each in (self._callers, self._admission))
 
     def close(self) -> None:
         """Ends the compute threads; jobs that were not begun are dropped."""
@@ -149,11 +163,11 @@ class Engine:
             deadline = min(deadline, call.deadline)
         steps = Steps(name, deadline, self._metrics)
         steps.check()
-        self._admission.admit()
+        permit = self._admission.admit()
         try:
             lease = self._switch.lease(request.target.model, request.target.version)
         except BaseException:
-            self._admission.release()
+            permit.release()
             raise
         steps.record("admit", time.monotonic() - began)
         steps.submitted()
@@ -161,7 +175,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
         job = self._pool.submit(self._job, compute, steps, call)
-        job.add_done_callback(functools.partial(self._ended, lease, answer))
+        job.add_done_callback(functools.partial(self._ended, lease, permit, answer))
         late = loop.call_later(deadline - time.monotonic(), _give_up, answer)
         try:
             return await answer
@@ -171,9 +185,10 @@ class Engine:
         finally:
             late.cancel()
 
-    def _ended(self, lease: Lease, answer: asyncio.Future[Answer], job: Future[Answer]) -> None:
+    @staticmethod
+    def _ended(lease: Lease, permit: Permit, answer: asyncio.Future[Answer], job: Future[Answer]) -> None:
         lease.release()
-        self._admission.release()
+        permit.release()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             answer.get_loop().call_soon_threadsafe(_settle, answer, job)
 

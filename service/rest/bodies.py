@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from starlette.types import Receive
 
-from service.errors import Cancelled, InvalidArgument, TooLarge
+from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloaded, TooLarge
 
 DRAIN_S_MAX = 2.0
 """How long the rest of a refused body is thrown away, so that its sender gets to read the refusal."""
@@ -19,17 +19,62 @@ class BodyTooLarge(TooLarge):
     """The body is over its limit, and part of it is still on the wire."""
 
 
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
+class BodyTooSlow(DeadlineExceeded):
+    """The body was not here in time, and part of it is still on the wire."""
+
+
+class IntakeFull(Overloaded):
+    """No memory is left for this body, and part of it is still on the wire."""
+
+
+UNREAD = (BodyTooLarge, BodyTooSlow, IntakeFull)
+
+
+class Intake:
+    """Bytes of all bodies that are still coming: many senders, each within its limit, are bounded together too."""
+
+    def __init__(self, bytes_max: int, retry_after_s: float) -> None:
+        """Begins with none."""
+        self._bytes_max, self._retry_after_s = bytes_max, retry_after_s
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Held now."""
+        return self._held_bytes
+
+    def take(self, size_bytes: int) -> None:
+        """Counts bytes in.
+
+        Raises:
+          IntakeFull: that would be too many.
+        """
+        if self._held_bytes + size_bytes > self._bytes_max:
+            raise IntakeFull("the bodies of other calls take all the memory that bodies may", self._retry_after_s)
+        self._held_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Counts bytes out."""
+        self._held_bytes -= size_bytes
+
+
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], limit: int, intake: Intake, wait_s: float
+) -> bytes:
     """Reads the whole body.
 
     Args:
       receive: ASGI's source of messages.
       headers: of the request, names in lower case.
       limit: bytes, of the body as sent and as decompressed.
+      intake: where its bytes are counted until it is whole.
+      wait_s: how long its sender may take, seconds.
 
     Raises:
       BodyTooLarge: it is larger; read no further than that.
       TooLarge: it is larger once decompressed.
+      IntakeFull: too many bytes of other bodies are on their way.
+      BodyTooSlow: it was not here in time.
       InvalidArgument: it is not encoded as it says.
       Cancelled: the caller left before its body was here.
     """
@@ -39,20 +84,32 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in {b"identity", b"gzip"}:
         raise InvalidArgument(f"content-encoding is {encoding.decode('latin-1')[:40]!r}; gzip or none was expected")
+    try:
+        async with asyncio.timeout(wait_s):
+            body = await _whole(receive, limit, intake)
+    except TimeoutError:
+        raise BodyTooSlow("the time for this call is over") from None
+    return await asyncio.to_thread(_gunzip, body, limit) if encoding == b"gzip" else body
+
+
+async def _whole(receive: Receive, limit: int, intake: Intake) -> bytes:
     chunks: list[bytes] = []
     size, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Cancelled("the caller left before its body was here")
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLarge(f"the body has more than {limit} bytes; at most {limit} are taken")
-        chunks.append(chunk)
-        more = message.get("more_body", False)
-    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    return await asyncio.to_thread(_gunzip, body, limit) if encoding == b"gzip" else body
+    try:
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Cancelled("the caller left before its body was here")
+            chunk = message.get("body", b"")
+            intake.take(len(chunk))
+            size += len(chunk)
+            if size > limit:
+                raise BodyTooLarge(f"the body has more than {limit} bytes; at most {limit} are taken")
+            chunks.append(chunk)
+            more = message.get("more_body", False)
+    finally:
+        intake.give_back(size)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 async def drain(receive: Receive) -> None:

@@ -15,7 +15,7 @@ from service.engine.desk import Desk
 from service.engine.requests import Call, Target
 from service.errors import Cancelled, InvalidArgument, NotFound
 from service.rest import schemas
-from service.rest.bodies import BodyTooLarge, drain, read_body
+from service.rest.bodies import UNREAD, Intake, drain, read_body
 from service.rest.guard import send_reply, text_of
 from service.rest.schemas import Headers, Reply
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, call_of, request_id_of, timeout_s_of
@@ -38,6 +38,8 @@ class HotCalls:
     def __init__(self, app: ASGIApp, desk: Desk) -> None:
         self._app = app
         self._desk = desk
+        settings = desk.settings
+        self._intake = Intake(settings.in_flight_max * settings.body_bytes_max, settings.retry_after_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -52,15 +54,16 @@ class HotCalls:
         try:
             operation, target, protobuf = _understood(scope["method"], asked, headers)
             call = call_of(request_id, timeout_s_of(text_of(headers, TIMEOUT_MS)), time.monotonic())
-            body = await read_body(receive, headers, self._desk.settings.body_bytes_max)
+            body = await self._read(receive, headers, call)
             started = time.perf_counter()
-            request, several = await decoded(len(body), schemas.read_request, operation, body, protobuf, target)
-            self._desk.metrics.phase(name, "decode", time.perf_counter() - started)
-            answer = await self._ask(operation, request, call, receive)
-            reply = self._written(operation, answer, several, headers)
+            with self._desk.engine.enter():
+                request, several = await decoded(len(body), schemas.read_request, operation, body, protobuf, target)
+                self._desk.metrics.phase(name, "decode", time.perf_counter() - started)
+                answer = await self._ask(operation, request, call, receive)
+                reply = self._written(operation, answer, several, headers)
         except Exception as problem:  # noqa: BLE001 - the door: nothing may leave it but an answer
             failure = failure_of(problem, request_id)
-            code, unread = failure.code.value, isinstance(problem, BodyTooLarge)
+            code, unread = failure.code.value, isinstance(problem, UNREAD)
             log_failure(_LOG, name, failure, problem)
             status = 405 if isinstance(problem, MethodNotAllowed) else None
             more = ((b"allow", b"POST"),) if status else _CLOSE if unread else ()
@@ -70,6 +73,13 @@ class HotCalls:
         if unread:  # the refusal is out; its sender reads it once the body is off its hands
             await drain(receive)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _read(self, receive: Receive, headers: Headers, call: Call) -> bytes:
+        settings = self._desk.settings
+        wait_s = settings.timeout_s
+        if call.deadline is not None:
+            wait_s = min(wait_s, call.deadline - time.monotonic())
+        return await read_body(receive, headers, settings.body_bytes_max, self._intake, wait_s)
 
     async def _ask(self, operation: Operation, request: Any, call: Call, receive: Receive) -> Any:
         return await while_here(getattr(self._desk.engine, operation.name)(request, call), receive)

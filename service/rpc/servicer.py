@@ -51,14 +51,15 @@ def _hot_call(desk: Desk, operation: Operation) -> Answer:
         return operation.read_message(body, None)
 
     async def answer(body: bytes, call: Call) -> Written:
-        started = time.perf_counter()
-        request = await decoded(len(body), convert.read, body, read_message, desk.settings.body_bytes_max)
-        desk.metrics.phase(operation.name, "decode", time.perf_counter() - started)
-        answered = await ask(request, call)
-        started = time.perf_counter()
-        message = operation.write_message(answered)
-        desk.metrics.phase(operation.name, "encode", time.perf_counter() - started)
-        return message
+        with desk.engine.enter():
+            started = time.perf_counter()
+            request = await decoded(len(body), convert.read, body, read_message, desk.settings.body_bytes_max)
+            desk.metrics.phase(operation.name, "decode", time.perf_counter() - started)
+            answered = await ask(request, call)
+            started = time.perf_counter()
+            message = operation.write_message(answered)
+            desk.metrics.phase(operation.name, "encode", time.perf_counter() - started)
+            return message
 
     return answer
 

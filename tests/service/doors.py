@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import threading
 from collections.abc import Mapping
@@ -15,14 +16,17 @@ import uvicorn
 
 from bundle.features import Column
 from service.engine import requests
+from service.engine.admission import Admission, Permit
 from service.engine.desk import Desk
 from service.engine.engine import Engine
 from service.metrics import Metrics
 from service.rest.app import create_app
+from service.rest.connections import Connection
 from service.rpc.server import RpcServer
 from service.settings import ServiceSettings
 
 Answer = TypeVar("Answer")
+HEAD_S_MAX = 1.0
 
 
 class ScriptedEngine:
@@ -34,6 +38,10 @@ class ScriptedEngine:
         self.asked: list[tuple[str, Any, requests.Call]] = []
         self.begun = threading.Event()
         self.given_up = threading.Event()
+        self._callers = Admission(100, 1.0)
+
+    def enter(self) -> Permit:
+        return self._callers.admit()
 
     async def _answer(self, name: str, request: Any, call: requests.Call, answer: Answer) -> Answer:
         self.asked.append((name, request, call))
@@ -105,7 +113,15 @@ class RunningDoors:
             socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
         )  # without its proto, asyncio leaves Nagle on
         self._socket.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(create_app(desk), log_config=None, access_log=False, lifespan="off")
+        connection = functools.partial(Connection, desk.metrics, head_s_max=HEAD_S_MAX)
+        config = uvicorn.Config(
+            create_app(desk),
+            http=connection,  # type: ignore[arg-type]
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+        )
         self._server = uvicorn.Server(config)
         self._open = threading.Event()
         self._thread = threading.Thread(target=self._run, name="doors")

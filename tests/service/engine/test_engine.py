@@ -122,18 +122,35 @@ def test_draining_engine_refuses_new_calls_and_waits_for_those_in_flight(write: 
     tower = waiting(service)
 
     async def going_down() -> None:
+        decoding = service.engine.enter()
         first = await begun(service, tower)
         assert service.engine.ready
         service.engine.drain()
         assert not service.engine.ready
         with pytest.raises(NotReady, match="going down"):
-            await service.engine.retrieve(BY_VECTOR, CALL)
-        assert not await service.engine.drained(0)
+            service.engine.enter()
         tower.let_go.set()
+        assert (await service.engine.retrieve(BY_VECTOR, CALL)).version == 1  # of the one that was let in
         assert (await first).version == 1
+        assert not await service.engine.drained(0)
+        decoding.release()
         assert await service.engine.drained(20)
 
     asyncio.run(going_down())
+
+
+def test_caller_beyond_the_limit_is_refused_before_its_body_is_decoded(write: Write, run: Run) -> None:
+    write()
+    service = run(in_flight_max=2, retry_after_s=3)
+    held = [service.engine.enter() for _ in range(2)]
+    with pytest.raises(Overloaded) as refused:
+        service.engine.enter()
+    assert refused.value.retry_after_s == 3
+    held[0].release()
+    held[0].release()
+    with service.engine.enter(), pytest.raises(Overloaded):
+        service.engine.enter()
+    held[1].release()
 
 
 def test_unexpected_failure_is_internal_and_says_nothing_of_itself(write: Write, run: Run) -> None:
