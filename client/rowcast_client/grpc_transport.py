@@ -14,7 +14,6 @@ from rowcast_client.addresses import Address
 from rowcast_client.calls import Call
 from rowcast_client.errors import (
     BadAnswer,
-    Cancelled,
     DeadlineExceeded,
     RowcastError,
     TlsFailed,
@@ -141,8 +140,8 @@ class _Wire:
         if status == "RESOURCE_EXHAUSTED":  # said by gRPC itself or by a proxy
             code = "TOO_LARGE" if retry_after_s is None else "OVERLOADED"
             return service_error(code, f"{url} refused the call: {text}", **told, retry_after_s=retry_after_s)
-        if status == "CANCELLED":
-            return Cancelled(f"the call to {url} was given up: {text}", **told)
+        if status == "CANCELLED":  # not by this caller, who would not be told so: the service's door was closing
+            return Unreachable(f"{url} gave the call up unanswered: {text}", address=url)
         return BadAnswer(f"{url} does not answer as a rowcast service would: {status}, {text}", **told)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -16,12 +17,35 @@ OVERSIZE_FACTOR = 4
 refuses without reading, with the same status and a sentence of its own."""
 
 
+class _Health(health.aio.HealthServicer):  # type: ignore[misc]
+    """gRPC's own, whose watches can be ended: one watcher would hold a drain up for all of its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watches: set[asyncio.Future[None]] = set()
+
+    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
+        """Tells every change until the caller leaves, or `end_watches`."""
+        watch = asyncio.ensure_future(super().Watch(request, context))
+        self._watches.add(watch)
+        try:
+            await asyncio.wait({watch})
+        finally:
+            watch.cancel()
+            self._watches.discard(watch)
+
+    def end_watches(self) -> None:
+        """Ends every watch."""
+        for watch in self._watches:
+            watch.cancel()
+
+
 class RpcServer:
     """Serves a desk over gRPC, plaintext. Health begins as NOT_SERVING."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._health = health.aio.HealthServicer()
+        self._health = _Health()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: grpc.aio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,6 +98,7 @@ class RpcServer:
           grace_s: seconds; calls still running then are cancelled.
         """
         await self._health.enter_graceful_shutdown()
+        self._health.end_watches()
         if self._server is not None:
             await self._server.stop(grace_s)
 

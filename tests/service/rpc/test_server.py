@@ -210,3 +210,21 @@ def test_stop_waits_for_the_call_in_flight(tmp_path: Path) -> None:
             await stopped
 
     asyncio.run(run())
+
+
+def test_stop_ends_watches_of_health_instead_of_waiting_for_them(tmp_path: Path) -> None:
+    async def run() -> None:
+        server = RpcServer(desk_of(ScriptedEngine(), settings_of(tmp_path)))
+        port = await server.start("127.0.0.1", 0)
+        server.set_serving(True)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            kinds = health_pb2.HealthCheckResponse
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+            while (await watch.read()).status != kinds.SERVING:
+                pass
+            await asyncio.wait_for(server.stop(60), 10)
+            while (told := await watch.read()) is not grpc.aio.EOF:
+                assert told.status == kinds.NOT_SERVING
+            assert await watch.code() is grpc.StatusCode.OK
+
+    asyncio.run(run())
