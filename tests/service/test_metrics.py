@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
 from service.metrics import Metrics
 
 
@@ -20,3 +22,23 @@ def test_versions_that_are_gone_are_no_longer_told() -> None:
     page = metrics.render().decode()
     assert 'rowcast_version{model="m",state="available",version="2"} 1.0' in page
     assert 'version="1"' not in page
+
+
+def test_durations_are_told_as_prometheus_clients_own_histogram_tells_them() -> None:
+    metrics, registry = Metrics(), CollectorRegistry()
+    buckets = [float(line.split('le="')[1].split('"')[0]) for line in _told(metrics)]
+    own = Histogram(
+        "rowcast_phase_seconds", "Time of one phase of a call", ("call", "phase"), registry=registry, buckets=buckets
+    )
+    own.labels("rank", "search").observe(0.0)
+    for seconds, calls in ((0.00002, 1), (0.00021, 3), (0.5, 1), (99.0, 2)):
+        metrics.phase("rank", "search", seconds, calls)
+        for _ in range(calls):
+            own.labels("rank", "search").observe(seconds)
+    expected = [line for line in generate_latest(registry).decode().splitlines() if "_created" not in line]
+    assert [line for line in metrics.render().decode().splitlines() if "rowcast_phase" in line] == expected
+
+
+def _told(metrics: Metrics) -> list[str]:
+    metrics.phase("rank", "search", 0.0)
+    return [line for line in metrics.render().decode().splitlines() if line.startswith("rowcast_phase_seconds_bucket")]
