@@ -80,7 +80,7 @@ class Service:
             poll_s=settings.poll_s,
             verify_bytes_per_s=settings.verify_bytes_per_s,
         )
-        desk = Desk(self._engine, settings, self._metrics, lambda: self._engine.ready, lambda: True)
+        desk = Desk(self._engine, settings, self._metrics, lambda: self._engine.problem, lambda: True)
         self._rpc = RpcServer(desk)
         self._http = HttpServer(
             uvicorn.Config(
@@ -99,6 +99,7 @@ class Service:
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._required_checked = False
+        self._told = self._engine.problem
 
     async def run(self) -> int:
         """Serves until a signal, then drains; returns the exit code.
@@ -156,9 +157,16 @@ class Service:
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     def _announce(self) -> None:
-        ready = self._engine.ready
-        self._metrics.ready.set(ready)
-        self._rpc.set_serving(ready)
+        problem = self._engine.problem
+        self._metrics.ready.set(not problem)
+        self._rpc.set_serving(not problem)
+        told, self._told = self._told, problem
+        if problem == told:
+            return
+        if problem:
+            log.warning("not_ready", extra=logs.fields(problem=problem))
+        else:
+            log.info("ready")
 
     async def _drain(self, http: asyncio.Task[None]) -> None:
         """Not ready at once; what is in flight ends; then the doors close."""

@@ -19,13 +19,12 @@ class Desk:
       settings: the limits that a door enforces itself (`body_bytes_max`) and what it tells in its documents.
       metrics: doors report `metrics.answered(door, call, code, seconds)` once per answer, failed ones included, and
         may report the phases decode and encode.
-      readiness: whether callers should be sent here: a version is available, every required model is, and the service
-        is not draining.
+      problem: why callers should not be sent here; empty: they should.
       liveness: whether the process should be left running.
     """
 
     engine: Engine
     settings: ServiceSettings
     metrics: Metrics
-    readiness: Callable[[], bool]
+    problem: Callable[[], str]
     liveness: Callable[[], bool]

@@ -113,9 +113,23 @@ class Engine:
     def ready(self) -> bool:
         """Whether callers should be sent here: the root was looked through, every required model and at least one is
         available, and the service is not draining."""
+        return not self.problem
+
+    @property
+    def problem(self) -> str:
+        """Why callers should not be sent here; empty: they should."""
+        if self._callers.draining:
+            return "the service is going down"
+        if not self._switch.settled:
+            return "the models are still being loaded"
         available = self._switch.available()
-        required = set(self._settings.require)
-        return self._switch.settled and bool(available) and required <= available and not self._callers.draining
+        if missing := sorted(set(self._settings.require) - available):
+            return f"required models {missing} are not available; the list of models tells why"
+        if available:
+            return ""
+        if self._switch.models():
+            return "no model has a version that could be loaded; the list of models tells why"
+        return "no bundle has come into the root yet"
 
     @property
     def in_flight(self) -> int:

@@ -47,12 +47,12 @@ def router_of(desk: Desk) -> APIRouter:
     @router.get("/livez")
     async def livez(request: Request) -> Response:
         """Says whether the process should be left running."""
-        return _health(request, desk.liveness(), "live", "the service is stuck; restart it")
+        return _health(request, "live", "" if desk.liveness() else "the service is stuck; restart it")
 
     @router.get("/readyz")
     async def readyz(request: Request) -> Response:
-        """Says whether callers should be sent here."""
-        return _health(request, desk.readiness(), "ready", "no model is ready, or the service is draining")
+        """Says whether callers should be sent here, and if not, why."""
+        return _health(request, "ready", desk.problem())
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -77,9 +77,9 @@ def _response(reply: schemas.Reply) -> Response:
     return Response(reply.body, reply.status, {"content-type": reply.content_type, **headers})
 
 
-def _health(request: Request, well: bool, word: str, problem: str) -> Response:
+def _health(request: Request, word: str, problem: str) -> Response:
     """Answers a probe; not logged, since probes come every second."""
-    if not well:
+    if problem:
         failure = failure_of(NotReady(problem), request.state.request_id)
         request.state.code = failure.code.value
         return _response(schemas.failed(failure, _wants_protobuf(request)))

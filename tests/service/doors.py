@@ -96,8 +96,8 @@ def settings_of(root: Path, **options: Any) -> ServiceSettings:
     return ServiceSettings(root=root, **options)
 
 
-def desk_of(engine: Any, settings: ServiceSettings, ready: bool = True) -> Desk:
-    return Desk(cast(Engine, engine), settings, Metrics(), lambda: ready, lambda: True)
+def desk_of(engine: Any, settings: ServiceSettings, problem: str = "") -> Desk:
+    return Desk(cast(Engine, engine), settings, Metrics(), lambda: problem, lambda: True)
 
 
 class RunningDoors:

@@ -93,7 +93,8 @@ def test_empty_root_is_live_and_not_ready_then_serves_what_is_dropped_in(write: 
     service = serve()
     with service.client() as client:
         assert client.get("/livez").status_code == 200
-        assert client.get("/readyz").status_code == 503
+        assert service.event("not_ready")["problem"] == "no bundle has come into the root yet"
+        assert client.get("/readyz").json()["error"]["message"] == "no bundle has come into the root yet"
         assert retrieve(client).json()["error"]["code"] == "NOT_READY"
         write()
         service.event("version_available")

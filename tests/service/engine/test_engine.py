@@ -126,7 +126,7 @@ def test_draining_engine_refuses_new_calls_and_waits_for_those_in_flight(write: 
         first = await begun(service, tower)
         assert service.engine.ready
         service.engine.drain()
-        assert not service.engine.ready
+        assert service.engine.problem == "the service is going down"
         with pytest.raises(NotReady, match="going down"):
             service.engine.enter()
         tower.let_go.set()
@@ -218,6 +218,7 @@ def test_unknown_model_or_version_is_not_found(write: Write, run: Run) -> None:
 def test_empty_root_is_not_ready(run: Run) -> None:
     service = run()
     assert not service.engine.ready
+    assert service.engine.problem == "no bundle has come into the root yet"
     assert service.engine.models() == ()
     with pytest.raises(NotReady):
         ask_of(service, "movies")
@@ -228,7 +229,7 @@ def test_empty_root_is_not_ready(run: Run) -> None:
 def test_service_without_a_required_model_is_not_ready(write: Write, run: Run) -> None:
     write(model="films")
     service = run(require=("films", "books"))
-    assert not service.engine.ready
+    assert "['books']" in service.engine.problem
     write(model="books")
     service.scan()
     assert service.engine.ready

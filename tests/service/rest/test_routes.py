@@ -75,10 +75,11 @@ def test_version_that_is_no_number_is_refused(http: httpx.Client) -> None:
 def test_health_follows_the_desk(http: httpx.Client, tmp_path: Path) -> None:
     assert http.get("/livez").json() == {"live": True}
     assert http.get("/readyz").json() == {"ready": True}
-    waiting = desk_of(ScriptedEngine(), settings_of(tmp_path), ready=False)
+    waiting = desk_of(ScriptedEngine(), settings_of(tmp_path), problem="no bundle yet")
     with RunningDoors(waiting) as doors, httpx.Client(base_url=doors.http) as client:
         answer = client.get("/readyz")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NOT_READY")
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["message"]) == (503, "NOT_READY", "no bundle yet")
         assert client.get("/livez").status_code == 200
 
 
