@@ -38,7 +38,11 @@ def add_docs(app: FastAPI, desk: Desk) -> None:
             swagger_js_url=f"{ASSETS[1:]}/swagger-ui-bundle.js",
             swagger_css_url=f"{ASSETS[1:]}/swagger-ui.css",
             swagger_favicon_url=f"{ASSETS[1:]}/favicon.png",
-            swagger_ui_parameters={"defaultModelsExpandDepth": -1, "displayRequestDuration": True},
+            swagger_ui_parameters={
+                "defaultModelsExpandDepth": -1,
+                "displayRequestDuration": True,
+                "tryItOutEnabled": True,
+            },
         )
 
     app.include_router(router)

@@ -34,6 +34,8 @@ _SUMMARIES = {
     "embed": "A tower's output for features",
     "lookup": "Rows of a feature's table by id",
 }
+_CALLS = "Open one: it has a request for the model that is loaded, and the answer that it gave just now."
+_OF_VERSION = "calls of one version"
 _EXCLUDE: Value = {**_IDS, "description": "Candidates never returned."}
 _OPTIONS: dict[str, Value] = {
     "retrieve": {
@@ -110,15 +112,20 @@ def document(examples: Mapping[str, Example], settings: ServiceSettings, product
         paths[f"/v1/models/{{model}}/versions/{{version}}:{name}"] = {
             "post": {
                 **operation,
+                "tags": [_OF_VERSION],
                 "operationId": f"{name}_by_version",
-                "summary": f"{operation['summary']}; a version of your choice",
             },
             "parameters": [model, _path("version")],
         }
     return {
         "openapi": "3.0.3",
         "info": {"title": "rowcast", "version": product_version, "description": _introduction(settings)},
-        "tags": [{"name": "calls"}, {"name": "models"}, {"name": "health"}],
+        "tags": [
+            {"name": "calls", "description": _CALLS},
+            {"name": "models"},
+            {"name": "health"},
+            {"name": _OF_VERSION},
+        ],
         "paths": paths | _other_paths(),
         "components": {"schemas": {"Error": _error_schema()}},
     }
@@ -184,8 +191,8 @@ def _worked(name: str, example: Example, url: str) -> str:
 
 
 def _other_paths() -> Value:
-    def get(tag: str, summary: str) -> Value:
-        found = {"200": {"description": summary}, "default": _failure("Not so.")}
+    def get(tag: str, summary: str, code: Code = Code.NOT_FOUND) -> Value:
+        found = {"200": {"description": summary}, "default": _failure("Not so.", code.value)}
         return {"tags": [tag], "summary": summary, "responses": found}
 
     one = "Features, types, roles and defaults of every call; tables, indexes and corpora"
@@ -197,7 +204,7 @@ def _other_paths() -> Value:
             "parameters": [_path("model"), _path("version")],
         },
         "/livez": {"get": get("health", "The process should be left running")},
-        "/readyz": {"get": get("health", "Callers should be sent here")},
+        "/readyz": {"get": get("health", "Callers should be sent here", Code.NOT_READY)},
         "/metrics": {"get": get("health", "Metrics in the text form of Prometheus")},
     }
 
@@ -206,11 +213,13 @@ def _errors() -> Value:
     codes: dict[int, list[str]] = {}
     for code in Code:
         codes.setdefault(ANSWERS[code].http, []).append(code.value)
-    return {str(status): _failure(" or ".join(names)) for status, names in sorted(codes.items())}
+    return {str(status): _failure(" or ".join(names), names[0]) for status, names in sorted(codes.items())}
 
 
-def _failure(description: str) -> Value:
-    return {"description": description, "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}}
+def _failure(description: str, code: str) -> Value:
+    example = {"error": {"code": code, "message": "what, which value, what was expected", "request_id": "of the call"}}
+    error: Value = {"schema": {"$ref": "#/components/schemas/Error"}, "example": example}
+    return {"description": description, "content": {JSON: error}}
 
 
 def _error_schema() -> Value:

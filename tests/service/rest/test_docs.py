@@ -6,7 +6,7 @@ import re
 
 import httpx
 
-from service.errors import ANSWERS, Unimplemented
+from service.errors import ANSWERS, Code, Unimplemented
 from service.rest.examples import worked_examples
 from service.wire.operations import OPERATIONS
 from tests.service.doors import ScriptedEngine
@@ -41,6 +41,24 @@ def test_document_describes_every_path_and_call(http: httpx.Client) -> None:
         "/readyz",
         "/metrics",
     }
+
+
+def test_document_shows_each_call_once_apart_from_those_of_one_version(http: httpx.Client) -> None:
+    described = http.get("/openapi.json").json()
+    shown = [path for path, item in described["paths"].items() if item.get("post", {}).get("tags") == ["calls"]]
+    assert shown == [f"/v1/models/{{model}}:{name}" for name in OPERATIONS]
+    assert described["tags"][0]["name"] == "calls"
+    assert "request for the model that is loaded" in described["tags"][0]["description"]
+
+
+def test_document_shows_each_failure_with_its_own_code(http: httpx.Client) -> None:
+    described = http.get("/openapi.json").json()
+    for path, item in described["paths"].items():
+        for operation in (item[method] for method in ("get", "post") if method in item):
+            for status, answer in operation["responses"].items():
+                if status not in {"200", "default"}:
+                    example = answer["content"]["application/json"]["example"]
+                    assert str(ANSWERS[Code(example["error"]["code"])].http) == status, path
 
 
 def test_document_describes_every_field_that_a_body_takes(http: httpx.Client) -> None:
