@@ -6,7 +6,7 @@ DATA ?=
 SHORT ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: venv demo test check stubs bench clean
+.PHONY: help venv demo test check stubs bench clean
 .DEFAULT_GOAL := help
 
 help: ## what can be made
@@ -15,9 +15,11 @@ help: ## what can be made
 venv: $(STAMP) ## .venv with both programs, the client, the examples and the tools
 
 $(STAMP): pyproject.toml client/pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "making $(VENV): packages of 2.5 GB, mostly TensorFlow; minutes, by the connection"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[export,serve,examples,dev]' --editable client
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[export,serve,examples,dev]' --editable client
 	@touch $@
 
 demo: venv ## train, export, serve and ask: real recommendations (DATA=DIR: MovieLens there)
@@ -36,4 +38,4 @@ bench: venv ## the benchmarks; prints ratios taken in one run
 	$(BIN)/python -m tests.bench
 
 clean: ## removes what was built, but .venv
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
