@@ -78,10 +78,10 @@ def audit(bundle: Path, checkpoint: Path | None = None, full: bool = False) -> A
       UsageError: the directory holds no bundle.
       VerificationFailed: a file differs from its checksum, does not open, or a row is not the checkpoint's.
     """
-    with _told_as_failures():
+    with told_as_failures():
         page = staging.read_manifest(bundle)
         staging.check_files(bundle, page, tables="full")
-        opened = tuple(_open_all(bundle, page))
+        opened = tuple(open_parts(bundle, page))
     checks: dict[str, TableCheck] = {}
     if checkpoint is not None:
         checks = verify_tables(open_checkpoint(checkpoint), bundle, page.tables, None if full else SAMPLE_ROWS)
@@ -92,7 +92,8 @@ def audit(bundle: Path, checkpoint: Path | None = None, full: bool = False) -> A
 
 
 @contextmanager
-def _told_as_failures() -> Iterator[None]:
+def told_as_failures() -> Iterator[None]:
+    """Turns what a reader of the bundle refuses into a failed check."""
     try:
         yield
     except NotCommitted as problem:
@@ -101,7 +102,7 @@ def _told_as_failures() -> Iterator[None]:
         raise VerificationFailed(str(problem)) from problem
 
 
-def _open_all(bundle: Path, page: Manifest) -> Iterator[str]:
+def open_parts(bundle: Path, page: Manifest) -> Iterator[str]:
     """Opens each part of a bundle as a service would."""
     features = open_features(bundle, page)
     for name, table in features.tables.items():
@@ -124,13 +125,20 @@ def _open_all(bundle: Path, page: Manifest) -> Iterator[str]:
 
 
 def _ask(bundle: Path, page: Manifest, index: Index) -> None:
-    """Searches an index for its own first vector, and compares with exact search."""
+    """Searches an index for some of its own vectors; what it finds must score as the vectors at those positions do."""
     size = page.candidates[index.corpus].size
     vectors = np.memmap(files.locate(bundle, index.vectors), np.dtype("<f4"), "r", shape=(size, index.dim))
-    query = np.array(vectors[:1])
-    found, scores = ScannIndex.load(bundle / index.directory, index.distance, size).search(query, 1)
-    _, best = ExactIndex(vectors, index.distance).search(query, 1)
-    if found[0, 0] < 0 or (index.kind == "brute_force" and not np.allclose(scores, best, rtol=1e-4, atol=1e-5)):
-        raise VerificationFailed(
-            f"index {index.directory!r} scores {scores[0, 0]:.6g} for its first vector, exact search {best[0, 0]:.6g}"
-        )
+    queries = np.array(vectors[np.unique([0, size // 2, size - 1])])
+    found, scores = ScannIndex.load(bundle / index.directory, index.distance, size).search(queries, 1)
+    _, best = ExactIndex(vectors, index.distance).search(queries, 1)
+    for query, at, score, most in zip(queries, found[:, 0], scores[:, 0], best[:, 0], strict=True):
+        right = []
+        if index.kind == "brute_force":
+            right.append(most)
+        if at >= 0 and (index.kind == "brute_force" or "reorder" in index.parameters):
+            right.append(ExactIndex(vectors[[at]], index.distance).search(query[np.newaxis], 1)[1][0, 0])
+        if at < 0 or not np.allclose(score, right, rtol=1e-4, atol=1e-5):
+            raise VerificationFailed(
+                f"index {index.directory!r} scores {score:.6g} at position {at} for one of its own vectors, exact "
+                f"search {most:.6g}: it was built from other vectors, or in another order"
+            )

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest
 from bundle.features import FeatureReader
 from export.checkpoint.reader import Checkpoint
 from export.errors import NotConvertible
 from export.examples import Examples
 from export.frameworks import load_tensorflow
+from export.id_rules import check_rows
 from export.lookups import Lookup, intercepted, original_lookup
 from export.model_code import load_factory
-from export.settings import ExportJob, InputPart
+from export.settings import ExportJob, FeaturePart, InputPart
 from export.towers import FeatureSpec, ModelSpec, TableFacts
 from export.tracing import resolve_call
 from export.weights import path_steps
@@ -47,7 +47,6 @@ class Replay:
       prefix: the checkpoint.
       examples: as callers send them.
       features: the bundle's reader of them.
-      pages: the manifest's features.
     """
 
     job: ExportJob
@@ -56,7 +55,6 @@ class Replay:
     prefix: Path
     examples: Examples
     features: FeatureReader
-    pages: Mapping[str, manifest.Feature]
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,7 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
     Raises:
       NotConvertible: the model code raises.
       FeatureError: an example does not fit its feature.
+      VerificationFailed: the bundle finds other rows for their ids than TensorFlow does.
     """
     tf = load_tensorflow()
     model, job = replay.model, replay.job
@@ -172,16 +171,18 @@ class _Tables:
 
 
 def _resolve(spec: FeatureSpec, replay: Replay) -> _Resolved:
-    page = replay.pages[spec.name]
-    assert isinstance(page, manifest.EmbeddedFeature)  # noqa: S101 - described from this very spec
+    part = replay.job.features.get(spec.name, FeaturePart())
     column = replay.examples.columns.get(spec.name)
     rows, offsets = replay.features.rows(spec.name, column, replay.examples.n)
+    if column is not None and column.values.size == rows.size:  # else defaults stand among them
+        table = replay.model.tables[spec.table]
+        check_rows(spec.name, column.values, rows, part, table.rows, replay.job.vocabularies, replay.base)
     weights = None
     if spec.weights is not None:
         sent = column.weights if column is not None else None
         weights = np.ones(rows.size, np.float32) if sent is None else sent.astype(np.float32)
-    if page.unknown.rule == "row":
-        rows = np.where(rows < 0, np.int64(page.unknown.row or 0), rows)
+    if part.unknown.rule == "row":
+        rows = np.where(rows < 0, np.int64(part.unknown.row or 0), rows)
     if spec.kind == "bag" and (rows < 0).any():  # a bag leaves unknown ids out
         kept = rows >= 0
         offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]

@@ -14,26 +14,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from bundle import manifest, paths, staging
 from bundle.features import FeatureReader
 from bundle.ids import Vocabulary
 from bundle.manifest import Manifest
 from bundle.tables import TableReader
-from export import candidates, executors, indexes, replay
+from export import candidate_checks, candidates, executors, indexes, replay
+from export.audit import open_parts, told_as_failures
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Inventory
 from export.compiled import compile_tower
 from export.errors import CheckpointError, UsageError
 from export.examples import Examples, make_examples, read_examples
-from export.oracle import Replay, checkpoint_rows, replay_original
+from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
 from export.plan import ExportPlan, check_space, plan_tables
 from export.progress import Progress
 from export.savedmodels import write_saved_model
 from export.settings import ExportJob, ExportSettings
 from export.staged_tables import Published, copy_tables, created, provenance, staged
-from export.towers import TableFacts, describe_features, describe_tower
+from export.towers import ModelSpec, TableFacts, describe_features, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
 from export.vocabularies import read_keys, write_vocabulary
@@ -158,7 +162,7 @@ class Assembly:
 
     def publish(self) -> Published:
         """Runs the steps in order and commits."""
-        begun = created(self.stage)
+        begun, spec = created(self.stage), self.prepared.traced.spec
         with self.progress.step("vocabularies"):
             vocabularies = self._write_vocabularies()
         with self.progress.step("candidates"):
@@ -171,8 +175,13 @@ class Assembly:
         features = FeatureReader(self.prepared.pages, readers, opened)
         with self.progress.step("towers"):
             forms = self._write_towers()
+        replayed = self._replay(spec, examples, features)
+        keys = {name: table.source.key for name, table in tables.items()}
+        read_rows = checkpoint_rows(self.prepared.checkpoint, keys)
         with self.progress.step("replay"):
-            towers = self._verify_towers(features, forms, examples, tables)
+            expected = replay_original(replayed, read_rows)
+            verified = replay.compare_forms(replayed, self.directory, forms, expected)
+            towers = {name: describe_tower(tower, self.job, verified[name]) for name, tower in spec.towers.items()}
         with self.progress.step("vectors"):
             self._write_vectors(features, towers, corpora)
         with self.progress.step("indexes"):
@@ -180,7 +189,6 @@ class Assembly:
         with self.progress.step("rows compared"):
             rows = None if self.settings.full else self.job.verify.rows
             checks = verify_tables(self.prepared.checkpoint, self.directory, tables, rows)
-        features.close()
         page = Manifest(
             model=self.job.model,
             version=self.prepared.version,
@@ -195,6 +203,9 @@ class Assembly:
             verification=manifest.Verification(tables=checks, examples=examples.n, tolerance=replay.TOLERANCE),
             files=self._files(),
         )
+        with self.progress.step("page checked"):
+            self._check_page(page, replayed, expected, read_rows)
+        features.close()
         with self.progress.step("commit"):
             return Published(self.stage.commit(page), page, tuple(self.notes))
 
@@ -260,27 +271,21 @@ class Assembly:
         }
         return make_examples(model, self.prepared.pages, keys, part.count)
 
-    def _verify_towers(
-        self,
-        features: FeatureReader,
-        forms: list[replay.WrittenForm],
-        examples: Examples,
-        tables: dict[str, manifest.Table],
-    ) -> dict[str, manifest.Tower]:
-        spec = self.prepared.traced.spec
-        replayed = Replay(
-            self.job,
-            self.prepared.base,
-            spec,
-            self.prepared.checkpoint.prefix,
-            examples,
-            features,
-            self.prepared.pages,
-        )
-        keys = {name: table.source.key for name, table in tables.items()}
-        expected = replay_original(replayed, checkpoint_rows(self.prepared.checkpoint, keys))
-        verified = replay.compare_forms(replayed, self.directory, forms, expected)
-        return {name: describe_tower(tower, self.job, verified[name]) for name, tower in spec.towers.items()}
+    def _replay(self, model: ModelSpec, examples: Examples, features: FeatureReader) -> Replay:
+        return Replay(self.job, self.prepared.base, model, self.prepared.checkpoint.prefix, examples, features)
+
+    def _check_page(self, page: Manifest, replayed: Replay, expected: Results, read_rows: ReadRows) -> None:
+        """Asks the finished bundle by its page alone, as a service will."""
+
+        def vectors(name: str, examples: Examples) -> NDArray[Any]:
+            alone = replayed.model.of(name)
+            results = replay_original(self._replay(alone, examples, replayed.features), read_rows)
+            return results[name][alone.towers[name].result]
+
+        with told_as_failures():
+            replay.compare_page(replayed, self.directory, page, expected)
+            tuple(open_parts(self.directory, page))
+            candidate_checks.check_candidates(self.directory, page, self.job, self.prepared.base, vectors)
 
     def _write_candidates(self) -> dict[str, manifest.Corpus]:
         pages = {}

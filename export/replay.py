@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bundle import manifest
 from bundle.errors import BundleError
+from bundle.features import open_features
 from export.errors import VerificationFailed
 from export.oracle import Replay, Results
 from export.towers import TowerSpec
@@ -77,6 +78,39 @@ def compare_forms(
     return verified
 
 
+def compare_page(replay: Replay, root: Path, page: manifest.Manifest, expected: Results) -> None:
+    """Runs every tower once more as the finished page tells it, on features that are opened by the page alone.
+
+    Args:
+      replay: the examples.
+      root: directory of the (staged) bundle.
+      page: its manifest.
+      expected: what the original model gives for these examples.
+    Raises:
+      VerificationFailed: an answer differs by more than its limit: the page misleads a service.
+    """
+    examples = replay.examples
+    features = open_features(root, page)
+    for name, tower in page.towers.items():
+        inputs = {
+            tensor.name: features.activation(tensor.feature, examples.columns.get(tensor.feature), examples.n).values
+            for tensor in tower.inputs
+        }
+        for each in tower.forms:
+            form = WrittenForm(name, each.kind, each.precision, str(each.path))
+            limit = replay.job.towers[name].max_abs_error.get(each.precision)
+            opened = _Opened(form, replay.model.towers[name], _open(form, root), limit)
+            results = opened.tower.run(inputs)
+            for output in tower.outputs:
+                _check(opened, output.name, results[output.name], expected[name][output.name])
+    features.close()
+
+
+def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
+    """Returns how far the original model's values may be missed: by the recipe's limit, else by the parity rule."""
+    return ABSOLUTE + RELATIVE * np.abs(values) if limit is None else np.full(values.shape, limit)
+
+
 def _open(form: WrittenForm, root: Path) -> Tower:
     try:
         return CompiledTower(root / form.path) if form.kind == "litert" else SavedModelTower(root / form.path)
@@ -109,8 +143,7 @@ def _check(opened: _Opened, output: str, got: NDArray[Any], expected: NDArray[An
     if got.shape != expected.shape:
         raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {expected.shape}")
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-    allowed = ABSOLUTE + RELATIVE * np.abs(expected) if limit is None else np.full(expected.shape, limit)
-    wrong = ~(difference <= allowed)  # not a number is wrong too
+    wrong = ~(difference <= allowed(expected, limit))  # not a number is wrong too
     if not wrong.any():
         return float(difference.max(initial=0.0))
     excess = np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1.0)

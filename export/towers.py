@@ -130,6 +130,14 @@ class ModelSpec:
     features: Mapping[str, FeatureSpec | DenseSpec]
     towers: Mapping[str, TowerSpec]
 
+    def of(self, tower: str) -> ModelSpec:
+        """Returns what one tower needs of the model."""
+        taken = {tensor.feature for tensor in self.towers[tower].inputs}
+        features = {name: spec for name, spec in self.features.items() if name in taken}
+        read = {spec.table for spec in features.values() if isinstance(spec, FeatureSpec)}
+        tables = {name: table for name, table in self.tables.items() if name in read}
+        return ModelSpec(tables, features, {tower: self.towers[tower]})
+
 
 def role_of(feature: str, job: settings.ExportJob) -> manifest.Role:
     """Returns a feature's role: the recipe's, else candidate where a corpus has a column for it, else context."""

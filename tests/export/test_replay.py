@@ -8,23 +8,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle import manifest, paths
-from bundle.features import Column
+from bundle import paths, staging
+from bundle.features import Column, open_features
 from export.checkpoint.reader import open_checkpoint
 from export.compiled import compile_tower
 from export.errors import NotConvertible, VerificationFailed
 from export.examples import Examples, make_examples
 from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
-from export.replay import WrittenForm, compare_forms
+from export.replay import WrittenForm, compare_forms, compare_page
 from export.savedmodels import write_saved_model
-from export.settings import ExportJob
+from export.settings import ExportJob, read_recipe
 from export.weights import find_table_keys
 from tests.export.cutting import HERE, IDS, RAGGED, Cut, cut, recipe
+from tests.export.exporting import MOVIE_IDS, recipe_of, write_project
 
 
 def replay_of(made: Cut, examples: Examples | None = None) -> Replay:
     examples = examples or make_examples(made.model.spec, made.pages, {}, 64)
-    return Replay(made.job, HERE, made.model.spec, made.prefix, examples, made.reader, made.pages)
+    return Replay(made.job, HERE, made.model.spec, made.prefix, examples, made.reader)
 
 
 def rows_of(made: Cut) -> ReadRows:
@@ -71,6 +72,7 @@ def movie_results(movies: Cut) -> Results:
     return replay_original(replay_of(movies), rows_of(movies))
 
 
+@pytest.mark.usefixtures("movie_forms")  # which restored the weights
 def test_replay_original_equals_a_dense_computation_of_the_query_tower(movies: Cut, movie_results: Results) -> None:
     examples = replay_of(movies).examples
     weights = [variable.numpy().astype(np.float64) for variable in movies.model.towers[0].variables]
@@ -154,6 +156,15 @@ def test_compare_forms_wrong_row_in_the_bundle_is_found(
         compare_forms(replay, movie_root, movie_forms, replay_original(replay, read))
 
 
+def test_replay_original_rows_that_tensorflow_would_not_find_are_refused(movies: Cut) -> None:
+    page = movies.job.model_dump()
+    page["features"]["hour"] = {"ids": {"kind": "hash"}}  # while the bundle takes hours for rows
+    with pytest.raises(
+        VerificationFailed, match=r"feature 'hour': id \d+ is row \d+ in the bundle and row \d+ by the rec"
+    ):
+        replay_original(replace(replay_of(movies), job=ExportJob.model_validate(page)), rows_of(movies))
+
+
 def test_compare_forms_int8_beyond_its_limit_is_refused(
     movies: Cut, movie_root: Path, movie_forms: list[WrittenForm], movie_results: Results
 ) -> None:
@@ -181,6 +192,23 @@ def test_compare_forms_tower_in_half_precision_is_told_the_cure_and_held_to_its_
     assert compare_forms(limited, tmp_path, forms, nearly)["tower"][0].max_abs_error["result"] > 1e-3
     with pytest.raises(VerificationFailed, match=r"max_abs_error.f32 = 0.1"):
         compare_forms(limited, tmp_path, forms, {"tower": {"result": expected["tower"]["result"] + 1}})
+
+
+def test_compare_page_that_feeds_a_tower_another_feature_is_refused(
+    undisturbed: Path, movies: Cut, tmp_path: Path
+) -> None:
+    page, path = staging.read_manifest(undisturbed), write_project(tmp_path / "project", recipe_of(movies.prefix))
+    examples = make_examples(movies.model.spec, page.features, {"movies": np.array(MOVIE_IDS)}, 8)
+    features = open_features(undisturbed, page)
+    replay = Replay(read_recipe(path), path.parent, movies.model.spec, movies.prefix, examples, features)
+    expected = replay_original(replay, rows_of(movies))
+    compare_page(replay, undisturbed, page, expected)
+    query = page.towers["query"]
+    other = {"user_id": "history", "history": "user_id"}
+    inputs = [each.model_copy(update={"feature": other.get(each.feature, each.feature)}) for each in query.inputs]
+    swapped = {**page.towers, "query": query.model_copy(update={"inputs": tuple(inputs)})}
+    with pytest.raises(VerificationFailed, match="tower 'query', SavedModel f32, output 'vector'"):
+        compare_page(replay, undisturbed, page.model_copy(update={"towers": swapped}), expected)
 
 
 def test_compare_forms_not_a_number_is_never_equal(
@@ -212,15 +240,13 @@ def test_checkpoint_rows_scattered_rows_are_those_of_the_table(movies: Cut) -> N
 
 
 def test_replay_original_table_of_the_recipe_s_unknown_row(movies: Cut) -> None:
-    pages = dict(movies.pages)
-    hour = pages["hour"]
-    assert isinstance(hour, manifest.EmbeddedFeature)
-    pages["hour"] = hour.model_copy(update={"unknown": manifest.Unknown(rule="row", row=5)})
+    page = movies.job.model_dump()
+    page["features"]["hour"] = {"unknown": {"rule": "row", "row": 5}}
+    job = ExportJob.model_validate(page)
     known = make_examples(movies.model.spec, movies.pages, {}, 3)
     beyond = Examples(3, {**known.columns, "hour": Column(np.array([24, 5, -1]))})
     fifth = Examples(3, {**known.columns, "hour": Column(np.array([5, 5, 5]))})
     results = [
-        replay_original(replace(replay_of(movies, examples), pages=pages), rows_of(movies))
-        for examples in (beyond, fifth)
+        replay_original(replace(replay_of(movies, examples), job=job), rows_of(movies)) for examples in (beyond, fifth)
     ]
     assert results[0]["query"]["vector"].tolist() == results[1]["query"]["vector"].tolist()
