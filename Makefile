@@ -6,7 +6,7 @@ DATA ?=
 SHORT ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test check stubs bench clean
+.PHONY: help venv demo test check stubs bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## what can be made
@@ -36,6 +36,9 @@ stubs: venv ## regenerates the protobuf stubs
 
 bench: venv ## the benchmarks; prints ratios taken in one run
 	$(BIN)/python -m tests.bench
+
+soak: venv ## a hundred version changes, lost callers and an overload against one service; at most ten minutes
+	$(BIN)/python -m tests.soak
 
 clean: ## removes what was built, but .venv
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

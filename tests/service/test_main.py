@@ -4,68 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
+import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from service.rpc.servicer import SERVICE
+from service.wire.stubs import embedding_service_pb2 as pb
 from tests.service import oracles
+from tests.service.process import PATIENCE_S, PROGRAM, Process
 from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]
-PATIENCE_S = 30
-PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
-
-
-class Process:
-    """A running `rowcast-serve` on free ports; its log lines arrive in a queue."""
-
-    def __init__(self, root: Path, *options: str) -> None:
-        self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
-        arguments = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--poll-s", "0.05"]
-        self.process = subprocess.Popen(
-            [*PROGRAM, *arguments, "--ports-file", str(self._ports), *options], stderr=subprocess.PIPE, text=True
-        )
-        self.lines: queue.Queue[dict[str, Any]] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if line.startswith("{"):
-                self.lines.put(json.loads(line))
-
-    def event(self, name: str) -> dict[str, Any]:
-        """Waits for a log line."""
-        while True:
-            line = self.lines.get(timeout=PATIENCE_S)
-            if line["event"] == name:
-                return line
-
-    def client(self) -> httpx.Client:
-        self.event("listening")
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", timeout=PATIENCE_S)
-
-    @property
-    def ports(self) -> dict[str, int]:
-        page: dict[str, int] = json.loads(self._ports.read_text())
-        return page
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(PATIENCE_S)
-
-
 Serve = Callable[..., Process]
 
 
@@ -79,10 +38,7 @@ def serve(root: Path) -> Iterator[Serve]:
 
     yield start
     for each in started:
-        each.process.kill()
-        each.process.wait()
-        assert each.process.stderr is not None
-        each.process.stderr.close()
+        each.kill()
 
 
 def retrieve(client: httpx.Client) -> httpx.Response:
@@ -245,3 +201,46 @@ def test_print_settings_shows_the_effective_ones_and_exits_0(tmp_path: Path) -> 
     command = [*PROGRAM, "--root", str(tmp_path), "--print-settings"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=True)
     assert json.loads(done.stdout)["k_max"] == 7
+
+
+def test_sigterm_under_grpc_load_ends_calls_and_watches_at_once(write: Write, serve: Serve) -> None:
+    write()
+    service = serve("--drain-s", "60")
+    service.event("ready")
+    body = pb.RetrieveRequest(k=2, features={"user": pb.Column(int64s=(3).to_bytes(8, "little"))}).SerializeToString()
+    codes: list[grpc.StatusCode] = []
+    busy = threading.Event()
+    with grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
+        kinds = health_pb2.HealthCheckResponse
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert next(watch).status == kinds.SERVING
+        method = channel.unary_unary(f"/{SERVICE}/Retrieve")
+
+        def ask_on(_: int) -> None:
+            while not codes or codes[-1] is grpc.StatusCode.OK:
+                code = method.future(body, timeout=PATIENCE_S).code()
+                codes.append(code)
+                if len(codes) > 50:
+                    busy.set()
+                if code is not grpc.StatusCode.OK:
+                    return
+
+        with ThreadPoolExecutor(8) as callers:
+            jobs = [callers.submit(ask_on, number) for number in range(8)]
+            assert busy.wait(PATIENCE_S)
+            began = time.monotonic()
+            assert service.stop() == 0
+            assert time.monotonic() - began < 20
+            for job in jobs:
+                job.result()
+        assert [answer.status for answer in watch] == [kinds.NOT_SERVING]
+    assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+
+
+def test_sighup_has_the_root_looked_at_again_and_ends_nothing(write: Write, serve: Serve) -> None:
+    service = serve("--poll-s", "3600")
+    service.event("not_ready")
+    write()
+    service.process.send_signal(signal.SIGHUP)
+    assert service.event("version_available")["version"] == 1
+    assert service.stop() == 0

@@ -1,0 +1,64 @@
+"""A running `rowcast-serve`: started on free ports, its log read line by line, stopped by a signal."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+PATIENCE_S = 30
+PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
+
+
+class Process:
+    """A running `rowcast-serve` on free ports; its log lines arrive in a queue."""
+
+    def __init__(self, root: Path, *options: str) -> None:
+        self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
+        arguments = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--poll-s", "0.05"]
+        self.process = subprocess.Popen(
+            [*PROGRAM, *arguments, "--ports-file", str(self._ports), *options], stderr=subprocess.PIPE, text=True
+        )
+        self.lines: queue.Queue[dict[str, Any]] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if line.startswith("{"):
+                self.lines.put(json.loads(line))
+
+    def event(self, name: str) -> dict[str, Any]:
+        """Waits for a log line."""
+        while True:
+            line = self.lines.get(timeout=PATIENCE_S)
+            if line["event"] == name:
+                return line
+
+    def client(self) -> httpx.Client:
+        self.event("listening")
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", timeout=PATIENCE_S)
+
+    @property
+    def ports(self) -> dict[str, int]:
+        page: dict[str, int] = json.loads(self._ports.read_text())
+        return page
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        """Ends it whatever it does."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
