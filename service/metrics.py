@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from itertools import accumulate
 
 from prometheus_client import (
@@ -24,6 +25,8 @@ from prometheus_client import (
 from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
+
+from bundle.manifest import FORMAT_VERSION
 
 CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model", "other")
 PHASES = ("decode", "admit", "queue", "lookup", "compute", "search", "encode")
@@ -75,6 +78,8 @@ class Metrics:
             ).labels
         )
         self.in_flight = Gauge("rowcast_in_flight", "Calls admitted and not yet answered", registry=self.registry)
+        build = Gauge("rowcast_build_info", "1 for what is running", ("product", "format"), registry=self.registry)
+        build.labels(metadata.version("rowcast"), str(FORMAT_VERSION)).set(1)
         self.ready = Gauge("rowcast_ready", "1 when the service can answer", registry=self.registry)
         self._versions = Gauge(
             "rowcast_version",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from service.metrics import Metrics
@@ -13,6 +15,11 @@ def test_two_services_in_one_process_count_apart() -> None:
     assert one.registry.get_sample_value("rowcast_requests_total", {"door": "http", "call": "rank", "code": "OK"}) == 1
     assert b'rowcast_requests_total{call="rank"' in one.render()
     assert b'rowcast_requests_total{call="rank"' not in other.render()
+
+
+def test_build_is_told_with_the_product_and_the_format_version() -> None:
+    page = Metrics().render().decode()
+    assert f'rowcast_build_info{{format="1",product="{version("rowcast")}"}} 1.0' in page
 
 
 def test_versions_that_are_gone_are_no_longer_told() -> None:
