@@ -23,7 +23,7 @@ from export.checkpoint import layouts
 from export.checkpoint.datafiles import DataFiles
 from export.checkpoint.layouts import Band, SlicesOverlap, SourceRange
 from export.checkpoint.variables import Slice
-from export.errors import CheckpointError, DestinationError
+from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.plan import ExportPlan, TablePlan, TableTask
 
 
@@ -58,6 +58,7 @@ def copy_rows(task: TableTask) -> Receipt:
     Raises:
       CheckpointError: a data file is gone, cut short or damaged; no shard is left behind.
       DestinationError: the shard cannot be written, e.g. the disk is full; none is left behind.
+      VerificationFailed: what was written is not what was read; none is left behind.
     """
     path = Path(task.directory, task.file)
     sums = _Sums()
@@ -70,6 +71,7 @@ def copy_rows(task: TableTask) -> Receipt:
                     _join_columns(files, writer, band, task, sums)
             sums.check_whole(task)
             digest = writer.close()
+            sums.check_written(task, digest.crc32c)
     except SlicesOverlap as problem:
         raise CheckpointError(f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew") from problem
     except OSError as problem:
@@ -134,6 +136,16 @@ class _Sums:
         for part, (_, count, crc) in self._read.items():
             if count == part.bytes and crc != part.crc32c:
                 raise CheckpointError(_damaged(task.table, part))
+
+    def check_written(self, task: TableTask, crc32c: int) -> None:
+        """Holds all rows, not a sample, to what was read, where slices have whole rows: they follow one another."""
+        if any(part.shape[1] != task.dim for part in self._read):
+            return
+        if joined((crc, count) for _, count, crc in self._read.values()) != crc32c:
+            raise VerificationFailed(
+                f"table {task.table!r}: shard {task.file!r} holds other bytes than were read from the checkpoint; run "
+                "the export again, and report it if it persists"
+            )
 
     def told(self) -> tuple[SourceSum, ...]:
         return tuple(

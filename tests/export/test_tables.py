@@ -14,9 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from bundle.tables import ShardWriter
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.errors import CheckpointError, DestinationError
+from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.plan import ExportPlan, plan_tables
 from export.tables import Receipt, check_sources, copy_rows, manifest_table
 from tests.export.checkpoint.bundles import entry, header, table, write_bundle
@@ -119,6 +120,23 @@ def test_check_sources_missing_task_is_found(tmp_path: Path) -> None:
     receipts = [copy_rows(task) for task in plan.tasks]
     with pytest.raises(CheckpointError, match="rows from 40 on were not read"):
         check_sources(plan, receipts[:2] + receipts[3:])
+
+
+@pytest.mark.parametrize("cut", ["whole", "rows"])
+def test_copy_rows_rows_written_in_another_order_leave_no_shard(
+    tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ShardWriter.write
+
+    def swapped(writer: ShardWriter, data: Any) -> None:
+        rows = np.frombuffer(data, np.uint8).reshape(-1, DIM * 4)
+        write(writer, rows[::-1].copy())
+
+    plan = planned(tmp_path, cut)
+    monkeypatch.setattr(ShardWriter, "write", swapped)
+    with pytest.raises(VerificationFailed, match=r"table 't': shard .* holds other bytes than were read"):
+        copy_rows(plan.tasks[0])
+    assert not list((tmp_path / "out").rglob("*.bin"))
 
 
 def test_copy_rows_data_file_deleted_meanwhile_says_so(tmp_path: Path) -> None:
