@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bundle import paths
-from export.errors import NotConvertible
+from export.errors import ExportError, NotConvertible
 from export.frameworks import load_tensorflow
 from export.towers import Combiner, Encoding, Kind, TableFacts
 
@@ -94,9 +94,15 @@ def intercepted(make_table: MakeTable, answer: Answer, *, tracked: bool) -> Iter
         tables = {config.name: {"parameters": make_table(table_facts(config))} for config in layer._table_config}
         return tables if tracked else NoDependency(tables)
 
+    refusals: list[ExportError] = []
+
     def answer_all(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> Any:
-        lookups = describe_lookups(inputs, weights, tables, feature_config)
-        return tf.nest.pack_sequence_as(feature_config, [answer(lookup) for lookup in lookups])
+        try:
+            lookups = describe_lookups(inputs, weights, tables, feature_config)
+            return tf.nest.pack_sequence_as(feature_config, [answer(lookup) for lookup in lookups])
+        except ExportError as problem:
+            refusals.append(problem)
+            raise
 
     layers = (tpu_embedding_for_serving.TPUEmbeddingForServing, tpu_embedding_v2.TPUEmbedding)
     makers = [layer.__dict__["_create_variables_and_slots"] for layer in layers]
@@ -110,6 +116,10 @@ def intercepted(make_table: MakeTable, answer: Answer, *, tracked: bool) -> Iter
     lookup.__code__ = _ask_hook.__code__
     try:
         yield
+    except Exception as problem:
+        if refusals:  # Keras and AutoGraph have wrapped it in pages of call stacks
+            raise refusals[-1] from problem
+        raise
     finally:
         lookup.__code__ = code
         delattr(tpu_embedding_for_serving, _HOOK)
@@ -181,7 +191,10 @@ def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> 
 def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
     if config.max_sequence_length or weights is not None:
         what = "a sequence feature" if config.max_sequence_length else "a weighted feature"
-        raise NotConvertible(f"feature {path!r} is {what}, and was given a dense tensor; give it a ragged one")
+        raise NotConvertible(
+            f"feature {path!r} is {what}, and was given a dense tensor; write "
+            'kind = "ragged" or "sparse" for its input in the recipe, as the model takes it'
+        )
     if ids.shape.rank not in (1, 2) or (ids.shape.rank == 2 and ids.shape[1] is None):
         raise NotConvertible(
             f"feature {path!r} was given a dense tensor of shape {ids.shape}; [batch] or [batch, length] was expected"

@@ -216,6 +216,13 @@ def test_trace_towers_ids_of_several_examples_in_one_row_are_refused() -> None:
         trace_towers(one_recipe("build_a_fixed_batch", item={"dtype": "int64", "shape": [2, 2]}), HERE)
 
 
+def test_trace_towers_refusal_inside_keras_layers_is_one_sentence(movies: Cut) -> None:
+    page = movies.job.model_dump()
+    page["inputs"]["user_id"]["shape"] = [2, 2]
+    with pytest.raises(NotConvertible, match=r"\Afeature 'user_id' was given a dense tensor of shape [^\n]*\Z"):
+        trace_towers(ExportJob.model_validate(page), HERE)
+
+
 def test_trace_towers_table_of_a_billion_rows_takes_no_memory() -> None:
     # 16 GB of rows; data segments are limited to what TensorFlow itself takes.
     program = f"""
