@@ -60,6 +60,8 @@ class ServiceSettings(BaseSettings):
     """Pause between two looks at the root for new versions, seconds."""
     workers: int = Field(default=0, ge=0, le=1024)
     """Threads that compute; 0: the cores that the process may use (affinity and cgroup quota)."""
+    inline_us_max: int = Field(default=500, ge=0, le=100_000)
+    """Calls measured to take no longer are computed on the event loop, microseconds; 0: all in the compute threads."""
     in_flight_max: int = Field(default=64, ge=1, le=100_000)
     """Calls admitted at once, computing or next in line; one more is refused at once rather than kept waiting."""
     retry_after_s: float = Field(default=1.0, gt=0, le=3600)

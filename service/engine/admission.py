@@ -36,11 +36,9 @@ class Admission:
     def __init__(self, in_flight_max: int, retry_after_s: float) -> None:
         """Begins with no call in flight."""
         self._in_flight_max, self._retry_after_s = in_flight_max, retry_after_s
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
         self._in_flight = 0
         self._draining = False
-        self._idle = threading.Event()
-        self._idle.set()
 
     @property
     def in_flight(self) -> int:
@@ -59,7 +57,7 @@ class Admission:
           Overloaded: none is free; carries retry-after.
           NotReady: the service is draining.
         """
-        with self._lock:
+        with self._changed:
             if self._draining:
                 raise NotReady("the service is going down")
             if self._in_flight >= self._in_flight_max:
@@ -67,20 +65,20 @@ class Admission:
                     f"{self._in_flight_max} calls are in flight, no more are admitted at once", self._retry_after_s
                 )
             self._in_flight += 1
-            self._idle.clear()
         return Permit(self._release)
 
     def _release(self) -> None:
-        with self._lock:
+        with self._changed:
             self._in_flight -= 1
             if self._in_flight == 0:
-                self._idle.set()
+                self._changed.notify_all()
 
     def drain(self) -> None:
         """Refuses every new call from now on; it is a latch."""
-        with self._lock:
+        with self._changed:
             self._draining = True
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Waits, in a thread that may block, until no call is in flight; tells whether that came true in time."""
-        return self._idle.wait(timeout_s)
+        with self._changed:
+            return self._changed.wait_for(lambda: self._in_flight == 0, timeout_s)

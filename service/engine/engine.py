@@ -1,7 +1,8 @@
 """The desk: one method per call. Admission, deadline, lease, metrics; then it delegates to retrieval, ranking, lookup.
 
-Async at the top, plain functions below: each call is one job in a named, bounded pool. A permit and a lease are held
-until the job has really ended, also when the caller is long gone.
+Async at the top, plain functions below: each call is one job in a named, bounded pool, or on the event loop if it is
+measured to be shorter than the way there and back. A permit and a lease are held until the job has really ended, also
+when the caller is long gone.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
 
-from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
-from service import logs
+from bundle.errors import BundleError
 from service.engine import details, embedding, lookup, ranking, recommendation, retrieval, warm_up
 from service.engine.admission import Admission, Permit
+from service.engine.jobs import Answer, Job, Work
+from service.engine.pace import Began, Paces
 from service.engine.requests import (
     Call,
     Embedded,
@@ -30,29 +30,18 @@ from service.engine.requests import (
     Ranking,
     Recommendation,
     Recommended,
+    Request,
     Retrieval,
     Retrieved,
     Target,
 )
 from service.engine.steps import Steps
-from service.errors import (
-    INTERNAL_SENTENCE,
-    DataLoss,
-    DeadlineExceeded,
-    Internal,
-    InvalidArgument,
-    ServiceError,
-)
+from service.errors import DeadlineExceeded, ServiceError
 from service.generations.generation import Generation
 from service.generations.loader import LoadRefused
-from service.generations.switch import Lease, Switch
+from service.generations.switch import Switch
 from service.metrics import Metrics
 from service.settings import ServiceSettings
-
-log = logs.logger(__name__)
-
-Request = TypeVar("Request", Retrieval, Ranking, Recommendation, Embedding, Lookup)
-Answer = TypeVar("Answer")
 
 
 class Engine:
@@ -64,6 +53,7 @@ class Engine:
         self._callers = Admission(settings.in_flight_max, settings.retry_after_s)
         self._admission = Admission(settings.in_flight_max, settings.retry_after_s)
         metrics.in_flight.set_function(lambda: self.in_flight)
+        self._paces = Paces(settings.inline_us_max / 1e6)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rowcast-compute")
 
     def enter(self) -> Permit:
@@ -164,13 +154,7 @@ class Engine:
         """Ends the compute threads; jobs that were not begun are dropped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _answer(
-        self,
-        name: str,
-        request: Request,
-        call: Call,
-        work: Callable[[Generation, Request, ServiceSettings, Steps], Answer],
-    ) -> Answer:
+    async def _answer(self, name: str, request: Request, call: Call, work: Work[Request, Answer]) -> Answer:
         began = time.monotonic()
         deadline = began + self._settings.timeout_s
         if call.deadline is not None:
@@ -185,54 +169,58 @@ class Engine:
             raise
         steps.record("admit", time.monotonic() - began)
         steps.submitted()
-        compute = functools.partial(work, lease.generation, request, self._settings, steps)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
-        job = self._pool.submit(self._job, compute, steps, call)
-        job.add_done_callback(functools.partial(self._ended, lease, permit, answer))
-        late = loop.call_later(deadline - time.monotonic(), _give_up, answer)
+        job = Job(work, request, self._settings, steps, call, request.kind, permit, lease, answer)
+        late = None
+        if self._paces.short(lease.generation, job.kind):
+            loop.call_soon(self._compute_here, job)
+        else:
+            self._pool.submit(job.compute).add_done_callback(functools.partial(self._ended, job))
+            late = loop.call_later(deadline - time.monotonic(), _give_up, answer)
         try:
             return await answer
         except (DeadlineExceeded, asyncio.CancelledError):
             steps.abandon()
             raise
         finally:
-            late.cancel()
+            if late is not None:
+                late.cancel()
 
-    @staticmethod
-    def _ended(lease: Lease, permit: Permit, answer: asyncio.Future[Answer], job: Future[Answer]) -> None:
-        lease.release()
-        permit.release()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            answer.get_loop().call_soon_threadsafe(_settle, answer, job)
-
-    @staticmethod
-    def _job(compute: Callable[[], Answer], steps: Steps, call: Call) -> Answer:
+    def _compute_here(self, job: Job[Request, Answer]) -> None:
+        """Computes a short call on the event loop, in a turn of its own."""
+        if job.answer.done():  # cancelled, and the one who waited was not woken yet
+            job.steps.abandon()
+        began = Began.now()
         try:
-            steps.begun()
-            return compute()
-        except ServiceError:
-            raise
-        except (FeatureError, UnknownCandidate) as problem:
-            raise InvalidArgument(str(problem)) from problem
-        except DigestMismatch as problem:
-            raise DataLoss(str(problem)) from problem
-        except Exception as problem:
-            if steps.gone:  # no door is left to write the line of this failure
-                log.exception("call_failed", extra=logs.fields(call=steps.call, request_id=call.request_id))
-            raise Internal(INTERNAL_SENTENCE) from problem
+            answer = job.compute()
+            job.steps.check()
+        except ServiceError as problem:
+            job.fail(problem)
+        else:
+            job.succeed(answer)
+        self._paces.held_up(job.lease.generation, job.kind, began)
+        job.permit.release()
+        if job.lease.retired:
+            self._pool.submit(job.lease.release)  # the last one closes the generation, which may take long
+        else:
+            job.lease.release()
 
+    def _ended(self, job: Job[Request, Answer], computed: Future[Answer]) -> None:
+        job.release()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            job.answer.get_loop().call_soon_threadsafe(self._settle, job, computed)
 
-def _settle(answer: asyncio.Future[Answer], job: Future[Answer]) -> None:
-    # Cheaper than asyncio.wrap_future with asyncio.timeout, which chain futures and tasks for what is one wake-up.
-    if answer.done():
-        return
-    if job.cancelled():
-        answer.cancel()
-    elif problem := job.exception():
-        answer.set_exception(problem)
-    else:
-        answer.set_result(job.result())
+    def _settle(self, job: Job[Request, Answer], computed: Future[Answer]) -> None:
+        # Cheaper than asyncio.wrap_future with asyncio.timeout, which chain futures and tasks for what is one wake-up.
+        if job.took_s is not None:
+            self._paces.computed(job.lease.generation, job.kind, job.took_s)
+        if computed.cancelled():
+            job.answer.cancel()
+        elif problem := computed.exception():
+            job.fail(problem)
+        else:
+            job.succeed(computed.result())
 
 
 def _give_up(answer: asyncio.Future[Answer]) -> None:

@@ -5,9 +5,9 @@ Every request speaks of n examples in packed columns; a single one is n = 1. Ids
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,14 @@ class Retrieval:
     exact: bool = False
     filter: Mapping[str, Any] | None = None
 
+    @property
+    def kind(self) -> Hashable:
+        """Equal for requests that take about equally long to answer."""
+        sent = (self.vectors, self.ids, None if self.exclude is None else self.exclude.ids)
+        size = _values((self.features or {}).values()) + sum(each.size for each in sent if each is not None)
+        how = (self.index, self.exact, self.features is None, self.exclude is None, len(self.attributes))
+        return ("retrieve", *how, size.bit_length(), self.k.bit_length())
+
 
 @dataclass(frozen=True)
 class Neighbors:
@@ -98,6 +106,13 @@ class Ranking:
     """0: all, in the order sent."""
     tower: str = ""
 
+    @property
+    def kind(self) -> Hashable:
+        """Equal for requests that take about equally long to answer."""
+        size = _values(self.context.values()) + _values(self.candidates.values())
+        ids = 0 if self.candidate_ids is None else int(self.candidate_ids.size)
+        return ("rank", self.tower, len(self.heads), size.bit_length(), ids.bit_length())
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -126,6 +141,13 @@ class Recommendation:
     index: str = ""
     tower: str = ""
 
+    @property
+    def kind(self) -> Hashable:
+        """Equal for requests that take about equally long to answer."""
+        size = _values(self.features.values()) + (0 if self.exclude is None else int(self.exclude.ids.size))
+        how = (self.index, self.tower, self.exclude is None, len(self.attributes))
+        return ("recommend", *how, size.bit_length(), self.k.bit_length(), self.candidates.bit_length())
+
 
 @dataclass(frozen=True)
 class Recommended:
@@ -145,6 +167,11 @@ class Embedding:
     tower: str
     features: Mapping[str, Column]
 
+    @property
+    def kind(self) -> Hashable:
+        """Equal for requests that take about equally long to answer."""
+        return "embed", self.tower, _values(self.features.values()).bit_length()
+
 
 @dataclass(frozen=True)
 class Embedded:
@@ -163,6 +190,11 @@ class Lookup:
     feature: str
     ids: Column
 
+    @property
+    def kind(self) -> Hashable:
+        """Equal for requests that take about equally long to answer."""
+        return "lookup", self.feature, int(self.ids.values.size).bit_length()
+
 
 @dataclass(frozen=True)
 class LookedUp:
@@ -173,6 +205,13 @@ class LookedUp:
     table: str
     vectors: Vectors
     found: NDArray[np.bool_]
+
+
+Request = TypeVar("Request", Retrieval, Ranking, Recommendation, Embedding, Lookup)
+
+
+def _values(columns: Iterable[Column]) -> int:
+    return sum(int(column.values.size) for column in columns)
 
 
 @dataclass(frozen=True)

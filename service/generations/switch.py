@@ -61,6 +61,11 @@ class Lease:
         self._holding: _Holding | None = holding
         self.generation = holding.generation
 
+    @property
+    def retired(self) -> bool:
+        """Whether the generation answers no new requests: the last release closes it."""
+        return self._holding is not None and self._holding.retired
+
     def release(self) -> None:
         """Lets the generation go."""
         holding, self._holding = self._holding, None

@@ -26,6 +26,9 @@ from service.wire.operations import OPERATIONS, Operation
 HOT_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?:([^/:]*)")
 _LOG = logs.logger(__name__)
 _CLOSE = ((b"connection", b"close"),)
+_WATCH_AFTER_S = 0.005
+"""A call that takes no longer is over before its caller's absence could be of use, and a task to watch it costs more
+than many a call; whoever left meanwhile is found gone then."""
 
 
 class MethodNotAllowed(InvalidArgument):
@@ -106,24 +109,31 @@ async def while_here(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
     """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine runs in one
+    watch: asyncio.Task[None] | None = None
     working = True
+
+    def begin() -> None:
+        nonlocal watch
+        watch = asyncio.create_task(_gone(receive))
+        watch.add_done_callback(give_up)
 
     def give_up(_: asyncio.Task[None]) -> None:
         if working:
             task.cancel()
 
-    watch = asyncio.create_task(_gone(receive))
-    watch.add_done_callback(give_up)
+    later = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, begin)
     try:
         return await work
     except asyncio.CancelledError:
-        if watch.done():
+        if watch is not None and watch.done():
             task.uncancel()
             raise Cancelled("the caller hung up") from None
         raise
     finally:
         working = False
-        watch.cancel()
+        later.cancel()
+        if watch is not None:
+            watch.cancel()
 
 
 def _understood(method: str, asked: re.Match[str], headers: Headers) -> tuple[Operation, Target, bool]:

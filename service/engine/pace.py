@@ -1,0 +1,85 @@
+"""Which calls are short enough to be computed on the event loop itself; figures in docs/adr/0005.
+
+Handing a call to a compute thread and its answer back costs more than computing a short one. How long a kind of call
+takes is measured: first in the compute threads, then on the loop, which no call may hold up for long.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Hashable
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from service.generations.generation import Generation
+
+_CREEP = 1.03
+"""A kind takes the least time seen in the compute threads, forgotten by 3 % a call: a thread that waits for others
+measures the wait too, and the calls that did not wait are those that tell how long computing takes."""
+_ORDINARY = 2
+"""A call takes up to so many times the least, as what it needs is in the caches or not."""
+_AWAY_MIN, _AWAY_MAX, _AWAY_MORE, _FORGIVEN = 8.0, 4096.0, 2, 0.95
+"""Calls that go to the threads after one that held the loop up: twice as many each time, and 5 % less with each call
+that did not, so that a kind that is often slow (its rows are read from the disk) is kept off the loop."""
+
+
+class Paces:
+    """How long each kind of call takes with each generation. Used on the event loop only."""
+
+    def __init__(self, limit_s: float) -> None:
+        """Takes the longest time that a call may take on the loop; 0: none is computed there."""
+        self._limit_s = limit_s
+        self._kinds: WeakKeyDictionary[Generation, dict[Hashable, _Pace]] = WeakKeyDictionary()
+        self._faults = _major_faults()
+
+    def short(self, generation: Generation, kind: Hashable) -> bool:
+        """Tells whether the next call of a kind is to be computed on the loop; each call is asked about once."""
+        pace = self._kinds.get(generation, {}).get(kind)
+        if pace is None or pace.away == 0:
+            return pace is not None and pace.least_s * _ORDINARY <= self._limit_s
+        pace.away -= 1
+        return False
+
+    def computed(self, generation: Generation, kind: Hashable, seconds: float) -> None:
+        """Tells how long a call that was answered took in a compute thread."""
+        pace = self._kinds.setdefault(generation, {}).setdefault(kind, _Pace())
+        pace.least_s = min(seconds, pace.least_s * _CREEP)
+
+    def held_up(self, generation: Generation, kind: Hashable, since: Began) -> None:
+        """Tells since when a call, answered or not, was computed on the loop; it has just ended."""
+        pace = self._kinds[generation][kind]
+        if time.perf_counter() - since.clock_s <= self._limit_s or not self._own_fault(since):
+            pace.next_away = max(_AWAY_MIN, pace.next_away * _FORGIVEN)
+            return
+        pace.away = int(pace.next_away)
+        pace.next_away = min(_AWAY_MAX, pace.next_away * _AWAY_MORE)
+
+    def _own_fault(self, since: Began) -> bool:
+        """Whether a call held the loop up by computing or by reading from the disk; other processes may have, too."""
+        faults, self._faults = self._faults, _major_faults()
+        return time.thread_time() - since.cpu_s > self._limit_s or self._faults > faults
+
+
+class Began(NamedTuple):
+    """An instant on the clock, and on that of the thread's own computing; seconds."""
+
+    clock_s: float
+    cpu_s: float
+
+    @classmethod
+    def now(cls) -> Began:
+        """Takes the time."""
+        return cls(time.perf_counter(), time.thread_time())
+
+
+class _Pace:
+    __slots__ = ("away", "least_s", "next_away")
+
+    def __init__(self) -> None:
+        self.least_s = float("inf")
+        self.away, self.next_away = 0, _AWAY_MIN
+
+
+def _major_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
