@@ -5,6 +5,7 @@ Results go to stdout (as JSON with --json), progress and errors to stderr.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -145,6 +146,11 @@ def verify(
 
 
 def _settings(**given: Any) -> ExportSettings:
+    prefix = ExportSettings.model_config["env_prefix"]
+    for variable in os.environ:
+        if variable.startswith(prefix) and variable.removeprefix(prefix).lower() not in ExportSettings.model_fields:
+            known = ", ".join(f"{prefix}{name.upper()}" for name in ExportSettings.model_fields)
+            raise UsageError(f"the environment sets {variable}, which is no setting; they are {known}")
     try:
         return ExportSettings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as problem:
