@@ -80,7 +80,7 @@ def flat(values: list[Any], where: str) -> NDArray[Any]:
         return numbers(values, where)
     if kinds == {int, str}:
         return _integers([_decimal(value, where) for value in values], where)
-    if kinds == {float, str}:
+    if kinds <= {int, float, str}:
         raise InvalidArgument(f"{where} mixes numbers and strings; one kind was expected")
     odd = next(value for value in values if type(value) not in {int, str, float})
     raise InvalidArgument(f"{where} holds {shown(odd)}; an integer, a string or a number was expected")

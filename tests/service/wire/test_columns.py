@@ -61,6 +61,7 @@ def test_flat_nothing_is_an_empty_column_of_integers() -> None:
         ([1, "9223372036854775808"], "does not fit int64"),
         ([1, "12345678901234567890"], "mixes"),
         ([1.5, "a"], "mixes numbers and strings"),
+        ([1, 1.5, "2"], "mixes numbers and strings"),
         ([1e39], "beyond float32"),
         ([-1.5e300, 1.0], "-1.5e+300"),
     ],
