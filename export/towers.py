@@ -205,8 +205,10 @@ def _describe_feature(spec: FeatureSpec | DenseSpec, model: ModelSpec, job: sett
 def _describe_ids(spec: FeatureSpec, part: settings.FeaturePart, rows: int, job: settings.ExportJob) -> manifest.IdRule:
     rule = part.ids
     if isinstance(rule, settings.HashRule):
+        _check_reach(spec, "buckets", (rule.buckets or rows) - 1, rows)
         return manifest.HashIds(buckets=rule.buckets or rows)
     if isinstance(rule, settings.BucketRule):
+        _check_reach(spec, "boundaries", len(rule.boundaries), rows)
         return manifest.BucketIds(boundaries=rule.boundaries)
     if isinstance(rule, settings.VocabularyRule):
         if rule.vocabulary not in job.vocabularies:
@@ -216,6 +218,14 @@ def _describe_ids(spec: FeatureSpec, part: settings.FeaturePart, rows: int, job:
             )
         return manifest.VocabularyIds(vocabulary=rule.vocabulary, first_row=rule.first_row)
     return rule
+
+
+def _check_reach(spec: FeatureSpec, key: str, last: int, rows: int) -> None:
+    if last >= rows:
+        raise UsageError(
+            f"features.{spec.name}.ids.{key} reaches row {last}, table {spec.table!r} has {rows} rows; these are not "
+            "the ones that were trained with"
+        )
 
 
 def check_precisions(job: settings.ExportJob) -> None:

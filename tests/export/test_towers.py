@@ -103,6 +103,14 @@ def test_describe_features_role_is_candidate_where_a_corpus_has_a_column_unless_
             "candidates.c.features.zzzz: no tower takes a feature of that name; they take 2nd, recent, seen, user",
         ),
         ({"features": {"2nd": {"unknown": {"rule": "refuse"}}}}, "features.2nd: it reads no table"),
+        (
+            {"features": {"seen": {"ids": {"kind": "hash", "buckets": 11}}}},
+            "features.seen.ids.buckets reaches row 10, table 'users' has 10 rows",
+        ),
+        (
+            {"features": {"seen": {"ids": {"kind": "buckets", "boundaries": list(range(10))}}}},
+            "features.seen.ids.boundaries reaches row 10, table 'users' has 10 rows",
+        ),
         ({"features": {"user": {"unknown": {"rule": "row", "row": 10}}}}, "row is 10; table 'users' has 10 rows"),
         (
             {"features": {"user": {"ids": {"kind": "vocabulary", "vocabulary": "nms"}}}},
