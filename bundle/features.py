@@ -12,52 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle import files, ids
+from bundle.columns import Activation, Column, Offsets, checked_offsets
 from bundle.combiner import Combiner, combine
+from bundle.dense import Dense
 from bundle.errors import FeatureError, FormatError, UnknownRefused
 from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, Feature, HashIds, Manifest, VocabularyIds
 from bundle.tables import TableReader
 
+__all__ = ["Activation", "Column", "FeatureReader", "open_features"]
+
 Rows = NDArray[np.int64]
-Offsets = NDArray[np.int64]
 Weights = NDArray[np.float32]
 Vectors = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Column:
-    """The values of one feature for n examples, packed.
-
-    Attributes:
-      values: [m] int64, [m] object holding str, or [m] float32. A dense feature's values are flat too.
-      offsets: [n + 1] int64, beginning with 0 and ending with m, never falling: example i owns
-        values[offsets[i]:offsets[i + 1]]. None: every example owns equally many.
-      weights: [m] float32 beside the values of a weighted bag; None: all 1.
-    """
-
-    values: NDArray[Any]
-    offsets: NDArray[np.int64] | None = None
-    weights: NDArray[np.float32] | None = None
-
-
-@dataclass(frozen=True)
-class Activation:
-    """What a tower takes of one feature.
-
-    Attributes:
-      values: [n, dim] float32 of a single or a bag, [n, length, dim] float32 of a sequence, [n, *shape] of a dense one.
-      unknown: ids that the table does not know; none where the whole column is the default.
-    """
-
-    values: NDArray[Any]
-    unknown: int = 0
 
 
 class FeatureReader:
@@ -75,11 +47,11 @@ class FeatureReader:
           FormatError: a default does not fit its feature, or a table or vocabulary is not among those given.
         """
         self.tables = tables
-        self._features: dict[str, _Dense | _Embedded] = {}
+        self._features: dict[str, Dense | _Embedded] = {}
         for name, feature in features.items():
             try:
                 if isinstance(feature, DenseFeature):
-                    self._features[name] = _Dense(name, feature)
+                    self._features[name] = Dense(name, feature)
                 else:
                     self._features[name] = _Embedded(name, feature, tables[feature.table], vocabularies)
             except KeyError as problem:
@@ -134,7 +106,7 @@ class FeatureReader:
           FeatureError: as `activation`; also for a dense feature, which has no ids.
         """
         feature = self._feature(name)
-        if isinstance(feature, _Dense):
+        if isinstance(feature, Dense):
             raise FeatureError(name, "it is dense: it reads no table, so it has no rows")
         return feature.rows(column, n)
 
@@ -143,7 +115,7 @@ class FeatureReader:
         for table in self.tables.values():
             table.close()
 
-    def _feature(self, name: str) -> _Dense | _Embedded:
+    def _feature(self, name: str) -> Dense | _Embedded:
         found = self._features.get(name)
         if found is None:
             raise FeatureError(name, f"the model has no such feature; it has {', '.join(self._features)}")
@@ -201,7 +173,7 @@ class _Embedded:
             return np.tile(row, n), np.arange(n + 1, dtype=np.int64) * offsets[-1]
         if self._spec.kind == "single":
             return self._single_rows(column, n), np.arange(n + 1, dtype=np.int64)
-        offsets = _offsets(self._name, column, n)
+        offsets = checked_offsets(self._name, column, n)
         return self._rule.resolve(column.values), offsets
 
     def activation(self, column: Column | None, n: int) -> Activation:
@@ -238,7 +210,7 @@ class _Embedded:
 
     def _sequence(self, column: Column, n: int) -> Activation:
         length = self._spec.length or 0
-        offsets = _offsets(self._name, column, n)
+        offsets = checked_offsets(self._name, column, n)
         lengths = np.diff(offsets)
         example = np.repeat(np.arange(n), lengths)
         place = np.arange(column.values.size) - offsets[example]
@@ -252,7 +224,7 @@ class _Embedded:
     def _single_rows(self, column: Column, n: int) -> Rows:
         if column.offsets is None and column.values.shape == (n,):
             return self._rule.resolve(column.values)
-        lengths = np.diff(_offsets(self._name, column, n))
+        lengths = np.diff(checked_offsets(self._name, column, n))
         if (lengths > 1).any():
             example = int(np.argmax(lengths))
             raise FeatureError(self._name, f"example {example} has {lengths[example]} values; one was expected")
@@ -300,59 +272,6 @@ class _Embedded:
         return self._default
 
 
-class _Dense:
-    """A feature of numbers that goes to the towers as it is."""
-
-    def __init__(self, name: str, feature: DenseFeature) -> None:
-        self._name, self._spec = name, feature
-        self._size = int(np.prod(feature.shape, dtype=object)) if feature.shape else 1
-        self._default: NDArray[Any] | None = None
-        if feature.default is not None:
-            values = np.asarray(feature.default)
-            if values.shape != feature.shape:
-                raise FeatureError(name, f"shape {values.shape} was given; {feature.shape} was expected")
-            self._default = self._numbers(values.reshape(-1)).reshape(1, *feature.shape)
-
-    def activation(self, column: Column | None, n: int) -> Activation:
-        """See FeatureReader.activation."""
-        if column is None:
-            return Activation(np.repeat(self._needed_default(), n, axis=0))
-        if column.weights is not None:
-            raise FeatureError(self._name, "weights were sent; the feature takes none")
-        if column.offsets is None and column.values.shape == (n * self._size,):
-            return Activation(self._numbers(column.values).reshape(n, *self._spec.shape))
-        lengths = np.diff(_offsets(self._name, column, n))
-        absent = lengths == 0
-        if ((lengths != self._size) & ~absent).any():
-            example = int(np.argmax((lengths != self._size) & ~absent))
-            raise FeatureError(
-                self._name,
-                f"example {example} has {lengths[example]} numbers; shape {self._spec.shape} takes {self._size}",
-            )
-        values = self._numbers(column.values).reshape(-1, *self._spec.shape)
-        if absent.any():
-            result = np.repeat(self._needed_default(), n, axis=0)
-            result[~absent] = values
-            return Activation(result)
-        return Activation(values)
-
-    def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
-        if self._spec.dtype == "float32":
-            return ids.numbers(self._name, values)
-        result = ids.integers(self._name, values)
-        if self._spec.dtype == "int32":
-            beyond = (result < -(1 << 31)) | (result >= 1 << 31)
-            if beyond.any():
-                raise FeatureError(self._name, f"{result[beyond][0]} is beyond int32")
-            return result.astype(np.int32)
-        return result
-
-    def _needed_default(self) -> NDArray[Any]:
-        if self._default is None:
-            raise FeatureError(self._name, "a value must be sent for each example: the feature has no default")
-        return self._default
-
-
 def _within_tables(wanted: list[tuple[TableReader, Rows]], n: int) -> bool:
     # Whether the n rows of each table lie in it. Seen as unsigned, a negative row is a huge one.
     if len(wanted) == 1:
@@ -388,21 +307,3 @@ def _default_column(name: str, feature: EmbeddedFeature) -> Column:
     values = default if isinstance(default, list) else [default]
     texts = any(isinstance(value, str) for value in values)
     return Column(np.array(values, object) if texts else np.asarray(values), None, weights)
-
-
-def _offsets(name: str, column: Column, n: int) -> Offsets:
-    # Checked, or made up where every example owns equally many.
-    size = column.values.size
-    if column.values.ndim != 1:
-        raise FeatureError(name, f"values of shape {column.values.shape}; a flat array was expected")
-    if column.offsets is None:
-        if size % n if n else size:
-            raise FeatureError(name, f"{size} values for {n} examples without offsets; equally many each was expected")
-        return np.arange(n + 1, dtype=np.int64) * (size // n if n else 0)
-    offsets = np.asarray(column.offsets)
-    if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
-        raise FeatureError(name, f"offsets of shape {offsets.shape}; {n + 1} integers were expected for {n} examples")
-    offsets = offsets.astype(np.int64, copy=False)
-    if offsets[0] != 0 or offsets[-1] != size or np.count_nonzero(offsets[1:] < offsets[:-1]):
-        raise FeatureError(name, f"offsets must begin with 0, never fall, and end with the number of values, {size}")
-    return offsets

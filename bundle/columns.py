@@ -1,0 +1,64 @@
+"""What callers send of one feature, packed, and what a tower takes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import FeatureError
+
+Offsets = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Column:
+    """The values of one feature for n examples, packed.
+
+    Attributes:
+      values: [m] int64, [m] object holding str, or [m] float32. A dense feature's values are flat too.
+      offsets: [n + 1] int64, beginning with 0 and ending with m, never falling: example i owns
+        values[offsets[i]:offsets[i + 1]]. None: every example owns equally many.
+      weights: [m] float32 beside the values of a weighted bag; None: all 1.
+    """
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64] | None = None
+    weights: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What a tower takes of one feature.
+
+    Attributes:
+      values: [n, dim] float32 of a single or a bag, [n, length, dim] float32 of a sequence, [n, *shape] of a dense one.
+      unknown: ids that the table does not know; none where the whole column is the default.
+    """
+
+    values: NDArray[Any]
+    unknown: int = 0
+
+
+def checked_offsets(name: str, column: Column, n: int) -> Offsets:
+    """Returns [n + 1] int64 offsets, made up where every example owns equally many values.
+
+    Raises:
+      FeatureError: they do not fit the values or the examples; names feature `name`.
+    """
+    size = column.values.size
+    if column.values.ndim != 1:
+        raise FeatureError(name, f"values of shape {column.values.shape}; a flat array was expected")
+    if column.offsets is None:
+        if size % n if n else size:
+            raise FeatureError(name, f"{size} values for {n} examples without offsets; equally many each was expected")
+        return np.arange(n + 1, dtype=np.int64) * (size // n if n else 0)
+    offsets = np.asarray(column.offsets)
+    if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
+        raise FeatureError(name, f"offsets of shape {offsets.shape}; {n + 1} integers were expected for {n} examples")
+    offsets = offsets.astype(np.int64, copy=False)
+    if offsets[0] != 0 or offsets[-1] != size or np.count_nonzero(offsets[1:] < offsets[:-1]):
+        raise FeatureError(name, f"offsets must begin with 0, never fall, and end with the number of values, {size}")
+    return offsets

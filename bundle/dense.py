@@ -1,0 +1,70 @@
+"""A feature that reads no table: numbers that go to the towers as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import ids
+from bundle.columns import Activation, Column, checked_offsets
+from bundle.errors import FeatureError
+from bundle.manifest import DenseFeature
+
+
+class Dense:
+    """Checks and shapes the numbers of one feature."""
+
+    def __init__(self, name: str, feature: DenseFeature) -> None:
+        self._name, self._spec = name, feature
+        self._size = int(np.prod(feature.shape, dtype=object)) if feature.shape else 1
+        self._default: NDArray[Any] | None = None
+        if feature.default is not None:
+            values = np.asarray(feature.default)
+            if values.shape != feature.shape:
+                raise FeatureError(name, f"shape {values.shape} was given; {feature.shape} was expected")
+            self._default = self._numbers(values.reshape(-1)).reshape(1, *feature.shape)
+
+    def activation(self, column: Column | None, n: int) -> Activation:
+        """Returns [n, *shape] numbers; of a column that is None, the default n times.
+
+        Raises:
+          FeatureError: what was sent is no number, not finite, of another shape, or missing without a default.
+        """
+        if column is None:
+            return Activation(np.repeat(self._needed_default(), n, axis=0))
+        if column.weights is not None:
+            raise FeatureError(self._name, "weights were sent; the feature takes none")
+        if column.offsets is None and column.values.shape == (n * self._size,):
+            return Activation(self._numbers(column.values).reshape(n, *self._spec.shape))
+        lengths = np.diff(checked_offsets(self._name, column, n))
+        absent = lengths == 0
+        if ((lengths != self._size) & ~absent).any():
+            example = int(np.argmax((lengths != self._size) & ~absent))
+            raise FeatureError(
+                self._name,
+                f"example {example} has {lengths[example]} numbers; shape {self._spec.shape} takes {self._size}",
+            )
+        values = self._numbers(column.values).reshape(-1, *self._spec.shape)
+        if absent.any():
+            result = np.repeat(self._needed_default(), n, axis=0)
+            result[~absent] = values
+            return Activation(result)
+        return Activation(values)
+
+    def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
+        if self._spec.dtype == "float32":
+            return ids.numbers(self._name, values)
+        result = ids.integers(self._name, values)
+        if self._spec.dtype == "int32":
+            beyond = (result < -(1 << 31)) | (result >= 1 << 31)
+            if beyond.any():
+                raise FeatureError(self._name, f"{result[beyond][0]} is beyond int32")
+            return result.astype(np.int32)
+        return result
+
+    def _needed_default(self) -> NDArray[Any]:
+        if self._default is None:
+            raise FeatureError(self._name, "a value must be sent for each example: the feature has no default")
+        return self._default
