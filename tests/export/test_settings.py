@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,11 @@ def test_recipe_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
 def test_settings_from_the_environment_replace_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROWCAST_EXPORT_WORKERS", "3")
     assert ExportSettings().workers == 3
+
+
+def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "your-model.md").read_text()
+    shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(shown) == 1
+    job = read_recipe(write(tmp_path, shown[0]))
+    assert set(job.features) | {"user_id", "age"} == set(job.inputs)
