@@ -112,6 +112,7 @@ def _child(order: Mapping[str, Any]) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     sys.argv = ["rowcast-export", *order["arguments"]]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
     _die_when(order["dies"])
     code: Any = 1
     try:
