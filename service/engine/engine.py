@@ -17,7 +17,7 @@ from bundle.errors import BundleError
 from service.engine import details, embedding, lookup, ranking, recommendation, retrieval, warm_up
 from service.engine.admission import Admission, Permit
 from service.engine.jobs import Answer, Job, Work
-from service.engine.pace import Began, Paces
+from service.engine.pace import Paces
 from service.engine.requests import (
     Call,
     Embedded,
@@ -36,6 +36,7 @@ from service.engine.requests import (
     Target,
 )
 from service.engine.steps import Steps
+from service.engine.turns import Turns
 from service.errors import DeadlineExceeded, ServiceError
 from service.generations.generation import Generation
 from service.generations.loader import LoadRefused
@@ -55,6 +56,7 @@ class Engine:
         metrics.in_flight.set_function(lambda: self.in_flight)
         self._paces = Paces(settings.inline_us_max / 1e6)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rowcast-compute")
+        self._turns = Turns(self._paces, self._pool)
 
     def enter(self) -> Permit:
         """Lets a call in, to be held by its door from before its body is decoded until its answer is written.
@@ -174,7 +176,7 @@ class Engine:
         job = Job(work, request, self._settings, steps, call, request.kind, permit, lease, answer)
         late = None
         if self._paces.short(lease.generation, job.kind):
-            loop.call_soon(self._compute_here, job)
+            self._turns.add(job)
         else:
             self._pool.submit(job.compute).add_done_callback(functools.partial(self._ended, job))
             late = loop.call_later(deadline - time.monotonic(), _give_up, answer)
@@ -186,25 +188,6 @@ class Engine:
         finally:
             if late is not None:
                 late.cancel()
-
-    def _compute_here(self, job: Job[Request, Answer]) -> None:
-        """Computes a short call on the event loop, in a turn of its own."""
-        if job.answer.done():  # cancelled, and the one who waited was not woken yet
-            job.steps.abandon()
-        began = Began.now()
-        try:
-            answer = job.compute()
-            job.steps.check()
-        except ServiceError as problem:
-            job.fail(problem)
-        else:
-            job.succeed(answer)
-        self._paces.held_up(job.lease.generation, job.kind, began)
-        job.permit.release()
-        if job.lease.retired:
-            self._pool.submit(job.lease.release)  # the last one closes the generation, which may take long
-        else:
-            job.lease.release()
 
     def _ended(self, job: Job[Request, Answer], computed: Future[Answer]) -> None:
         job.release()

@@ -46,19 +46,20 @@ class Paces:
         pace = self._kinds.setdefault(generation, {}).setdefault(kind, _Pace())
         pace.least_s = min(seconds, pace.least_s * _CREEP)
 
-    def held_up(self, generation: Generation, kind: Hashable, since: Began) -> None:
-        """Tells since when a call, answered or not, was computed on the loop; it has just ended."""
+    def held_up(self, generation: Generation, kind: Hashable, since: Began, calls: int = 1) -> None:
+        """Tells since when some calls, answered or not, were computed on the loop; they have just ended."""
         pace = self._kinds[generation][kind]
-        if time.perf_counter() - since.clock_s <= self._limit_s or not self._own_fault(since):
+        limit_s = self._limit_s * calls
+        if time.perf_counter() - since.clock_s <= limit_s or not self._own_fault(since, limit_s):
             pace.next_away = max(_AWAY_MIN, pace.next_away * _FORGIVEN)
             return
         pace.away = int(pace.next_away)
         pace.next_away = min(_AWAY_MAX, pace.next_away * _AWAY_MORE)
 
-    def _own_fault(self, since: Began) -> bool:
+    def _own_fault(self, since: Began, limit_s: float) -> bool:
         """Whether a call held the loop up by computing or by reading from the disk; other processes may have, too."""
         faults, self._faults = self._faults, _major_faults()
-        return time.thread_time() - since.cpu_s > self._limit_s or self._faults > faults
+        return time.thread_time() - since.cpu_s > limit_s or self._faults > faults
 
 
 class Began(NamedTuple):

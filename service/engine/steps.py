@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
 from service.errors import Cancelled, DeadlineExceeded
@@ -17,12 +18,12 @@ class Steps:
       deadline: on the clock of `time.monotonic()`.
     """
 
-    def __init__(self, call: str, deadline: float, metrics: Metrics | None) -> None:
-        """Begins a call. `metrics` None: nothing is recorded (a warm-up)."""
+    def __init__(self, call: str, deadline: float, metrics: Metrics | None, calls: int = 1) -> None:
+        """Begins a call. `metrics` None: nothing is recorded (a warm-up). `calls`: as many are computed as one."""
         self.call, self.deadline = call, deadline
-        self._metrics = metrics
+        self._metrics, self._calls = metrics, calls
         self._gone = False
-        self._submitted = time.perf_counter()
+        self._submitted: float | None = None
 
     def abandon(self) -> None:
         """Tells that nobody waits any more: the next dear step is not begun."""
@@ -45,13 +46,19 @@ class Steps:
         if time.monotonic() >= self.deadline:
             raise DeadlineExceeded("the time for this call is over")
 
+    def joined(self, others: Sequence[Steps]) -> Steps:
+        """Returns the steps of calls of this name that are computed as one."""
+        return Steps(self.call, min(each.deadline for each in others), self._metrics, len(others))
+
     def submitted(self) -> None:
-        """Tells that the call is handed to the compute threads."""
+        """Tells that the call is queued."""
         self._submitted = time.perf_counter()
 
     def begun(self) -> None:
-        """Tells that a compute thread has taken the call up; records how long it was queued, and checks."""
-        self.record("queue", time.perf_counter() - self._submitted)
+        """Tells that the call was taken up; records once how long it was queued, and checks."""
+        if self._submitted is not None:
+            self.record("queue", time.perf_counter() - self._submitted)
+            self._submitted = None
         self.check()
 
     def phase(self, name: str) -> _Phase:
@@ -59,9 +66,9 @@ class Steps:
         return _Phase(self, name)
 
     def record(self, phase: str, seconds: float) -> None:
-        """Records the time of a phase that was measured elsewhere."""
+        """Records the time of a phase; of calls that are computed as one, each call's share."""
         if self._metrics is not None:
-            self._metrics.phase(self.call, phase, seconds)
+            self._metrics.phase(self.call, phase, seconds / self._calls, self._calls)
 
     def unknown(self, model: str, feature: str, count: int) -> None:
         """Counts ids that a feature's table does not know."""

@@ -113,7 +113,7 @@ def test_pickled_ids_beside_an_index_are_never_opened(tree: Path, tmp_path: Path
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", [1, 2, 20])
 def test_k_beyond_the_index_is_filled(tmp_path: Path, n: int) -> None:
     index = write_index(_vectors(5), "squared_l2", "brute_force", {}, tmp_path)
 
@@ -125,7 +125,7 @@ def test_k_beyond_the_index_is_filled(tmp_path: Path, n: int) -> None:
     assert np.isfinite(scores[:, :5]).all()
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", [1, 2, 20])
 def test_k_beyond_the_leaves_searched_is_filled(tree: Path, n: int) -> None:
     index = ScannIndex.load(tree, "dot_product", 4000)
 
@@ -142,6 +142,17 @@ def test_k_beyond_the_written_reorder_is_still_met(tree: Path) -> None:
     positions, _ = ScannIndex.load(tree, "dot_product", 4000).search(_vectors(1, seed=1), 100, leaves_to_search=40)
 
     assert (positions >= 0).all()
+
+
+@pytest.mark.parametrize("k", [10, 300])
+def test_few_queries_are_answered_with_the_bits_of_each_alone(tree: Path, k: int) -> None:
+    index, queries = ScannIndex.load(tree, "dot_product", 4000), _vectors(9, seed=3)
+
+    positions, scores = index.search(queries, k, leaves_to_search=1)
+
+    alone = [index.search(query[np.newaxis], k, leaves_to_search=1) for query in queries]
+    assert positions.tobytes() == np.concatenate([found for found, _ in alone]).tobytes()
+    assert scores.tobytes() == np.concatenate([found for _, found in alone]).tobytes()
 
 
 def test_no_queries_give_empty_answers(tree: Path) -> None:

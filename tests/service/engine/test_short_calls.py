@@ -31,9 +31,11 @@ class SeenTower(WaitingTower):
         super().__init__(network)
         self.burn_s = burn_s
         self.threads: list[threading.Thread] = []
+        self.sizes: list[int] = []
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         self.threads.append(threading.current_thread())
+        self.sizes.append(len(next(iter(inputs.values()))))
         end = time.thread_time() + self.burn_s
         while time.thread_time() < end:
             pass
