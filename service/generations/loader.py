@@ -141,8 +141,8 @@ def _open_index(directory: Path, name: str, page: Index, corpus: LoadedCorpus) -
 def estimate(manifest: Manifest, precision: str | None, workers: int) -> int:
     """Tells the memory that loading a version may need, as an upper bound in bytes; mapped tables do not count.
 
-    A compiled tower is packed once per thread that computes; an index is held twice while it is read; keys of stores
-    and vocabularies become hash tables of about four times their bytes.
+    A compiled tower is packed once per thread that computes, the event loop's and the loading one among them; an index
+    is held twice while it is read; keys of stores and vocabularies become hash tables of about four times their bytes.
     """
     sizes = {file.path: file.bytes for file in manifest.files}
 
@@ -168,7 +168,7 @@ def _tower_bytes(tower: Tower, precision: str | None, sizes: dict[str, int], wor
         form.precision: sizes.get(form.path, 0) for form in tower.forms if form.kind == "litert"
     }
     if compiled:
-        return compiled.get(precision or tower.serve, max(compiled.values())) * (2 + workers)
+        return compiled.get(precision or tower.serve, max(compiled.values())) * (3 + workers)
     directories = [form.path for form in tower.forms]
     return 3 * sum(size for path, size in sizes.items() if any(path.startswith(where + "/") for where in directories))
 

@@ -28,6 +28,8 @@ class Service:
         ports = scratch / f"ports-{precision}.json"
         ports.unlink(missing_ok=True)
         options = ["--root", str(root), "--precision", precision, "--http-port", "0", "--grpc-port", "0"]
+        # A generator that shares the cores sends in bursts when it is late: they are to wait here, not to be refused.
+        options += ["--in-flight-max", "1024"]
         program = [str(Path(sys.executable).parent / "rowcast-serve"), *options, "--ports-file", str(ports)]
         self._log = (scratch / f"serve-{precision}.log").open("wb")
         began = time.perf_counter()
