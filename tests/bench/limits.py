@@ -57,7 +57,7 @@ def _ranking(kind: str, bundle: Path) -> Step:
     if kind == "saved-model":
         import tensorflow as tf
 
-        # One thread an operation and two operations at a time is what serves this workload best (docs/benchmarks.md).
+        # One thread an operation and two operations at a time, so that two callers run beside each other.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(2)
         path = next(form.path for form in page.forms if form.kind == "saved_model")
