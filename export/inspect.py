@@ -100,7 +100,7 @@ def _table_json(spec: TableSpec) -> dict[str, Any]:
         "dim": spec.dim,
         "dtype": spec.dtype,
         "bytes": spec.bytes,
-        "layout": spec.layout,
+        "layout": spec.layout.kind,
         "origin": spec.origin,
         "path": spec.path,
         "slices": spec.slices,

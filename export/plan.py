@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bundle import paths, shards
-from export.checkpoint import layouts
-from export.checkpoint.layouts import Band, SlicesOverlap
+from export.checkpoint import bands as stored
+from export.checkpoint.bands import Band, SlicesOverlap
 from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import NUMPY_DTYPES, Slice, StoredVariables
 from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
@@ -163,7 +163,7 @@ def plan_tables(
         _check_exportable(spec)
         slices = checkpoint.entries[spec.key].slices
         try:
-            bands = layouts.bands(slices, spec.dim, 0, spec.rows)
+            bands = stored.bands(slices, spec.dim, 0, spec.rows)
         except SlicesOverlap as problem:
             raise CheckpointError(
                 f"table {spec.name!r} ({spec.key!r} in checkpoint {inventory.checkpoint}): {problem}; save it anew"
@@ -240,7 +240,7 @@ def _tasks(
         )
     tasks = []
     for number, part in enumerate(shards.cut(spec.rows, rows_max)):
-        held = [piece for band in layouts.within(bands, part.first, part.rows) for piece in band.slices]
+        held = [piece for band in stored.within(bands, part.first, part.rows) for piece in band.slices]
         file = paths.table_shard(spec.name, number, count)
         tasks.append(
             TableTask(

@@ -19,9 +19,9 @@ from bundle.checksums import extend, joined
 from bundle.fields import Crc32c, Page
 from bundle.manifest import Shard, TableSource
 from bundle.tables import ShardWriter
-from export.checkpoint import layouts
+from export.checkpoint import bands
+from export.checkpoint.bands import Band, SlicesOverlap, SourceRange
 from export.checkpoint.datafiles import DataFiles
-from export.checkpoint.layouts import Band, SlicesOverlap, SourceRange
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.plan import ExportPlan, TablePlan, TableTask
@@ -64,7 +64,7 @@ def copy_rows(task: TableTask) -> Receipt:
     sums = _Sums()
     try:
         with DataFiles() as files, ShardWriter(path) as writer:
-            for band in layouts.bands(task.slices, task.dim, task.first_row, task.rows):
+            for band in bands.bands(task.slices, task.dim, task.first_row, task.rows):
                 if len(band.slices) == 1:
                     _stream(files, writer, band, task, sums)
                 else:
@@ -116,7 +116,7 @@ def manifest_table(table: TablePlan, receipts: Sequence[Receipt]) -> manifest.Ta
             "dim": spec.dim,
             "dtype": spec.dtype,
             "shards": tuple(own),
-            "source": TableSource(layout=spec.layout, key=spec.key),
+            "source": TableSource(layout=spec.layout.kind, key=spec.key),
         }
     )
 
@@ -157,7 +157,7 @@ class _Sums:
 def _stream(files: DataFiles, writer: ShardWriter, band: Band, task: TableTask, sums: _Sums) -> None:
     """Copies a band that lies in one slice: bytes as they are, wherever rows end."""
     part = band.slices[0]
-    whole = layouts.source_range(part, band.first, band.rows)
+    whole = bands.source_range(part, band.first, band.rows)
     buffer = np.empty(min(task.block_bytes, whole.bytes), np.uint8)
     for done in range(0, whole.bytes, buffer.size):
         block = buffer[: min(buffer.size, whole.bytes - done)]
@@ -172,9 +172,9 @@ def _join_columns(files: DataFiles, writer: ShardWriter, band: Band, task: Table
     itemsize = task.row_bytes // task.dim
     rows_max = max(1, task.block_bytes // task.row_bytes)
     joint = np.empty((min(rows_max, band.rows), task.row_bytes), np.uint8)
-    for first, rows in layouts.blocks(band, rows_max):
+    for first, rows in bands.blocks(band, rows_max):
         for part in band.slices:
-            source = layouts.source_range(part, first, rows)
+            source = bands.source_range(part, first, rows)
             data = np.empty(source.bytes, np.uint8)
             files.read_into(part.file, part.offset + source.offset, data)
             sums.add(source, data)
@@ -191,7 +191,7 @@ def _check_slice(table: TablePlan, part: Slice, sums: list[SourceSum]) -> None:
             break
         end += each.bytes
     if end != part.bytes:
-        first, _ = layouts.table_rows(SourceRange(part, end, 0))
+        first, _ = bands.table_rows(SourceRange(part, end, 0))
         raise CheckpointError(
             f"table {name!r}: rows from {first} on were not read from {part.file}; run the export again"
         )
@@ -200,7 +200,7 @@ def _check_slice(table: TablePlan, part: Slice, sums: list[SourceSum]) -> None:
 
 
 def _damaged(table: str, part: Slice) -> str:
-    first, rows = layouts.table_rows(SourceRange(part, 0, part.bytes))
+    first, rows = bands.table_rows(SourceRange(part, 0, part.bytes))
     return (
         f"table {table!r}: rows {first} to {first + rows} do not match their checksum in data file {part.file} (bytes "
         f"{part.offset} to {part.offset + part.bytes}): the checkpoint is damaged; copy it anew or take an older one"

@@ -1,126 +1,157 @@
-"""Where the rows of a table lie in the slices of its variable; pure arithmetic, no I/O.
+"""Which row of a stored variable holds row r of a table: one formula for every training layout. Pure, no I/O.
 
-Plain layout: row r of the table is row r of the variable. The variable may be one slice, row ranges of any length in
-any order (a host each, a partition each, or cut by a size limit), or a grid of rows and columns. A table's rows fall
-into bands: row ranges over which the same slices lie side by side.
+A layout deals the rows of a table to `lanes`, one after the other, as cards are dealt. Row r goes to lane r % lanes,
+where it is row r // lanes; the rows of a lane follow one another in the variable from the lane's base on:
 
-    columns   0 ......... D          bands
-    rows 0    [ a        ]           a
-         10   [ b  ][ c  ]           b c
-         20   [ b  ][ d  ]           b d
+    stored row = bases[r % lanes] + r // lanes
+
+    plain        one lane from row 0: the table is the variable
+    mod          TF1's partition_strategy="mod": a lane is a partition, its base the partition's first row
+    sparse_core  a lane is a sparse core shard; several tables share the variable (a stack), each turned by its rotation
+
+The columns of a table are the first ones of the variable; what is right of them, or in no lane, is padding or another
+table of the stack.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
-from export.checkpoint.variables import Slice, volume
+import numpy as np
+from numpy.typing import NDArray
 
-
-class SlicesOverlap(Exception):
-    """The slices of a variable overlap, or leave a gap."""
+Kind = Literal["plain", "mod", "sparse_core"]
 
 
-class Band(NamedTuple):
-    """Rows `first` up to, not including, `first + rows`, and the slices that hold their columns, from left to right."""
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Row r of the table is row r of the variable, which may be cut into slices in any way."""
 
-    first: int
-    rows: int
-    slices: tuple[Slice, ...]
+    kind: ClassVar[Kind] = "plain"
 
     @property
-    def end(self) -> int:
-        """The first row behind the band."""
-        return self.first + self.rows
+    def lanes(self) -> int:
+        """One."""
+        return 1
+
+    def bases(self) -> NDArray[np.int64]:
+        """Returns [lanes] int64: the first stored row of each lane."""
+        return np.zeros(1, np.int64)
 
 
-class SourceRange(NamedTuple):
-    """Bytes of one slice, counted from its first."""
+@dataclass(frozen=True, slots=True)
+class Mod:
+    """Row r is row r // P of partition r % P. The first partitions have one row more where P does not divide the rows.
 
-    slice: Slice
+    Attributes:
+      starts: first stored row of each partition.
+    Source: TensorFlow 2.20, python/ops/embedding_ops.py, embedding_lookup with partition_strategy="mod".
+    """
+
+    kind: ClassVar[Kind] = "mod"
+    starts: tuple[int, ...]
+
+    @property
+    def lanes(self) -> int:
+        """Partitions."""
+        return len(self.starts)
+
+    def bases(self) -> NDArray[np.int64]:
+        """Returns [lanes] int64: the first stored row of each lane."""
+        return np.array(self.starts, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SparseCore:
+    """Row r lies on sparse core (r + rotation) % cores, at row offset + r // cores of its shard.
+
+    Attributes:
+      cores: sparse cores, over all chips.
+      core_rows: rows of the variable that each core holds, all tables of the stack and their padding together.
+      offset: first row of this table in each core's shard.
+      rotation: cores by which this table is turned, so that the first rows of stacked tables lie on different cores.
+    Source: TensorFlow 2.20, python/tpu/tpu_embedding_v3_utils.py (SparseCoreTableLayout); jax-tpu-embedding 0.1.0,
+    sparsecore/lib/nn/table_stacking.py, compute_physical_row_ids, is the same formula.
+    """
+
+    kind: ClassVar[Kind] = "sparse_core"
+    cores: int
+    core_rows: int
     offset: int
-    bytes: int
+    rotation: int
+
+    @property
+    def lanes(self) -> int:
+        """Sparse cores."""
+        return self.cores
+
+    def bases(self) -> NDArray[np.int64]:
+        """Returns [lanes] int64: the first stored row of each lane."""
+        core = (np.arange(self.cores, dtype=np.int64) + self.rotation) % self.cores
+        return core * self.core_rows + self.offset
 
 
-def bands(slices: Sequence[Slice], dim: int, first: int, rows: int) -> list[Band]:
-    """Returns the bands that make up rows [first, first + rows) of a table.
+Layout = Plain | Mod | SparseCore
+
+
+class LaneRange(NamedTuple):
+    """Neighbouring rows of one lane, as a block of table rows needs them.
+
+    Attributes:
+      place: of the first of them in the block; the next ones are `lanes` rows apart.
+      first: first stored row.
+      rows: how many.
+    """
+
+    place: int
+    first: int
+    rows: int
+
+
+def lane_ranges(layout: Layout, first: int, rows: int) -> Iterator[LaneRange]:
+    """Yields what rows [first, first + rows) of a table take of each lane that holds some of them."""
+    lanes, bases = layout.lanes, layout.bases().tolist()
+    for place in range(min(lanes, rows)):
+        row = first + place
+        yield LaneRange(place, bases[row % lanes] + row // lanes, -(-(rows - place) // lanes))
+
+
+def occupied(layout: Layout, rows: int) -> list[tuple[int, int]]:
+    """Returns the stored rows that a table takes, as ranges [first, end) in ascending order; none overlap.
+
+    Raises:
+      ValueError: two lanes of the layout overlap, as no layout's do.
+    """
+    ranges = sorted((lane.first, lane.first + lane.rows) for lane in lane_ranges(layout, 0, rows))
+    joined: list[tuple[int, int]] = []
+    for first, end in ranges:
+        if joined and first < joined[-1][1]:
+            raise ValueError(f"two lanes hold stored row {first}")
+        if joined and first == joined[-1][1]:
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((first, end))
+    return joined
+
+
+def stored_rows(layout: Layout, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns [n] int64: the stored row of each of the table's [n] int64 rows."""
+    return layout.bases()[rows % layout.lanes] + rows // layout.lanes
+
+
+def table_rows(layout: Layout, stored: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """Returns [n] int64: the table's row in each of [n] int64 stored rows, -1 where there is none: the inverse.
 
     Args:
-      slices: of a variable [rows, dim]; in any order, possibly more than are needed.
-      dim: columns of the table.
-    Raises:
-      SlicesOverlap: the slices overlap in these rows, or leave a gap.
+      layout: of the table.
+      stored: rows of the variable.
+      rows: of the table.
     """
-    end = first + rows
-    waiting = sorted(
-        (part for part in slices if volume(part.shape) and part.starts[0] < end and _end(part) > first),
-        key=lambda part: part.starts[0],
-    )
-    cuts = sorted(
-        {first, end, *(max(first, part.starts[0]) for part in waiting), *(min(end, _end(part)) for part in waiting)}
-    )
-    result: list[Band] = []
-    here: list[tuple[int, int, Slice]] = []  # first column, a number that never ties, slice
-    taken = 0
-    for low, high in pairwise(cuts):
-        here = [each for each in here if _end(each[2]) > low]
-        while taken < len(waiting) and waiting[taken].starts[0] <= low:
-            insort(here, (waiting[taken].starts[1], taken, waiting[taken]), key=lambda each: each[:2])
-            taken += 1
-        _check_columns([part for _, _, part in here], dim, low)
-        result.append(Band(low, high - low, tuple(part for _, _, part in here)))
-    return result
-
-
-def within(all_bands: Sequence[Band], first: int, rows: int) -> list[Band]:
-    """Returns the parts of consecutive bands that lie in rows [first, first + rows)."""
-    end = first + rows
-    start = max(0, bisect_right(all_bands, first, key=lambda band: band.first) - 1)
-    result = []
-    for band in all_bands[start:]:
-        if band.first >= end:
-            break
-        low, high = max(first, band.first), min(end, band.end)
-        if high > low:
-            result.append(Band(low, high - low, band.slices))
-    return result
-
-
-def source_range(part: Slice, first: int, rows: int) -> SourceRange:
-    """Returns where rows [first, first + rows) of the table lie in a slice: side by side, as the slice is row-major."""
-    row_bytes = part.bytes // part.shape[0]
-    return SourceRange(part, (first - part.starts[0]) * row_bytes, rows * row_bytes)
-
-
-def table_rows(source: SourceRange) -> tuple[int, int]:
-    """Returns first row and number of rows of the table that a range of a slice holds: the inverse of source_range."""
-    row_bytes = source.slice.bytes // source.slice.shape[0]
-    return source.slice.starts[0] + source.offset // row_bytes, source.bytes // row_bytes
-
-
-def blocks(band: Band, rows_max: int) -> Iterator[tuple[int, int]]:
-    """Yields first row and number of rows of each block of a band."""
-    for first in range(band.first, band.end, rows_max):
-        yield first, min(rows_max, band.end - first)
-
-
-def _end(part: Slice) -> int:
-    return part.starts[0] + part.shape[0]
-
-
-def _check_columns(parts: Sequence[Slice], dim: int, row: int) -> None:
-    column = 0
-    for part in parts:
-        if part.starts[1] != column:
-            break
-        column += part.shape[1]
-    else:
-        if column == dim:
-            return
-    spans = (
-        ", ".join(f"columns {part.starts[1]} to {part.starts[1] + part.shape[1]}" for part in parts[:8]) or "nothing"
-    )
-    raise SlicesOverlap(f"at row {row} its slices hold {spans}, where columns 0 to {dim} are needed")
+    bases = layout.bases()
+    order = np.argsort(bases, kind="stable")
+    found = np.searchsorted(bases[order], stored, side="right") - 1
+    lane = order[np.maximum(found, 0)]
+    row = (stored - bases[lane]) * layout.lanes + lane
+    return np.where((found >= 0) & (row < rows) & (stored >= bases[lane]), row, -1)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from export.checkpoint.layouts import Plain
 from export.checkpoint.objectgraph import VARIABLE_SUFFIX, ObjectGraph
 from export.checkpoint.specs import FLOATS, Inventory, Origin, RefusedTable, SlotSpec, TableSpec
 from export.checkpoint.variables import Entry, StoredVariables
@@ -200,7 +201,18 @@ class _Recognition:
 def _table(name: str, entry: Entry, origin: Origin, path: str) -> TableSpec:
     rows, dim = entry.shape
     return TableSpec(
-        name, entry.key, rows, dim, entry.dtype, "plain", origin, path, len(entry.slices), entry.files, entry.bytes
+        name,
+        entry.key,
+        rows,
+        dim,
+        entry.dtype,
+        Plain(),
+        (rows, dim),
+        origin,
+        path,
+        len(entry.slices),
+        entry.files,
+        entry.bytes,
     )
 
 

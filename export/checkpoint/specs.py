@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from export.checkpoint.layouts import Layout
 from export.checkpoint.variables import Entry
 from export.errors import NotConvertible
 
@@ -13,8 +14,6 @@ CANDIDATES_TOLD = 20
 
 Origin = Literal["TPUEmbedding", "TFRS TPUEmbedding", "Keras Embedding", "named"]
 """Who wrote a table: the mid-level API, the TFRS layer around it, a Keras layer; or the user named its variable."""
-Layout = Literal["plain"]
-"""Where row r lies. plain: it is row r of the variable, which may be cut into slices in any way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,8 @@ class TableSpec:
       name: what its training program calls it, or the user.
       key: of the variable that holds it.
       rows, dim, dtype: of the table; dtype by TensorFlow's name.
-      layout: where its rows lie.
+      layout: which row of the variable holds row r.
+      stored: rows and columns of the variable: at least the table's.
       origin: who wrote it.
       path: attribute path of its variable in the object graph; "" where there is none.
       slices, files: pieces that it lies in, and data files that hold them.
@@ -56,6 +56,7 @@ class TableSpec:
     dim: int
     dtype: str
     layout: Layout
+    stored: tuple[int, int]
     origin: Origin
     path: str
     slices: int

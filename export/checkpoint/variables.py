@@ -45,7 +45,7 @@ class Slice:
       file: path of the data file.
       offset: first byte in the file; not aligned to anything.
       bytes: length of the stored range.
-      crc32c: of exactly those bytes.
+      crc32c: of exactly those bytes; None: the storage keeps none (HDF5).
       starts: first index on each axis.
       shape: extent on each axis.
     """
@@ -53,19 +53,35 @@ class Slice:
     file: str
     offset: int
     bytes: int
-    crc32c: int
+    crc32c: int | None
     starts: tuple[int, ...]
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayStore:
+    """Where a variable lies that is kept in compressed chunks, and so has no slices: Orbax' zarr arrays.
+
+    Attributes:
+      spec: JSON that opens it with tensorstore.
+      chunk: extent of a chunk on each axis; a chunk is read as a whole.
+      bytes: on disk, compressed; 0 where it is not known.
+    """
+
+    spec: str
+    chunk: tuple[int, ...]
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """One stored variable."""
+    """One stored variable: `slices` of it in files, or `array`, never both."""
 
     key: str
     dtype: str
     shape: tuple[int, ...]
     slices: tuple[Slice, ...]
+    array: ArrayStore | None = None
 
     @property
     def itemsize(self) -> int:
@@ -74,7 +90,9 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """Stored bytes, all slices together."""
+        """Bytes of its values as stored, all slices together; uncompressed."""
+        if self.array is not None:
+            return volume(self.shape) * self.itemsize
         return sum(part.bytes for part in self.slices)
 
     @property

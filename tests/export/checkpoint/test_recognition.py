@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.checkpoint.layouts import Plain
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Inventory
@@ -52,7 +53,7 @@ def test_recognise_embedding_object_takes_its_table_and_leaves_its_slots(tmp_pat
     found = inventory(tmp_path, embedding_object({"e": 1}, "x/y.z"), PAIR)
     table = found.tables[0]
     assert (table.name, table.key, table.rows, table.dim, table.dtype) == ("x/y.z", "e/t" + SUFFIX, 8, 3, "float32")
-    assert (table.layout, table.origin) == ("plain", "TPUEmbedding")
+    assert (table.layout, table.origin) == (Plain(), "TPUEmbedding")
     assert [slot.name for slot in table.slots] == ["accumulators"]
     assert found.slot_bytes == TABLE.nbytes
     assert found.dense == ()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.checkpoint.layouts import SlicesOverlap, SourceRange, bands, blocks, source_range, table_rows, within
+from export.checkpoint.bands import SlicesOverlap, SourceRange, bands, blocks, source_range, table_rows, within
 from export.checkpoint.variables import Slice
 
 DIM = 6
