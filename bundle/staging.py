@@ -2,6 +2,10 @@
 
 Beside the bundles of a model lie, while version N is written: `.staging-N/` (its files), `.staging-N.journal` (what is
 finished, with checksums) and `.staging-N.lock` (held by the one run that writes it; a crash lets go of it).
+
+Each run has a directory `.staging-N/.attempts-*` for the unfinished files of its workers. A worker may outlive its run,
+on another machine for long: the next run removes that directory before all else, and what the orphan writes has no way
+in.
 """
 
 from __future__ import annotations
@@ -10,17 +14,15 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import orjson
-
-from bundle import files, paths
-from bundle.checksums import BLOCK_BYTES, Digest, crc32c, digest
+from bundle import files, journal, paths
+from bundle.checksums import BLOCK_BYTES, Digest, digest
 from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, UnsafePath, VersionBusy
 from bundle.manifest import MANIFEST_BYTES_MAX, File, Manifest, dump, parse
 from bundle.tables import row_bytes
@@ -28,13 +30,7 @@ from bundle.tables import row_bytes
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _STAGING = re.compile(r"\.staging-([1-9][0-9]{0,17})(\.journal|\.lock)?", re.ASCII)
 
-
-@dataclass(frozen=True)
-class Finished:
-    """What a finished step left: its payload as JSON brought it back, and its files."""
-
-    payload: Any
-    files: tuple[File, ...]
+_ATTEMPTS = ".attempts-"
 
 
 class Staging:
@@ -55,16 +51,19 @@ class Staging:
             raise FormatError(f"model {model!r} version {version} cannot name a directory")
         self._parent, self._model, self._version = root / model, model, version
         self._final = self._parent / str(version)
+        self._run = secrets.token_hex(8)
         self._parent.mkdir(parents=True, exist_ok=True)
         self._lock: int | None = _locked(self._aside(".lock"), f"version {version} of model {model!r}")
         try:
             self._refuse_existing()
-            self._steps = _read_journal(self._aside(".journal"))
+            self._steps = journal.read(self._aside(".journal"))
             if "job" in self._steps and self._steps["job"].payload != job:
                 self._clear()
                 self._steps = {}
             self._trusted: set[str] = set()
             self.directory.mkdir(exist_ok=True)
+            _end_attempts(self.directory)
+            self.attempts.mkdir()
             if "job" not in self._steps:
                 self.finish("job", job)
         except BaseException:
@@ -75,6 +74,11 @@ class Staging:
     def directory(self) -> Path:
         """Where the files of the version are written."""
         return self._aside("")
+
+    @property
+    def attempts(self) -> Path:
+        """Where workers of this run write a file until it is whole: see `ShardWriter`."""
+        return self.directory / f"{_ATTEMPTS}{self._run}"
 
     def finish(self, step: str, payload: Any = None, written: Sequence[File] | None = None) -> None:
         """Notes a step as finished, once its files are safe from a loss of power.
@@ -92,12 +96,10 @@ class Staging:
             path = self.directory / file.path
             files.sync(path)
             files.sync(path.parent)
-        entry = orjson.dumps({"step": step, "payload": payload, "files": [file.model_dump() for file in written]})
-        _append(self._aside(".journal"), entry)
-        self._steps[step] = _parsed(entry)[1]
+        self._steps[step] = journal.append(self._aside(".journal"), step, payload, written)
         self._trusted.add(step)
 
-    def finished(self, step: str) -> Finished | None:
+    def finished(self, step: str) -> journal.Finished | None:
         """Returns what a finished step left, None if it must be done (again).
 
         Files that an earlier run finished are read once, in full: a step whose files are not whole is not finished.
@@ -139,6 +141,7 @@ class Staging:
             )
         self._refuse_existing()
         _check_sizes(self.directory, manifest)
+        _end_attempts(self.directory)
         _sweep_unlisted(self.directory, manifest)
         page = self.directory / paths.MANIFEST
         try:
@@ -191,6 +194,7 @@ class Staging:
         # The journal first: what it vouches for must be there.
         self._aside(".journal").unlink(missing_ok=True)
         if self.directory.exists():
+            _end_attempts(self.directory)
             shutil.rmtree(self.directory)
 
 
@@ -221,6 +225,7 @@ def sweep(root: Path, model: str) -> list[int]:
             continue
         (parent / f"{aside.name}.journal").unlink(missing_ok=True)
         if aside.exists():
+            _end_attempts(aside)
             shutil.rmtree(aside)
         (parent / f"{aside.name}.lock").unlink(missing_ok=True)
         os.close(lock)
@@ -316,6 +321,14 @@ def _sweep_unlisted(staged: Path, manifest: Manifest) -> None:
             here.rmdir()
 
 
+def _end_attempts(staged: Path) -> None:
+    # Renamed first: a worker that still writes finds no path there, and adds nothing while the directory is removed.
+    for directory in staged.glob(f"{_ATTEMPTS}*"):
+        gone = staged / f"{_ATTEMPTS}{secrets.token_hex(8)}"
+        directory.rename(gone)
+        shutil.rmtree(gone)
+
+
 def _locked(path: Path, what: str) -> int:
     # The file may be removed by its last holder between our open and our lock: what is locked must be what is there.
     while True:
@@ -330,41 +343,6 @@ def _locked(path: Path, what: str) -> int:
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
         os.close(descriptor)
-
-
-def _append(journal: Path, entry: bytes) -> None:
-    line = b"%08x %s\n" % (crc32c(entry), entry)
-    with journal.open("ab", buffering=0) as file:
-        start = file.tell()
-        try:
-            if file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(journal))
-            os.fsync(file.fileno())
-        except OSError:
-            file.truncate(start)
-            raise
-    files.sync(journal.parent)
-
-
-def _read_journal(journal: Path) -> dict[str, Finished]:
-    steps: dict[str, Finished] = {}
-    if not journal.exists():
-        return steps
-    whole = 0
-    for line in journal.read_bytes().splitlines(keepends=True):
-        checksum, _, entry = line.removesuffix(b"\n").partition(b" ")
-        if not line.endswith(b"\n") or checksum != b"%08x" % crc32c(entry):
-            break  # torn by a crash: nothing after it was ever acknowledged
-        step, finished = _parsed(entry)
-        steps[step] = finished
-        whole += len(line)
-    os.truncate(journal, whole)
-    return steps
-
-
-def _parsed(entry: bytes) -> tuple[str, Finished]:
-    page = orjson.loads(entry)
-    return page["step"], Finished(page["payload"], tuple(File.model_validate(file) for file in page["files"]))
 
 
 def _numbered(parent: Path) -> list[tuple[int, Path]]:

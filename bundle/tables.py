@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -38,15 +39,26 @@ def row_bytes(dtype: str, dim: int) -> int:
 
 
 class ShardWriter:
-    """Writes one file of rows and digests it in the same pass.
+    """Writes one file of rows and digests it in the same pass; the file appears under its name once it is whole.
 
-    Used as a context: left by an exception, it removes the unfinished file.
+    Used as a context: left by an exception, it removes the unfinished file. No two writers ever share a file that is
+    being written, so one that is thought dead and writes on harms nobody.
     """
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def __init__(self, path: Path, attempts: Path | None = None) -> None:
+        """Begins a file.
+
+        Args:
+          path: where it will be; its directory is made.
+          attempts: directory on the same disk where it lies until it is whole; None: beside `path`.
+        Raises:
+          OSError: it cannot be written, or `attempts` is gone, as when the run that asked for the file is over.
+        """
+        if attempts is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._file = path.open("wb", buffering=0)
+        self._attempt = (attempts or path.parent) / f".{path.name}-{secrets.token_hex(8)}"
+        self._file = self._attempt.open("xb", buffering=0)
         self._digest = Digest()
 
     def write(self, data: Bytes) -> None:
@@ -61,10 +73,12 @@ class ShardWriter:
             left = left[self._file.write(left) :]
 
     def close(self) -> Digest:
-        """Syncs and closes the file, and returns its digest: `crc32c`, `blocks`, `bytes`."""
+        """Syncs and closes the file, gives it its name and returns its digest: `crc32c`, `blocks`, `bytes`."""
         if not self._file.closed:
             os.fsync(self._file.fileno())
             self._file.close()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._attempt.rename(self._path)
             files.sync(self._path.parent)
         return self._digest
 
@@ -77,8 +91,10 @@ class ShardWriter:
         if problem is None:
             self.close()
         else:
+            self._attempt.unlink(missing_ok=True)
+            if self._file.closed:
+                self._path.unlink(missing_ok=True)
             self._file.close()
-            self._path.unlink(missing_ok=True)
 
 
 class TableReader:

@@ -13,6 +13,7 @@ from bundle import paths
 from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, VersionBusy
 from bundle.manifest import File, Manifest
 from bundle.staging import Staging, check_files, committed_versions, next_version, read_manifest, sweep
+from bundle.tables import ShardWriter
 
 
 def visible(root: Path) -> list[str]:
@@ -204,6 +205,37 @@ def test_staging_begun_for_another_job_is_swept(tmp_path: Path) -> None:
     with Staging(tmp_path, "movies", 1, "checkpoint 2") as again:
         assert again.finished("old") is None
         assert not (again.directory / "old").exists()
+
+
+def test_worker_that_outlives_its_run_publishes_nothing(committed_bundle: Path, tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        orphan = ShardWriter(stage.directory / "shard", stage.attempts)
+        orphan.write(b"half")
+    with Staging(tmp_path, "movies", 1) as again:
+        assert list(again.directory.iterdir()) == [again.attempts]
+        with ShardWriter(again.directory / "shard", again.attempts) as writer:
+            writer.write(b"whole")
+        orphan.write(b" and more")
+        with pytest.raises(FileNotFoundError):
+            orphan.close()
+        with pytest.raises(FileNotFoundError):
+            ShardWriter(again.directory / "shard", stage.attempts)  # a task that starts late
+        assert (again.directory / "shard").read_bytes() == b"whole"
+        again.commit(copied(again, committed_bundle))
+    assert os.listdir(tmp_path / "movies") == ["1"]
+
+
+def test_two_attempts_at_one_file_never_mix(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        first, second = (ShardWriter(stage.directory / "shard", stage.attempts) for _ in range(2))
+        first.write(b"the same")
+        second.write(b"the ")
+        first.close()
+        second.write(b"same")
+        assert (stage.directory / "shard").read_bytes() == b"the same"
+        second.close()
+        assert (stage.directory / "shard").read_bytes() == b"the same"
+        assert list(stage.attempts.iterdir()) == []
 
 
 def test_discard_leaves_nothing(tmp_path: Path) -> None:
