@@ -42,7 +42,21 @@ def combine(first: int, second: int, second_bytes: int) -> int:
       second: crc32c of the range behind it, `second_bytes` long.
     Source: zlib, crc32.c, crc32_combine (the method; here as 32 x 32 bit matrices).
     """
-    return _apply(_zeros_operator(second_bytes), first) ^ second
+    return shifted(first, second_bytes) ^ second
+
+
+def shifted(crc: int, count: int) -> int:
+    """Returns what a range adds to the crc32c of a whole in which `count` bytes follow it.
+
+    The crc32c of the whole is the exclusive or of what its ranges add, in any order.
+    """
+    bits, power = count * 8, 0
+    while bits:
+        if bits & 1:
+            crc = _apply(_zero_bits(power), crc)
+        bits >>= 1
+        power += 1
+    return crc
 
 
 def joined(blocks: Iterable[tuple[int, int]]) -> int:
@@ -76,6 +90,25 @@ class Digest:
             if self._open_bytes == BLOCK_BYTES:
                 self._done.append(self._open)
                 self._open = self._open_bytes = 0
+
+    def append(self, crc: int, size: int) -> None:
+        """Takes the next bytes by their crc32c, where they were summed already. They must end within the open block.
+
+        Raises:
+          ValueError: they do not.
+        """
+        if size > self.room_bytes:
+            raise ValueError(f"{size} bytes cross the end of the block, which is {self.room_bytes} bytes ahead")
+        self._open = combine(self._open, crc, size)
+        self._open_bytes += size
+        if self._open_bytes == BLOCK_BYTES:
+            self._done.append(self._open)
+            self._open = self._open_bytes = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes until the open block is full; at least one."""
+        return BLOCK_BYTES - self._open_bytes
 
     @property
     def bytes(self) -> int:
@@ -128,15 +161,10 @@ def _apply(operator: tuple[int, ...], crc: int) -> int:
     return result
 
 
-@lru_cache(maxsize=64)
-def _zeros_operator(count: int) -> tuple[int, ...]:
-    # Column i: what appending `count` zero bytes makes of a crc whose only bit is i.
-    operator = tuple(1 << bit for bit in range(32))
-    power = (_POLYNOMIAL, *(1 << bit for bit in range(31)))  # one zero bit
-    count *= 8
-    while count:
-        if count & 1:
-            operator = tuple(_apply(power, column) for column in operator)
-        power = tuple(_apply(power, column) for column in power)
-        count >>= 1
-    return operator
+@lru_cache(maxsize=80)
+def _zero_bits(power: int) -> tuple[int, ...]:
+    # Column i: what appending 2^power zero bits makes of a crc whose only bit is i.
+    if power == 0:
+        return (_POLYNOMIAL, *(1 << bit for bit in range(31)))
+    half = _zero_bits(power - 1)
+    return tuple(_apply(half, column) for column in half)

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import io
 import random
+from itertools import pairwise
 
 import google_crc32c
 import numpy as np
 import pytest
 
-from bundle.checksums import BLOCK_BYTES, Digest, combine, crc32c, digest, extend, joined
+from bundle.checksums import BLOCK_BYTES, Digest, combine, crc32c, digest, extend, joined, shifted
 
 
 def slow_crc32c(data: bytes) -> int:
@@ -76,3 +77,26 @@ def test_digest_of_a_part_of_a_stream_stops_there_or_at_its_end() -> None:
     stream = io.BytesIO(b"abcdef")
     assert digest(stream, 4).crc32c == crc32c(b"abcd")
     assert digest(stream, 4).bytes == 2
+
+
+def test_shifted_ranges_in_any_order_add_up_to_the_crc_of_the_whole() -> None:
+    rng = random.Random(3)
+    data = rng.randbytes(9000)
+    cuts = sorted({0, 9000, *(rng.randrange(9000) for _ in range(20))})
+    ranges = list(pairwise(cuts))
+    rng.shuffle(ranges)
+    crc = 0
+    for first, end in ranges:
+        crc ^= shifted(crc32c(data[first:end]), len(data) - end)
+    assert crc == google_crc32c.value(data)
+
+
+def test_digest_append_of_summed_bytes_equals_update_of_them() -> None:
+    data = random.Random(4).randbytes(BLOCK_BYTES + 777)
+    summed, plain = Digest(), Digest()
+    plain.update(data)
+    for first, end in pairwise((0, 1000, BLOCK_BYTES, BLOCK_BYTES + 777)):
+        summed.append(crc32c(data[first:end]), end - first)
+    assert (summed.crc32c, summed.blocks, summed.bytes) == (plain.crc32c, plain.blocks, plain.bytes)
+    with pytest.raises(ValueError, match="cross the end of the block"):
+        summed.append(0, BLOCK_BYTES)
