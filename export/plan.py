@@ -35,6 +35,7 @@ class TableTask:
       directory: where bundle paths begin.
       file: bundle path of the shard.
       block_bytes: bytes read at a time.
+      attempts: directory of the run, where the shard lies until it is whole; None: beside `file`.
     """
 
     step: str
@@ -48,6 +49,7 @@ class TableTask:
     directory: str
     file: str
     block_bytes: int
+    attempts: str | None = None
 
     @property
     def row_bytes(self) -> int:

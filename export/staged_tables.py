@@ -6,7 +6,7 @@ import errno
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -112,7 +112,7 @@ def copy_tables(
     for task in plan.tasks:
         finished = stage.finished(task.step)
         if finished is None:
-            pending.append(task)
+            pending.append(replace(task, attempts=str(stage.attempts)))
         else:
             receipts.append(Receipt.model_validate(finished.payload))
             moved(task.bytes)

@@ -61,9 +61,10 @@ def copy_rows(task: TableTask) -> Receipt:
       VerificationFailed: what was written is not what was read; none is left behind.
     """
     path = Path(task.directory, task.file)
+    attempts = None if task.attempts is None else Path(task.attempts)
     sums = _Sums()
     try:
-        with DataFiles() as files, ShardWriter(path) as writer:
+        with DataFiles() as files, ShardWriter(path, attempts) as writer:
             for band in bands.bands(task.slices, task.dim, task.first_row, task.rows):
                 if len(band.slices) == 1:
                     _stream(files, writer, band, task, sums)
