@@ -61,14 +61,25 @@ class ShardWriter:
         self._file = self._attempt.open("xb", buffering=0)
         self._digest = Digest()
 
-    def write(self, data: Bytes) -> None:
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes `write` takes with their crc32c."""
+        return self._digest.room_bytes
+
+    def write(self, data: Bytes, crc32c: int | None = None) -> None:
         """Appends bytes.
 
+        Args:
+          data: the bytes.
+          crc32c: theirs, where they were summed already; they must not exceed `room_bytes`.
         Raises:
           OSError: the disk is full or broken; the file is unfinished.
         """
         left = contiguous(data).data
-        self._digest.update(left)
+        if crc32c is None:
+            self._digest.update(left)
+        else:
+            self._digest.append(crc32c, len(left))
         while left:
             left = left[self._file.write(left) :]
 

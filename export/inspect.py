@@ -78,7 +78,8 @@ def plan_table(plan: ExportPlan) -> RenderableType:
         counts = (str(len(table.slices)), str(len(table.tasks)))
         tables.add_row(escape(spec.name), str(spec.rows), str(spec.dim), spec.dtype, size, *counts)
     total = (
-        f"{size_text(plan.bytes)} read and written, {len(plan.tasks)} files, {len(plan.tasks)} tasks on {plan.workers} "
+        f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written, {len(plan.tasks)} files, {len(plan.work)} "
+        f"tasks on {plan.workers} "
         f"workers, at most {size_text(plan.peak_memory_bytes)} of memory; {size_text(plan.left_out_bytes)} of slot "
         "variables left out"
     )

@@ -32,10 +32,11 @@ from export.compiled import compile_tower
 from export.errors import CheckpointError, UsageError
 from export.examples import Examples, make_examples, read_examples
 from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
-from export.plan import ExportPlan, check_space, plan_tables
+from export.plan import ExportPlan, Writing, plan_tables
 from export.progress import Progress
 from export.savedmodels import write_saved_model
 from export.settings import ExportJob, ExportSettings
+from export.space import check_space
 from export.staged_tables import Published, copy_tables, created, provenance, staged
 from export.towers import ModelSpec, TableFacts, describe_features, describe_tower
 from export.tracing import TracedModel, trace_towers
@@ -90,7 +91,7 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
         inventory,
         root / job.model / f".staging-{number}",
         tables=list(traced.spec.tables),
-        shard_rows={name: part.shard_rows for name, part in job.tables.items()},
+        writing={name: Writing(part.shard_rows) for name, part in job.tables.items()},
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
@@ -168,7 +169,7 @@ class Assembly:
         with self.progress.step("candidates"):
             corpora = self._write_candidates()
             examples = self._examples()
-        with self.progress.step("tables", self.prepared.plan.bytes) as moved:
+        with self.progress.step("tables", self.prepared.plan.moved_bytes) as moved:
             tables = copy_tables(self.prepared.plan, self.stage, self.settings.workers, moved)
         readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
         opened = {name: Vocabulary.open(self.directory / page.file) for name, page in vocabularies.items()}

@@ -1,8 +1,7 @@
-"""Tables -> shards -> tasks, under a memory budget. The whole plan can be printed without running; no file is read."""
+"""Tables -> shards -> tasks, under a memory budget. The whole plan can be printed without running; no table is read."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,60 +10,41 @@ from typing import Any
 from bundle import paths, shards
 from export.checkpoint import bands as stored
 from export.checkpoint.bands import Band, SlicesOverlap
+from export.checkpoint.layouts import Plain, occupied
 from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import NUMPY_DTYPES, Slice, StoredVariables
-from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
+from export.errors import CheckpointError, NotConvertible, UsageError
+from export.tasks import RestTask, TableTask, stored_range
 
 DTYPES = ("float32", "bfloat16", "float16")
-BLOCK_BYTES_MAX = 8 << 20
 BUDGET_BYTES = 256 << 20
 SHARDS_MAX = 100_000
-WORKER_BYTES = 80 << 20
-"""What a table worker holds before it reads anything: the interpreter and its libraries."""
+REST_BYTES = 4 << 30
+
+_PLAIN_BLOCK_BYTES = 1 << 20
+_LANE_BYTES = 64 << 10
+"""Read at a time of each lane, where the budget allows: fewer would be many small reads, more would leave the cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class TableTask:
-    """One shard to be written: plain data, for any process on any machine that sees the files.
+class Writing:
+    """How a table is written.
 
     Attributes:
-      step: name of the task, the same in every run of the same plan.
-      table, key, dtype, dim: of the table.
-      first_row, rows: the rows of the shard.
-      slices: those of the variable that hold rows of it.
-      directory: where bundle paths begin.
-      file: bundle path of the shard.
-      block_bytes: bytes read at a time.
-      attempts: directory of the run, where the shard lies until it is whole; None: beside `file`.
+      shard_rows: rows in a shard; None: as many as fit 4 GiB.
+      dtype: of its rows in the bundle; None: as stored.
     """
 
-    step: str
-    table: str
-    key: str
-    dtype: str
-    dim: int
-    first_row: int
-    rows: int
-    slices: tuple[Slice, ...]
-    directory: str
-    file: str
-    block_bytes: int
-    attempts: str | None = None
+    shard_rows: int | None = None
+    dtype: str | None = None
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return self.dim * NUMPY_DTYPES[self.dtype].itemsize
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the shard."""
-        return self.rows * self.row_bytes
+AS_STORED = Writing()
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """One table, the slices that hold it and the tasks that write it."""
+    """One table, the slices of the variable that holds it, and the tasks that write it."""
 
     spec: TableSpec
     slices: tuple[Slice, ...]
@@ -78,29 +58,46 @@ class ExportPlan:
     Attributes:
       checkpoint: base name of its prefix.
       tables: in the order of their names.
+      rest: what is read besides, to check stacks by their crc32c.
       left_out_bytes: slot variables, not read.
       workers: processes that run at a time.
     """
 
     checkpoint: str
     tables: tuple[TablePlan, ...]
+    rest: tuple[RestTask, ...]
     left_out_bytes: int
     workers: int
 
     @property
     def tasks(self) -> tuple[TableTask, ...]:
-        """All tasks; each may run at any time, anywhere."""
+        """The tasks that write; each may run at any time, anywhere."""
         return tuple(task for table in self.tables for task in table.tasks)
 
     @property
+    def work(self) -> tuple[TableTask | RestTask, ...]:
+        """All tasks."""
+        return (*self.tasks, *self.rest)
+
+    @property
     def bytes(self) -> int:
-        """Bytes read, and written: tables are copied as they are."""
+        """Bytes written."""
         return sum(task.bytes for task in self.tasks)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that all tasks move: those that are written, and those that are only summed."""
+        return sum(task.bytes for task in self.work)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read."""
+        return sum(task.rows * task.stored_row_bytes for task in self.tasks) + sum(task.bytes for task in self.rest)
 
     @property
     def peak_memory_bytes(self) -> int:
         """The most memory that all workers together hold, an upper bound."""
-        held = sorted((WORKER_BYTES + 2 * max(task.block_bytes, task.row_bytes) for task in self.tasks), reverse=True)
+        held = sorted((task.memory_bytes for task in self.work), reverse=True)
         return sum(held[: self.workers])
 
     def to_json(self) -> dict[str, Any]:
@@ -109,8 +106,9 @@ class ExportPlan:
             table.spec.name: {
                 "rows": table.spec.rows,
                 "dim": table.spec.dim,
-                "dtype": table.spec.dtype,
+                "dtype": table.tasks[0].written_dtype,
                 "key": table.spec.key,
+                "layout": table.spec.layout.kind,
                 "bytes": sum(task.bytes for task in table.tasks),
                 "slices": len(table.slices),
                 "shards": len(table.tasks),
@@ -121,11 +119,11 @@ class ExportPlan:
         return {
             "checkpoint": self.checkpoint,
             "tables": tables,
-            "read_bytes": self.bytes,
+            "read_bytes": self.read_bytes,
             "written_bytes": self.bytes,
             "left_out_bytes": self.left_out_bytes,
             "files": len(self.tasks),
-            "tasks": len(self.tasks),
+            "tasks": len(self.work),
             "workers": self.workers,
             "peak_memory_bytes": self.peak_memory_bytes,
         }
@@ -137,7 +135,7 @@ def plan_tables(
     directory: Path,
     *,
     tables: Sequence[str] | None = None,
-    shard_rows: Mapping[str, int | None] | None = None,
+    writing: Mapping[str, Writing] | None = None,
     budget_bytes: int = BUDGET_BYTES,
     workers: int = 1,
 ) -> ExportPlan:
@@ -148,7 +146,7 @@ def plan_tables(
       inventory: what `recognise` made of it.
       directory: where bundle paths will begin; need not exist yet.
       tables: names of those wanted; None: all.
-      shard_rows: table -> rows in a shard; None or absent: as many as fit 4 GiB.
+      writing: how a table is written, by its name; absent: as it is stored.
       budget_bytes: memory that one worker may hold beyond its libraries.
       workers: processes that will run at a time.
     Raises:
@@ -156,42 +154,25 @@ def plan_tables(
       UsageError: shards so small that there would be more than SHARDS_MAX.
       CheckpointError: the slices of a table overlap or leave a gap.
     """
-    wanted = _wanted(inventory, tables)
-    rows_of = dict(shard_rows or {})
-    for name in rows_of:
+    ways = dict(writing or {})
+    for name in ways:
         inventory.table(name)
     plans = []
-    for spec in wanted:
+    for spec in _wanted(inventory, tables):
         _check_exportable(spec)
         slices = checkpoint.entries[spec.key].slices
+        first, end = stored_range(spec.layout, 0, spec.rows)
         try:
-            bands = stored.bands(slices, spec.dim, 0, spec.rows)
+            bands = stored.bands(slices, spec.stored[1], first, end - first)
         except SlicesOverlap as problem:
             raise CheckpointError(
                 f"table {spec.name!r} ({spec.key!r} in checkpoint {inventory.checkpoint}): {problem}; save it anew"
             ) from problem
         block_bytes = _block_bytes(spec, bands, budget_bytes)
-        plans.append(TablePlan(spec, slices, _tasks(spec, bands, directory, rows_of.get(spec.name), block_bytes)))
-    return ExportPlan(inventory.checkpoint, tuple(plans), inventory.slot_bytes, workers)
-
-
-def check_space(plan: ExportPlan, directory: Path, finished_bytes: int = 0) -> None:
-    """Refuses a plan that does not fit the disk.
-
-    Args:
-      plan: the plan.
-      directory: where it writes; it, or the nearest directory above it that exists, tells the disk.
-      finished_bytes: what an earlier run has written already.
-    Raises:
-      DestinationError: it does not fit; tells both sizes.
-    """
-    existing = next((place for place in (directory, *directory.absolute().parents) if place.is_dir()), Path("/"))
-    free = shutil.disk_usage(existing).free
-    needed = plan.bytes - finished_bytes
-    if needed > free:
-        raise DestinationError(
-            f"{directory} has {free} bytes free, the tables need {needed}; free some, or export to another disk"
-        )
+        way = ways.get(spec.name, AS_STORED)
+        plans.append(TablePlan(spec, slices, _tasks(spec, bands, directory, way, block_bytes)))
+    rest = _rest(checkpoint, [each.spec for each in plans], budget_bytes)
+    return ExportPlan(inventory.checkpoint, tuple(plans), rest, inventory.slot_bytes, workers)
 
 
 def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec]:
@@ -220,20 +201,24 @@ def _check_exportable(spec: TableSpec) -> None:
 
 
 def _block_bytes(spec: TableSpec, bands: Sequence[Band], budget_bytes: int) -> int:
-    """Returns how many bytes a worker reads at a time: where columns are joined it holds two such blocks."""
-    row_bytes = spec.dim * NUMPY_DTYPES[spec.dtype].itemsize
-    if any(len(band.slices) > 1 for band in bands) and 2 * row_bytes > budget_bytes:
+    """Returns how many stored bytes a worker holds at a time; where it cannot write them as they are, it holds two."""
+    row_bytes = spec.stored[1] * NUMPY_DTYPES[spec.dtype].itemsize
+    divided = any(len(band.slices) > 1 for band in bands)
+    if (divided or spec.layout.lanes > 1) and 2 * row_bytes > budget_bytes:
         raise NotConvertible(
-            f"table {spec.name!r} is cut by columns and has rows of {row_bytes} bytes, two of which exceed the "
-            f"budget of {budget_bytes}; raise ROWCAST_EXPORT_BUDGET_BYTES"
+            f"table {spec.name!r} is put together from several places and has rows of {row_bytes} bytes, two of which "
+            f"exceed the budget of {budget_bytes}; raise ROWCAST_EXPORT_BUDGET_BYTES"
         )
-    return min(BLOCK_BYTES_MAX, max(1, budget_bytes // 2))
+    return min(max(_PLAIN_BLOCK_BYTES, spec.layout.lanes * _LANE_BYTES), max(1, budget_bytes // 2))
 
 
 def _tasks(
-    spec: TableSpec, bands: Sequence[Band], directory: Path, rows_max: int | None, block_bytes: int
+    spec: TableSpec, bands: Sequence[Band], directory: Path, way: Writing, block_bytes: int
 ) -> tuple[TableTask, ...]:
-    rows_max = rows_max or shards.shard_rows(spec.dim * NUMPY_DTYPES[spec.dtype].itemsize)
+    dtype = way.dtype or spec.dtype
+    rows_max = way.shard_rows or shards.shard_rows(spec.dim * NUMPY_DTYPES[dtype].itemsize)
+    if way.shard_rows is None:  # whole rounds of the lanes: only the last block of the table is cut within one
+        rows_max -= rows_max % spec.layout.lanes if rows_max > spec.layout.lanes else 0
     count = -(-spec.rows // rows_max)
     if count > SHARDS_MAX:
         raise UsageError(
@@ -242,21 +227,69 @@ def _tasks(
         )
     tasks = []
     for number, part in enumerate(shards.cut(spec.rows, rows_max)):
-        held = [piece for band in stored.within(bands, part.first, part.rows) for piece in band.slices]
+        first, end = stored_range(spec.layout, part.first, part.rows)
+        held = [piece for band in stored.within(bands, first, end - first) for piece in band.slices]
         file = paths.table_shard(spec.name, number, count)
         tasks.append(
             TableTask(
                 step=file,
                 table=spec.name,
+                dim=spec.dim,
                 key=spec.key,
                 dtype=spec.dtype,
-                dim=spec.dim,
                 first_row=part.first,
                 rows=part.rows,
+                layout=spec.layout,
+                stored=spec.stored,
                 slices=tuple(dict.fromkeys(held)),
+                written_dtype=dtype,
                 directory=str(directory),
                 file=file,
                 block_bytes=block_bytes,
             )
         )
     return tuple(tasks)
+
+
+def _rest(checkpoint: StoredVariables, specs: Sequence[TableSpec], budget_bytes: int) -> tuple[RestTask, ...]:
+    """Plans the reading of what stacks hold besides the exported tables."""
+    tasks: list[RestTask] = []
+    for key in dict.fromkeys(spec.key for spec in specs if not isinstance(spec.layout, Plain)):
+        tables = [spec for spec in specs if spec.key == key]
+        taken = sorted(part for spec in tables for part in occupied(spec.layout, spec.rows))
+        rows, columns = tables[0].stored
+        itemsize = NUMPY_DTYPES[tables[0].dtype].itemsize
+        for ranges in _batches(_gaps(taken, rows), max(1, REST_BYTES // (columns * itemsize))):
+            first, end = ranges[0][0], ranges[-1][1]
+            slices = tuple(
+                part
+                for part in checkpoint.entries[key].slices
+                if part.starts[0] < end and part.starts[0] + part.shape[0] > first
+            )
+            step = f"rest of {key} {len(tasks):05d}"
+            block_bytes = min(_PLAIN_BLOCK_BYTES, max(1, budget_bytes // 2))
+            tasks.append(RestTask(step, key, columns, itemsize, tuple(ranges), slices, block_bytes))
+    return tuple(tasks)
+
+
+def _gaps(taken: Sequence[tuple[int, int]], rows: int) -> list[tuple[int, int]]:
+    """Returns what ascending ranges leave of [0, rows)."""
+    ends, starts = [0, *(end for _, end in taken)], [*(first for first, _ in taken), rows]
+    return [(low, high) for low, high in zip(ends, starts, strict=True) if low < high]
+
+
+def _batches(ranges: Sequence[tuple[int, int]], rows_max: int) -> list[list[tuple[int, int]]]:
+    """Cuts ranges into batches of at most `rows_max` rows."""
+    batches: list[list[tuple[int, int]]] = []
+    room = 0
+    for first, end in ranges:
+        low = first
+        while low < end:
+            if room == 0:
+                batches.append([])
+                room = rows_max
+            high = min(end, low + room)
+            batches[-1].append((low, high))
+            room -= high - low
+            low = high
+    return batches

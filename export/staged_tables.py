@@ -17,8 +17,10 @@ from bundle.errors import BundleError, DestinationExists, FeatureError, VersionB
 from export import executors
 from export.checkpoint.specs import Inventory
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError, VerificationFailed
-from export.plan import ExportPlan, TableTask, check_space
-from export.tables import Receipt, check_sources, copy_rows, manifest_table
+from export.plan import ExportPlan
+from export.space import check_space
+from export.tables import Receipt, carry_out, check_sources, manifest_table
+from export.tasks import RestTask, TableTask
 
 SMALL_JOB_BYTES = 256 << 20
 """Tables up to this size are copied by this process: starting workers would take longer."""
@@ -108,24 +110,28 @@ def copy_tables(
     Raises:
       ExportError: a source is damaged, or a shard cannot be written.
     """
-    receipts, pending = [], []
-    for task in plan.tasks:
+    receipts: list[Receipt] = []
+    pending: list[TableTask | RestTask] = []
+    for task in plan.work:
         finished = stage.finished(task.step)
         if finished is None:
-            pending.append(replace(task, attempts=str(stage.attempts)))
+            pending.append(replace(task, attempts=str(stage.attempts)) if isinstance(task, TableTask) else task)
         else:
             receipts.append(Receipt.model_validate(finished.payload))
             moved(task.bytes)
-    check_space(plan, stage.directory, plan.bytes - sum(task.bytes for task in pending))
+    unwritten = sum(task.bytes for task in pending if isinstance(task, TableTask))
+    check_space(plan, stage.directory, plan.bytes - unwritten)
 
-    def note(task: TableTask, receipt: Receipt) -> None:
-        written = manifest.File(path=task.file, bytes=task.bytes, crc32c=receipt.shard.crc32c)
-        stage.finish(task.step, receipt.model_dump(mode="json"), [written])
+    def note(task: TableTask | RestTask, receipt: Receipt) -> None:
+        written = []
+        if isinstance(task, TableTask) and receipt.shard is not None:
+            written.append(manifest.File(path=task.file, bytes=task.bytes, crc32c=receipt.shard.crc32c))
+        stage.finish(task.step, receipt.model_dump(mode="json"), written)
         receipts.append(receipt)
         moved(task.bytes)
 
     small = sum(task.bytes for task in pending) <= SMALL_JOB_BYTES
-    executors.run_tasks(copy_rows, pending, 1 if small else workers, note)
+    executors.run_tasks(carry_out, pending, 1 if small else workers, note)
     check_sources(plan, receipts)
     return {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
 

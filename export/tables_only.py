@@ -58,7 +58,7 @@ def export_tables(
     told = ["tables", inventory.fingerprint, *(f"{name}={key}" for name, key in sorted(named.items()))]
     with staged(root, model, number, told, []) as stage:
         begun = created(stage)
-        with progress.step("tables", plan.bytes) as moved:
+        with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, stage, settings.workers, moved)
         with progress.step("rows compared"):
             checks = verify_tables(checkpoint, stage.directory, tables, None if settings.full else SAMPLE_ROWS)

@@ -14,7 +14,8 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Inventory
 from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
-from export.plan import check_space, plan_tables
+from export.plan import Writing, plan_tables
+from export.space import check_space
 from tests.export.checkpoint.bundles import write_bundle
 
 
@@ -34,7 +35,7 @@ def values(rows: int, dim: int = 4, dtype: str = "f4") -> np.ndarray[Any, Any]:
 
 
 def test_plan_tables_rows_are_cut_into_shards_that_follow_one_another(tmp_path: Path) -> None:
-    plan = plan_tables(*opened(tmp_path, {"a": values(10), "b": values(3)}), tmp_path, shard_rows={"a": 4})
+    plan = plan_tables(*opened(tmp_path, {"a": values(10), "b": values(3)}), tmp_path, writing={"a": Writing(4)})
     assert [(task.file, task.first_row, task.rows) for task in plan.tasks] == [
         ("tables/a/rows-00000-of-00003.bin", 0, 4),
         ("tables/a/rows-00001-of-00003.bin", 4, 4),
@@ -55,7 +56,7 @@ def test_plan_tables_shards_hold_4_gib_unless_told_otherwise(tmp_path: Path, mon
 
 def test_plan_tables_task_names_only_slices_that_hold_its_rows(tmp_path: Path) -> None:
     boxes = {"a": [[(0, 3), (0, -1)], [(3, 5), (0, -1)], [(8, 2), (0, -1)]]}
-    plan = plan_tables(*opened(tmp_path, {"a": values(10)}, boxes=boxes), tmp_path, shard_rows={"a": 4})
+    plan = plan_tables(*opened(tmp_path, {"a": values(10)}, boxes=boxes), tmp_path, writing={"a": Writing(4)})
     assert [[part.starts[0] for part in task.slices] for task in plan.tasks] == [[0, 3], [3], [8]]
 
 
@@ -73,7 +74,7 @@ def test_plan_tables_subset_is_what_was_asked(tmp_path: Path) -> None:
     with pytest.raises(NotConvertible, match="no table 'd'"):
         plan_tables(*every, tmp_path, tables=["d"])
     with pytest.raises(NotConvertible, match="no table 'd'"):
-        plan_tables(*every, tmp_path, shard_rows={"d": 3})
+        plan_tables(*every, tmp_path, writing={"d": Writing(3)})
 
 
 def test_plan_tables_nothing_recognised_lists_the_candidates(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_plan_tables_slices_with_a_gap_are_refused(tmp_path: Path) -> None:
 def test_plan_tables_too_many_shards_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "SHARDS_MAX", 9)
     with pytest.raises(UsageError, match="10 files of 1 rows"):
-        plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path, shard_rows={"a": 1})
+        plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path, writing={"a": Writing(1)})
 
 
 def test_plan_tables_joined_columns_must_fit_the_budget(tmp_path: Path) -> None:
@@ -113,9 +114,10 @@ def test_plan_tables_joined_columns_must_fit_the_budget(tmp_path: Path) -> None:
 
 
 def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> None:
-    given = opened(tmp_path, {"a": values(10)})
+    given, halves = opened(tmp_path, {"a": values(10)}), {"a": Writing(5)}
     one, two, many = (
-        plan_tables(*given, tmp_path, shard_rows={"a": 5}, workers=count).peak_memory_bytes for count in (1, 2, 50)
+        plan_tables(*given, tmp_path, writing=halves, workers=count).peak_memory_bytes
+        for count in (1, 2, 50)
     )
     assert two == 2 * one == many
 

@@ -14,7 +14,7 @@ import pytest
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError
-from export.plan import plan_tables
+from export.plan import Writing, plan_tables
 from export.tables import check_sources, copy_rows, manifest_table
 from export.verify import verify_tables
 
@@ -82,7 +82,7 @@ def test_copy_checkpoint_of_tensorflow_is_equal_bit_for_bit(case: Case, tmp_path
     # A name with a slash cannot be a table's in a bundle: its variable is given another.
     named = {table.name.replace("/", "_"): table.key for table in recognised.tables}
     inventory = recognise(checkpoint, named)
-    plan = plan_tables(checkpoint, inventory, tmp_path, shard_rows=dict.fromkeys(named, 30))
+    plan = plan_tables(checkpoint, inventory, tmp_path, writing=dict.fromkeys(named, Writing(30)))
     receipts = [copy_rows(task) for task in plan.tasks]
     check_sources(plan, receipts)
     tables = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}

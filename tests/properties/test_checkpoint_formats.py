@@ -18,7 +18,7 @@ from export.checkpoint.sstable import TableError, read_table
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.checkpoint.wire import WireError, read_fields, read_varint
 from export.errors import CheckpointError
-from export.plan import plan_tables
+from export.plan import Writing, plan_tables
 from export.tables import check_sources, copy_rows, manifest_table
 from tests.export.checkpoint import bundles
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
@@ -142,7 +142,7 @@ def test_checkpoint_with_any_change_gives_its_values_or_a_typed_error(
     try:
         checkpoint = open_checkpoint(tmp_path / "ckpt-1")
         inventory = recognise(checkpoint)
-        plan = plan_tables(checkpoint, inventory, tmp_path / "out", shard_rows={"items": 8 if sharded else None})
+        plan = plan_tables(checkpoint, inventory, tmp_path / "out", writing={"items": Writing(8 if sharded else None)})
         receipts = [copy_rows(task) for task in plan.tasks]
         check_sources(plan, receipts)
         table = manifest_table(plan.tables[0], receipts)

@@ -1,0 +1,149 @@
+"""Rows of a stored variable, in any order, wherever its slices lie; all that is read is summed in the same pass.
+
+A crc32c of the checkpoint covers a whole slice. What a range of a slice adds to it can be told alone (`shifted`), so
+tasks that read the ranges of a slice in any order, on any machine, together know whether the slice is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from pydantic import NonNegativeInt
+
+from bundle.checksums import combine, crc32c, extend, shifted
+from bundle.fields import Crc32c, Page
+from export.checkpoint import bands
+from export.checkpoint.bands import SourceRange
+from export.checkpoint.datafiles import DataFiles
+from export.checkpoint.variables import Slice
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+PIECE_BYTES = 256 << 10
+"""Bytes read at a time where they are written as they are: what was read must still be in the core's cache then."""
+
+
+class SourceSum(Page):
+    """What was read of one slice.
+
+    Attributes:
+      file: base name of the data file.
+      slice_offset: first byte of the slice in it.
+      bytes: how many of its bytes were read.
+      crc32c: what those bytes add to the crc32c of the slice.
+    """
+
+    file: str
+    slice_offset: NonNegativeInt
+    bytes: NonNegativeInt
+    crc32c: Crc32c
+
+
+class SliceRows:
+    """Rows [first, first + rows) of a variable that lies in slices. Used as a context, it closes its files."""
+
+    def __init__(self, slices: Sequence[Slice], columns: int, itemsize: int, first: int, rows: int) -> None:
+        """Finds the slices of the rows.
+
+        Args:
+          slices: of the variable; possibly more than are needed.
+          columns: of the variable.
+          itemsize: bytes of a value.
+          first, rows: what will be read.
+        Raises:
+          SlicesOverlap: the slices overlap in these rows, or leave a gap.
+        """
+        self._bands = bands.bands(slices, columns, first, rows)
+        self._itemsize = itemsize
+        self._files = DataFiles()
+        self._parts: dict[int, Slice] = {}
+        self._runs: dict[tuple[int, int], tuple[int, int]] = {}  # (slice, end) -> (start, crc32c)
+
+    @property
+    def undivided(self) -> bool:
+        """Whether every row lies in one slice from its first to its last column."""
+        return all(len(band.slices) == 1 for band in self._bands)
+
+    def read_into(self, first: int, rows: Bytes) -> None:
+        """Fills [n, bytes of a stored row] with stored rows from `first` on.
+
+        Raises:
+          CheckpointError: a data file is gone, ends early or cannot be read.
+        """
+        for band in bands.within(self._bands, first, len(rows)):
+            here = rows[band.first - first : band.end - first]
+            if len(band.slices) == 1:
+                self._read(bands.source_range(band.slices[0], band.first, band.rows), here.reshape(-1))
+                continue
+            for part in band.slices:
+                source = bands.source_range(part, band.first, band.rows)
+                data = np.empty(source.bytes, np.uint8)
+                self._read(source, data)
+                start, width = part.starts[1] * self._itemsize, part.shape[1] * self._itemsize
+                here[:, start : start + width] = data.reshape(band.rows, width)
+
+    def pieces(self, bytes_max: Callable[[], int]) -> Iterator[tuple[Bytes, int]]:
+        """Yields the bytes of all rows, if they are undivided, wherever rows end, each piece with its crc32c.
+
+        Args:
+          bytes_max: asked before each piece how long it may be.
+        Raises:
+          CheckpointError: a data file is gone, ends early or cannot be read.
+        """
+        buffer = np.empty(PIECE_BYTES, np.uint8)
+        for band in self._bands:
+            whole, done = bands.source_range(band.slices[0], band.first, band.rows), 0
+            while done < whole.bytes:
+                piece = buffer[: min(PIECE_BYTES, whole.bytes - done, bytes_max())]
+                source = SourceRange(whole.slice, whole.offset + done, piece.size)
+                self._files.read_into(source.slice.file, source.slice.offset + source.offset, piece)
+                crc = crc32c(piece)
+                self._add(source, combine(self._before(source), crc, piece.size))
+                yield piece, crc
+                done += piece.size
+
+    def sums(self) -> tuple[SourceSum, ...]:
+        """Returns what was read of each slice."""
+        totals: dict[int, tuple[int, int]] = {}
+        for (which, end), (start, crc) in self._runs.items():
+            count, added = totals.get(which, (0, 0))
+            part = self._parts[which]
+            totals[which] = count + end - start, added ^ shifted(crc, part.bytes - end)
+        return tuple(
+            SourceSum(file=Path(part.file).name, slice_offset=part.offset, bytes=count, crc32c=crc)
+            for part, (count, crc) in ((self._parts[which], total) for which, total in totals.items())
+        )
+
+    def damaged(self) -> Slice | None:
+        """Returns a slice that was read whole and is not what its crc32c says, if there is one."""
+        wholes = ((self._parts[which], end, run) for (which, end), run in self._runs.items() if run[0] == 0)
+        return next(
+            (part for part, end, run in wholes if end == part.bytes and part.crc32c not in (None, run[1])), None
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    def _read(self, source: SourceRange, data: Bytes) -> None:
+        self._files.read_into(source.slice.file, source.slice.offset + source.offset, data)
+        self._add(source, extend(self._before(source), data))
+
+    def _before(self, source: SourceRange) -> int:
+        """Returns the crc32c of the run that a range continues; 0, that of no bytes, where it begins one."""
+        return self._runs.get((id(source.slice), source.offset), (0, 0))[1]
+
+    def _add(self, source: SourceRange, crc: int) -> None:
+        """Notes the crc32c of the run that now ends with a range."""
+        which = id(source.slice)
+        self._parts[which] = source.slice
+        start, _ = self._runs.pop((which, source.offset), (source.offset, 0))
+        self._runs[which, source.offset + source.bytes] = start, crc

@@ -1,0 +1,28 @@
+"""Whether a plan fits the disk."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from export.errors import DestinationError
+from export.plan import ExportPlan
+
+
+def check_space(plan: ExportPlan, directory: Path, finished_bytes: int = 0) -> None:
+    """Refuses a plan that does not fit the disk.
+
+    Args:
+      plan: the plan.
+      directory: where it writes; it, or the nearest directory above it that exists, tells the disk.
+      finished_bytes: what an earlier run has written already.
+    Raises:
+      DestinationError: it does not fit; tells both sizes.
+    """
+    existing = next((place for place in (directory, *directory.absolute().parents) if place.is_dir()), Path("/"))
+    free = shutil.disk_usage(existing).free
+    needed = plan.bytes - finished_bytes
+    if needed > free:
+        raise DestinationError(
+            f"{directory} has {free} bytes free, the tables need {needed}; free some, or export to another disk"
+        )

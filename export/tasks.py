@@ -1,0 +1,125 @@
+"""What table workers are told to do: plain data, for any process on any machine that sees the files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from export.checkpoint.layouts import Layout, Plain, lane_ranges
+from export.checkpoint.variables import NUMPY_DTYPES, Slice
+
+WORKER_BYTES = 80 << 20
+"""What a table worker holds before it reads anything: the interpreter and its libraries."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableTask:
+    """One shard to be written.
+
+    Attributes:
+      step: name of the task, the same in every run of the same plan.
+      table, dim: of the table.
+      key, dtype: of the variable that holds it.
+      first_row, rows: the rows of the shard.
+      layout: which row of the variable holds row r.
+      stored: rows and columns of the variable.
+      slices: those of the variable that hold rows of the shard.
+      written_dtype: of the rows in the shard.
+      directory: where bundle paths begin.
+      file: bundle path of the shard.
+      block_bytes: stored bytes held at a time, where they are not written as they are.
+      attempts: directory of the run, where the shard lies until it is whole; None: beside `file`.
+    """
+
+    step: str
+    table: str
+    dim: int
+    key: str
+    dtype: str
+    first_row: int
+    rows: int
+    layout: Layout
+    stored: tuple[int, int]
+    slices: tuple[Slice, ...]
+    written_dtype: str
+    directory: str
+    file: str
+    block_bytes: int
+    attempts: str | None = None
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a stored value."""
+        return NUMPY_DTYPES[self.dtype].itemsize
+
+    @property
+    def stored_row_bytes(self) -> int:
+        """Bytes of a row of the variable."""
+        return self.stored[1] * self.itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the shard."""
+        return self.dim * NUMPY_DTYPES[self.written_dtype].itemsize
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the shard."""
+        return self.rows * self.row_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most memory that the task holds, an upper bound."""
+        return WORKER_BYTES + 2 * max(self.block_bytes, self.stored_row_bytes)
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether the shard holds the bytes of the variable in their order."""
+        return isinstance(self.layout, Plain) and self.stored[1] == self.dim and self.written_dtype == self.dtype
+
+    @property
+    def stored_range(self) -> tuple[int, int]:
+        """The first stored row of the shard's, and the one behind the last."""
+        return stored_range(self.layout, self.first_row, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RestTask:
+    """Rows of a stack to be summed that no exported table holds: padding, and tables that are left out.
+
+    Attributes:
+      step: name of the task.
+      key: of the variable.
+      columns, itemsize: of the variable.
+      ranges: stored rows [first, end), ascending.
+      slices: those that hold them.
+      block_bytes: bytes held at a time.
+    """
+
+    step: str
+    key: str
+    columns: int
+    itemsize: int
+    ranges: tuple[tuple[int, int], ...]
+    slices: tuple[Slice, ...]
+    block_bytes: int
+
+    @property
+    def stored_row_bytes(self) -> int:
+        """Bytes of a row of the variable."""
+        return self.columns * self.itemsize
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most memory that the task holds, an upper bound."""
+        return WORKER_BYTES + 2 * max(self.block_bytes, self.stored_row_bytes)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes to be read."""
+        return sum(end - first for first, end in self.ranges) * self.stored_row_bytes
+
+
+def stored_range(layout: Layout, first: int, rows: int) -> tuple[int, int]:
+    """Returns the least range [first, end) of stored rows that holds rows [first, first + rows) of a table."""
+    lanes = list(lane_ranges(layout, first, rows))
+    return min(lane.first for lane in lanes), max(lane.first + lane.rows for lane in lanes)
