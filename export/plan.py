@@ -12,7 +12,7 @@ from export.checkpoint import bands as stored
 from export.checkpoint.bands import Band, SlicesOverlap
 from export.checkpoint.layouts import Plain, occupied
 from export.checkpoint.specs import Inventory, TableSpec
-from export.checkpoint.variables import NUMPY_DTYPES, Slice, StoredVariables
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, StoredVariables
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.tasks import RestTask, TableTask, stored_range
 
@@ -160,17 +160,11 @@ def plan_tables(
     plans = []
     for spec in _wanted(inventory, tables):
         _check_exportable(spec)
-        slices = checkpoint.entries[spec.key].slices
-        first, end = stored_range(spec.layout, 0, spec.rows)
-        try:
-            bands = stored.bands(slices, spec.stored[1], first, end - first)
-        except SlicesOverlap as problem:
-            raise CheckpointError(
-                f"table {spec.name!r} ({spec.key!r} in checkpoint {inventory.checkpoint}): {problem}; save it anew"
-            ) from problem
+        entry = checkpoint.entries[spec.key]
+        bands = _bands(spec, entry, inventory.checkpoint)
         block_bytes = _block_bytes(spec, bands, budget_bytes)
-        way = ways.get(spec.name, AS_STORED)
-        plans.append(TablePlan(spec, slices, _tasks(spec, bands, directory, way, block_bytes)))
+        tasks = _tasks(spec, entry, bands, directory, ways.get(spec.name, AS_STORED), block_bytes)
+        plans.append(TablePlan(spec, entry.slices, tasks))
     rest = _rest(checkpoint, [each.spec for each in plans], budget_bytes)
     return ExportPlan(inventory.checkpoint, tuple(plans), rest, inventory.slot_bytes, workers)
 
@@ -212,8 +206,20 @@ def _block_bytes(spec: TableSpec, bands: Sequence[Band], budget_bytes: int) -> i
     return min(max(_PLAIN_BLOCK_BYTES, spec.layout.lanes * _LANE_BYTES), max(1, budget_bytes // 2))
 
 
+def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
+    if entry.array is not None:
+        return []
+    first, end = stored_range(spec.layout, 0, spec.rows)
+    try:
+        return stored.bands(entry.slices, spec.stored[1], first, end - first)
+    except SlicesOverlap as problem:
+        raise CheckpointError(
+            f"table {spec.name!r} ({spec.key!r} in checkpoint {checkpoint}): {problem}; save it anew"
+        ) from problem
+
+
 def _tasks(
-    spec: TableSpec, bands: Sequence[Band], directory: Path, way: Writing, block_bytes: int
+    spec: TableSpec, entry: Entry, bands: Sequence[Band], directory: Path, way: Writing, block_bytes: int
 ) -> tuple[TableTask, ...]:
     dtype = way.dtype or spec.dtype
     rows_max = way.shard_rows or shards.shard_rows(spec.dim * NUMPY_DTYPES[dtype].itemsize)
@@ -228,7 +234,7 @@ def _tasks(
     tasks = []
     for number, part in enumerate(shards.cut(spec.rows, rows_max)):
         first, end = stored_range(spec.layout, part.first, part.rows)
-        held = [piece for band in stored.within(bands, first, end - first) for piece in band.slices]
+        held = [piece for band in stored.within(bands, first, end - first) for piece in band.slices] if bands else []
         file = paths.table_shard(spec.name, number, count)
         tasks.append(
             TableTask(
@@ -242,6 +248,7 @@ def _tasks(
                 layout=spec.layout,
                 stored=spec.stored,
                 slices=tuple(dict.fromkeys(held)),
+                array=entry.array,
                 written_dtype=dtype,
                 directory=str(directory),
                 file=file,
@@ -255,6 +262,8 @@ def _rest(checkpoint: StoredVariables, specs: Sequence[TableSpec], budget_bytes:
     """Plans the reading of what stacks hold besides the exported tables."""
     tasks: list[RestTask] = []
     for key in dict.fromkeys(spec.key for spec in specs if not isinstance(spec.layout, Plain)):
+        if checkpoint.entries[key].array is not None:
+            continue  # an array's chunks carry checksums of their own
         tables = [spec for spec in specs if spec.key == key]
         taken = sorted(part for spec in tables for part in occupied(spec.layout, spec.rows))
         rows, columns = tables[0].stored

@@ -18,9 +18,9 @@ from bundle.manifest import Shard, TableSource
 from bundle.tables import ShardWriter
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.layouts import lane_ranges
-from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum
+from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice
-from export.errors import CheckpointError, DestinationError
+from export.errors import CheckpointError, DestinationError, NotConvertible
 from export.plan import ExportPlan, TablePlan
 from export.tasks import RestTask, TableTask
 
@@ -139,12 +139,14 @@ def manifest_table(table: TablePlan, receipts: Sequence[Receipt]) -> manifest.Ta
     )
 
 
-def _open_rows(task: TableTask) -> SliceRows:
+def _open_rows(task: TableTask) -> StoredRows:
+    if task.array is not None:
+        raise NotConvertible(f"table {task.table!r} lies in a chunked array, which is not copied yet")
     first, end = task.stored_range
     return SliceRows(task.slices, task.stored[1], task.itemsize, first, end - first)
 
 
-def _blocks(stored: SliceRows, task: TableTask) -> Iterator[Bytes]:
+def _blocks(stored: StoredRows, task: TableTask) -> Iterator[Bytes]:
     """Yields the bytes of the task's rows in their order, [n, row_bytes] at a time; each is good until the next."""
     lanes, width = task.layout.lanes, task.stored_row_bytes
     count = max(1, task.block_bytes // width)
@@ -179,7 +181,7 @@ def _deal_back(read: Bytes, rows: Bytes, lanes: int) -> None:
             at += len(here)
 
 
-def _refuse_damaged(stored: SliceRows, what: str, task: TableTask | RestTask) -> None:
+def _refuse_damaged(stored: StoredRows, what: str, task: TableTask | RestTask) -> None:
     part = stored.damaged()
     if part is not None:
         raise CheckpointError(_damaged(f"{what} ({task.key!r})", part))

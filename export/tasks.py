@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from export.checkpoint.layouts import Layout, Plain, lane_ranges
-from export.checkpoint.variables import NUMPY_DTYPES, Slice
+from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Slice
 
 WORKER_BYTES = 80 << 20
 """What a table worker holds before it reads anything: the interpreter and its libraries."""
@@ -22,7 +22,8 @@ class TableTask:
       first_row, rows: the rows of the shard.
       layout: which row of the variable holds row r.
       stored: rows and columns of the variable.
-      slices: those of the variable that hold rows of the shard.
+      slices: those of the variable that hold rows of the shard; () if it lies in an array.
+      array: where the variable lies if it has no slices.
       written_dtype: of the rows in the shard.
       directory: where bundle paths begin.
       file: bundle path of the shard.
@@ -40,6 +41,7 @@ class TableTask:
     layout: Layout
     stored: tuple[int, int]
     slices: tuple[Slice, ...]
+    array: ArrayStore | None
     written_dtype: str
     directory: str
     file: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from pydantic import NonNegativeInt
@@ -41,6 +41,34 @@ class SourceSum(Page):
     slice_offset: NonNegativeInt
     bytes: NonNegativeInt
     crc32c: Crc32c
+
+
+class StoredRows(Protocol):
+    """Rows of a stored variable, however it is stored. Used as a context."""
+
+    @property
+    def undivided(self) -> bool:
+        """Whether `pieces` yields the rows' bytes in their order."""
+
+    def read_into(self, first: int, rows: Bytes) -> None:
+        """Fills [n, bytes of a stored row] with stored rows from `first` on."""
+
+    def pieces(self, bytes_max: Callable[[], int]) -> Iterator[tuple[Bytes, int]]:
+        """Yields the bytes of all rows, if they are undivided, each piece with its crc32c."""
+
+    def sums(self) -> tuple[SourceSum, ...]:
+        """Returns what was read of each slice; () where the storage checks what it reads by itself."""
+
+    def damaged(self) -> Slice | None:
+        """Returns a slice that was read whole and is not what its crc32c says, if there is one."""
+
+    def __enter__(self) -> Self:
+        """Opens nothing: files are opened when first read."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes what is open."""
 
 
 class SliceRows:
