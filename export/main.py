@@ -51,6 +51,10 @@ Root = Annotated[
 ]
 Version = Annotated[int | None, typer.Option(min=1, help="Version to write; the next free one by default.")]
 Workers = Annotated[int | None, typer.Option(min=0, help="Table workers; 0: one per core.")]
+Executor = Annotated[
+    str | None,
+    typer.Option(metavar="WHERE", help="Where table workers run: local, ray-local, or a cluster's [ray://]HOST:PORT."),
+]
 Budget = Annotated[int | None, typer.Option("--budget-bytes", min=16 << 20, help="Memory of one table worker, bytes.")]
 Full = Annotated[bool, typer.Option("--full", help="Compare every row with the checkpoint instead of a sample.")]
 
@@ -90,11 +94,12 @@ def run(
     version: Version = None,
     full: Full = False,
     workers: Workers = None,
+    executor: Executor = None,
     budget_bytes: Budget = None,
     as_json: AsJson = False,
 ) -> None:
     """Writes, verifies and publishes a bundle. A run that was stopped resumes; a failed check publishes nothing."""
-    settings = _settings(workers=workers, budget_bytes=budget_bytes, full=full)
+    settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, full=full)
     job = _overridden(read_recipe(recipe), checkpoint, root)
     with kept_clean(), Progress(errors) as progress:
         with progress.step("model and plan"):
@@ -115,13 +120,14 @@ def tables(
     version: Version = None,
     full: Full = False,
     workers: Workers = None,
+    executor: Executor = None,
     budget_bytes: Budget = None,
     as_json: AsJson = False,
 ) -> None:
     """Exports only the tables, without model code: those that the metadata identifies or --table names."""
     from export import plan_page, tables_only
 
-    settings = _settings(workers=workers, budget_bytes=budget_bytes, full=full)
+    settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, full=full)
     with kept_clean(), Progress(errors) as progress:
         published = tables_only.export_tables(checkpoint, out, model, version, _names(named), settings, progress)
     page = plan_page.published_json(published) | {"seconds": progress.seconds}

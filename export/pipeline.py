@@ -170,7 +170,7 @@ class Assembly:
             corpora = self._write_candidates()
             examples = self._examples()
         with self.progress.step("tables", self.prepared.plan.moved_bytes) as moved:
-            tables = copy_tables(self.prepared.plan, self.stage, self.settings.workers, moved)
+            tables = copy_tables(self.prepared.plan, self.stage, self.settings, moved)
         readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
         opened = {name: Vocabulary.open(self.directory / page.file) for name, page in vocabularies.items()}
         features = FeatureReader(self.prepared.pages, readers, opened)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from bundle.manifest import Distance, IdentityIds, Name, Role, Unknown
 from export.errors import UsageError
+
+_RAY = re.compile(r"ray-local|(ray://)?[^\s:/]+:[0-9]{1,5}")
 
 
 class Part(BaseModel):
@@ -232,7 +236,21 @@ class ExportSettings(BaseSettings):
         default=256 << 20, ge=16 << 20, description="memory that one table worker may hold, bytes"
     )
     workers: int = Field(default=0, ge=0, description="table workers; 0: one per core")
+    executor: str = Field(
+        default="local",
+        description="where table workers run: local, ray-local, HOST:PORT or ray://HOST:PORT of a cluster",
+    )
     full: bool = Field(default=False, description="compare every row with the checkpoint instead of a sample")
+
+    @field_validator("executor")
+    @classmethod
+    def _can_run(cls, where: str) -> str:
+        if where != "local":
+            if not _RAY.fullmatch(where):
+                raise ValueError("expected local, ray-local, HOST:PORT or ray://HOST:PORT")
+            if find_spec("ray") is None:
+                raise ValueError("needs Ray, which is not installed: pip install 'rowcast[ray]'")
+        return where
 
 
 def _nearest(wrong: str, known: list[str]) -> str:

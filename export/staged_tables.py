@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,13 +18,16 @@ from bundle.errors import BundleError, DestinationExists, FeatureError, VersionB
 from export import executors
 from export.checkpoint.specs import Inventory
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError, VerificationFailed
-from export.plan import ExportPlan
+from export.plan import WORKER_BYTES, ExportPlan
+from export.settings import ExportSettings
 from export.space import check_space
 from export.tables import Receipt, carry_out, check_sources, manifest_table
 from export.tasks import RestTask, TableTask
 
 SMALL_JOB_BYTES = 256 << 20
-"""Tables up to this size are copied by this process: starting workers would take longer."""
+"""Tables up to this size are copied by one worker unless more are asked for: starting them would take longer."""
+
+_WITNESSES_MAX = 8
 
 _CURES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "; free some space, then run again: it resumes"),
@@ -97,14 +101,14 @@ def created(stage: staging.Staging) -> str:
 
 
 def copy_tables(
-    plan: ExportPlan, stage: staging.Staging, workers: int, moved: Callable[[int], None]
+    plan: ExportPlan, stage: staging.Staging, settings: ExportSettings, moved: Callable[[int], None]
 ) -> dict[str, manifest.Table]:
     """Copies the planned tables but for the shards that an earlier run finished.
 
     Args:
       plan: the tables.
       stage: where they are written.
-      workers: processes at a time; 0: one for each core.
+      settings: where tasks run, and how many at a time.
       moved: takes the bytes that were written since its last call.
 
     Raises:
@@ -131,9 +135,19 @@ def copy_tables(
         moved(task.bytes)
 
     small = sum(task.bytes for task in pending) <= SMALL_JOB_BYTES
-    executors.run_tasks(carry_out, pending, 1 if small else workers, note)
+    executor = executors.open_executor(settings.executor, settings.workers or (1 if small else 0))
+    memory_bytes = WORKER_BYTES + settings.budget_bytes
+    executor.run(carry_out, pending, note, memory_bytes=memory_bytes, shared=_shared(plan, stage))
     check_sources(plan, receipts)
     return {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
+
+
+def _shared(plan: ExportPlan, stage: staging.Staging) -> list[str]:
+    """Names files by which a worker on another machine tells that it sees this run, and its source."""
+    token = stage.attempts / "seen"
+    token.write_text(secrets.token_hex())
+    sources = dict.fromkeys(part.file for table in plan.tables for part in table.slices)
+    return [str(token), *list(sources)[:_WITNESSES_MAX]]
 
 
 def provenance(inventory: Inventory, model_code: str) -> manifest.Provenance:

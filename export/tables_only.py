@@ -59,7 +59,7 @@ def export_tables(
     with staged(root, model, number, told, []) as stage:
         begun = created(stage)
         with progress.step("tables", plan.moved_bytes) as moved:
-            tables = copy_tables(plan, stage, settings.workers, moved)
+            tables = copy_tables(plan, stage, settings, moved)
         with progress.step("rows compared"):
             checks = verify_tables(checkpoint, stage.directory, tables, None if settings.full else SAMPLE_ROWS)
         page = manifest.Manifest(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
+from pathlib import Path
 
-from export.errors import CheckpointError
-from export.executors import run_tasks
+from export.errors import CheckpointError, DestinationError
+from export.executors import LocalExecutor
 
 
 def square(number: int) -> int:
@@ -29,6 +31,29 @@ def die(number: int) -> int:
     return number
 
 
+def die_once(mark: str) -> str:
+    """Dies the first time."""
+    if not Path(mark).exists():
+        Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return mark
+
+
+def fail_storage(mark: str) -> int:
+    """Fails: for ever, or twice if the file that counts its tries is called `passes`; as full if it is called so."""
+    with Path(mark).open("a+") as file:
+        print(file=file)
+        file.seek(0)
+        tries = len(file.readlines())
+    code = errno.ENOSPC if Path(mark).name == "full" else errno.EIO
+    if tries < 3 or Path(mark).name != "passes":
+        try:
+            raise OSError(code, os.strerror(code))
+        except OSError as problem:
+            raise DestinationError(f"{mark} cannot be written: {problem.strerror}") from problem
+    return tries
+
+
 def hold(pipe: str) -> None:
     """Says its process id into a pipe, then holds the pipe open until something ends this process or this call."""
     with open(pipe, "w") as out:
@@ -38,4 +63,4 @@ def hold(pipe: str) -> None:
 
 def hold_two(pipe: str) -> None:
     """Runs two tasks that never end by themselves."""
-    run_tasks(hold, [pipe, pipe], 2)
+    LocalExecutor(2).run(hold, [pipe, pipe])

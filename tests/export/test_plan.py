@@ -116,8 +116,7 @@ def test_plan_tables_joined_columns_must_fit_the_budget(tmp_path: Path) -> None:
 def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> None:
     given, halves = opened(tmp_path, {"a": values(10)}), {"a": Writing(5)}
     one, two, many = (
-        plan_tables(*given, tmp_path, writing=halves, workers=count).peak_memory_bytes
-        for count in (1, 2, 50)
+        plan_tables(*given, tmp_path, writing=halves, workers=count).peak_memory_bytes for count in (1, 2, 50)
     )
     assert two == 2 * one == many
 
