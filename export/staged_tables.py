@@ -18,7 +18,7 @@ from bundle.errors import BundleError, DestinationExists, FeatureError, VersionB
 from export import executors
 from export.checkpoint.specs import Inventory
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError, VerificationFailed
-from export.plan import WORKER_BYTES, ExportPlan
+from export.plan import ExportPlan
 from export.settings import ExportSettings
 from export.space import check_space
 from export.tables import Receipt, carry_out, check_sources, manifest_table
@@ -136,7 +136,7 @@ def copy_tables(
 
     small = sum(task.bytes for task in pending) <= SMALL_JOB_BYTES
     executor = executors.open_executor(settings.executor, settings.workers or (1 if small else 0))
-    memory_bytes = WORKER_BYTES + settings.budget_bytes
+    memory_bytes = max((task.memory_bytes for task in pending), default=0)
     executor.run(carry_out, pending, note, memory_bytes=memory_bytes, shared=_shared(plan, stage))
     check_sources(plan, receipts)
     return {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
