@@ -1,0 +1,136 @@
+"""Stacks and partitions, cut into slices in any way, copied task by task: every row of every table, and every crc."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from export.checkpoint.layouts import Layout, Mod, SparseCore, stored_rows
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.checkpoint.specs import Inventory, TableSpec
+from export.errors import CheckpointError
+from export.plan import ExportPlan, Writing, plan_tables
+from export.tables import Receipt, carry_out, check_sources
+from tests.export.checkpoint.bundles import write_bundle
+
+Values = np.ndarray[Any, Any]
+
+
+def stack(
+    cores: int, rows: list[int], dim: int, columns: int, chips: int
+) -> tuple[Values, dict[str, Values], list[Layout], list[Any]]:
+    """Lays tables out as a SparseCore stack does, with garbage for padding; returns it, the tables and the slices."""
+    random = np.random.default_rng(len(rows) * 100 + cores)
+    offsets = np.cumsum([0, *(-(-count // (8 * cores)) * 8 for count in rows)]).tolist()
+    core_rows = offsets[-1] + 3
+    stored = random.standard_normal((cores * core_rows, columns)).astype(np.float32)
+    tables, layouts = {}, []
+    for which, count in enumerate(rows):
+        layout = SparseCore(cores, core_rows, offsets[which], which * (cores // chips) % cores)
+        values = random.standard_normal((count, dim)).astype(np.float32)
+        stored[stored_rows(layout, np.arange(count)), :dim] = values
+        tables[f"t{which}"] = values
+        layouts.append(layout)
+    part = cores // chips * core_rows
+    boxes = [[(chip * part, part), (0, -1)] for chip in range(chips)]
+    return stored, tables, list(layouts), boxes
+
+
+def planned(
+    directory: Path,
+    stored: Values,
+    held: dict[str, Values],
+    layouts: list[Layout],
+    boxes: Any,
+    spoiled: bytes = b"",
+    **how: Any,
+) -> ExportPlan:
+    write_bundle(directory / "ckpt", {"stack": stored}, boxes={"stack": boxes} if boxes else None, files=2)
+    for path in directory.glob("*.data*"):
+        data = path.read_bytes()
+        if spoiled and spoiled in data:
+            place = data.index(spoiled)
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    checkpoint = open_checkpoint(directory)
+    found = recognise(checkpoint, {"stack": "stack"})
+    specs = [
+        replace(found.tables[0], name=name, rows=len(values), dim=values.shape[1], layout=layout)
+        for (name, values), layout in zip(held.items(), layouts, strict=True)
+    ]
+    return plan_tables(checkpoint, with_tables(found, specs), directory / "out", **how)
+
+
+def with_tables(inventory: Inventory, specs: list[TableSpec]) -> Inventory:
+    return replace(inventory, tables=tuple(specs))
+
+
+def run(plan: ExportPlan) -> dict[str, bytes]:
+    receipts: list[Receipt] = [carry_out(task) for task in reversed(plan.work)]
+    check_sources(plan, receipts)
+    return {
+        table.spec.name: b"".join(Path(task.directory, task.file).read_bytes() for task in table.tasks)
+        for table in plan.tables
+    }
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    chips=st.sampled_from([1, 2, 4]),
+    per_chip=st.integers(1, 3),
+    rows=st.lists(st.integers(1, 70), min_size=1, max_size=3),
+    dim=st.integers(1, 8),
+    padding=st.sampled_from([0, 3]),
+    shard_rows=st.sampled_from([None, 7, 24]),
+    budget=st.sampled_from([200, 4000, 1 << 20]),
+    wanted=st.integers(1, 3),
+)
+def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
+    chips: int, per_chip: int, rows: list[int], dim: int, padding: int, shard_rows: int | None, budget: int, wanted: int
+) -> None:
+    stored, tables, layouts, boxes = stack(chips * per_chip, rows, dim, dim + padding, chips)
+    chosen = list(tables)[:wanted]
+    with tempfile.TemporaryDirectory() as directory:
+        ways = {name: Writing(shard_rows) for name in chosen}
+        plan = planned(
+            Path(directory), stored, tables, layouts, boxes, tables=chosen, writing=ways, budget_bytes=budget
+        )
+        written = run(plan)
+    assert written == {name: tables[name].tobytes() for name in chosen}
+    assert plan.read_bytes == stored.nbytes
+
+
+@given(partitions=st.integers(1, 6), rows=st.integers(6, 60), shard_rows=st.sampled_from([None, 5, 13]))
+@settings(deadline=None, max_examples=30)
+def test_mod_partitions_give_the_table(partitions: int, rows: int, shard_rows: int | None) -> None:
+    values = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+    parts = [values[partition::partitions] for partition in range(partitions)]
+    starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+    boxes = [[(start, len(part)), (0, -1)] for start, part in zip(starts, parts, strict=False)]
+    with tempfile.TemporaryDirectory() as directory:
+        stored, layout = np.concatenate(parts), Mod(tuple(starts[:-1]))
+        ways = {"t": Writing(shard_rows)}
+        plan = planned(Path(directory), stored, {"t": values}, [layout], boxes, writing=ways)
+        assert run(plan) == {"t": values.tobytes()}
+
+
+@pytest.mark.parametrize("at", ["table", "padding row", "padding column", "table that is left out"])
+def test_sparse_core_stack_with_a_flipped_bit_anywhere_is_refused(tmp_path: Path, at: str) -> None:
+    stored, tables, layouts, boxes = stack(4, [30, 20], 5, 8, 2)
+    row = {
+        "table": stored_rows(layouts[0], np.array([17]))[0],
+        "padding row": len(stored) - 1,
+        "padding column": stored_rows(layouts[0], np.array([17]))[0],
+        "table that is left out": stored_rows(layouts[1], np.array([17]))[0],
+    }[at]
+    value = stored[row, 7 if at == "padding column" else 0].tobytes()
+    plan = planned(tmp_path, stored, tables, layouts, boxes, spoiled=value, tables=["t0"])
+    with pytest.raises(CheckpointError, match="do not match their checksum"):
+        run(plan)
