@@ -2,18 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-from export.checkpoint.layouts import Layout
+from export.checkpoint.layouts import Kind, Layout
 from export.checkpoint.variables import Entry
 from export.errors import NotConvertible
 
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 CANDIDATES_TOLD = 20
 
-Origin = Literal["TPUEmbedding", "TFRS TPUEmbedding", "Keras Embedding", "named"]
-"""Who wrote a table: the mid-level API, the TFRS layer around it, a Keras layer; or the user named its variable."""
+Origin = Literal[
+    "TPUEmbedding",
+    "TFRS TPUEmbedding",
+    "PartialTPUEmbedding",
+    "Keras Embedding",
+    "TF1 feature column",
+    "named",
+    "layout file",
+]
+"""Who wrote a table: the mid-level API, the TFRS layers around it, a Keras layer, a feature column of TF1; or the user
+said so, by naming its variable or in a layout file."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedTable:
+    """A table as a layout file states it; what is None is taken from the checkpoint.
+
+    Attributes:
+      name: of the table.
+      key: of its variable, of which `recognise` also takes the short forms.
+      kind: of its layout.
+      rows, dim: of the table without padding.
+      cores, core_rows, offset, rotation: of a SparseCore layout.
+      partitions: of a mod layout.
+      stack: whether `key` is only the name of a stack, which stands somewhere in the key of its variable.
+    """
+
+    name: str
+    key: str
+    kind: Kind
+    rows: int | None = None
+    dim: int | None = None
+    cores: int = 1
+    core_rows: int | None = None
+    offset: int = 0
+    rotation: int = 0
+    partitions: int | None = None
+    stack: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """What the user says where a checkpoint cannot.
+
+    Attributes:
+      named: table name -> its variable (key, key without its suffix, attribute path) or the name it was recognised by.
+      mod: names of tables whose rows TF1's `mod` strategy spread over partitions.
+      layouts: tables of a layout file.
+    """
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    mod: tuple[str, ...] = ()
+    layouts: tuple[StatedTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +97,11 @@ class TableSpec:
       stored: rows and columns of the variable: at least the table's.
       origin: who wrote it.
       path: attribute path of its variable in the object graph; "" where there is none.
-      slices, files: pieces that it lies in, and data files that hold them.
-      slots: its slot variables.
+      slices, files: pieces that its variable lies in, and data files that hold them.
+      bytes: of the table's values as stored, without padding.
+      slots: slot variables of its variable; tables of a stack share them.
       note: what the user should know, or "".
+      slot_of: the table whose slot variable it is, kept for a warm restart; "" for a table.
     """
 
     name: str
@@ -64,6 +118,7 @@ class TableSpec:
     bytes: int
     slots: tuple[SlotSpec, ...] = ()
     note: str = ""
+    slot_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +128,21 @@ class RefusedTable:
     name: str
     key: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A variable that holds a table a second time, value for value.
+
+    Attributes:
+      key: of the variable, which an export does not read.
+      of: key of the variable that is read.
+      bytes: stored bytes.
+    """
+
+    key: str
+    of: str
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +157,7 @@ class Inventory:
       tables, refused: in the order of their names.
       slots: all of the optimizers' variables, those of tables included.
       dense: every other variable.
+      duplicates: variables that hold a table once more.
     """
 
     checkpoint: str
@@ -97,6 +168,7 @@ class Inventory:
     refused: tuple[RefusedTable, ...]
     slots: tuple[SlotSpec, ...]
     dense: tuple[Entry, ...]
+    duplicates: tuple[Duplicate, ...] = ()
 
     @property
     def slot_bytes(self) -> int:

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from export.checkpoint.objectgraph import ObjectGraph
+from runtime.remote import Stamp
 
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind)
@@ -42,12 +43,13 @@ class Slice:
     """Where an index range of a variable lies.
 
     Attributes:
-      file: path of the data file.
+      file: path of the data file, or its URL.
       offset: first byte in the file; not aligned to anything.
       bytes: length of the stored range.
       crc32c: of exactly those bytes; None: the storage keeps none (HDF5).
       starts: first index on each axis.
       shape: extent on each axis.
+      stamp: of the data file when the checkpoint was opened: it may not change until its rows are read.
     """
 
     file: str
@@ -56,6 +58,7 @@ class Slice:
     crc32c: int | None
     starts: tuple[int, ...]
     shape: tuple[int, ...]
+    stamp: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,13 @@ class Entry:
     def whole(self) -> bool:
         """Whether the variable lies in one piece."""
         return len(self.slices) == 1 and self.slices[0].shape == self.shape
+
+    @property
+    def pieces(self) -> int:
+        """How many slices or chunks the variable is cut into."""
+        if self.array is None:
+            return len(self.slices)
+        return math.prod(-(-size // max(1, chunk)) for size, chunk in zip(self.shape, self.array.chunk, strict=True))
 
     @property
     def files(self) -> int:

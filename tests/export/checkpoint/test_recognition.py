@@ -11,7 +11,7 @@ import pytest
 from export.checkpoint.layouts import Plain
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Inventory
+from export.checkpoint.specs import Inventory, Statements
 from export.errors import NotConvertible
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
 
@@ -22,7 +22,7 @@ def inventory(
     directory: Path,
     nodes: list[bytes] | None,
     variables: dict[str, Any],
-    named: dict[str, str] | None = None,
+    named: dict[str, str] | Statements | None = None,
     **how: Any,
 ) -> Inventory:
     graph = {} if nodes is None else {GRAPH: object_graph(*nodes)}
@@ -128,8 +128,33 @@ def test_recognise_newer_keras_optimizer_variables_are_left_out(tmp_path: Path) 
     }
     found = inventory(tmp_path, nodes, variables)
     assert [table.name for table in found.tables] == ["movies"]
-    assert [slot.name for slot in found.slots] == ["Adam/m/net/movies/embeddings"]
+    assert [(slot.name, slot.of) for slot in found.slots] == [("m", "emb/embeddings" + SUFFIX)]
     assert found.step == 17
+
+
+def test_recognise_state_of_keras_3_is_told_by_its_lists(tmp_path: Path) -> None:
+    nodes = [
+        node({"emb": 1, "optimizer": 2}),
+        node({"_embeddings": 3}),
+        node({"_iterations": 4, "_variables": 5, "_trainable_variables": 6, "_momentums": 7}),
+        node(key="emb/_embeddings" + SUFFIX, full_name="movies/embeddings"),
+        node(key="optimizer/_iterations" + SUFFIX, full_name="adam/iteration"),
+        node({"0": 4, "1": 8, "2": 9}),
+        node({"0": 3}),
+        node({"0": 8, "1": 9}),
+        *(node(key=f"optimizer/_variables/{n}{SUFFIX}", full_name=f"adam/x_{n}") for n in (1, 2)),
+    ]
+    variables = {
+        "emb/_embeddings" + SUFFIX: TABLE,
+        "optimizer/_iterations" + SUFFIX: np.array(17),
+        "optimizer/_variables/1" + SUFFIX: TABLE,
+        "optimizer/_variables/2" + SUFFIX: TABLE,
+    }
+    found = inventory(tmp_path, nodes, variables)
+    assert [(slot.name, slot.of) for slot in found.slots] == [
+        ("momentums", "emb/_embeddings" + SUFFIX),
+        ("adam/x_2", ""),
+    ]
 
 
 def test_recognise_keras_layers_of_one_name_are_told_by_their_paths(tmp_path: Path) -> None:
@@ -154,20 +179,44 @@ def test_recognise_bare_matrix_is_only_a_candidate(tmp_path: Path) -> None:
     assert found.step == 9
 
 
-def test_recognise_sparse_core_stack_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    nodes = embedding_object({"e": 1}, layouts="e/layouts")
-    found = inventory(tmp_path, nodes, {**PAIR, "e/layouts": b"\x0a\x02hi"})
-    assert found.tables == ()
-    assert "SparseCore" in found.refused[0].reason
-    with pytest.raises(NotConvertible, match="TPUEmbeddingForServing"):
-        found.table("items")
-    with pytest.raises(NotConvertible, match="SparseCore"):
-        recognise(open_checkpoint(tmp_path), {"mine": "e/t" + SUFFIX})
-
-
 def test_recognise_empty_sparse_core_layouts_mean_plain_rows(tmp_path: Path) -> None:
     found = inventory(tmp_path, embedding_object({"e": 1}, layouts="e/layouts"), {**PAIR, "e/layouts": b""})
     assert [table.name for table in found.tables] == ["items"]
+
+
+def test_recognise_small_tables_of_a_partial_layer_are_called_by_their_features(tmp_path: Path) -> None:
+    nodes = [
+        node({"layer": 1}),
+        node({"_keras_embedding_layers": 2}),
+        node({"genre": 3, "mood": 3, "age": 4}),
+        node({"embeddings": 5}),
+        node({"embeddings": 6}),
+        *(node(key=f"layer/_keras_embedding_layers/{name}/embeddings{SUFFIX}") for name in ("genre", "age")),
+    ]
+    keys = [f"layer/_keras_embedding_layers/{name}/embeddings{SUFFIX}" for name in ("genre", "age")]
+    found = inventory(tmp_path, nodes, dict.fromkeys(keys, TABLE), {"ages": "age"})
+    assert {table.name: table.origin for table in found.tables} == dict.fromkeys(
+        ("ages", "genre"), "PartialTPUEmbedding"
+    )
+    assert "also read by 'mood'" in found.table("genre").note
+
+
+@pytest.mark.parametrize(("second", "names"), [(TABLE, ["movies"]), (TABLE + 1, ["variables", "_all_variables"])])
+def test_recognise_exported_model_that_holds_its_variables_twice(
+    tmp_path: Path, second: np.ndarray[Any, Any], names: list[str]
+) -> None:
+    """As Keras 3 exports a model. With other values it is another variable, whatever its name."""
+    keys = ["variables/0" + SUFFIX, "_all_variables/0" + SUFFIX]
+    nodes = [
+        node({"variables": 1, "_all_variables": 2}),
+        node({"0": 3}),
+        node({"0": 4}),
+        *(node(key=key, full_name="movies/embeddings") for key in keys),
+    ]
+    found = inventory(tmp_path, nodes, {keys[0]: TABLE, keys[1]: second})
+    assert sorted(table.name for table in found.tables) == sorted(names)
+    assert [(each.key, each.of) for each in found.duplicates] == ([(keys[1], keys[0])] if len(names) == 1 else [])
+    assert found.dense == ()
 
 
 def test_recognise_table_without_its_variable_is_refused(tmp_path: Path) -> None:
@@ -178,20 +227,6 @@ def test_recognise_table_without_its_variable_is_refused(tmp_path: Path) -> None
 def test_recognise_table_of_another_rank_is_refused(tmp_path: Path) -> None:
     found = inventory(tmp_path, embedding_object({"e": 1}), {"e/t" + SUFFIX: TABLE.ravel()})
     assert "[24]" in found.refused[0].reason
-
-
-def test_recognise_checkpoint_saved_by_name_knows_only_what_is_named(tmp_path: Path) -> None:
-    variables = {"scope/emb": TABLE, "scope/emb/Adagrad": TABLE, "global_step": np.array(5)}
-    assert inventory(tmp_path, None, variables).tables == ()
-    found = inventory(tmp_path, None, variables, {"items": "scope/emb"})
-    assert [(table.name, table.origin, table.note) for table in found.tables] == [("items", "named", "")]
-    assert (found.step, found.objects) == (5, False)
-
-
-def test_recognise_name_based_slices_are_noted(tmp_path: Path) -> None:
-    boxes = {"scope/emb": [[(0, 4), (0, -1)], [(4, 4), (0, -1)]]}
-    found = inventory(tmp_path, None, {"scope/emb": TABLE}, {"items": "scope/emb"}, boxes=boxes)
-    assert "`mod`" in found.tables[0].note
 
 
 @pytest.mark.parametrize("said", ["e/t" + SUFFIX, "e/t", "e.table"])
@@ -208,6 +243,18 @@ def test_recognise_named_table_renames_or_replaces_a_recognised_one(tmp_path: Pa
     assert [(table.name, table.origin, len(table.slots)) for table in renamed.tables] == [("other", "TPUEmbedding", 1)]
     replaced = inventory(tmp_path, nodes, variables, {"items": "k"})
     assert [(table.name, table.key) for table in replaced.tables] == [("items", "k" + SUFFIX)]
+
+
+def test_recognise_two_tables_may_change_names(tmp_path: Path) -> None:
+    nodes = [
+        node({"e": 1}),
+        node({"_variables": 2}),
+        node({"a": 3, "b": 4}),
+        *(node({"parameters": n}) for n in (5, 6)),
+    ]
+    nodes += [node(key=f"e/{name}{SUFFIX}") for name in "ab"]
+    found = inventory(tmp_path, nodes, {f"e/{name}{SUFFIX}": TABLE for name in "ab"}, {"a": "b", "b": "e/a"})
+    assert [(table.name, table.key) for table in found.tables] == [("a", "e/b" + SUFFIX), ("b", "e/a" + SUFFIX)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""Optimizers' variables: what an object graph, or a name of TF1, tells to be the slot variable of another variable.
+
+Never by shape: Adam's moments have the shape and dtype of their table.
+
+Source: TensorFlow 2.20, python/training/slot_creator.py and the optimizers beside it; tensorflow 2.15,
+python/tpu/tpu_embedding.py (slot variables of TPUEstimator); tf-keras 2.20, optimizers/optimizer.py; Keras 3.15,
+src/optimizers/base_optimizer.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from export.checkpoint.findings import Findings
+from export.checkpoint.objectgraph import ObjectGraph
+from export.checkpoint.variables import Entry
+
+_OPTIMIZERS = (
+    "Adadelta|Adagrad|AdagradDA|AdagradMomentum|AdaMax|Adamax|Adam|AdamW|AdamWeightDecay|AddSign|Ftrl|FTRL|LAMB|LARS|"
+    "LARSOptimizer|LazyAdam|Lion|Momentum|Nadam|PowerSign|ProximalAdagrad|ProximalYogi|RMSProp|RMSprop|SGD"
+)
+_SAVER_SLOT = re.compile(
+    rf"(.+?)/((?:(?:{_OPTIMIZERS})(?:_\d+)?(?:/(?:m|v|ms|mom|Accumulator|Momentum))?)|adam_[mv]|ExponentialMovingAverage)"
+)
+_KERAS_OPTIMIZER = re.compile(rf"(?:{_OPTIMIZERS})(?:_\d+)?")
+_KERAS_SLOTS = frozenset(
+    ["m", "v", "vhat", "accumulator", "accum_grad", "accum_var", "linear", "mg", "momentum", "rms"]
+)
+_SCOPES_MAX = 32
+_OPTIMIZERS_OWN = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
+AVERAGE = "ExponentialMovingAverage"
+"""Of the weights: no optimizer's state, and what some models serve; left out unless the user names it."""
+
+
+def find_slots(found: Findings, graph: ObjectGraph) -> None:
+    """Finds the optimizers' variables of an object graph: of Keras' older kind (slot variables) and newer (a list)."""
+    keys_by_name = {node.full_name: node.key for node in reversed(graph.nodes) if node.full_name}
+    for node in graph.nodes:
+        for slot in node.slots:
+            found.add_slot(slot.name, graph.nodes[slot.node].key, graph.nodes[slot.of].key)
+        if "_iterations" in node.children and "_variables" in node.children:
+            owners = _owners(graph, node.children)
+            for number, child in graph.nodes[node.children["_variables"]].children.items():
+                state = graph.nodes[child]
+                if child == node.children["_iterations"]:
+                    continue
+                name, of = owners.get(child, ("", ""))
+                if not name:  # tf-keras: <optimizer>/<slot>/<full name of the variable>
+                    _, _, rest = state.full_name.partition("/")
+                    name, _, owner = rest.partition("/")
+                    of = keys_by_name.get(owner, "")
+                same = _same_shape(found, state.key, of)
+                found.add_slot(name if same else state.full_name or number, state.key, of if same else "")
+
+
+def _owners(graph: ObjectGraph, optimizer: Mapping[str, int]) -> dict[int, tuple[str, str]]:
+    """Returns name and variable of a Keras 3 optimizer's states: its lists follow that of the variables it trains."""
+    trained = graph.nodes[optimizer["_trainable_variables"]].children if "_trainable_variables" in optimizer else {}
+    owners = {}
+    for name, node in optimizer.items():
+        if name not in ("_variables", "_trainable_variables"):
+            for number, child in graph.nodes[node].children.items():
+                if number in trained:
+                    owners[child] = name.removeprefix("_"), graph.nodes[trained[number]].key
+    return owners
+
+
+def _same_shape(found: Findings, key: str, of: str) -> bool:
+    entries = found.checkpoint.entries
+    return key in entries and of in entries and entries[key].shape == entries[of].shape
+
+
+def find_named_slots(found: Findings) -> None:
+    """Finds the optimizers' variables of a checkpoint that has names alone.
+
+    A name tells a slot variable only if the variable that it belongs to is there, with the same shape.
+    """
+    for key, entry in found.checkpoint.entries.items():
+        if _OPTIMIZERS_OWN.fullmatch(key) and entry.shape == ():
+            found.add_slot(key.rpartition("/")[2], key, "")
+            continue
+        told = _SAVER_SLOT.fullmatch(key)
+        name, slot = (told[1], told[2]) if told else _keras_slot(key)
+        of = _owner(found, name, entry) if name else ""
+        if of:
+            found.add_slot(slot, key, of)
+
+
+def _keras_slot(key: str) -> tuple[str, str]:
+    """Splits `<scope>/<optimizer>/<variable>/<slot>`, as Keras' older optimizers name their state in TF1's graphs."""
+    path, _, slot = key.rpartition("/")
+    if slot in _KERAS_SLOTS:
+        parts = path.split("/")
+        for number, part in enumerate(parts):
+            if _KERAS_OPTIMIZER.fullmatch(part):
+                return "/".join(parts[number + 1 :]), slot
+    return "", ""
+
+
+def _owner(found: Findings, name: str, state: Entry) -> str:
+    """Returns the variable a slot belongs to: `name`, or what is left of it without the scopes of the optimizer."""
+    for _ in range(_SCOPES_MAX):
+        entry = found.checkpoint.entries.get(name)
+        if entry is not None and entry.shape == state.shape:
+            return name
+        _, separator, name = name.partition("/")
+        if not separator:
+            break
+    return ""
