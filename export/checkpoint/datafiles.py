@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from export.checkpoint.readahead import ReadAhead
+from export.checkpoint.variables import Slice
 from export.errors import CheckpointError
+from runtime.remote import RemotePath, Stamp, is_url, local_stamp
 
 OPEN_FILES_MAX = 64
 
@@ -21,10 +26,16 @@ Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class DataFiles:
-    """Data files, opened when first read; at most OPEN_FILES_MAX are open at a time."""
+    """Data files, opened when first read; at most OPEN_FILES_MAX are open at a time. A file may be a URL.
 
-    def __init__(self) -> None:
+    Where stamps are given, a file that is opened must still be the one that its stamp was taken of.
+    """
+
+    def __init__(self, stamps: Mapping[str, Stamp] | None = None) -> None:
+        self._stamps = stamps or {}
         self._open: OrderedDict[str, int] = OrderedDict()
+        self._remote: ReadAhead | None = None
+        self._sizes: dict[str, int | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -38,6 +49,9 @@ class DataFiles:
         """Closes what is open."""
         while self._open:
             os.close(self._open.popitem()[1])
+        if self._remote is not None:
+            self._remote.close()
+            self._remote = None
 
     def read_into(self, file: str, offset: int, buffer: Buffer) -> None:
         """Fills a buffer from a file.
@@ -47,9 +61,12 @@ class DataFiles:
           offset: its first byte to read.
           buffer: [bytes] uint8, contiguous; filled completely.
         Raises:
-          CheckpointError: the file is gone, ends early or cannot be read.
+          CheckpointError: the file is gone, changed, ends early or cannot be read.
         """
         view = memoryview(buffer.data)
+        if is_url(file):
+            self._remotely().read_into(file, offset, view, self._size(file))
+            return
         done = 0
         try:
             handle = self._handle(file)
@@ -75,5 +92,51 @@ class DataFiles:
             if len(self._open) >= OPEN_FILES_MAX:
                 os.close(self._open.popitem(last=False)[1])
             handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            if (stamp := self._stamps.get(file)) is not None and local_stamp(os.fstat(handle)) != stamp:
+                os.close(handle)
+                raise changed(file)
         self._open[file] = handle
         return handle
+
+    def _remotely(self) -> ReadAhead:
+        if self._remote is None:
+            self._remote = ReadAhead()
+        return self._remote
+
+    def _size(self, file: str) -> int | None:
+        """Returns the bytes of a file in a store, once it was held against its stamp; None if it has none."""
+        if file not in self._sizes:
+            stamp = self._stamps.get(file)
+            if stamp is not None:
+                check_unchanged({file: stamp})
+            self._sizes[file] = None if stamp is None else stamp.bytes
+        return self._sizes[file]
+
+
+def stamps_of(slices: Iterable[Slice]) -> dict[str, Stamp]:
+    """Returns the stamps of the data files that hold slices."""
+    return {part.file: part.stamp for part in slices if part.stamp is not None}
+
+
+def check_unchanged(stamps: Mapping[str, Stamp]) -> None:
+    """Holds data files against the stamps that were taken of them.
+
+    Raises:
+      CheckpointError: one is gone or is not the file that it was; names it.
+    """
+    for file, stamp in stamps.items():
+        try:
+            now = RemotePath(file).stamp() if is_url(file) else local_stamp(Path(file).stat())
+        except OSError as problem:
+            raise CheckpointError(
+                f"data file {file} cannot be looked at any more: {problem.strerror}; did its training job delete it?"
+            ) from problem
+        if now != stamp:
+            raise changed(file)
+
+
+def changed(file: str) -> CheckpointError:
+    """Returns the error of a data file that is another than when the checkpoint was opened."""
+    return CheckpointError(
+        f"data file {file} changed while it was read; export a checkpoint that is complete and that nothing writes to"
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from export.checkpoint.sstable import MAGIC
 from export.errors import CheckpointError
+from runtime.remote import Place, RemotePath, is_url, located
 
 STATE_FILE = "checkpoint"
 STATE_BYTES_MAX = 16 << 20
@@ -16,8 +18,8 @@ _STATE_PATH = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)
 _RESAVE = "restore it with the code that wrote it and save a tf.train.Checkpoint"
 
 
-def find_prefix(path: Path) -> Path:
-    """Returns the prefix of the checkpoint that a path means.
+def find_prefix(path: Place) -> Place:
+    """Returns the prefix of the checkpoint that a path or a URL means.
 
     Args:
       path: a directory (the checkpoint that its state file names, else the newest), a prefix, or its `.index` file.
@@ -28,29 +30,56 @@ def find_prefix(path: Path) -> Path:
         if path.is_dir():
             return _in_directory(path)
         if path.suffix == ".index" and path.is_file():
-            return path.with_suffix("")
-        if Path(f"{path}.index").is_file():
+            return path.with_name(path.stem)
+        if _beside(path, ".index").is_file():
             return path
         raise CheckpointError(_other_file(path) if path.is_file() else _missing(path))
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
 
 
-def _in_directory(directory: Path) -> Path:
+def _beside(prefix: Place, suffix: str) -> Place:
+    return prefix.with_name(prefix.name + suffix)
+
+
+def _indexes(directory: Place) -> list[Place]:
+    """Returns the index files in a directory."""
+    return [file for file in _within(directory) if file.suffix == ".index" and file.is_file()]
+
+
+def _within(directory: Place) -> list[Place]:
+    return sorted(directory.iterdir(), key=str)
+
+
+def _modified(file: Place) -> Any:
+    return file.modified() if isinstance(file, RemotePath) else file.stat().st_mtime_ns
+
+
+def _head(file: Place) -> bytes:
+    """Returns the first STATE_BYTES_MAX bytes of a file."""
+    if isinstance(file, RemotePath):
+        return file.read(0, min(STATE_BYTES_MAX, file.stamp().bytes))
+    with file.open("rb") as stream:
+        return stream.read(STATE_BYTES_MAX)
+
+
+def _in_directory(directory: Place) -> Place:
     state = directory / STATE_FILE
     if state.is_file():
         return _from_state(state)
-    indexes = [(file.stat().st_mtime_ns, file.name, file) for file in directory.glob("*.index") if file.is_file()]
+    indexes = [(_modified(file), file.name, file) for file in _indexes(directory)]
     if indexes:
-        return max(indexes)[2].with_suffix("")
-    if any((directory / marker).exists() for marker in _ORBAX_MARKERS):
+        newest = max(indexes)[2]
+        return newest.with_name(newest.stem)
+    names = {file.name for file in _within(directory)}
+    if any(marker in names for marker in _ORBAX_MARKERS):
         raise CheckpointError(
             f"{directory} is an Orbax checkpoint (keras-rs, jax-tpu-embedding or another JAX program), which is not "
             f"read here; {_RESAVE}"
         )
     if (directory / "saved_model.pb").is_file() and (directory / "variables" / "variables.index").is_file():
         return directory / "variables" / "variables"
-    for file in sorted(directory.iterdir()):
+    for file in _within(directory):
         if file.suffix in (".h5", ".hdf5", ".keras"):
             raise CheckpointError(f"{directory} holds no checkpoint; {_other_file(file)}")
         if file.name.endswith("_temp") and file.is_dir():
@@ -58,23 +87,23 @@ def _in_directory(directory: Path) -> Path:
     raise CheckpointError(f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index")
 
 
-def _from_state(state: Path) -> Path:
+def _from_state(state: Place) -> Place:
     """Returns the prefix that a state file names; one that was moved with its directory is found beside it."""
-    with state.open("rb") as file:
-        found = _STATE_PATH.search(file.read(STATE_BYTES_MAX))
+    found = _STATE_PATH.search(_head(state))
     if found is None:
         raise CheckpointError(
             f"state file {state} names no model_checkpoint_path; give the checkpoint's prefix instead"
         )
-    named = Path(_unescaped(found[1]))
-    for prefix in (state.parent / named, state.parent / named.name):
-        if Path(f"{prefix}.index").is_file():
+    named = _unescaped(found[1])
+    told = located(named) if is_url(named) else state.parent / named
+    for prefix in (told, state.parent / told.name):
+        if _beside(prefix, ".index").is_file():
             return prefix
-        if prefix.is_file() or Path(f"{prefix}_temp").is_dir():
+        if prefix.is_file() or _beside(prefix, "_temp").is_dir():
             raise CheckpointError(_other_file(prefix) if prefix.is_file() else _unfinished(str(prefix)))
-    present = ", ".join(sorted(file.stem for file in state.parent.glob("*.index"))[-5:]) or "none"
+    present = ", ".join(sorted(file.stem for file in _indexes(state.parent))[-5:]) or "none"
     raise CheckpointError(
-        f"state file {state} names {str(named)!r}, which is not there (complete beside it: {present}); give a prefix"
+        f"state file {state} names {named!r}, which is not there (complete beside it: {present}); give a prefix"
     )
 
 
@@ -90,13 +119,21 @@ def _unescaped(text: bytes) -> str:
     return re.sub(rb"\\([0-7]{1,3}|.)", plain, text).decode(errors="surrogateescape")
 
 
-def _other_file(path: Path) -> str:
-    """Says what a file is that is no checkpoint index."""
+def _ends(path: Place) -> tuple[bytes, bytes]:
+    """Returns the first 8 bytes of a file and the last ones, where a sorted string table has its magic number."""
+    if isinstance(path, RemotePath):
+        size = path.stamp().bytes
+        return path.read(0, min(8, size)), path.read(max(0, size - len(MAGIC)), min(size, len(MAGIC)))
     with path.open("rb") as file:
         head = file.read(8)
         file.seek(0, 2)
         file.seek(max(0, file.tell() - len(MAGIC)))
-        tail = file.read()
+        return head, file.read()
+
+
+def _other_file(path: Place) -> str:
+    """Says what a file is that is no checkpoint index."""
+    head, tail = _ends(path)
     kinds = (
         (".data-" in path.name, f"a data file of a checkpoint; give its prefix, {path.name.split('.data-')[0]}"),
         (path.name == STATE_FILE, f"a state file; give its directory, {path.parent}"),
@@ -120,14 +157,12 @@ def _unfinished(prefix: str) -> str:
     )
 
 
-def _missing(path: Path) -> str:
-    if re.match(r"^[a-z][a-z0-9]+:/", str(path)):
-        return f"{path} is a remote path, which is not read here; copy the checkpoint to a local disk first"
-    if Path(f"{path}_temp").is_dir():
+def _missing(path: Place) -> str:
+    if _beside(path, "_temp").is_dir():
         return _unfinished(str(path))
     if path.parent.is_dir():
-        if any(file.name.startswith(f"{path.name}.data-") for file in path.parent.iterdir()):
+        if any(file.name.startswith(f"{path.name}.data-") for file in _within(path.parent)):
             return f"checkpoint {path} has data files but no {path.name}.index: the save or the copy did not finish"
-        present = ", ".join(sorted(file.stem for file in path.parent.glob("*.index"))[-5:])
+        present = ", ".join(sorted(file.stem for file in _indexes(path.parent))[-5:])
         return f"checkpoint {path} does not exist" + (f"; beside it: {present}" if present else "")
     return f"checkpoint {path} does not exist"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +12,7 @@ import google_crc32c
 import numpy as np
 
 from export.checkpoint import objectgraph
-from export.checkpoint.datafiles import DataFiles
+from export.checkpoint.datafiles import DataFiles, check_unchanged, stamps_of
 from export.checkpoint.objectgraph import ObjectGraph
 from export.checkpoint.prefixes import find_prefix
 from export.checkpoint.sstable import unmask
@@ -21,6 +20,7 @@ from export.checkpoint.tensorbundle import read_index
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, volume
 from export.checkpoint.wire import WireError, read_varint
 from export.errors import CheckpointError
+from runtime.remote import Place
 
 STRING_BYTES_MAX = 512 << 20
 SMALL_BYTES_MAX = 1 << 30
@@ -29,11 +29,11 @@ BLOCK_BYTES = 8 << 20
 Values = np.ndarray[Any, Any]
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Place) -> Checkpoint:
     """Opens a V2 checkpoint of TensorFlow.
 
     Args:
-      path: a directory (its newest checkpoint), a prefix, or a prefix' `.index` file.
+      path: on this machine or in a store: a directory (its newest checkpoint), a prefix, or a prefix' `.index` file.
     Raises:
       CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and what to do.
     """
@@ -51,7 +51,7 @@ class Checkpoint:
       fingerprint: `crc32c:` of the index file, which itself holds the crc32c of every variable.
     """
 
-    def __init__(self, prefix: Path, index_crc32c: int, entries: dict[str, Entry]) -> None:
+    def __init__(self, prefix: Place, index_crc32c: int, entries: dict[str, Entry]) -> None:
         self.prefix = prefix
         self.fingerprint = f"crc32c:{index_crc32c:08x}"
         self.entries: Mapping[str, Entry] = MappingProxyType(entries)
@@ -61,6 +61,14 @@ class Checkpoint:
     def name(self) -> str:
         """Base name of the prefix, e.g. `ckpt-1200`."""
         return self.prefix.name
+
+    def check_unchanged(self) -> None:
+        """Looks at its data files again.
+
+        Raises:
+          CheckpointError: one is not what it was when the checkpoint was opened.
+        """
+        check_unchanged(stamps_of(part for entry in self.entries.values() for part in entry.slices))
 
     @cached_property
     def graph(self) -> ObjectGraph | None:

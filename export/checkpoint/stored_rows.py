@@ -18,7 +18,7 @@ from bundle.checksums import combine, crc32c, extend, shifted
 from bundle.fields import Crc32c, Page
 from export.checkpoint import bands
 from export.checkpoint.bands import SourceRange
-from export.checkpoint.datafiles import DataFiles
+from export.checkpoint.datafiles import DataFiles, stamps_of
 from export.checkpoint.variables import Slice
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -87,7 +87,7 @@ class SliceRows:
         """
         self._bands = bands.bands(slices, columns, first, rows)
         self._itemsize = itemsize
-        self._files = DataFiles()
+        self._files = DataFiles(stamps_of(slices))
         self._parts: dict[int, Slice] = {}
         self._runs: dict[tuple[int, int], tuple[int, int]] = {}  # (slice, end) -> (start, crc32c)
 
@@ -100,7 +100,7 @@ class SliceRows:
         """Fills [n, bytes of a stored row] with stored rows from `first` on.
 
         Raises:
-          CheckpointError: a data file is gone, ends early or cannot be read.
+          CheckpointError: a data file is gone, changed, ends early or cannot be read.
         """
         for band in bands.within(self._bands, first, len(rows)):
             here = rows[band.first - first : band.end - first]
@@ -120,7 +120,7 @@ class SliceRows:
         Args:
           bytes_max: asked before each piece how long it may be.
         Raises:
-          CheckpointError: a data file is gone, ends early or cannot be read.
+          CheckpointError: a data file is gone, changed, ends early or cannot be read.
         """
         buffer = np.empty(PIECE_BYTES, np.uint8)
         for band in self._bands:

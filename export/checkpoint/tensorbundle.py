@@ -7,21 +7,22 @@ Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc and
 
 from __future__ import annotations
 
+import errno
 import os
 from functools import lru_cache
-from pathlib import Path
 
 from export.checkpoint.orderedcode import WHOLE_AXIS, slice_key
 from export.checkpoint.sstable import TableError, read_table, unmask
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, volume
 from export.checkpoint.wire import WireError, as_bytes, as_int, read_fields
 from export.errors import CheckpointError
+from runtime.remote import Place, RemotePath, Stamp, local_stamp
 
 FORMAT_VERSION = 1
 INDEX_BYTES_MAX = 2 << 30
 
 # Source: TensorFlow 2.20, tensorflow/core/framework/types.proto.
-_DTYPES = {
+DTYPE_NAMES = {
     1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64",
     10: "bool", 11: "qint8", 12: "quint8", 13: "qint32", 14: "bfloat16", 15: "qint16", 16: "quint16", 17: "uint16",
     18: "complex128", 19: "float16", 20: "resource", 21: "variant", 22: "uint32", 23: "uint64", 24: "float8_e5m2",
@@ -35,22 +36,32 @@ _Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class _Files:
-    """The data files of a checkpoint."""
+    """The data files of a checkpoint, each with its stamp; None: it cannot be looked at."""
 
-    def __init__(self, prefix: Path, count: int) -> None:
+    def __init__(self, prefix: Place, count: int) -> None:
         self.count = count
-        self._prefix = str(prefix)
-        self._paths: dict[int, str] = {}
+        self._prefix = prefix
+        self._found: dict[int, tuple[str, Stamp | None]] = {}
+        self._listed = prefix.parent.listing() if isinstance(prefix, RemotePath) else {}  # one request for them all
 
-    def path(self, shard: int) -> str:
-        if shard not in self._paths:
+    def find(self, shard: int) -> tuple[str, Stamp | None]:
+        if shard not in self._found:
             if shard >= self.count:
                 raise WireError(f"a variable lies in data file {shard} of {self.count}")
-            self._paths[shard] = f"{self._prefix}.data-{shard:05d}-of-{self.count:05d}"
-        return self._paths[shard]
+            name = f"{self._prefix.name}.data-{shard:05d}-of-{self.count:05d}"
+            self._found[shard] = str(self._prefix.with_name(name)), self._stamp(name)
+        return self._found[shard]
+
+    def _stamp(self, name: str) -> Stamp | None:
+        if isinstance(self._prefix, RemotePath):
+            return self._listed.get(name)
+        try:
+            return local_stamp(self._prefix.with_name(name).stat())
+        except OSError:
+            return None
 
 
-def read_index(prefix: Path) -> tuple[bytes, dict[str, Entry]]:
+def read_index(prefix: Place) -> tuple[bytes, dict[str, Entry]]:
     """Reads the index of a checkpoint and checks that its data files are there and long enough.
 
     Args:
@@ -60,7 +71,7 @@ def read_index(prefix: Path) -> tuple[bytes, dict[str, Entry]]:
     Raises:
       CheckpointError: the index is missing, damaged or hostile, or a data file is missing or cut short.
     """
-    path = Path(f"{prefix}.index")
+    path = prefix.with_name(f"{prefix.name}.index")
     data = _file_bytes(path)
     try:
         table = dict(read_table(data))
@@ -79,17 +90,17 @@ def read_index(prefix: Path) -> tuple[bytes, dict[str, Entry]]:
     return data, entries
 
 
-def _file_bytes(path: Path) -> bytes:
+def _file_bytes(path: Place) -> bytes:
     try:
-        size = path.stat().st_size
+        size = path.stamp().bytes if isinstance(path, RemotePath) else path.stat().st_size
         if size > INDEX_BYTES_MAX:
             raise CheckpointError(f"checkpoint index {path} has {size} bytes; at most {INDEX_BYTES_MAX} are read")
-        return path.read_bytes()
+        return path.read(0, size) if isinstance(path, RemotePath) else path.read_bytes()
     except OSError as problem:
         raise CheckpointError(f"checkpoint index {path} cannot be read: {problem.strerror}") from problem
 
 
-def _header(data: bytes | None, path: Path) -> int:
+def _header(data: bytes | None, path: Place) -> int:
     """Returns the number of data files that a BundleHeaderProto tells."""
     if data is None:
         raise CheckpointError(
@@ -154,7 +165,7 @@ def _raw_entry(data: bytes) -> _Raw:
 
 def _entry(name: str, fields: _Raw, raw: dict[bytes, _Raw], files: _Files) -> Entry:
     dtype, shape, _, _, _, _, slices = fields
-    dtype_name = _DTYPES.get(dtype, f"dtype {dtype}")
+    dtype_name = DTYPE_NAMES.get(dtype, f"dtype {dtype}")
     whole = ((0,) * len(shape), shape)
     if not slices:
         return Entry(name, dtype_name, shape, (_slice(name, dtype_name, fields, whole, files),))
@@ -192,23 +203,33 @@ def _slice(name: str, dtype: str, fields: _Raw, box: _Box, files: _Files) -> Sli
     _, shape, shard, offset, size, crc, _ = fields
     if dtype in NUMPY_DTYPES and volume(shape) * NUMPY_DTYPES[dtype].itemsize != size:
         raise WireError(f"{name!r} of shape {shape}, {dtype}, claims {size} bytes")
-    return Slice(files.path(shard), offset, size, crc, *box)
+    path, stamp = files.find(shard)
+    return Slice(path, offset, size, crc, *box, stamp)
 
 
-def _check_files(entries: dict[str, Entry], prefix: Path) -> None:
-    needed: dict[str, tuple[int, str]] = {}
+def _check_files(entries: dict[str, Entry], prefix: Place) -> None:
+    needed: dict[str, tuple[int, str, Stamp | None]] = {}
     for entry in entries.values():
         for part in entry.slices:
             if part.bytes:  # an empty variable may point past the end
-                needed[part.file] = max(needed.get(part.file, (0, "")), (part.offset + part.bytes, entry.key))
-    for file, (end, key) in needed.items():
-        try:
-            size = os.stat(file).st_size
-        except OSError as problem:
+                end = part.offset + part.bytes
+                if end > needed.get(part.file, (0,))[0]:
+                    needed[part.file] = end, entry.key, part.stamp
+    for file, (end, key, stamp) in needed.items():
+        if stamp is None:
             raise CheckpointError(
-                f"data file {file} of checkpoint {prefix} cannot be read: {problem.strerror}; copy all its files"
-            ) from problem
-        if size < end:
-            raise CheckpointError(
-                f"data file {file} has {size} bytes, but {key!r} ends at byte {end}: it was cut short; copy it anew"
+                f"data file {file} of checkpoint {prefix} cannot be read: {_why_unreadable(file)}; copy all its files"
             )
+        if stamp.bytes < end:
+            raise CheckpointError(
+                f"data file {file} has {stamp.bytes} bytes, but {key!r} ends at byte {end}: it was cut short; "
+                "copy it anew"
+            )
+
+
+def _why_unreadable(file: str) -> str:
+    try:
+        os.stat(file)
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    return os.strerror(errno.ENOENT)

@@ -63,17 +63,17 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class ArrayStore:
-    """Where a variable lies that is kept in compressed chunks, and so has no slices: Orbax' zarr arrays.
+    """Where a variable lies that is kept in chunks, and so has no slices: Orbax' zarr arrays, HDF5 datasets in chunks.
 
     Attributes:
-      spec: JSON that opens it with tensorstore.
-      chunk: extent of a chunk on each axis; a chunk is read as a whole.
-      bytes: on disk, compressed; 0 where it is not known.
+      spec: JSON that opens it, with tensorstore or, if its driver is `hdf5`, with h5py.
+      chunk: extent of a chunk on each axis; a chunk is decoded as a whole.
+      held_bytes: the most memory that reading rows of it takes.
     """
 
     spec: str
     chunk: tuple[int, ...]
-    bytes: int = 0
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -92,9 +93,20 @@ def test_receipt_survives_a_journal(tmp_path: Path) -> None:
 
 
 def damage(directory: Path, at: int, file: str = "ckpt.data-00001-of-00002") -> None:
-    data = bytearray((directory / file).read_bytes())
+    """Changes a byte as a failing disk does: without a new time."""
+    data, before = bytearray((directory / file).read_bytes()), (directory / file).stat()
     data[at] ^= 0x40
     (directory / file).write_bytes(data)
+    os.utime(directory / file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_copy_rows_data_file_written_to_after_the_plan_is_told(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    name = plan.tasks[0].slices[0].file
+    Path(name).write_bytes(Path(name).read_bytes())
+    with pytest.raises(CheckpointError, match=f"{name} changed while it was read"):
+        copy_rows(plan.tasks[0])
+    assert not (tmp_path / "out" / plan.tasks[0].file).exists()
 
 
 def test_copy_rows_damaged_slice_within_a_task_leaves_no_shard(tmp_path: Path) -> None:

@@ -125,9 +125,7 @@ def test_find_prefix_nothing_there_is_told(tmp_path: Path, given: str, what: str
         find_prefix(tmp_path / given)
 
 
-@pytest.mark.parametrize(
-    ("given", "what"), [("gs://bucket/ckpt-1", "remote path"), ("a\0b", "does not exist"), ("x" * 5000, "read")]
-)
+@pytest.mark.parametrize(("given", "what"), [("a\0b", "does not exist"), ("x" * 5000, "read")])
 def test_find_prefix_path_of_no_file_system_is_told(given: str, what: str) -> None:
     with pytest.raises(CheckpointError, match=what):
         find_prefix(Path(given))
