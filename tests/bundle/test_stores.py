@@ -11,7 +11,8 @@ from bundle import arrow
 from bundle.errors import FeatureError, FormatError, RowOutOfRange
 from bundle.features import Column
 from bundle.manifest import Corpus
-from bundle.stores import CandidateStore, write_store
+from bundle.store_writer import write_store
+from bundle.stores import CandidateStore
 
 
 def texts(*values: Any) -> np.ndarray[Any, Any]:
