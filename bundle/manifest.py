@@ -12,17 +12,18 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
-from bundle import checksums, fields
-from bundle.errors import FormatError, UnknownFormat
+from bundle import fields
+from bundle.checksums import crc32c
+from bundle.errors import DigestMismatch, FormatError, UnknownFormat
 from bundle.fields import Boundaries, Count, Crc32c, Length, Page, Path, Positive
+from bundle.table_pages import BLOCK_BYTES, Shard, Table, TableDtype, TableError, TableSource
 
-FORMAT_VERSION = 1
-BLOCK_BYTES = checksums.BLOCK_BYTES
+__all__ = ["BLOCK_BYTES", "Shard", "Table", "TableDtype", "TableError", "TableSource"]
+
+FORMAT_VERSION = 2
 MANIFEST_BYTES_MAX = 256 << 20
 
 Name = fields.Name
-TableDtype = Literal["float32", "bfloat16", "float16"]
-VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 Distance = Literal["dot_product", "squared_l2", "cosine"]
 Role = Literal["context", "candidate"]
 
@@ -33,49 +34,6 @@ class File(Page):
     path: Path
     bytes: Count
     crc32c: Crc32c
-
-
-class Shard(Page):
-    """A contiguous row range of a table: `rows * dim` little-endian values at byte `offset` of `file`."""
-
-    file: Path
-    offset: Count = 0
-    first_row: Count
-    rows: Positive
-    crc32c: Crc32c
-    """crc32c of the shard's bytes."""
-    blocks: tuple[Crc32c, ...]
-    """crc32c of each 4 MiB block of the shard's bytes, in order; the last may be shorter."""
-
-
-class TableSource(Page):
-    """Where a table's values come from."""
-
-    layout: str
-    key: str
-
-
-class Table(Page):
-    """Rows x dim of one dtype under one name."""
-
-    rows: Positive
-    dim: Positive
-    dtype: TableDtype
-    shards: tuple[Shard, ...]
-    source: TableSource
-
-    @model_validator(mode="after")
-    def _covered(self) -> Table:
-        row = 0
-        for shard in self.shards:
-            if shard.first_row != row:
-                raise ValueError(
-                    f"shards must follow one another: row {row} expected, {shard.file!r} begins at {shard.first_row}"
-                )
-            row += shard.rows
-        if row != self.rows:
-            raise ValueError(f"shards hold {row} rows, the table has {self.rows}")
-        return self
 
 
 class IdentityIds(Page):
@@ -260,6 +218,8 @@ class Index(Page):
     """Raw float32 rows in the corpus' order: for search by item, exact search and checks."""
     parameters: dict[str, Any]
     recall: Recall
+    recall_of_tables: Recall | None = None
+    """Where tables were converted: the same, against exact search over vectors made of the checkpoint's own rows."""
     curve: tuple[CostPoint, ...] = ()
 
 
@@ -290,12 +250,14 @@ class Verification(Page):
     examples: Count
     """Examples replayed through the original model and through every form of every tower."""
     tolerance: str
+    table_effect: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """By tower and output: the largest difference that converted tables alone make."""
 
 
 class Manifest(Page):
     """The whole page."""
 
-    format_version: Literal[1] = 1
+    format_version: Literal[1, 2] = 2
     model: Name
     version: Positive
     created: str
@@ -343,11 +305,8 @@ class Manifest(Page):
             raise ValueError("files lists a path twice")
         ranges: dict[str, list[tuple[int, int]]] = {}
         for table in self.tables.values():
-            for shard in table.shards:
-                size = shard.rows * table.dim * VALUE_BYTES[table.dtype]
+            for shard, size in table.extents():
                 ranges.setdefault(shard.file, []).append((shard.offset, shard.offset + size))
-                if len(shard.blocks) != -(-size // BLOCK_BYTES):
-                    raise ValueError(f"{shard.file!r} has {len(shard.blocks)} block checksums for {size} bytes")
         for file, parts in ranges.items():
             if any(later[0] < earlier[1] for earlier, later in pairwise(sorted(parts))):
                 raise ValueError(f"shards overlap in {file!r}; each byte may belong to one shard")
@@ -366,6 +325,7 @@ def parse(data: bytes) -> Manifest:
 
     Raises:
       UnknownFormat: the format version is not one this reader knows.
+      DigestMismatch: the bytes differ from their digest.
       FormatError: the bytes are no JSON, too many, or break a rule of the format; names the field.
     """
     if len(data) > MANIFEST_BYTES_MAX:
@@ -376,9 +336,15 @@ def parse(data: bytes) -> Manifest:
         raise FormatError(f"manifest is no JSON: {problem}") from problem
     if not isinstance(page, dict):
         raise FormatError("manifest is no JSON object")
-    if page.get("format_version") != FORMAT_VERSION:
+    version = page.get("format_version")
+    if type(version) is int and version == 1:
+        _forget_layouts(page)
+    elif type(version) is int and version == FORMAT_VERSION:
+        _check_digest(data)
+        del page["digest"]
+    else:
         raise UnknownFormat(
-            f"format_version {page.get('format_version')!r} is not known here (this reader knows {FORMAT_VERSION}); "
+            f"format_version {version!r} is not known here (this reader knows 1 to {FORMAT_VERSION}); "
             "a newer product version may read it"
         )
     try:
@@ -390,5 +356,31 @@ def parse(data: bytes) -> Manifest:
 
 
 def dump(manifest: Manifest) -> bytes:
-    """Returns the manifest's bytes: JSON, two-space indent, keys in the order of the format page."""
-    return orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+    """Returns the manifest's bytes in today's format: JSON, two-space indent, keys in the order of the format page.
+
+    `digest`, its second key, is the crc32c of these bytes while it is written as 0.
+    """
+    head = {"format_version": FORMAT_VERSION, "digest": 0}
+    data = orjson.dumps(head | manifest.model_dump(mode="json", exclude=set(head)), option=orjson.OPT_INDENT_2) + b"\n"
+    before, name, after = data.partition(b'"digest": ')
+    return before + name + str(crc32c(data)).encode() + after[1:]
+
+
+_BEFORE_DIGEST = b'{\n  "format_version": 2,\n  "digest": '
+"""What every page of today's format begins with, so that its digest is found without reading on."""
+
+
+def _check_digest(data: bytes) -> None:
+    digits = data.removeprefix(_BEFORE_DIGEST)[:11].partition(b",")[0]
+    rest = data[len(_BEFORE_DIGEST) + len(digits) :]
+    whole = data.startswith(_BEFORE_DIGEST) and digits.isdigit()
+    if not whole or crc32c(_BEFORE_DIGEST + b"0" + rest) != int(digits):
+        raise DigestMismatch("manifest differs from its digest; copy the bundle again")
+
+
+def _forget_layouts(page: dict[str, Any]) -> None:
+    # Format 1 allowed any word for a layout, but only tables in the order of their variable were ever written.
+    tables = page.get("tables")
+    for table in tables.values() if isinstance(tables, dict) else ():
+        if isinstance(table, dict) and isinstance(table.get("source"), dict):
+            table["source"]["layout"] = "plain"

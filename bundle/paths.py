@@ -22,6 +22,11 @@ def table_shard(table: str, shard: int, shards: int) -> str:
     return f"tables/{table}/rows-{shard:05d}-of-{shards:05d}.bin"
 
 
+def table_scales(table: str, shard: int, shards: int) -> str:
+    """Returns the file of the scales beside one shard of int8 rows, e.g. `tables/users/scales-00000-of-00004.bin`."""
+    return f"tables/{table}/scales-{shard:05d}-of-{shards:05d}.bin"
+
+
 def saved_model(tower: str) -> str:
     """Returns the directory of a tower's SavedModel."""
     return f"towers/{tower}/saved_model"

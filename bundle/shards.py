@@ -63,8 +63,9 @@ class RowMap:
 
     def ranges(self, wanted: RowRange) -> list[tuple[int, RowRange]]:
         """Returns the shards that hold a range of rows, each with the part of it there, counted within the shard."""
+        first, last = np.searchsorted(self.starts, [wanted.first, wanted.end - 1], side="right") - 1
         found = []
-        for shard in range(len(self.starts) - 1):
+        for shard in range(max(0, int(first)), min(len(self.starts) - 1, int(last) + 1)):
             start = int(self.starts[shard])
             part = overlap(wanted, RowRange(start, int(self.starts[shard + 1]) - start))
             if part.rows:

@@ -25,7 +25,6 @@ from bundle import files, journal, paths
 from bundle.checksums import BLOCK_BYTES, Digest, digest
 from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, UnsafePath, VersionBusy
 from bundle.manifest import MANIFEST_BYTES_MAX, File, Manifest, dump, parse
-from bundle.tables import row_bytes
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _STAGING = re.compile(r"\.staging-([1-9][0-9]{0,17})(\.journal|\.lock)?", re.ASCII)
@@ -146,13 +145,33 @@ class Staging:
         page = self.directory / paths.MANIFEST
         try:
             page.write_bytes(dump(manifest))
-            for directory, _, names in os.walk(self.directory, topdown=False):
-                for name in names:
-                    files.sync(Path(directory, name))
-                files.sync(Path(directory))
+            return self._publish()
+        except (OSError, DestinationExists):
+            page.unlink(missing_ok=True)
+            raise
+
+    def publish(self) -> Path:
+        """Publishes the version as it lies, without a manifest: what is no bundle, and no service opens.
+
+        Returns:
+          Its directory.
+        Raises:
+          DestinationExists: the version appeared meanwhile.
+          OSError: the disk is full or broken; nothing is visible.
+        """
+        self._refuse_existing()
+        _end_attempts(self.directory)
+        return self._publish()
+
+    def _publish(self) -> Path:
+        """Makes all that is staged safe from a loss of power, and renames it."""
+        for directory, _, names in os.walk(self.directory, topdown=False):
+            for name in names:
+                files.sync(Path(directory, name))
+            files.sync(Path(directory))
+        try:
             self.directory.rename(self._final)
         except OSError as problem:
-            page.unlink(missing_ok=True)
             if problem.errno in (errno.EEXIST, errno.ENOTEMPTY):
                 raise DestinationExists(f"{self._final} is there already; choose another version") from problem
             raise
@@ -260,10 +279,10 @@ def check_files(bundle: Path, manifest: Manifest, tables: Literal["sizes", "full
     for file in manifest.files:
         _check_file(bundle, file)
     for table in manifest.tables.values() if tables == "full" else ():
-        for shard in table.shards:
+        for shard, size in table.extents():
             with files.locate(bundle, shard.file).open("rb") as stream:
                 stream.seek(shard.offset)
-                found = digest(stream, shard.rows * row_bytes(table.dtype, table.dim))
+                found = digest(stream, size)
             _check_blocks(shard.file, shard.offset, found, shard.blocks, shard.crc32c)
 
 
@@ -271,9 +290,8 @@ def _check_sizes(bundle: Path, manifest: Manifest) -> None:
     for file in manifest.files:
         _check_size(bundle, file.path, file.bytes)
     for table in manifest.tables.values():
-        for shard in table.shards:
-            end = shard.offset + shard.rows * row_bytes(table.dtype, table.dim)
-            _check_size(bundle, shard.file, end, exact=False)
+        for shard, size in table.extents():
+            _check_size(bundle, shard.file, shard.offset + size, exact=False)
 
 
 def _check_blocks(path: str, offset: int, found: Digest, blocks: Sequence[int], crc: int) -> None:
@@ -283,7 +301,7 @@ def _check_blocks(path: str, offset: int, found: Digest, blocks: Sequence[int], 
             raise DigestMismatch(
                 f"file {path!r} differs from its checksum in the 4 MiB from byte {first}; copy it again"
             )
-    if found.crc32c != crc or len(found.blocks) != len(blocks):
+    if found.crc32c != crc or len(found.blocks) != len(blocks or found.blocks):
         raise DigestMismatch(f"file {path!r} differs from its checksum; copy the bundle again")
 
 
@@ -311,7 +329,7 @@ def _digested(root: Path, path: Path) -> File:
 
 def _sweep_unlisted(staged: Path, manifest: Manifest) -> None:
     listed = {file.path for file in manifest.files}
-    listed |= {shard.file for table in manifest.tables.values() for shard in table.shards}
+    listed |= {shard.file for table in manifest.tables.values() for shard, _ in table.extents()}
     for directory, _, names in os.walk(staged, topdown=False):
         here = Path(directory)
         unlisted = [name for name in names if (here / name).relative_to(staged).as_posix() not in listed]

@@ -5,7 +5,6 @@ A table is never read on open: sizes and bounds are checked, then its files are 
 
 from __future__ import annotations
 
-import mmap
 import os
 import secrets
 from pathlib import Path
@@ -17,25 +16,16 @@ from numpy.typing import NDArray
 
 from bundle import files, manifest
 from bundle.checksums import Digest, contiguous
-from bundle.errors import DigestMismatch, FormatError, RowOutOfRange
-from bundle.shards import RowMap, RowRange
+from bundle.codecs import SCALE_BYTES, STORED, widened
+from bundle.errors import RowOutOfRange
+from bundle.maps import MappedRows
+from bundle.shards import RowRange
 
 if TYPE_CHECKING:
     from bundle.checksums import Bytes
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
-
-_STORED: dict[str, np.dtype[Any]] = {
-    "float32": np.dtype("<f4"),
-    "float16": np.dtype("<f2"),
-    "bfloat16": np.dtype("<u2"),  # numpy has no bfloat16; its bits are the upper half of a float32's
-}
-
-
-def row_bytes(dtype: str, dim: int) -> int:
-    """Returns the bytes of one row of `dim` values of a table's dtype."""
-    return _STORED[dtype].itemsize * dim
 
 
 class ShardWriter:
@@ -115,7 +105,7 @@ class TableReader:
 
     Attributes:
       rows, dim: shape of the table.
-      dtype: as stored: float32, bfloat16 or float16.
+      dtype: as stored: float32, bfloat16, float16 or int8.
     """
 
     def __init__(self, root: Path, table: manifest.Table) -> None:
@@ -126,16 +116,8 @@ class TableReader:
           DigestMismatch: a file is missing or shorter than its shards; nothing was mapped.
         """
         self.rows, self.dim, self.dtype = table.rows, table.dim, str(table.dtype)
-        self._row_bytes = row_bytes(self.dtype, self.dim)
-        for shard in table.shards:
-            end, size = shard.offset + shard.rows * self._row_bytes, files.size(root, shard.file)
-            if end > size:
-                raise DigestMismatch(
-                    f"file {shard.file!r} has {size} bytes, its shard of {shard.rows} rows ends at byte {end}; "
-                    "it was cut short: copy the bundle again"
-                )
-        self._map = RowMap([shard.rows for shard in table.shards])
-        self._shards = tuple(self._mapped(root, shard) for shard in table.shards)
+        self._stored = MappedRows(root, table.shards, table.row_bytes)
+        self._scales = MappedRows(root, table.scales, SCALE_BYTES) if table.scales else None
 
     def gather(self, rows: Rows) -> Vectors:
         """Reads rows from the mapped shards, in the order asked.
@@ -143,7 +125,8 @@ class TableReader:
         Args:
           rows: [n] int64, each in [0, rows of the table). Duplicates allowed.
         Returns:
-          [n, dim] float32 whatever the stored dtype, bit for bit what was stored; C order, owned by the caller.
+          [n, dim] float32 whatever the stored dtype, bit for bit what was stored, int8 times its scale; C order, owned
+          by the caller.
         Raises:
           RowOutOfRange: a row is negative or past the end; nothing was read.
         Source: docs/format.md, Tables.
@@ -158,40 +141,28 @@ class TableReader:
         Args:
           rows: [n] int64, each in [0, rows of the table). What is not is never read: another row of the table is.
         """
-        if not self._shards:
-            raise RowOutOfRange("rows asked of a table that is closed")
-        # Rows move as bytes: take on floats of a misaligned map copies the whole map first. 'clip' is the mode
-        # that writes straight into `out`; in rows that were checked there is nothing to clip.
-        raw = np.empty((rows.size, self._row_bytes), np.uint8)
-        if len(self._shards) == 1:
-            self._shards[0].take(rows, axis=0, out=raw, mode="clip")
-        else:
-            shards, local = self._map.locate(rows)
-            for shard in np.unique(shards):
-                here = np.flatnonzero(shards == shard)
-                raw[here] = self._shards[shard].take(local[here], axis=0, mode="clip")
-        return _widened(raw.view(_STORED[self.dtype]), self.dtype)
+        stored = self._stored.take(rows).view(STORED[self.dtype])
+        if self._scales is None:
+            return widened(stored, self.dtype)
+        return widened(stored, self.dtype, self._scales.take(rows).view("<f4")[:, 0])
 
     def read(self, first: int, count: int) -> NDArray[Any]:
         """Copies a range of rows as stored.
 
         Returns:
-          [count, dim] little-endian float32 or float16, or uint16 holding the bits of bfloat16.
+          [count, dim] little-endian float32 or float16, int8 without its scale, or uint16 holding bfloat16's bits.
         Raises:
           RowOutOfRange: the range leaves the table.
         """
         if first < 0 or count < 0 or first + count > self.rows:
             raise RowOutOfRange(f"rows {first} to {first + count} asked; the table has {self.rows} rows")
-        raw = np.empty((count, self._row_bytes), np.uint8)
-        done = 0
-        for shard, part in self._map.ranges(RowRange(first, count)):
-            raw[done : done + part.rows] = self._shards[shard][part.first : part.end]
-            done += part.rows
-        return raw.view(_STORED[self.dtype])
+        return self._stored.read(RowRange(first, count)).view(STORED[self.dtype])
 
     def close(self) -> None:
         """Lets go of the maps; they vanish when the last running gather has ended."""
-        self._shards = ()
+        self._stored.close()
+        if self._scales is not None:
+            self._scales.close()
 
     def _check(self, rows: Rows) -> None:
         # Seen as unsigned, a negative row is a huge one: one pass finds both. Counting is much cheaper than max().
@@ -199,22 +170,3 @@ class TableReader:
         if np.count_nonzero(beyond):
             wrong = rows[beyond][0]
             raise RowOutOfRange(f"row {wrong} asked; the table has {self.rows} rows, 0 to {self.rows - 1}")
-
-    def _mapped(self, root: Path, shard: manifest.Shard) -> NDArray[np.uint8]:
-        size = shard.rows * self._row_bytes
-        start = shard.offset - shard.offset % mmap.ALLOCATIONGRANULARITY
-        with files.locate(root, shard.file).open("rb") as file:
-            try:
-                mapped = mmap.mmap(file.fileno(), shard.offset + size - start, access=mmap.ACCESS_READ, offset=start)
-            except (OSError, ValueError, OverflowError) as problem:
-                raise FormatError(f"file {shard.file!r} cannot be mapped: {problem}") from problem
-        if hasattr(mmap, "MADV_RANDOM"):
-            mapped.madvise(mmap.MADV_RANDOM)  # read-ahead around random rows only evicts others
-        flat = np.frombuffer(mapped, np.uint8, size, shard.offset - start)
-        return flat.reshape(shard.rows, self._row_bytes)
-
-
-def _widened(stored: NDArray[Any], dtype: str) -> Vectors:
-    if dtype == "bfloat16":
-        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return stored.astype(np.float32, copy=False)

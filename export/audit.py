@@ -86,7 +86,7 @@ def audit(bundle: Path, checkpoint: Path | None = None, full: bool = False) -> A
     if checkpoint is not None:
         checks = verify_tables(open_checkpoint(checkpoint), bundle, page.tables, None if full else SAMPLE_ROWS)
     listed = [file.path for file in page.files]
-    listed += [shard.file for table in page.tables.values() for shard in table.shards]
+    listed += [shard.file for table in page.tables.values() for shard, _ in table.extents()]
     total = sum(files.size(bundle, path) for path in set(listed))
     return Audit(str(bundle), page.model, page.version, len(set(listed)), total, checks, opened)
 

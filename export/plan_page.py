@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bundle.manifest import VALUE_BYTES, DenseFeature, Manifest
+from bundle.manifest import DenseFeature, Manifest
 from export.inspect import plan_table, size_text
 from export.pipeline import Prepared
 from export.staged_tables import Published
@@ -94,4 +94,4 @@ def published_page(published: Published) -> RenderableType:
 
 def table_bytes(page: Manifest) -> int:
     """Returns the bytes of all tables of a bundle."""
-    return sum(table.rows * table.dim * VALUE_BYTES[table.dtype] for table in page.tables.values())
+    return sum(table.bytes for table in page.tables.values())

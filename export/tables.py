@@ -14,7 +14,7 @@ import numpy as np
 
 from bundle import manifest
 from bundle.fields import Page
-from bundle.manifest import Shard, TableSource
+from bundle.manifest import Shard
 from bundle.tables import ShardWriter
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.layouts import lane_ranges
@@ -22,6 +22,7 @@ from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRow
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, DestinationError, NotConvertible
 from export.plan import ExportPlan, TablePlan
+from export.table_sources import source_of
 from export.tasks import RestTask, TableTask
 
 
@@ -134,7 +135,7 @@ def manifest_table(table: TablePlan, receipts: Sequence[Receipt]) -> manifest.Ta
             "dim": spec.dim,
             "dtype": spec.dtype,
             "shards": tuple(sorted(own, key=lambda shard: shard.first_row)),
-            "source": TableSource(layout=spec.layout.kind, key=spec.key),
+            "source": source_of(spec.layout, spec.key),
         }
     )
 

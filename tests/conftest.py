@@ -16,10 +16,10 @@ from bundle import paths
 from bundle.features import Column
 from bundle.ids import write_vocabulary
 from bundle.staging import Staging
-from bundle.stores import write_store
+from bundle.store_writer import write_store
 from bundle.tables import ShardWriter
 
-SOURCE = pages.TableSource(layout="a1", key="model/table")
+SOURCE = pages.TableSource(layout="plain", key="model/table")
 
 
 def write_table(directory: Path, name: str, stored: NDArray[Any], dtype: Any, cuts: list[int]) -> pages.Table:

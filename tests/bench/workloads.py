@@ -23,7 +23,7 @@ from bundle import manifest, paths
 from bundle.features import Column, FeatureReader
 from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, Tower
 from bundle.staging import Staging
-from bundle.stores import write_store
+from bundle.store_writer import write_store
 from bundle.tables import ShardWriter, TableReader
 from export.indexes import build_index
 from export.settings import IndexPart, RecallPart
@@ -220,7 +220,7 @@ def _write_table(place: Path, name: str, parts: Iterable[Floats]) -> manifest.Ta
             rows, dim = rows + part.shape[0], part.shape[1]
     digest = writer.close()
     shard = manifest.Shard(file=file, first_row=0, rows=rows, crc32c=digest.crc32c, blocks=digest.blocks)
-    source = manifest.TableSource(layout="generated", key=name)
+    source = manifest.TableSource(layout="plain", key=name)
     return manifest.Table(rows=rows, dim=dim, dtype="float32", shards=(shard,), source=source)
 
 

@@ -10,9 +10,9 @@ import pytest
 from bundle import manifest as pages
 from bundle.checksums import crc32c
 from bundle.errors import DigestMismatch, RowOutOfRange
-from bundle.tables import ShardWriter, TableReader, row_bytes
+from bundle.tables import ShardWriter, TableReader
 
-SOURCE = pages.TableSource(layout="a1", key="k")
+SOURCE = pages.TableSource(layout="plain", key="k")
 
 
 def table(file: str, offset: int, rows: int, dim: int, dtype: str = "float32") -> pages.Table:
@@ -124,7 +124,3 @@ def test_shard_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> N
         writer.write(b"abc")
         raise KeyError
     assert not (tmp_path / "t").exists()
-
-
-def test_row_bytes_count_values() -> None:
-    assert [row_bytes(dtype, 3) for dtype in ("float32", "bfloat16", "float16")] == [12, 6, 6]

@@ -25,6 +25,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from rowcast_client import Client, NotReady, Retries, Unreachable
 
+from bundle.manifest import dump
+from bundle.staging import read_manifest
 from export.model_code import load_factory
 from tests.export.cutting import HERE, movies_recipe, save_checkpoint
 from tests.export.exporting import MOVIE_IDS, MOVIES, changed, genres_of, recipe_of, title_of, write_project, year_of
@@ -262,8 +264,8 @@ def test_service_begins_empty_switches_without_a_failed_call_and_refuses_a_broke
         assert check_retrieved(client, world, 0) == 2
         broken = root.parent / "broken"
         shutil.copytree(world.bundles / "2", broken)
-        page = json.loads((broken / "manifest.json").read_text())
-        (broken / "manifest.json").write_text(json.dumps(page | {"version": 3}))
+        page = read_manifest(broken).model_copy(update={"version": 3})
+        (broken / "manifest.json").write_bytes(dump(page))
         tower = bytearray((broken / "towers/query/compiled-f32.tflite").read_bytes())
         tower[len(tower) // 2] ^= 1
         (broken / "towers/query/compiled-f32.tflite").write_bytes(tower)

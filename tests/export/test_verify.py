@@ -109,7 +109,6 @@ def test_verify_tables_shard_cut_short_or_missing_is_named(pair: Pair) -> None:
         ({"dim": 4}, r"is float32 \[5000, 4\] in the bundle, float32 \[5000, 3\]"),
         ({"dtype": "float16"}, "is float16"),
         ({"source": TableSource(layout="plain", key="gone")}, "has no variable 'gone'"),
-        ({"source": TableSource(layout="spiral", key="t")}, "layout 'spiral'"),
     ],
 )
 def test_verify_tables_table_that_is_not_the_variable_is_refused(

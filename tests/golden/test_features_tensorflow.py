@@ -46,7 +46,7 @@ def table(stored: NDArray[np.float32], tmp_path_factory: pytest.TempPathFactory)
     digest = writer.close()
     shard = pages.Shard(file="t", first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks)
     page = pages.Table(
-        rows=ROWS, dim=DIM, dtype="float32", shards=(shard,), source=pages.TableSource(layout="a1", key="t")
+        rows=ROWS, dim=DIM, dtype="float32", shards=(shard,), source=pages.TableSource(layout="plain", key="t")
     )
     return TableReader(root, page)
 

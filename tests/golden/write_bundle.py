@@ -56,7 +56,11 @@ def main() -> None:
     if place.exists():
         sys.exit(f"{place} is committed for ever; a new format version gets a new folder")
     with tempfile.TemporaryDirectory() as scratch:
-        write_small_bundle(Path(scratch, "root"), compiled_towers(Path(scratch, "towers")))
+        write_small_bundle(
+            Path(scratch, "root"),
+            compiled_towers(Path(scratch, "towers")),
+            row_types={"movies": "int8", "cities": "int8", "users": "linked"},
+        )
         shutil.copytree(Path(scratch, "root"), place / "root")
     (place / "answers.json").write_text(json.dumps(answers(place / "root"), indent=2) + "\n")
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,13 @@ import pyarrow as pa
 import pytest
 
 from bundle import arrow
-from bundle.errors import BundleError, DigestMismatch, FormatError, NotCommitted, UnknownFormat, UnsafePath
+from bundle.errors import BundleError, DigestMismatch, FormatError, NotCommitted, UnsafePath
 from bundle.features import open_features
 from bundle.files import locate
-from bundle.manifest import MANIFEST_BYTES_MAX, parse
 from bundle.staging import check_files, read_manifest
 from bundle.stores import CandidateStore
+from tests.hostile.page_changes import Page, rewrite, setting
 
-Page = dict[str, Any]
 SHARD = "tables/users/rows-00001-of-00003.bin"
 STORE = "candidates/movies/store.arrow"
 VOCABULARY = "vocabularies/names.arrow"
@@ -43,28 +40,6 @@ def open_unchecked(bundle: Path) -> None:
     open_features(bundle, manifest)
     for corpus in manifest.candidates.values():
         CandidateStore(locate(bundle, corpus.file), corpus)
-
-
-def rewrite(bundle: Path, change: Callable[[Page], None]) -> None:
-    page = json.loads((bundle / "manifest.json").read_bytes())
-    change(page)
-    (bundle / "manifest.json").write_text(json.dumps(page))
-
-
-def setting(path: str, value: Any) -> Callable[[Page], None]:
-    """Returns the change that sets one field of the page, told as `tables.users.rows`; a list's item by its number."""
-
-    def change(page: Page) -> None:
-        *parents, last = path.split(".")
-        place: Any = page
-        for part in parents:
-            place = place[int(part)] if isinstance(place, list) else place[part]
-        if isinstance(place, list):
-            place[int(last)] = value
-        else:
-            place[last] = value
-
-    return change
 
 
 def test_sound_bundle_opens(sample_bundle: Path) -> None:
@@ -223,127 +198,6 @@ def test_dim_beyond_the_file_is_refused_before_it_is_mapped(sample_bundle: Path)
     rewrite(sample_bundle, setting("tables.users.dim", 5))
     with pytest.raises(DigestMismatch):
         open_unchecked(sample_bundle)
-
-
-def overlapping_rows(page: Page) -> None:
-    page["tables"]["users"]["shards"][1]["first_row"] -= 1
-
-
-def missing_rows(page: Page) -> None:
-    del page["tables"]["users"]["shards"][1]
-
-
-def overlapping_bytes(page: Page) -> None:
-    page["tables"]["users"]["shards"][1]["file"] = page["tables"]["users"]["shards"][0]["file"]
-
-
-def no_blocks(page: Page) -> None:
-    page["tables"]["users"]["shards"][0]["blocks"] = []
-
-
-def listed_twice(page: Page) -> None:
-    page["files"].append(page["files"][0])
-
-
-def shard_listed(page: Page) -> None:
-    page["files"].append({"path": SHARD, "bytes": 1, "crc32c": 1})
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        overlapping_rows,
-        missing_rows,
-        overlapping_bytes,
-        no_blocks,
-        listed_twice,
-        shard_listed,
-        setting("tables.users.shards", []),
-        setting("tables.users.dtype", "float64"),
-        setting("tables.users.dtype", "int8"),
-        setting("tables.users.surprise", 1),
-        setting("surprise", 1),
-        setting("features.user.surprise", 1),
-        setting("features.user.kind", "surprise"),
-        setting("features.user.table", "gone"),
-        setting("features.user.unknown", {"rule": "row", "row": 50}),
-        setting("features.user.unknown", {"rule": "row"}),
-        setting("features.user.unknown", {"rule": "zeros", "row": 1}),
-        setting("features.user.length", 3),
-        setting("features.watched.combiner", None),
-        setting("features.recent.length", None),
-        setting("features.name.ids", {"kind": "vocabulary", "vocabulary": "gone"}),
-        setting("features.name.ids", {"kind": "surprise"}),
-        setting("features.hour.ids.boundaries", [1.0, 0.5]),
-        setting("features.hour.ids.boundaries", [1e39]),
-        setting("towers.query.result", "gone"),
-        setting("towers.query.inputs.0.feature", "gone"),
-        setting("candidates.movies.features", ["gone"]),
-        setting("model", "../movies"),
-        setting("model", ".hidden"),
-        setting("tables.users.shards.0.crc32c", 1 << 32),
-        setting("files.0.crc32c", -1),
-        setting("tables", {}),
-        setting("tables", []),
-        setting("files", None),
-        lambda page: page.pop("verification"),
-        lambda page: page["tables"].update({"a/b": page["tables"]["users"]}),
-    ],
-)
-def test_page_that_breaks_a_rule_is_refused(sample_bundle: Path, change: Callable[[Page], Any]) -> None:
-    rewrite(sample_bundle, change)
-    with pytest.raises(FormatError, match="manifest"):
-        read_manifest(sample_bundle)
-
-
-@pytest.mark.parametrize("value", [2, 0, -1, "1", None, 1.5, [1], 10**30])
-def test_format_version_that_is_not_known_says_so(sample_bundle: Path, value: Any) -> None:
-    rewrite(sample_bundle, setting("format_version", value))
-    with pytest.raises(UnknownFormat, match="newer product version"):
-        read_manifest(sample_bundle)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b"3",
-        b'"x"',
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b'{"format_version": 1}',
-        b"{}",
-        b'{"a": NaN}',
-    ],
-)
-def test_page_that_is_none_is_refused(sample_bundle: Path, data: bytes) -> None:
-    (sample_bundle / "manifest.json").write_bytes(data)
-    with pytest.raises(FormatError):
-        read_manifest(sample_bundle)
-
-
-def test_page_that_is_too_large_is_not_read(sample_bundle: Path) -> None:
-    with (sample_bundle / "manifest.json").open("r+b") as file:
-        file.truncate(MANIFEST_BYTES_MAX + 1)  # a hole: takes no disk
-    with pytest.raises(FormatError, match="at most"):
-        read_manifest(sample_bundle)
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_page_with_damaged_bytes_is_read_right_or_refused(committed_bundle: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    data = bytearray((committed_bundle / "manifest.json").read_bytes())
-    for _ in range(rng.choice([1, 5, 50])):
-        data[rng.randrange(len(data))] = rng.randrange(256)
-    try:
-        manifest = parse(bytes(data))
-    except FormatError:
-        return
-    for table in manifest.tables.values():
-        assert sum(shard.rows for shard in table.shards) == table.rows
 
 
 def test_directory_without_a_page_is_not_committed(sample_bundle: Path) -> None:

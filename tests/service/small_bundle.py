@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bundle import paths
+from bundle.checksums import crc32c
 from bundle.features import Column
 from bundle.ids import write_vocabulary
 from bundle.manifest import (
@@ -36,6 +37,7 @@ from bundle.manifest import (
     Recall,
     Table,
     TableCheck,
+    TableError,
     TableSource,
     Tower,
     TowerForm,
@@ -48,7 +50,7 @@ from bundle.manifest import (
 )
 from bundle.manifest import Shard as ManifestShard
 from bundle.staging import Staging
-from bundle.stores import write_store
+from bundle.store_writer import write_store
 from bundle.tables import ShardWriter
 from runtime.scann import write_index
 from tests.service import small_model
@@ -112,6 +114,7 @@ def write_small_bundle(
     parameters: Mapping[str, Any] | None = None,
     features: Mapping[str, Feature] | None = None,
     without: frozenset[str] = frozenset(),
+    row_types: Mapping[str, Literal["int8", "linked"]] | None = None,
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -120,9 +123,10 @@ def write_small_bundle(
       id_kind: of the candidates, and of the features movie, history, liked and recent, whose vocabulary they are.
       size: candidates.
       saved_model_only: towers that get no compiled form.
-      index_kind, parameters: of the index, as `runtime.scann.write_index` takes them.
+      index_kind, parameters: of the index, for `write_index`.
       features: pages that replace those of `feature_pages`.
       without: `indexes` or `ranking`: leaves those out.
+      row_types: tables written as int8 rows, or as they lie in a checkpoint, amid other bytes of one file.
     """
     random = np.random.default_rng([version, size])
     edition = small_model.EDITIONS[(version - 1) % len(small_model.EDITIONS)]
@@ -136,17 +140,17 @@ def write_small_bundle(
 
     with Staging(root, model, version) as staging:
         place = staging.directory
-        pages = {name: _write_table(place, name, rows) for name, rows in tables.items()}
+        pages = {name: _write_table(place, name, rows, (row_types or {}).get(name)) for name, rows in tables.items()}
         write_vocabulary(place / paths.vocabulary("movies"), ids)
         write_vocabulary(place / paths.vocabulary("genres"), np.array(GENRE_NAMES, object))
         corpus = _write_corpus(place, ids, genres, years, titles)
-        names = [name for name in small_model.INPUTS if name not in without]
         tower_pages = {
-            name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in names
+            name: _write_tower(place, towers / str(edition), name, name in saved_model_only)
+            for name in small_model.INPUTS
+            if name not in without
         }
-        indexes = {}
-        if "indexes" not in without:
-            indexes["movies"] = _write_index(place, vectors, index_kind, parameters or {})
+        indexed = set() if "indexes" in without else {"movies"}
+        indexes = {name: _write_index(place, vectors, index_kind, parameters or {}) for name in indexed}
         written = [name for name in ("vocabularies", "candidates", "towers", "indexes") if (place / name).exists()]
         manifest = Manifest(
             model=model,
@@ -201,19 +205,68 @@ def feature_pages() -> dict[str, Feature]:
     }
 
 
-def _write_table(place: Path, name: str, rows: Array) -> Table:
-    half = len(rows) // 2
+def _write_table(place: Path, name: str, rows: Array, row_type: str | None) -> Table:
+    if row_type is not None:
+        return (_write_int8_table if row_type == "int8" else _write_linked_table)(place, name, rows)
+    shards = _write_halves(place, name, rows, paths.table_shard)
+    return Table(rows=len(rows), dim=rows.shape[1], dtype="float32", shards=shards, source=_source(name))
+
+
+def _write_int8_table(place: Path, name: str, rows: Array) -> Table:
+    scales = (np.abs(rows).max(axis=1) / 127).astype(np.float32)
+    stored = np.rint(rows / scales[:, np.newaxis]).astype(np.int8)
+    served = stored * scales[:, np.newaxis]
+    cosines = (rows * served).sum(axis=1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(served, axis=1)
+    return Table(
+        rows=len(rows),
+        dim=rows.shape[1],
+        dtype="int8",
+        shards=_write_halves(place, name, stored, paths.table_shard),
+        scales=_write_halves(place, name, scales, paths.table_scales),
+        error=TableError(
+            source_dtype="float32",
+            max_abs=float(np.abs(rows - served).max()),
+            rms=float(np.sqrt(np.square(rows - served).mean())),
+            cosine_min=float(cosines.min()),
+            cosine_mean=float(cosines.mean()),
+        ),
+        source=_source(name),
+    )
+
+
+def _write_linked_table(place: Path, name: str, rows: Array) -> Table:
+    file, half = paths.table_shard(name, 0, 1), len(rows) // 2
+    shards, offset = [], 13
+    with ShardWriter(place / file) as writer:
+        writer.write(b"\xff" * offset)
+        for first, part in ((0, rows[:half]), (half, rows[half:])):
+            data = np.ascontiguousarray(part).tobytes()
+            writer.write(data + b"\xff" * 6)
+            shards.append(
+                ManifestShard(file=file, offset=offset, first_row=first, rows=len(part), crc32c=crc32c(data), blocks=())
+            )
+            offset += len(data) + 6
+    return Table(rows=len(rows), dim=rows.shape[1], dtype="float32", shards=tuple(shards), source=_source(name))
+
+
+def _write_halves(
+    place: Path, name: str, values: Array, file_of: Callable[[str, int, int], str]
+) -> tuple[ManifestShard, ...]:
+    half = len(values) // 2
     shards = []
-    for number, (first, part) in enumerate([(0, rows[:half]), (half, rows[half:])]):
-        file = paths.table_shard(name, number, 2)
+    for number, (first, part) in enumerate([(0, values[:half]), (half, values[half:])]):
+        file = file_of(name, number, 2)
         with ShardWriter(place / file) as writer:
             writer.write(np.ascontiguousarray(part).tobytes())
         digest = writer.close()
         shards.append(
             ManifestShard(file=file, first_row=first, rows=len(part), crc32c=digest.crc32c, blocks=digest.blocks)
         )
-    source = TableSource(layout="a1", key=f"model/{name}")
-    return Table(rows=len(rows), dim=rows.shape[1], dtype="float32", shards=tuple(shards), source=source)
+    return tuple(shards)
+
+
+def _source(name: str) -> TableSource:
+    return TableSource(layout="plain", key=f"model/{name}")
 
 
 def _write_tower(place: Path, edition: Path, name: str, saved_model_only: bool) -> Tower:

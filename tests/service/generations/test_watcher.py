@@ -83,11 +83,11 @@ def test_broken_new_version_is_refused_and_the_old_one_keeps_serving(
 
 
 def _rewrite(small: SmallBundle, version: int = 2, escape: bool = False) -> None:
-    page = dump(small.manifest.model_copy(update={"version": version})).decode()
-    if escape:
-        first = small.manifest.tables["users"].shards[0].file
-        page = page.replace(first, "../../1/" + first)
-    (small.directory / "manifest.json").write_text(page)
+    users = small.manifest.tables["users"]
+    first = users.shards[0].model_copy(update={"file": ("../../1/" if escape else "") + users.shards[0].file})
+    tables = {**small.manifest.tables, "users": users.model_copy(update={"shards": (first, *users.shards[1:])})}
+    page = small.manifest.model_copy(update={"version": version, "tables": tables})
+    (small.directory / "manifest.json").write_bytes(dump(page))
 
 
 def test_at_start_a_broken_version_falls_back_to_the_next_older_one(write: Write, run: Run) -> None:

@@ -1,0 +1,166 @@
+"""Hostile pages, made from a sound one: each is refused by its typed error."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundle.errors import BundleError, FormatError, UnknownFormat
+from bundle.manifest import MANIFEST_BYTES_MAX, parse
+from bundle.staging import read_manifest
+from tests.hostile.page_changes import Page, rewrite, sealed, setting
+
+SHARD = "tables/users/rows-00001-of-00003.bin"
+STRANGE_LAYOUTS: list[Page] = [
+    {"layout": "spiral"},
+    {"layout": "mod"},
+    {"layout": "plain", "starts": [0]},
+    {"layout": "sparse_core", "cores": 4, "core_rows": 8, "offset": 0},
+    {"layout": "sparse_core", "cores": 0, "core_rows": 8, "offset": 0, "rotation": 1},
+]
+
+
+def overlapping_rows(page: Page) -> None:
+    page["tables"]["users"]["shards"][1]["first_row"] -= 1
+
+
+def missing_rows(page: Page) -> None:
+    del page["tables"]["users"]["shards"][1]
+
+
+def overlapping_bytes(page: Page) -> None:
+    page["tables"]["users"]["shards"][1]["file"] = page["tables"]["users"]["shards"][0]["file"]
+
+
+def too_few_blocks(page: Page) -> None:
+    page["tables"]["users"].update(rows=1 << 21, shards=[page["tables"]["users"]["shards"][0] | {"rows": 1 << 21}])
+
+
+def overlapping_scales(page: Page) -> None:
+    users = page["tables"]["users"]
+    users.update(dtype="int8", scales=users["shards"])
+
+
+def listed_twice(page: Page) -> None:
+    page["files"].append(page["files"][0])
+
+
+def shard_listed(page: Page) -> None:
+    page["files"].append({"path": SHARD, "bytes": 1, "crc32c": 1})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        overlapping_rows,
+        missing_rows,
+        overlapping_bytes,
+        too_few_blocks,
+        overlapping_scales,
+        *(setting("tables.users.source", source | {"key": "k"}) for source in STRANGE_LAYOUTS),
+        setting("tables.users.error", {"source_dtype": "float64"}),
+        listed_twice,
+        shard_listed,
+        setting("tables.users.shards", []),
+        setting("tables.users.dtype", "float64"),
+        setting("tables.users.dtype", "int8"),
+        setting("tables.users.surprise", 1),
+        setting("surprise", 1),
+        setting("features.user.surprise", 1),
+        setting("features.user.kind", "surprise"),
+        setting("features.user.table", "gone"),
+        setting("features.user.unknown", {"rule": "row", "row": 50}),
+        setting("features.user.unknown", {"rule": "row"}),
+        setting("features.user.unknown", {"rule": "zeros", "row": 1}),
+        setting("features.user.length", 3),
+        setting("features.watched.combiner", None),
+        setting("features.recent.length", None),
+        setting("features.name.ids", {"kind": "vocabulary", "vocabulary": "gone"}),
+        setting("features.name.ids", {"kind": "surprise"}),
+        setting("features.hour.ids.boundaries", [1.0, 0.5]),
+        setting("features.hour.ids.boundaries", [1e39]),
+        setting("towers.query.result", "gone"),
+        setting("towers.query.inputs.0.feature", "gone"),
+        setting("candidates.movies.features", ["gone"]),
+        setting("model", "../movies"),
+        setting("model", ".hidden"),
+        setting("tables.users.shards.0.crc32c", 1 << 32),
+        setting("files.0.crc32c", -1),
+        setting("tables", {}),
+        setting("tables", []),
+        setting("files", None),
+        lambda page: page.pop("verification"),
+        lambda page: page["tables"].update({"a/b": page["tables"]["users"]}),
+    ],
+)
+def test_page_that_breaks_a_rule_is_refused(sample_bundle: Path, change: Callable[[Page], Any]) -> None:
+    rewrite(sample_bundle, change)
+    with pytest.raises(FormatError, match="manifest"):
+        read_manifest(sample_bundle)
+
+
+@pytest.mark.parametrize("value", [3, 0, -1, True, 1.0, "1", None, 1.5, [1], 10**30])
+def test_format_version_that_is_not_known_says_so(sample_bundle: Path, value: Any) -> None:
+    rewrite(sample_bundle, setting("format_version", value))
+    with pytest.raises(UnknownFormat, match="newer product version"):
+        read_manifest(sample_bundle)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"3",
+        b'"x"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"format_version": 1}',
+        b'{"format_version": 1, "digest": 3}',
+        b'{"format_version": 1, "tables": {"t": {"source": 1}}}',
+        b"{}",
+        b'{"a": NaN}',
+    ],
+)
+def test_page_that_is_none_is_refused(sample_bundle: Path, data: bytes) -> None:
+    (sample_bundle / "manifest.json").write_bytes(data)
+    with pytest.raises(FormatError):
+        read_manifest(sample_bundle)
+
+
+def test_page_that_is_too_large_is_not_read(sample_bundle: Path) -> None:
+    with (sample_bundle / "manifest.json").open("r+b") as file:
+        file.truncate(MANIFEST_BYTES_MAX + 1)  # a hole: takes no disk
+    with pytest.raises(FormatError, match="at most"):
+        read_manifest(sample_bundle)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_page_with_damaged_bytes_is_refused(committed_bundle: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    data = bytearray((committed_bundle / "manifest.json").read_bytes())
+    for _ in range(rng.choice([1, 5, 50])):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    with pytest.raises(BundleError):
+        parse(bytes(data))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_page_of_damaged_values_whose_digest_fits_is_read_right_or_refused(committed_bundle: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    data = bytearray((committed_bundle / "manifest.json").read_bytes())
+    for _ in range(rng.choice([1, 5, 50])):
+        data[rng.randrange(60, len(data))] = rng.randrange(256)
+    try:
+        manifest = parse(sealed(json.loads(data)))
+    except (FormatError, ValueError, KeyError):  # the latter two: of this test's own reading
+        return
+    for table in manifest.tables.values():
+        assert sum(shard.rows for shard in table.shards) == table.rows
