@@ -7,17 +7,18 @@ tensorflow/core/protobuf/trackable_object_graph.proto.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
 
 from export.checkpoint.wire import WireError, as_bytes, as_int, as_text, read_fields
 
 KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+PATH_CHARS_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class SlotVariable:
+class SlotVariable(NamedTuple):
     """An optimizer's state for one variable.
 
     Attributes:
@@ -31,8 +32,7 @@ class SlotVariable:
     node: int
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """One tracked object.
 
     Attributes:
@@ -56,12 +56,16 @@ class ObjectGraph:
 
     @cached_property
     def paths(self) -> Mapping[int, str]:
-        """The shortest attribute path from the root to each reachable node, joined by `.`; "" for the root."""
+        """The shortest attribute path from the root to each reachable node, joined by `.`; "" for the root.
+
+        A node behind a path of more than PATH_CHARS_MAX characters has none here: a chain of objects would otherwise
+        cost memory by the square of its length.
+        """
         paths = {0: ""}
         queue = [0]
         for node in queue:  # grows while it is walked: breadth first
             for name, child in self.nodes[node].children.items():
-                if child not in paths:
+                if child not in paths and len(paths[node]) + len(name) < PATH_CHARS_MAX:
                     paths[child] = f"{paths[node]}.{name}" if node else name
                     queue.append(child)
         return paths
@@ -82,13 +86,19 @@ def parse_object_graph(data: bytes) -> ObjectGraph:
     if not nodes:
         raise WireError("an object graph without nodes")
     for node in nodes:
-        named = [*node.children.values(), *(index for slot in node.slots for index in (slot.of, slot.node))]
-        if named and not 0 <= min(named) <= max(named) < len(nodes):
-            raise WireError(f"an object graph of {len(nodes)} nodes that names a node outside it")
+        if node.children or node.slots:
+            named = [*node.children.values(), *(index for slot in node.slots for index in (slot.of, slot.node))]
+            if not 0 <= min(named) <= max(named) < len(nodes):
+                raise WireError(f"an object graph of {len(nodes)} nodes that names a node outside it")
     return ObjectGraph(nodes)
 
 
+_EMPTY = Node(MappingProxyType({}), "", "", ())
+
+
 def _node(data: bytes) -> Node:
+    if not data:  # two bytes of the file; a node of its own would be a hundred times that
+        return _EMPTY
     children: dict[str, int] = {}
     slots: list[SlotVariable] = []
     key = full_name = ""
@@ -104,4 +114,4 @@ def _node(data: bytes) -> Node:
         elif number == 3:
             slot = dict(read_fields(as_bytes(value)))
             slots.append(SlotVariable(as_int(slot.get(1, 0)), as_text(slot.get(2, b"")), as_int(slot.get(3, 0))))
-    return Node(children, key, full_name, tuple(slots))
+    return Node(children or _EMPTY.children, key, full_name, tuple(slots))

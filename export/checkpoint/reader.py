@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Mapping
 from functools import cached_property
@@ -59,8 +60,8 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """Base name of the prefix, e.g. `ckpt-1200`."""
-        return self.prefix.name
+        """Base name of the prefix, e.g. `ckpt-1200`; bytes that are no UTF-8 as `\\xff`."""
+        return os.fsencode(self.prefix.name).decode(errors="backslashreplace")
 
     def check_unchanged(self) -> None:
         """Looks at its data files again.
@@ -172,9 +173,12 @@ class Checkpoint:
         if held != volume((count, *entry.shape[1:])):  # before memory is asked for
             raise CheckpointError(self._uncovered(key))
         values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
+        filled = np.zeros(values.shape, bool)
         with DataFiles() as files:
             for part in parts:
-                _copy_rows_of(files, part, start_row, values)
+                filled[_copy_rows_of(files, part, start_row, values)] = True
+        if not filled.all():
+            raise CheckpointError(self._uncovered(key))
         return values
 
     def _overlapping(self, entry: Entry, first: int, end: int) -> list[Slice]:
@@ -220,8 +224,8 @@ def _rows_held(part: Slice, first: int, count: int) -> int:
     return max(0, min(first + count, part.starts[0] + part.shape[0]) - max(first, part.starts[0]))
 
 
-def _copy_rows_of(files: DataFiles, part: Slice, first: int, values: Values) -> None:
-    """Copies what a slice holds of rows [first, first + len(values)) to its place."""
+def _copy_rows_of(files: DataFiles, part: Slice, first: int, values: Values) -> tuple[slice, ...]:
+    """Copies what a slice holds of rows [first, first + len(values)) to its place, and returns the place."""
     low = max(first, part.starts[0])
     high = low + _rows_held(part, first, len(values))
     row_bytes = volume(part.shape[1:]) * values.itemsize
@@ -233,3 +237,4 @@ def _copy_rows_of(files: DataFiles, part: Slice, first: int, values: Values) -> 
         files.read_into(part.file, part.offset + (row - part.starts[0]) * row_bytes, data)
         block = data.view(values.dtype).reshape(count, *part.shape[1:])
         values[(slice(row - first, row - first + count), *columns)] = block
+    return (slice(low - first, high - first), *columns)

@@ -24,9 +24,9 @@ MAGIC = bytes.fromhex("57fb808b247547db")  # 0xdb4775248b80fb57, little-endian
 FOOTER_BYTES = 48
 TRAILER_BYTES = 5
 KEY_BYTES_MAX = 64 << 10
-EXPANSION_MAX = 64
-"""Key bytes per file byte that shared prefixes may unfold to; TensorFlow's own tables stay below ten."""
-EXPANSION_FLOOR_BYTES = 16 << 20
+EXPANSION_MAX = 16
+"""Key bytes per file byte that shared prefixes may unfold to: TensorFlow writes every sixteenth key in full."""
+EXPANSION_FLOOR_BYTES = 1 << 20
 
 _COMPRESSIONS = {1: "snappy"}
 

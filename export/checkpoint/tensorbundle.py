@@ -8,6 +8,7 @@ Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc and
 from __future__ import annotations
 
 import errno
+import math
 import os
 from functools import lru_cache
 
@@ -19,7 +20,8 @@ from export.errors import CheckpointError
 from runtime.remote import Place, RemotePath, Stamp, local_stamp
 
 FORMAT_VERSION = 1
-INDEX_BYTES_MAX = 2 << 30
+INDEX_BYTES_MAX = 512 << 20
+RANK_MAX = 32
 
 # Source: TensorFlow 2.20, tensorflow/core/framework/types.proto.
 DTYPE_NAMES = {
@@ -74,14 +76,17 @@ def read_index(prefix: Place) -> tuple[bytes, dict[str, Entry]]:
     path = prefix.with_name(f"{prefix.name}.index")
     data = _file_bytes(path)
     try:
-        table = dict(read_table(data))
-        files = _Files(prefix, _header(table.pop(b"", None), path))
-        raw = {key: _raw_entry(value) for key, value in table.items()}
+        pairs = read_table(data)
+        first = next(pairs, (None, b""))  # the empty key is before every other
+        files = _Files(prefix, _header(first[1] if first[0] == b"" else None, path))
+        raw = {key: _raw_entry(value) for key, value in pairs}
         entries = {}
         for key, fields in raw.items():
             if key[0]:  # keys that begin with a zero byte are slices of another
                 name = key.decode()
                 entries[name] = _entry(name, fields, raw, files)
+    except OSError as problem:
+        raise CheckpointError(f"checkpoint {prefix}: its files cannot be listed: {problem.strerror}") from problem
     except (TableError, WireError, UnicodeDecodeError) as problem:
         raise CheckpointError(
             f"checkpoint index {path}: {problem}; copy the checkpoint anew or take an older one"
@@ -95,7 +100,10 @@ def _file_bytes(path: Place) -> bytes:
         size = path.stamp().bytes if isinstance(path, RemotePath) else path.stat().st_size
         if size > INDEX_BYTES_MAX:
             raise CheckpointError(f"checkpoint index {path} has {size} bytes; at most {INDEX_BYTES_MAX} are read")
-        return path.read(0, size) if isinstance(path, RemotePath) else path.read_bytes()
+        if isinstance(path, RemotePath):
+            return path.read(0, size)
+        with path.open("rb") as file:
+            return file.read(size)
     except OSError as problem:
         raise CheckpointError(f"checkpoint index {path} cannot be read: {problem.strerror}") from problem
 
@@ -133,7 +141,7 @@ def _shape(data: bytes) -> tuple[int, ...]:
             sizes.append(as_int(dict(read_fields(as_bytes(value))).get(1, 0)))
         elif number == 3 and value:
             raise WireError("a stored variable without a rank")
-    if any(size < 0 for size in sizes) or len(sizes) > 254 or volume(tuple(sizes)) >> 62:
+    if len(sizes) > RANK_MAX or min(sizes, default=0) < 0 or math.prod(max(size, 1) for size in sizes) >> 59:
         raise WireError(f"a shape of {sizes[:8]}, which nothing can have")
     return tuple(sizes)
 
@@ -158,8 +166,8 @@ def _raw_entry(data: bytes) -> _Raw:
             size = as_int(value)
         elif number == 6:
             crc = unmask(as_int(value) & 0xFFFFFFFF)
-    if shard < 0 or offset < 0 or size < 0:
-        raise WireError(f"an entry at byte {offset} of data file {shard} with {size} bytes")
+    if dtype <= 0 or min(shard, offset, size) < 0:
+        raise WireError(f"an entry of dtype {dtype} at byte {offset} of data file {shard} with {size} bytes")
     return dtype, shape, shard, offset, size, crc, tuple(slices)
 
 
@@ -169,6 +177,8 @@ def _entry(name: str, fields: _Raw, raw: dict[bytes, _Raw], files: _Files) -> En
     whole = ((0,) * len(shape), shape)
     if not slices:
         return Entry(name, dtype_name, shape, (_slice(name, dtype_name, fields, whole, files),))
+    if len(set(slices)) != len(slices):
+        raise WireError(f"{name!r} lists a slice twice")
     parts = []
     for proto in slices:
         declared = _extents(proto)
@@ -209,12 +219,14 @@ def _slice(name: str, dtype: str, fields: _Raw, box: _Box, files: _Files) -> Sli
 
 def _check_files(entries: dict[str, Entry], prefix: Place) -> None:
     needed: dict[str, tuple[int, str, Stamp | None]] = {}
+    claimed: dict[str, int] = {}
     for entry in entries.values():
         for part in entry.slices:
             if part.bytes:  # an empty variable may point past the end
                 end = part.offset + part.bytes
                 if end > needed.get(part.file, (0,))[0]:
                     needed[part.file] = end, entry.key, part.stamp
+                claimed[part.file] = claimed.get(part.file, 0) + part.bytes
     for file, (end, key, stamp) in needed.items():
         if stamp is None:
             raise CheckpointError(
@@ -224,6 +236,11 @@ def _check_files(entries: dict[str, Entry], prefix: Place) -> None:
             raise CheckpointError(
                 f"data file {file} has {stamp.bytes} bytes, but {key!r} ends at byte {end}: it was cut short; "
                 "copy it anew"
+            )
+        if stamp.bytes < claimed[file]:
+            raise CheckpointError(
+                f"data file {file} has {stamp.bytes} bytes, its variables claim {claimed[file]}: they cannot all lie "
+                "in it; copy the checkpoint anew or take an older one"
             )
 
 

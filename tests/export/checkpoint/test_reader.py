@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,13 @@ def test_read_all_scalar_and_empty_variables_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "boxes", [[[(0, 10), (0, -1)], [(11, 26), (0, -1)]], [[(0, 30), (0, -1)], [(29, 8), (0, -1)]], [[(0, -1), (0, 5)]]]
+    "boxes",
+    [
+        [[(0, 10), (0, -1)], [(11, 26), (0, -1)]],
+        [[(0, 30), (0, -1)], [(29, 8), (0, -1)]],
+        [[(0, -1), (0, 5)]],
+        [[(0, 30), (0, -1)], [(23, 7), (0, -1)]],  # as many rows as there are, some twice and some not at all
+    ],
 )
 def test_read_slices_with_a_gap_or_overlap_are_refused(tmp_path: Path, boxes: Any) -> None:
     write_bundle(tmp_path / "c", {"v": VALUES}, boxes={"v": boxes})
@@ -167,3 +174,8 @@ def test_reader_process_never_loads_tensorflow(tmp_path: Path) -> None:
         "open_checkpoint(pathlib.Path(sys.argv[1])).read_all('v'); assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
+
+
+def test_name_that_is_no_utf8_can_be_told(tmp_path: Path) -> None:
+    write_bundle(tmp_path / os.fsdecode(b"ckpt-\xff\x1b"), {"v": VALUES})
+    assert open_checkpoint(tmp_path).name == "ckpt-\\xff\x1b"

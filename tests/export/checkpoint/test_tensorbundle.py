@@ -63,10 +63,13 @@ def test_read_index_long_starts_are_found_under_their_keys(tmp_path: Path) -> No
         (entry(1, (-1, 4), 0, 160, 0), "which nothing can have"),
         (entry(1, (10, 4), 900, 160, 0), "was cut short"),
         (entry(1, (10, 4), 1 << 62, 160, 0), "was cut short"),
-        (entry(1, (10, 4), (1 << 64) - 8, 160, 0), "an entry at byte -8"),
+        (entry(1, (10, 4), (1 << 64) - 8, 160, 0), "at byte -8"),
         (entry(1, (10, 4), 0, 160, 0, shard=7), "data file 7 of 1"),
         (field(1, 1) + field(2, field(3, 1)), "without a rank"),
         (b"\x08", "varint"),
+        (b"", "an entry of dtype 0"),
+        (entry(1, (1,) * 33, 0, 4, 0), "which nothing can have"),
+        (entry(1, (0, 1 << 62), 0, 0, 0), "which nothing can have"),
         (field(1, 1) + field(2, shape_proto((4,))) + field(7, slice_proto([(0, 2)])), "does not hold"),
         (field(1, 1) + field(2, shape_proto((4, 4))) + field(7, slice_proto([(0, 2)])), "rank 2 and a slice of rank 1"),
     ],
@@ -84,6 +87,23 @@ def test_read_index_slice_that_does_not_fit_is_refused(tmp_path: Path, box: Any,
         (slice_key("v", box), entry(1, stored, 0, size, 0)),
     )
     with pytest.raises(CheckpointError, match="does not fit"):
+        read_index(write_index(tmp_path / "c", *pairs))
+
+
+def test_read_index_slice_listed_twice_is_refused(tmp_path: Path) -> None:
+    """Two bytes of the index would be hundreds in memory, as often as they are there."""
+    box = [(0, 10)]
+    pairs = (
+        (b"v", field(1, 1) + field(2, shape_proto((10,))) + 2 * field(7, slice_proto(box))),
+        (slice_key("v", box), entry(1, (10,), 0, 40, 0)),
+    )
+    with pytest.raises(CheckpointError, match="'v' lists a slice twice"):
+        read_index(write_index(tmp_path / "c", *pairs))
+
+
+def test_read_index_variables_that_share_their_bytes_cannot_outgrow_the_file(tmp_path: Path) -> None:
+    pairs = [(f"v{number}".encode(), entry(1, (100,), 0, 400, 0)) for number in range(3)]
+    with pytest.raises(CheckpointError, match="has 1000 bytes, its variables claim 1200"):
         read_index(write_index(tmp_path / "c", *pairs))
 
 
