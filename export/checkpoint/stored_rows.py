@@ -6,6 +6,7 @@ tasks that read the ranges of a slice in any order, on any machine, together kno
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from pydantic import NonNegativeInt
 
-from bundle.checksums import combine, crc32c, extend, shifted
+from bundle.checksums import combine, crc32c, extend, shifted_each
 from bundle.fields import Crc32c, Page
 from export.checkpoint import bands
 from export.checkpoint.bands import SourceRange
@@ -86,6 +87,7 @@ class SliceRows:
           SlicesOverlap: the slices overlap in these rows, or leave a gap.
         """
         self._bands = bands.bands(slices, columns, first, rows)
+        self._firsts = [band.first for band in self._bands]
         self._itemsize = itemsize
         self._files = DataFiles(stamps_of(slices))
         self._parts: dict[int, Slice] = {}
@@ -102,11 +104,13 @@ class SliceRows:
         Raises:
           CheckpointError: a data file is gone, changed, ends early or cannot be read.
         """
+        band = self._bands[bisect_right(self._firsts, first) - 1]
+        if first + len(rows) <= band.end and len(band.slices) == 1:  # nearly always, and thousands of times a block
+            part = band.slices[0]
+            self._read(SourceRange(part, (first - part.starts[0]) * rows.shape[1], rows.size), rows.reshape(-1))
+            return
         for band in bands.within(self._bands, first, len(rows)):
             here = rows[band.first - first : band.end - first]
-            if len(band.slices) == 1:
-                self._read(bands.source_range(band.slices[0], band.first, band.rows), here.reshape(-1))
-                continue
             for part in band.slices:
                 source = bands.source_range(part, band.first, band.rows)
                 data = np.empty(source.bytes, np.uint8)
@@ -137,10 +141,11 @@ class SliceRows:
     def sums(self) -> tuple[SourceSum, ...]:
         """Returns what was read of each slice."""
         totals: dict[int, tuple[int, int]] = {}
-        for (which, end), (start, crc) in self._runs.items():
-            count, added = totals.get(which, (0, 0))
-            part = self._parts[which]
-            totals[which] = count + end - start, added ^ shifted(crc, part.bytes - end)
+        after = [self._parts[which].bytes - end for which, end in self._runs]
+        added = shifted_each([crc for _, crc in self._runs.values()], after).tolist()
+        for ((which, end), (start, _)), adds in zip(self._runs.items(), added, strict=True):
+            count, crc = totals.get(which, (0, 0))
+            totals[which] = count + end - start, crc ^ adds
         return tuple(
             SourceSum(file=Path(part.file).name, slice_offset=part.offset, bytes=count, crc32c=crc)
             for part, (count, crc) in ((self._parts[which], total) for which, total in totals.items())

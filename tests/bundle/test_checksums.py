@@ -8,7 +8,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from bundle.checksums import BLOCK_BYTES, Digest, combine, crc32c, digest, extend, joined, shifted
+from bundle.checksums import BLOCK_BYTES, Digest, combine, crc32c, digest, extend, joined, shifted, shifted_each
 
 
 def slow_crc32c(data: bytes) -> int:
@@ -89,6 +89,8 @@ def test_shifted_ranges_in_any_order_add_up_to_the_crc_of_the_whole() -> None:
     for first, end in ranges:
         crc ^= shifted(crc32c(data[first:end]), len(data) - end)
     assert crc == google_crc32c.value(data)
+    each = shifted_each([crc32c(data[first:end]) for first, end in ranges], [len(data) - end for _, end in ranges])
+    assert int(np.bitwise_xor.reduce(each)) == crc
 
 
 def test_digest_append_of_summed_bytes_equals_update_of_them() -> None:
