@@ -1,11 +1,14 @@
 """The judge of table rows: reads checkpoint and bundle anew and compares them bit for bit.
 
 It shares nothing with what wrote the shards: rows of the checkpoint come through `Checkpoint.read`, rows of the bundle
-by plain reads at the places that the manifest tells.
+by plain reads at the places that the manifest tells. Layouts are written out here once more, row by row from the
+manifest's own parameters; and where the writer deals lanes back into rows, the judge goes through the variable from its
+first row to its last and asks of each row which one of the table it is.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +19,7 @@ import numpy as np
 from bundle import files
 from bundle.checksums import Digest, crc32c
 from bundle.errors import BundleError
-from bundle.manifest import Shard, Table, TableCheck
+from bundle.manifest import Shard, Table, TableCheck, TableSource
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES, Entry
 from export.errors import VerificationFailed
@@ -25,6 +28,7 @@ BLOCK_BYTES = 8 << 20
 SAMPLE_ROWS = 4096
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def verify_tables(
@@ -51,35 +55,132 @@ def _verify_table(checkpoint: Checkpoint, root: Path, name: str, table: Table, r
     entry = checkpoint.entries.get(table.source.key)
     if entry is None:
         raise VerificationFailed(f"table {name!r}: checkpoint {checkpoint.prefix} has no variable {table.source.key!r}")
-    if table.source.layout != "plain":
-        raise VerificationFailed(f"table {name!r} has the layout {table.source.layout!r}, which is not known here")
-    if entry.shape != (table.rows, table.dim) or entry.dtype != table.dtype:
-        raise VerificationFailed(
-            f"table {name!r} is {table.dtype} [{table.rows}, {table.dim}] in the bundle, {entry.dtype} "
-            f"{list(entry.shape)} in checkpoint {checkpoint.prefix}"
-        )
+    _check_shape(name, table, entry, checkpoint)
     row_bytes = table.dim * NUMPY_DTYPES[table.dtype].itemsize
+    plain = table.source.layout == "plain"
     if rows is None or rows >= table.rows:
+        if not plain:
+            _compare_stack(checkpoint, root, name, table)
         for shard in table.shards:
-            _compare_shard(checkpoint, root, name, table, shard)
+            _compare_shard(checkpoint if plain else None, root, name, table, shard)
         return TableCheck(rows_compared=table.rows, rows=table.rows)
     starts = [shard.first_row for shard in table.shards]
     sample = _sample(name, table, entry, rows)
-    for first, count in _runs(sample, frozenset(starts), max(1, BLOCK_BYTES // row_bytes)):
+    for first, count in _runs(sample, frozenset(starts), max(1, BLOCK_BYTES // row_bytes) if plain else 1):
         shard = table.shards[bisect_right(starts, first) - 1]
         written = _read_shard(root, shard, first, count, row_bytes)
-        _compare_rows(name, first, checkpoint.read(entry.key, first, count), written)
+        trained = checkpoint.read(entry.key, _stored_row(table.source, first), count)
+        _compare_rows(name, np.arange(first, first + count), trained[:, : table.dim], written)
     return TableCheck(rows_compared=len(sample), rows=table.rows)
 
 
-def _compare_shard(checkpoint: Checkpoint, root: Path, name: str, table: Table, shard: Shard) -> None:
+def _check_shape(name: str, table: Table, entry: Entry, checkpoint: Checkpoint) -> None:
+    source, told = table.source, f"{entry.dtype} {list(entry.shape)} in checkpoint {checkpoint.prefix}"
+    if len(entry.shape) != 2 or entry.dtype != table.dtype:
+        raise VerificationFailed(f"table {name!r} is {table.dtype} [{table.rows}, {table.dim}] in the bundle, {told}")
+    fits = entry.shape == (table.rows, table.dim)
+    if source.layout == "mod":
+        fits = entry.shape == (table.rows, table.dim) and source.starts is not None and 0 in source.starts
+    elif source.layout == "sparse_core":
+        cores, core_rows, offset, _ = _stack(source)
+        fits = (
+            entry.shape[0] == cores * core_rows
+            and entry.shape[1] >= table.dim
+            and offset + -(-table.rows // cores) <= core_rows
+        )
+    if not fits:
+        raise VerificationFailed(
+            f"table {name!r} is [{table.rows}, {table.dim}] in the bundle, laid out as {source.layout} in {told}, "
+            "which does not fit"
+        )
+
+
+def _stack(source: TableSource) -> tuple[int, int, int, int]:
+    """Returns sparse cores, rows of each, the table's first row in each, and rotation."""
+    assert source.cores and source.core_rows and source.offset is not None and source.rotation is not None  # noqa: S101, PT018
+    return source.cores, source.core_rows, source.offset, source.rotation
+
+
+def _stored_row(source: TableSource, row: int) -> int:
+    """Returns the row of the variable that holds a row of the table."""
+    if source.layout == "sparse_core":
+        cores, core_rows, offset, rotation = _stack(source)
+        return (row + rotation) % cores * core_rows + offset + row // cores
+    if source.layout == "mod" and source.starts:
+        return source.starts[row % len(source.starts)] + row // len(source.starts)
+    return row
+
+
+def _rows_of(source: TableSource, stored: Integers) -> Integers:
+    """Returns the row of the table that each row of the variable would be; what is beyond the table is padding."""
+    if source.layout == "sparse_core":
+        cores, core_rows, offset, rotation = _stack(source)
+        place = stored % core_rows - offset
+        return np.where(place < 0, np.iinfo(np.int64).max, place * cores + (stored // core_rows - rotation) % cores)
+    starts = np.array(source.starts, np.int64)
+    partition = np.searchsorted(starts, stored, side="right") - 1
+    return (stored - starts[partition]) * len(starts) + partition
+
+
+def _compare_stack(checkpoint: Checkpoint, root: Path, name: str, table: Table) -> None:
+    """Goes through the variable from front to back; every row of the table must turn up once, with its values."""
+    entry = checkpoint.entries[table.source.key]
+    row_bytes = table.dim * NUMPY_DTYPES[table.dtype].itemsize
+    step, seen = max(1, BLOCK_BYTES // (entry.shape[1] * entry.itemsize)), 0
+    starts = [shard.first_row for shard in table.shards]
+    for first in range(0, entry.shape[0], step):
+        stored = np.arange(first, min(first + step, entry.shape[0]), dtype=np.int64)
+        rows = _rows_of(table.source, stored)
+        here = np.flatnonzero(rows < table.rows)
+        if not here.size:
+            continue
+        trained = checkpoint.read(entry.key, first, len(stored))[here, : table.dim]
+        rows = rows[here]
+        order = np.argsort(rows)
+        written = np.empty((len(rows), row_bytes), np.uint8)
+        for low, high, shard in _by_shard(rows[order], starts, table):
+            _read_rows(root, shard, rows[order[low:high]], written, order[low:high])
+        _compare_rows(name, rows, trained, written)
+        seen += len(rows)
+    if seen != table.rows:
+        raise VerificationFailed(f"table {name!r}: its variable holds {seen} rows of it, the bundle {table.rows}")
+
+
+def _by_shard(rows: Integers, starts: list[int], table: Table) -> Iterator[tuple[int, int, Shard]]:
+    """Yields the stretches of ascending rows that lie in one shard: first, end, shard."""
+    low = 0
+    while low < len(rows):
+        which = bisect_right(starts, int(rows[low])) - 1
+        shard = table.shards[which]
+        high = int(np.searchsorted(rows, shard.first_row + shard.rows))
+        yield low, high, shard
+        low = high
+
+
+def _read_rows(root: Path, shard: Shard, rows: Integers, written: Bytes, places: Integers) -> None:
+    """Reads single rows of a shard into the given places of [n, row_bytes]."""
+    row_bytes = written.shape[1]
+    try:
+        with files.locate(root, shard.file).open("rb", buffering=0) as file:
+            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                at = shard.offset + (row - shard.first_row) * row_bytes
+                if os.preadv(file.fileno(), [written[place].data], at) != row_bytes:
+                    raise VerificationFailed(f"shard {shard.file!r} ends within row {row}: it was cut short")
+    except (BundleError, OSError) as problem:
+        raise VerificationFailed(f"shard {shard.file!r} cannot be read: {problem}") from problem
+
+
+def _compare_shard(checkpoint: Checkpoint | None, root: Path, name: str, table: Table, shard: Shard) -> None:
+    """Compares a shard's bytes with its digests, and with the checkpoint if that is given."""
     row_bytes = table.dim * NUMPY_DTYPES[table.dtype].itemsize
     step = max(1, BLOCK_BYTES // row_bytes)
     digest = Digest()
     for first in range(shard.first_row, shard.first_row + shard.rows, step):
         count = min(step, shard.first_row + shard.rows - first)
         written = _read_shard(root, shard, first, count, row_bytes)
-        _compare_rows(name, first, checkpoint.read(table.source.key, first, count), written)
+        if checkpoint is not None:
+            trained = checkpoint.read(table.source.key, first, count)
+            _compare_rows(name, np.arange(first, first + count), trained, written)
         digest.update(written)
     if (digest.crc32c, digest.blocks) != (shard.crc32c, shard.blocks):
         raise VerificationFailed(f"table {name!r}: shard {shard.file!r} does not match its digests in the manifest")
@@ -100,13 +201,13 @@ def _read_shard(root: Path, shard: Shard, first: int, count: int, row_bytes: int
     return np.frombuffer(data, np.uint8).reshape(count, row_bytes)
 
 
-def _compare_rows(name: str, first: int, trained: np.ndarray[Any, Any], written: Bytes) -> None:
-    stored = trained.view(np.uint8).reshape(written.shape)
+def _compare_rows(name: str, rows: Integers, trained: np.ndarray[Any, Any], written: Bytes) -> None:
+    stored = np.ascontiguousarray(trained).view(np.uint8).reshape(written.shape)
     if not np.array_equal(stored, written):
         row = int(np.argmax((stored != written).any(axis=1)))
         column = int(np.argmax(stored[row] != written[row])) // trained.itemsize
         raise VerificationFailed(
-            f"table {name!r}: row {first + row} differs from the checkpoint, first in column {column}; nothing may be "
+            f"table {name!r}: row {rows[row]} differs from the checkpoint, first in column {column}; nothing may be "
             "published; run the export again, and report it if it persists"
         )
 
@@ -114,9 +215,10 @@ def _compare_rows(name: str, first: int, trained: np.ndarray[Any, Any], written:
 def _sample(name: str, table: Table, entry: Entry, count: int) -> list[int]:
     """Chooses rows: where shards and slices begin and end, at most half of `count`; the rest at random."""
     edges = {row for shard in table.shards for row in (shard.first_row, shard.first_row + shard.rows - 1)}
-    edges |= {
-        row for part in entry.slices if part.bytes for row in (part.starts[0], part.starts[0] + part.shape[0] - 1)
-    }
+    ends = [row for part in entry.slices if part.bytes for row in (part.starts[0], part.starts[0] + part.shape[0] - 1)]
+    if table.source.layout != "plain":
+        ends = _rows_of(table.source, np.array(ends, np.int64)).tolist()
+    edges |= {row for row in ends if row < table.rows}
     random = np.random.default_rng(crc32c(name.encode()))
     chosen = sorted(edges)
     if len(chosen) > count // 2:

@@ -16,9 +16,10 @@ from export.checkpoint.layouts import Layout, Mod, SparseCore, stored_rows
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Inventory, TableSpec
-from export.errors import CheckpointError
+from export.errors import CheckpointError, VerificationFailed
 from export.plan import ExportPlan, Writing, plan_tables
-from export.tables import Receipt, carry_out, check_sources
+from export.tables import Receipt, carry_out, check_sources, manifest_table
+from export.verify import verify_tables
 from tests.export.checkpoint.bundles import write_bundle
 
 Values = np.ndarray[Any, Any]
@@ -72,9 +73,16 @@ def with_tables(inventory: Inventory, specs: list[TableSpec]) -> Inventory:
     return replace(inventory, tables=tuple(specs))
 
 
-def run(plan: ExportPlan) -> dict[str, bytes]:
+def run(plan: ExportPlan, judged_by: Path | None = None) -> dict[str, bytes]:
+    """Carries a plan out, lets the judge compare every row with the checkpoint in `judged_by`, and returns the rows."""
     receipts: list[Receipt] = [carry_out(task) for task in reversed(plan.work)]
     check_sources(plan, receipts)
+    if judged_by is not None:
+        pages = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
+        root = Path(plan.tasks[0].directory)
+        for rows in (None, 10):
+            checks = verify_tables(open_checkpoint(judged_by), root, pages, rows)
+            assert {name: check.rows for name, check in checks.items()} == {name: pages[name].rows for name in pages}
     return {
         table.spec.name: b"".join(Path(task.directory, task.file).read_bytes() for task in table.tasks)
         for table in plan.tables
@@ -102,7 +110,7 @@ def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
         plan = planned(
             Path(directory), stored, tables, layouts, boxes, tables=chosen, writing=ways, budget_bytes=budget
         )
-        written = run(plan)
+        written = run(plan, Path(directory))
     assert written == {name: tables[name].tobytes() for name in chosen}
     assert plan.read_bytes == stored.nbytes
 
@@ -118,7 +126,7 @@ def test_mod_partitions_give_the_table(partitions: int, rows: int, shard_rows: i
         stored, layout = np.concatenate(parts), Mod(tuple(starts[:-1]))
         ways = {"t": Writing(shard_rows)}
         plan = planned(Path(directory), stored, {"t": values}, [layout], boxes, writing=ways)
-        assert run(plan) == {"t": values.tobytes()}
+        assert run(plan, Path(directory)) == {"t": values.tobytes()}
 
 
 @pytest.mark.parametrize("at", ["table", "padding row", "padding column", "table that is left out"])
@@ -134,3 +142,19 @@ def test_sparse_core_stack_with_a_flipped_bit_anywhere_is_refused(tmp_path: Path
     plan = planned(tmp_path, stored, tables, layouts, boxes, spoiled=value, tables=["t0"])
     with pytest.raises(CheckpointError, match="do not match their checksum"):
         run(plan)
+
+
+@pytest.mark.parametrize("rows", [None, 10])
+@pytest.mark.parametrize(
+    "wrong", [{"rotation": 1}, {"offset": 1}, {"cores": 2, "core_rows": 70}, {"rotation": 0, "offset": 8}]
+)
+def test_verify_tables_stack_read_by_another_layout_is_found(
+    tmp_path: Path, wrong: dict[str, int], rows: int | None
+) -> None:
+    stored, tables, layouts, boxes = stack(4, [30, 20], 5, 8, 2)
+    plan = planned(tmp_path, stored, tables, layouts, boxes)
+    receipts = [carry_out(task) for task in plan.work]
+    page = manifest_table(plan.tables[1], receipts)
+    told = page.model_copy(update={"source": page.source.model_copy(update=wrong)})
+    with pytest.raises(VerificationFailed, match="'t1'"):
+        verify_tables(open_checkpoint(tmp_path), tmp_path / "out", {"t1": told}, rows)
