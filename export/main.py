@@ -80,10 +80,17 @@ def plan(
     settings = _settings(workers=workers, budget_bytes=budget_bytes)
     job = _overridden(read_recipe(recipe), checkpoint, root)
     with kept_clean(), Progress(errors) as progress, progress.step("model and plan"):
-        from export import pipeline, plan_page
+        if _is_inline(job):
+            from export import inline, inline_page
 
-        prepared = pipeline.prepare(job, recipe.parent, settings, version)
-    _print(plan_page.plan_json(prepared), plan_page.plan_page(prepared), as_json)
+            alone = inline.prepare_inline(job, recipe.parent, settings, version)
+            page, table = inline_page.inline_plan_json(alone), inline_page.inline_plan_page(alone)
+        else:
+            from export import pipeline, plan_page
+
+            prepared = pipeline.prepare(job, recipe.parent, settings, version)
+            page, table = plan_page.plan_json(prepared), plan_page.plan_page(prepared)
+    _print(page, table, as_json)
 
 
 @app.command()
@@ -102,13 +109,16 @@ def run(
     settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, full=full)
     job = _overridden(read_recipe(recipe), checkpoint, root)
     with kept_clean(), Progress(errors) as progress:
-        with progress.step("model and plan"):
-            from export import pipeline, plan_page  # seconds: with TensorFlow and ScaNN
+        if _is_inline(job):
+            page, table = _run_inline(job, recipe.parent, settings, version, progress)
+        else:
+            with progress.step("model and plan"):
+                from export import pipeline, plan_page  # seconds: with TensorFlow and ScaNN
 
-            prepared = pipeline.prepare(job, recipe.parent, settings, version)
-        published = pipeline.run(prepared, settings, progress)
-    page = plan_page.published_json(published) | {"seconds": progress.seconds}
-    _print(page, plan_page.published_page(published), as_json)
+                prepared = pipeline.prepare(job, recipe.parent, settings, version)
+            published = pipeline.run(prepared, settings, progress)
+            page, table = plan_page.published_json(published), plan_page.published_page(published)
+    _print(page | {"seconds": progress.seconds}, table, as_json)
 
 
 @app.command()
@@ -149,6 +159,21 @@ def verify(
 
         report = audit.audit(bundle, checkpoint, full)
     _print(report.to_json(), report.to_table(), as_json)
+
+
+def _is_inline(job: ExportJob) -> bool:
+    return job.output.tables in ("inline", "inline-link")
+
+
+def _run_inline(
+    job: ExportJob, base: Path, settings: ExportSettings, version: int | None, progress: Progress
+) -> tuple[dict[str, Any], Any]:
+    with progress.step("model and plan"):
+        from export import inline, inline_page
+
+        prepared = inline.prepare_inline(job, base, settings, version)
+    published = inline.run_inline(prepared, settings, progress)
+    return inline_page.inline_json(published), inline_page.inline_page(published)
 
 
 def _settings(**given: Any) -> ExportSettings:

@@ -76,7 +76,7 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     checkpoint = open_checkpoint(base / job.checkpoint.path)
     traced = trace_towers(job, base)
     pages = describe_features(traced.spec, job)
-    inventory = _recognise_tables(checkpoint, traced, job)
+    inventory = recognise_tables(checkpoint, traced, job)
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
     find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
     root = Path(os.path.normpath(base / job.output.root))
@@ -99,7 +99,7 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     return Prepared(job, base, checkpoint, inventory, traced, pages, root, number, plan)
 
 
-def _recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob) -> Inventory:
+def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob) -> Inventory:
     """Finds every table of the model in the checkpoint, under the bundle's names."""
     found = recognise(checkpoint)
     keys = find_table_keys(traced, checkpoint, job.checkpoint.object_path)

@@ -46,7 +46,8 @@ class TracedCall:
       function: the whole call, a TensorFlow WrappedFunction.
       inputs: its declared inputs as they arrive in the graph.
       result: what it returns.
-      features, activations, ids: by the input's name: what is looked up, the placeholder, and the ids where dense.
+      features, configs: by the input's name: what is looked up, and the layer's FeatureConfig of it.
+      activations, ids: by the input's name: the placeholder, and the ids where dense.
       tables, variables: the tables that are looked up, by name, and what stands for them.
     """
 
@@ -54,6 +55,7 @@ class TracedCall:
     inputs: Mapping[str, Any]
     result: Any
     features: dict[str, FeatureSpec] = field(default_factory=dict)
+    configs: dict[str, Any] = field(default_factory=dict)
     activations: dict[str, Any] = field(default_factory=dict)
     ids: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, TableFacts] = field(default_factory=dict)
@@ -86,7 +88,7 @@ def prune(name: str, part: TowerPart, trace: TracedCall, stand_ins: Mapping[str,
     _refuse_tables(name, found, captures, known, stand_ins)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
-    names = _identifiers(inputs)
+    names = distinct_identifiers(inputs)
     graph, everything = trace.function.graph, trace.function.graph.captures
     _set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
     try:
@@ -263,7 +265,7 @@ def identifier(text: str) -> str:
     return f"input_{name}" if not name or name[0].isdigit() or name[0] == "_" or keyword.iskeyword(name) else name
 
 
-def _identifiers(names: Iterable[str]) -> dict[str, str]:
+def distinct_identifiers(names: Iterable[str]) -> dict[str, str]:
     """Returns a distinct Python identifier for each name: signatures take no others."""
     taken: dict[str, str] = {}
     for name in names:

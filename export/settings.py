@@ -80,6 +80,8 @@ class HashRule(Part):
     """Row = FarmHash Fingerprint64 of the string, or of the integer in decimal, mod `buckets`."""
     buckets: PositiveInt | None = None
     """None: the table's rows."""
+    dtype: Literal["int64", "string"] = "int64"
+    """Of the ids in a self-contained SavedModel, whose signatures take no other; a service takes both."""
 
 
 class BucketRule(Part):
@@ -196,6 +198,11 @@ class OutputPart(Part):
 
     root: str
     """Directory of the bundles."""
+    tables: Literal["copy", "link", "inline", "inline-link"] = "copy"
+    """copy: into the bundle. link: hard links into the checkpoint where rows lie in order. inline: no bundle but one
+    self-contained SavedModel for TensorFlow Serving. inline-link: the same, over hard links into the checkpoint."""
+    serving_default: Name | None = None
+    """The tower that is `serving_default` of a self-contained SavedModel; None: the first one."""
 
 
 class ExportJob(Part):

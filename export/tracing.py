@@ -36,12 +36,14 @@ class TracedModel:
       towers: in the recipe's order.
       root: what the factory returned.
       tables: the variable that stands for each table of `spec.tables`.
+      configs: the layer's FeatureConfig of each feature that is looked up.
     """
 
     spec: ModelSpec
     towers: tuple[TracedTower, ...]
     root: Any
     tables: Mapping[str, Any]
+    configs: Mapping[str, Any]
 
 
 def trace_towers(job: ExportJob, base: Path) -> TracedModel:
@@ -82,7 +84,8 @@ def trace_towers(job: ExportJob, base: Path) -> TracedModel:
         for table, variable in trace.variables.items():
             _add_table(variables, table, variable)
     spec = _describe(traces.values(), towers)
-    return TracedModel(spec, tuple(towers), root, {name: variables[name] for name in spec.tables})
+    configs = {name: config for trace in traces.values() for name, config in trace.configs.items()}
+    return TracedModel(spec, tuple(towers), root, {name: variables[name] for name in spec.tables}, configs)
 
 
 def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
@@ -230,6 +233,7 @@ def _name_lookups(trace: TracedCall, lookups: list[tuple[Lookup, Any]], parts: M
                 f"{feature.table!r} ({feature.kind}); give the model one input for each"
             )
         trace.tables.setdefault(feature.table, lookup.table)
+        trace.configs.setdefault(name, lookup.config)
         _add_table(trace.variables, feature.table, lookup.variable)
         if name in trace.activations:
             _join(activation, trace.activations[name])

@@ -1,0 +1,341 @@
+"""The order of steps of a self-contained SavedModel: `output.tables = "inline"` or "inline-link".
+
+prepare_inline: recipe, checkpoint, trace, graph, plan      touches nothing
+run_inline: graph, variables, proof, report, publish
+
+What is published is no bundle: it has no manifest, and a service passes it by. `assets.extra/rowcast.json`, where
+SavedModels keep what no loader reads, tells what is in it and how it was proved.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from bundle import manifest, staging
+from bundle.features import FeatureReader
+from bundle.ids import IntegerKeys, StringKeys, Vocabulary
+from bundle.tables import TableReader
+from export import executors, inline_proof, replay
+from export.checkpoint.layouts import stored_rows
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.specs import Inventory, TableSpec
+from export.errors import DestinationError, VerificationFailed
+from export.examples import make_examples, read_examples
+from export.inline_files import (
+    BLOCK_BYTES,
+    Chunk,
+    VariablesPlan,
+    copy_chunk,
+    link_files,
+    plan_variables,
+    write_variables,
+    written,
+)
+from export.inline_model import InlineGraph, Lookups, build_graph, open_vocabulary, variable_key, write_graph
+from export.oracle import Replay, replay_original
+from export.pipeline import recognise_tables
+from export.progress import Progress
+from export.settings import ExportJob, ExportSettings
+from export.staged_tables import created, provenance, staged
+from export.tasks import WORKER_BYTES
+from export.towers import describe_features
+from export.tracing import TracedModel, trace_towers
+from export.vocabularies import read_keys
+from export.weights import find_weights, restore_weights
+
+REPORT = "assets.extra/rowcast.json"
+REPORT_FORMAT = 1
+SMALL_BYTES_MAX = 64 << 20
+"""A variable of a tower up to this size is copied with the dense ones; a larger one is treated as a table."""
+
+WITNESSES_MAX = 8
+
+Errors = dict[str, dict[str, float]]
+"""Tower -> output -> largest difference from the original model."""
+
+
+@dataclass(frozen=True)
+class PreparedInline:
+    """A job that is known to be possible as far as can be told without writing."""
+
+    job: ExportJob
+    base: Path
+    checkpoint: Checkpoint
+    inventory: Inventory
+    traced: TracedModel
+    pages: dict[str, manifest.Feature]
+    tables: dict[str, TableSpec]
+    graph: InlineGraph
+    small: dict[str, str]
+    root: Path
+    version: int
+    variables: VariablesPlan
+
+    @property
+    def destination(self) -> Path:
+        """Where the SavedModel will lie."""
+        return self.root / self.job.model / str(self.version)
+
+
+@dataclass(frozen=True)
+class PublishedInline:
+    """A published SavedModel, and the page that tells of it."""
+
+    directory: Path
+    report: dict[str, Any]
+
+
+def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> PreparedInline:
+    """Opens the checkpoint, traces the model with its lookups and plans the variables; writes nothing.
+
+    Args:
+      job: the recipe.
+      base: its folder, which its paths are relative to.
+      settings: how the job runs.
+      version: of the SavedModel; None: the next free one.
+    Raises:
+      ExportError: the job cannot be done as asked; names what and the cure.
+    """
+    checkpoint = open_checkpoint(base / job.checkpoint.path)
+    traced = trace_towers(job, base)
+    pages = describe_features(traced.spec, job)
+    inventory = recognise_tables(checkpoint, traced, job)
+    tables = {name: inventory.table(name) for name in traced.spec.tables}
+    for part in job.vocabularies.values():
+        read_keys(base / part.file, part.dtype)  # its mistakes are told before anything is written
+    graph = build_graph(job, traced, pages, tables, _vocabulary_files(job, base))
+    keys = dict(graph.tables)
+    found = find_weights(graph.weights.values(), traced.root, checkpoint, job.checkpoint.object_path)
+    keys |= {attribute: key for attribute, (_, key) in zip(graph.weights, found, strict=True)}
+    large = {
+        variable_key(attribute): checkpoint.entries[key]
+        for attribute, key in keys.items()
+        if attribute in graph.tables or checkpoint.entries[key].bytes > SMALL_BYTES_MAX
+    }
+    small = {variable_key(attribute): key for attribute, key in keys.items() if variable_key(attribute) not in large}
+    root = Path(os.path.normpath(base / job.output.root))
+    number = version or staging.next_version(root, job.model)
+    prefix = root / job.model / f".staging-{number}" / "variables" / "variables"
+    plan = plan_variables(prefix, large, job.output.tables == "inline-link", settings.full)
+    prepared = PreparedInline(job, base, checkpoint, inventory, traced, pages, tables, graph, small, root, number, plan)
+    _check_space(prepared)
+    return prepared
+
+
+def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Progress) -> PublishedInline:
+    """Writes, proves and publishes a SavedModel; resumes where an earlier run of the same job stopped copying.
+
+    Raises:
+      VerificationFailed: it does not answer as the original model does; all of it is removed.
+      ExportError: nothing is published; what is copied stays staged for the next run.
+    """
+    job, base = prepared.job, prepared.base
+    inputs = [base / part.file for part in job.vocabularies.values()]
+    told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
+    with staged(prepared.root, job.model, prepared.version, told, inputs) as stage:
+        begun, directory = created(stage), stage.directory
+        with progress.step("graph"):
+            _clear(directory)
+            objects = write_graph(prepared.graph, directory)
+        with progress.step("variables", sum(chunk.bytes for chunk in prepared.variables.chunks)) as moved:
+            sums = _move(prepared, settings, stage, moved)
+            write_variables(prepared.variables, prepared.checkpoint, prepared.small, objects, sums)
+            prepared.checkpoint.check_unchanged()
+        with progress.step("proof"):
+            proof = _prove(prepared, directory)
+        report = _report(prepared, begun, proof)
+        page = directory / REPORT
+        page.parent.mkdir()
+        page.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+        with progress.step("publish"):
+            return PublishedInline(stage.publish(), report)
+
+
+def _vocabulary_files(job: ExportJob, base: Path) -> dict[str, Path]:
+    return {name: (base / part.file).resolve() for name, part in job.vocabularies.items()}
+
+
+def _check_space(prepared: PreparedInline) -> None:
+    plan, root = prepared.variables, prepared.root.absolute()
+    existing = next(place for place in (root, *root.parents) if place.is_dir())
+    free = shutil.disk_usage(existing).free
+    staged_bytes = plan.own.stat().st_blocks * 512 if plan.own.exists() else 0
+    if plan.end - staged_bytes > free:
+        raise DestinationError(
+            f"{root} has {free} bytes free, the tables need {plan.end}; free some, export to another disk, or set "
+            'output.tables = "inline-link" where the checkpoint lies on the same filesystem'
+        )
+
+
+def _clear(directory: Path) -> None:
+    """Removes the graph of an earlier run: TensorFlow does not write it twice alike."""
+    for path in directory.iterdir():
+        if path.name in ("assets", "assets.extra"):
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
+
+
+def _move(
+    prepared: PreparedInline, settings: ExportSettings, stage: staging.Staging, moved: Callable[[int], None]
+) -> dict[Chunk, int]:
+    """Links or streams the tables; returns the crc32c of every chunk."""
+    plan = prepared.variables
+    plan.own.parent.mkdir(exist_ok=True)
+    for stale in set(plan.own.parent.iterdir()) - {plan.own}:
+        stale.unlink()
+    link_files(plan)
+    with plan.own.open("ab") as file:
+        file.truncate(plan.end)
+    sums: dict[Chunk, int] = {}
+    for chunk in plan.chunks:
+        finished = stage.finished(chunk.step) if chunk.destination else None
+        if finished is not None and copy_chunk(written(chunk)) == finished.payload:
+            sums[chunk] = finished.payload
+            moved(chunk.bytes)
+
+    def note(chunk: Chunk, crc: int) -> None:
+        if chunk.destination:
+            stage.finish(chunk.step, crc, [])
+        sums[chunk] = crc
+        moved(chunk.bytes)
+
+    pending = [chunk for chunk in plan.chunks if chunk not in sums]
+    few = sum(chunk.bytes for chunk in pending) <= SMALL_BYTES_MAX
+    executor = executors.open_executor(settings.executor, settings.workers or (1 if few else 0))
+    seen = stage.attempts / "seen"  # by which a worker on another machine tells that it sees this run
+    seen.write_text(secrets.token_hex())
+    sources = list(dict.fromkeys(chunk.source for chunk in pending))[:WITNESSES_MAX]
+    memory_bytes = WORKER_BYTES + BLOCK_BYTES
+    executor.run(copy_chunk, pending, note, memory_bytes=memory_bytes, shared=[str(seen), *sources])
+    return sums
+
+
+def _prove(prepared: PreparedInline, directory: Path) -> dict[str, Any]:
+    """Asks what was written raw examples, and holds its answers to those of the original model."""
+    job, model = prepared.job, prepared.traced.spec
+    keys = {name: read_keys(prepared.base / part.file, part.dtype) for name, part in job.vocabularies.items()}
+    if job.verify.examples is not None:
+        examples = read_examples(prepared.base / job.verify.examples, model, prepared.pages, job.verify.count)
+    else:
+        examples = make_examples(model, prepared.pages, keys, job.verify.count)
+    features = _features(prepared, keys)
+
+    def read_rows(table: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        spec = prepared.tables[table]
+        stored = inline_proof.stored_vectors(prepared.checkpoint, spec, stored_rows(spec.layout, rows))
+        return stored[:, : spec.dim].astype(np.float32)
+
+    replayed = Replay(job, prepared.base, model, prepared.checkpoint.prefix, examples, features)
+    expected = replay_original(replayed, read_rows)
+    inputs = inline_proof.signature_inputs(job, model, prepared.pages, prepared.graph, examples, features)
+    needed = prepared.variables.load_bytes + inline_proof.RESERVE_BYTES
+    free = inline_proof.available_bytes()
+    proof: dict[str, Any] = {"examples": examples.n, "tolerance": replay.TOLERANCE, "loaded_by": [], "note": ""}
+    answers: dict[str, inline_proof.Results]
+    if needed <= free:
+        answers = inline_proof.load_and_ask(directory, inputs)
+        proof["loaded_by"] = list(answers)
+    else:
+        answers = {"the graph over the rows of the examples": _ask_rows(prepared, inputs)}
+        proof["note"] = (
+            f"not loaded here: that needs {needed} bytes of memory, {free} are free; the same graph answered over the "
+            "rows that the examples read, and the index holds the checkpoint's own entries"
+        )
+    proof["max_abs_error"] = _compare(job, answers, expected)
+    return proof
+
+
+def _ask_rows(prepared: PreparedInline, inputs: Mapping[str, inline_proof.Tensors]) -> inline_proof.Results:
+    job, traced = prepared.job, prepared.traced
+    towers = {tower.spec.name: tower for tower in traced.towers}
+    restore_weights(prepared.graph.weights.values(), traced.root, prepared.checkpoint, job.checkpoint.object_path)
+    files = _vocabulary_files(job, prepared.base)
+    vocabularies = {name: open_vocabulary(files[name], part.dtype) for name, part in job.vocabularies.items()}
+
+    def build(gather: Callable[[str, Any], Any]) -> Lookups:
+        return Lookups(job, traced, prepared.pages, prepared.tables, vocabularies, gather)
+
+    return inline_proof.ask_rows(prepared.checkpoint, prepared.tables, build, towers, prepared.graph, inputs)
+
+
+def _features(prepared: PreparedInline, keys: Mapping[str, NDArray[Any]]) -> FeatureReader:
+    """Returns the bundle's reader of features, which resolves ids as a service would; it reads no table here."""
+    tables = {
+        name: cast(TableReader, inline_proof.KnownTable(spec.rows, spec.dim)) for name, spec in prepared.tables.items()
+    }
+    vocabularies = {
+        name: Vocabulary(IntegerKeys(values) if values.dtype == np.int64 else StringKeys(values.tolist()))
+        for name, values in keys.items()
+    }
+    return FeatureReader(prepared.pages, tables, vocabularies)
+
+
+def _compare(job: ExportJob, answers: Mapping[str, inline_proof.Results], expected: inline_proof.Results) -> Errors:
+    errors: Errors = {name: dict.fromkeys(outputs, 0.0) for name, outputs in expected.items()}
+    for how, results in answers.items():
+        for name, outputs in expected.items():
+            limit = job.towers[name].max_abs_error.get("f32")
+            for output, right in outputs.items():
+                got = results[name][output]
+                where = f"signature {name!r}, output {output!r}, by {how}"
+                if got.shape != right.shape:
+                    raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {right.shape}")
+                difference = np.abs(got.astype(np.float64) - right)
+                wrong = ~(difference <= replay.allowed(right, limit))  # not a number is wrong too
+                if wrong.any():
+                    at = tuple(int(place) for place in np.argwhere(wrong)[0])
+                    raise VerificationFailed(
+                        f"{where}: example {at[0]} is {got[at]:.9g}, the original model gives {right[at]:.9g}; "
+                        f"{int(wrong.sum())} of {wrong.size} values break "
+                        f"{replay.TOLERANCE if limit is None else f'towers.{name}.max_abs_error.f32 = {limit:g}'}: "
+                        "it would not answer as the model does, so nothing is published"
+                    )
+                errors[name][output] = max(errors[name][output], float(difference.max(initial=0.0)))
+    return errors
+
+
+def _report(prepared: PreparedInline, begun: str, proof: dict[str, Any]) -> dict[str, Any]:
+    job, plan = prepared.job, prepared.variables
+    attributes = {key: attribute for attribute, key in prepared.graph.tables.items()}
+    left_out = [what for what in ("candidates", "indexes") if getattr(job, what)]
+    return {
+        "format": REPORT_FORMAT,
+        "model": job.model,
+        "version": prepared.version,
+        "created": begun,
+        "provenance": provenance(prepared.inventory, job.code.factory).model_dump(mode="json"),
+        "data": "linked" if plan.links else "copied",
+        "links": {path.name: os.path.basename(source) for path, source in plan.links.items()},
+        "table_bytes": sum(plan.streamed[variable_key(each)].bytes for each in prepared.graph.tables),
+        "load_bytes": plan.load_bytes,
+        "signatures": {
+            name: {"inputs": inputs, "outputs": list(prepared.graph.signatures[name].structured_outputs)}
+            for name, inputs in prepared.graph.inputs.items()
+        },
+        "tables": {
+            name: {
+                "rows": spec.rows,
+                "dim": spec.dim,
+                "dtype": spec.dtype,
+                "key": spec.key,
+                "layout": spec.layout.kind,
+                "variable": attributes[spec.key],
+                "stored": list(spec.stored),
+            }
+            for name, spec in prepared.tables.items()
+        },
+        "verification": proof,
+        "notes": [f"{' and '.join(left_out)} of the recipe are not part of a SavedModel"] if left_out else [],
+    }

@@ -1,0 +1,71 @@
+"""What a self-contained SavedModel would be and what was proved of it, for a terminal and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from export.inline import PreparedInline, PublishedInline
+from export.inspect import size_text
+
+
+def inline_plan_json(prepared: PreparedInline) -> dict[str, Any]:
+    """Returns the plan as JSON values."""
+    plan = prepared.variables
+    return {
+        "checkpoint": prepared.inventory.checkpoint,
+        "destination": str(prepared.destination),
+        "tables": {
+            name: {"rows": spec.rows, "dim": spec.dim, "dtype": spec.dtype, "key": spec.key, "stored": spec.stored}
+            for name, spec in prepared.tables.items()
+        },
+        "signatures": prepared.graph.inputs,
+        "data": "linked" if plan.links else "copied",
+        "read_bytes": sum(chunk.bytes for chunk in plan.chunks),
+        "written_bytes": plan.end,
+        "load_bytes": plan.load_bytes,
+        "left_out_bytes": prepared.inventory.slot_bytes,
+    }
+
+
+def inline_plan_page(prepared: PreparedInline) -> RenderableType:
+    """Returns the plan for a terminal."""
+    plan = prepared.variables
+    tables = Table("table", "rows", "dim", "dtype", "layout", title=f"tables of {prepared.inventory.checkpoint}")
+    for name, spec in prepared.tables.items():
+        tables.add_row(name, f"{spec.rows:,}", str(spec.dim), spec.dtype, spec.layout.kind)
+    signatures = Table("signature", "takes", "gives", title="signatures")
+    for name, inputs in prepared.graph.inputs.items():
+        takes = ", ".join(tensor for tensors in inputs.values() for tensor in tensors)
+        gives = ", ".join(prepared.graph.signatures[name].structured_outputs)
+        signatures.add_row(name, escape(takes), escape(gives))
+    told = f"{size_text(plan.end)} to be copied" if not plan.links else f"{len(plan.links)} data files to be linked"
+    return Group(
+        tables,
+        signatures,
+        Text(f"{told}; a server holds {size_text(plan.load_bytes)} of tables while it loads"),
+        Text(f"to be written: {prepared.destination}"),
+    )
+
+
+def inline_json(published: PublishedInline) -> dict[str, Any]:
+    """Returns what was published as JSON values."""
+    return {"saved_model": str(published.directory)} | published.report
+
+
+def inline_page(published: PublishedInline) -> RenderableType:
+    """Returns what was published and what was proved of it, for a terminal."""
+    report = published.report
+    proof = report["verification"]
+    how = " and ".join(proof["loaded_by"]) or "the rows of the examples"
+    proofs = Table("checked", "against", "result", title=f"{report['model']} version {report['version']}")
+    for name, errors in proof["max_abs_error"].items():
+        against = f"the original model, {proof['examples']} examples, by {how}"
+        proofs.add_row(f"signature {name}", against, f"largest difference {max(errors.values(), default=0.0):.2g}")
+    notes = [Text(f"note: {note}") for note in [*report["notes"], proof["note"]] if note]
+    size = f"{size_text(report['table_bytes'])} of tables, {report['data']}"
+    return Group(proofs, *notes, Text(f"published SavedModel {published.directory} ({size})"))
