@@ -27,6 +27,11 @@ def table_scales(table: str, shard: int, shards: int) -> str:
     return f"tables/{table}/scales-{shard:05d}-of-{shards:05d}.bin"
 
 
+def linked_file(number: int) -> str:
+    """Returns the hard link into a data file of the checkpoint, e.g. `linked/00000.data`."""
+    return f"linked/{number:05d}.data"
+
+
 def saved_model(tower: str) -> str:
     """Returns the directory of a tower's SavedModel."""
     return f"towers/{tower}/saved_model"

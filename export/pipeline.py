@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -35,7 +35,7 @@ from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_ori
 from export.plan import ExportPlan, Writing, plan_tables
 from export.progress import Progress
 from export.savedmodels import write_saved_model
-from export.settings import ExportJob, ExportSettings
+from export.settings import ExportJob, ExportSettings, TablePart
 from export.space import check_space
 from export.staged_tables import Published, copy_tables, created, provenance, staged
 from export.towers import ModelSpec, TableFacts, describe_features, describe_tower
@@ -91,7 +91,7 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
         inventory,
         root / job.model / f".staging-{number}",
         tables=list(traced.spec.tables),
-        writing={name: Writing(part.shard_rows) for name, part in job.tables.items()},
+        writing=_writing(job, traced.spec.tables),
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
@@ -120,6 +120,11 @@ def _check_shape(inventory: Inventory, name: str, spec: TableFacts) -> None:
             f"table {name!r} is [{spec.rows}, {spec.dim}] in the model and [{stored.rows}, {stored.dim}] in checkpoint "
             f"{inventory.checkpoint} ({stored.key!r}); the model code is not the one that was saved"
         )
+
+
+def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:
+    parts = {name: job.tables.get(name, TablePart()) for name in tables}
+    return {name: Writing(part.shard_rows, link=job.output.tables == "link") for name, part in parts.items()}
 
 
 def _check_indexes(job: ExportJob) -> None:

@@ -33,10 +33,12 @@ class Writing:
     Attributes:
       shard_rows: rows in a shard; None: as many as fit 4 GiB.
       dtype: of its rows in the bundle; None: as stored.
+      link: whether its shards are hard links into the checkpoint, if its rows lie there in order.
     """
 
     shard_rows: int | None = None
     dtype: str | None = None
+    link: bool = False
 
 
 AS_STORED = Writing()
@@ -44,11 +46,21 @@ AS_STORED = Writing()
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """One table, the slices of the variable that holds it, and the tasks that write it."""
+    """One table and the slices of the variable that holds it.
+
+    Attributes:
+      spec: the table.
+      slices: of its variable.
+      tasks: that write it; () of a linked table.
+      linked: its slices in the order of their rows, each a shard; () of a table that is copied.
+      note: what the user should know of the way it is written, or "".
+    """
 
     spec: TableSpec
     slices: tuple[Slice, ...]
     tasks: tuple[TableTask, ...]
+    linked: tuple[Slice, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,17 @@ class ExportPlan:
     rest: tuple[RestTask, ...]
     left_out_bytes: int
     workers: int
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Data file of the checkpoint -> bundle path of the hard link into it."""
+        files = dict.fromkeys(part.file for table in self.tables for part in table.linked)
+        return {file: paths.linked_file(number) for number, file in enumerate(files)}
+
+    @property
+    def linked_bytes(self) -> int:
+        """Bytes of tables that are linked: neither read nor written."""
+        return sum(part.bytes for table in self.tables for part in table.linked)
 
     @property
     def tasks(self) -> tuple[TableTask, ...]:
@@ -106,13 +129,14 @@ class ExportPlan:
             table.spec.name: {
                 "rows": table.spec.rows,
                 "dim": table.spec.dim,
-                "dtype": table.tasks[0].written_dtype,
+                "dtype": table.tasks[0].written_dtype if table.tasks else table.spec.dtype,
                 "key": table.spec.key,
                 "layout": table.spec.layout.kind,
-                "bytes": sum(task.bytes for task in table.tasks),
+                "bytes": sum(task.bytes for task in table.tasks) + sum(part.bytes for part in table.linked),
                 "slices": len(table.slices),
-                "shards": len(table.tasks),
-                "note": table.spec.note,
+                "shards": len(table.tasks) or len(table.linked),
+                "linked": bool(table.linked),
+                "note": "; ".join(note for note in (table.spec.note, table.note) if note),
             }
             for table in self.tables
         }
@@ -121,8 +145,9 @@ class ExportPlan:
             "tables": tables,
             "read_bytes": self.read_bytes,
             "written_bytes": self.bytes,
+            "linked_bytes": self.linked_bytes,
             "left_out_bytes": self.left_out_bytes,
-            "files": len(self.tasks),
+            "files": len(self.tasks) + len(self.links),
             "tasks": len(self.work),
             "workers": self.workers,
             "peak_memory_bytes": self.peak_memory_bytes,
@@ -159,13 +184,18 @@ def plan_tables(
         inventory.table(name)
     plans = []
     for spec in _wanted(inventory, tables):
-        _check_exportable(spec)
+        check_exportable(spec)
         entry = checkpoint.entries[spec.key]
         bands = _bands(spec, entry, inventory.checkpoint)
-        block_bytes = _block_bytes(spec, bands, budget_bytes)
-        tasks = _tasks(spec, entry, bands, directory, ways.get(spec.name, AS_STORED), block_bytes)
-        plans.append(TablePlan(spec, entry.slices, tasks))
-    rest = _rest(checkpoint, [each.spec for each in plans], budget_bytes)
+        way = ways.get(spec.name, AS_STORED)
+        hindrance = _hindrance(spec, entry, bands, way) if way.link else ""
+        if way.link and not hindrance:
+            plans.append(TablePlan(spec, entry.slices, (), tuple(band.slices[0] for band in bands)))
+            continue
+        tasks = _tasks(spec, entry, bands, directory, way, _block_bytes(spec, bands, budget_bytes))
+        note = f"it is copied, not linked: {hindrance}" if hindrance else ""
+        plans.append(TablePlan(spec, entry.slices, tasks, note=note))
+    rest = _rest(checkpoint, [each.spec for each in plans if each.tasks], budget_bytes)
     return ExportPlan(inventory.checkpoint, tuple(plans), rest, inventory.slot_bytes, workers)
 
 
@@ -179,7 +209,12 @@ def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec
     return list(inventory.tables)
 
 
-def _check_exportable(spec: TableSpec) -> None:
+def check_exportable(spec: TableSpec) -> None:
+    """Checks dtype, name and shape of a table.
+
+    Raises:
+      NotConvertible: it cannot be in a bundle as it is; says why.
+    """
     if spec.dtype not in DTYPES:
         raise NotConvertible(
             f"table {spec.name!r} holds {spec.dtype} values; exported are {', '.join(DTYPES)}; cast the variable and "
@@ -188,10 +223,25 @@ def _check_exportable(spec: TableSpec) -> None:
     if not paths.is_name(spec.name):
         raise NotConvertible(
             f"table {spec.name!r} cannot be called so in a bundle (letters, digits, '_', '.', '-'; at most 128; "
-            f"beginning with a letter or digit); name it with --table NAME={spec.key}"
+            f"beginning with a letter or digit); name it with --table NAME={spec.name}"
         )
     if spec.rows < 1 or spec.dim < 1:
         raise NotConvertible(f"table {spec.name!r} of shape [{spec.rows}, {spec.dim}] holds nothing; leave it out")
+
+
+def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writing) -> str:
+    """Says why a table cannot be linked; "" if it can."""
+    if entry.array is not None or not isinstance(spec.layout, Plain) or spec.stored[1] != spec.dim:
+        return "its rows do not lie in order in the checkpoint"
+    if way.dtype not in (None, spec.dtype):
+        return f"its rows are converted to {way.dtype}"
+    if any(len(band.slices) > 1 for band in bands):
+        return "its rows are cut by columns in the checkpoint"
+    if any(part.crc32c is None for part in entry.slices):
+        return "its storage keeps no checksums"
+    if any("://" in part.file for part in entry.slices):
+        return "the checkpoint is not on this machine's disks"
+    return ""
 
 
 def _block_bytes(spec: TableSpec, bands: Sequence[Band], budget_bytes: int) -> int:

@@ -18,6 +18,7 @@ from bundle.errors import BundleError, DestinationExists, FeatureError, VersionB
 from export import executors
 from export.checkpoint.specs import Inventory
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError, VerificationFailed
+from export.links import link_files, linked_table
 from export.plan import ExportPlan
 from export.settings import ExportSettings
 from export.space import check_space
@@ -139,7 +140,11 @@ def copy_tables(
     memory_bytes = max((task.memory_bytes for task in pending), default=0)
     executor.run(carry_out, pending, note, memory_bytes=memory_bytes, shared=_shared(plan, stage))
     check_sources(plan, receipts)
-    return {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
+    link_files(plan, stage.directory)
+    return {
+        table.spec.name: linked_table(table, plan.links) if table.linked else manifest_table(table, receipts)
+        for table in plan.tables
+    }
 
 
 def _shared(plan: ExportPlan, stage: staging.Staging) -> list[str]:
