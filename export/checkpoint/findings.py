@@ -57,6 +57,8 @@ class Findings:
         for table, longer in found:
             name = table.name if count[table.name] == 1 else longer
             name = table.key if name in self.tables else name
+            while name in self.tables:  # never over another table
+                name += "'"
             self.tables[name] = replace(table, name=name)
 
     def add_slot(self, name: str, key: str, of: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from export.checkpoint.findings import Findings, Found, table_spec
@@ -33,12 +34,18 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
     """
     layers = {node.children["_tpu_embedding"] for node in graph.nodes if "_tpu_embedding" in node.children}
     tables: list[Found] = []
+    claimed: set[str] = set()
     for index, held in _embedding_objects(graph):
         origin: Origin = "TFRS TPUEmbedding" if index in layers else "TPUEmbedding"
         at = graph.paths.get(index, "")
         specs: dict[str, TableSpec] = {}
+        refused = len(found.refused)
         for name, variables in held.items():
             key = graph.nodes[variables["parameters"]].key
+            if key in claimed:
+                found.refuse(name, key, "another embedding object has the same variable; save the checkpoint anew")
+                continue
+            claimed.add(key)
             for slot, node in variables.items():
                 if slot != "parameters":
                     found.add_slot(slot, graph.nodes[node].key, key)
@@ -50,7 +57,8 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
             else:
                 specs[name] = table_spec(name, entry, origin, graph.paths.get(variables["parameters"], ""))
         saved = _saved_layouts(found, graph, index, at)
-        own = _unstacked(specs, saved, found) if saved else specs.values()
+        absent = {each.name for each in found.refused[refused:]}
+        own = _unstacked(specs, saved, found, absent) if saved else specs.values()
         tables += (Found(table, f"{at}.{table.name}") for table in own)
     found.add_tables(tables)
 
@@ -58,14 +66,19 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
 def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapping[str, int]]]]:
     """Yields each TPUEmbedding object with the nodes of its variables.
 
-    A Keras optimizer also has a child `_variables`; only an embedding object's hold `parameters` each.
+    A Keras optimizer also has a child `_variables`; only an embedding object's hold `parameters` each. What several
+    objects hold is taken as the first one's: a thousand objects that share a thousand variables are a million.
     """
+    seen: set[int] = set()
     for index, node in enumerate(graph.nodes):
-        if "_variables" in node.children:
-            held = graph.nodes[node.children["_variables"]].children
-            variables = {name: graph.nodes[child].children for name, child in held.items()}
-            if variables and all("parameters" in each for each in variables.values()):
-                yield index, variables
+        listed = node.children.get("_variables")
+        if listed is None or listed in seen:
+            continue
+        held = {name: child for name, child in graph.nodes[listed].children.items() if child not in seen}
+        seen.update((listed, *held.values()))
+        variables = {name: graph.nodes[child].children for name, child in held.items()}
+        if variables and all("parameters" in each for each in variables.values()):
+            yield index, variables
 
 
 def _saved_layouts(found: Findings, graph: ObjectGraph, index: int, at: str) -> tuple[SavedLayout, ...]:
@@ -79,9 +92,8 @@ def _saved_layouts(found: Findings, graph: ObjectGraph, index: int, at: str) -> 
         raise CheckpointError(
             f"the SparseCore layouts ({node.key!r}) in checkpoint {found.checkpoint.name} cannot be read: {problem}"
         ) from problem
-    names = [each.table.name for each in saved]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    twice, count = max(Counter(each.table.name for each in saved).items(), key=lambda each: each[1], default=("", 0))
+    if count > 1:
         raise CheckpointError(
             f"the SparseCore layouts of {at or 'the root'!r} in checkpoint {found.checkpoint.name} name table "
             f"{twice!r} twice: {_ANEW}"
@@ -89,14 +101,15 @@ def _saved_layouts(found: Findings, graph: ObjectGraph, index: int, at: str) -> 
     return saved
 
 
-def _unstacked(stacks: Mapping[str, TableSpec], saved: tuple[SavedLayout, ...], found: Findings) -> Iterator[TableSpec]:
-    """Yields the tables of an embedding object's stacks."""
-    refused = {each.name for each in found.refused}
+def _unstacked(
+    stacks: Mapping[str, TableSpec], saved: tuple[SavedLayout, ...], found: Findings, absent: set[str]
+) -> Iterator[TableSpec]:
+    """Yields the tables of an embedding object's stacks; those of `absent` stacks are left out."""
     members: dict[str, list[SavedLayout]] = {name: [] for name in stacks}
     for each in saved:
         if each.stack in members:
             members[each.stack].append(each)
-        elif each.stack not in refused:
+        elif each.stack not in absent:
             raise CheckpointError(
                 f"the SparseCore layouts in checkpoint {found.checkpoint.name} put table {each.table.name!r} into "
                 f"stack {each.stack!r}, which it does not hold (stacks: {', '.join(sorted(stacks)) or 'none'}): {_ANEW}"
@@ -123,9 +136,8 @@ def _unstacked(stacks: Mapping[str, TableSpec], saved: tuple[SavedLayout, ...], 
 def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
     """Finds the small tables of PartialTPUEmbedding: Keras layers, by the name of the feature that reads them."""
     tables: list[Found] = []
-    for node in graph.nodes:
+    for layers in dict.fromkeys(node.children.get("_keras_embedding_layers") for node in graph.nodes):
         features: dict[int, list[str]] = {}
-        layers = node.children.get("_keras_embedding_layers")
         for feature, layer in graph.nodes[layers].children.items() if layers is not None else ():
             features.setdefault(layer, []).append(feature)
         for layer, names in features.items():

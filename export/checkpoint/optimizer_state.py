@@ -36,11 +36,13 @@ AVERAGE = "ExponentialMovingAverage"
 def find_slots(found: Findings, graph: ObjectGraph) -> None:
     """Finds the optimizers' variables of an object graph: of Keras' older kind (slot variables) and newer (a list)."""
     keys_by_name = {node.full_name: node.key for node in reversed(graph.nodes) if node.full_name}
+    seen = {-1}  # a list belongs to one optimizer: a thousand that share a long one are hostile
     for node in graph.nodes:
         for slot in node.slots:
             found.add_slot(slot.name, graph.nodes[slot.node].key, graph.nodes[slot.of].key)
-        if "_iterations" in node.children and "_variables" in node.children:
-            owners = _owners(graph, node.children)
+        if "_iterations" in node.children and node.children.get("_variables", -1) not in seen:
+            owners = _owners(graph, node.children, seen)
+            seen.add(node.children["_variables"])
             for number, child in graph.nodes[node.children["_variables"]].children.items():
                 state = graph.nodes[child]
                 if child == node.children["_iterations"]:
@@ -54,12 +56,16 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
                 found.add_slot(name if same else state.full_name or number, state.key, of if same else "")
 
 
-def _owners(graph: ObjectGraph, optimizer: Mapping[str, int]) -> dict[int, tuple[str, str]]:
-    """Returns name and variable of a Keras 3 optimizer's states: its lists follow that of the variables it trains."""
+def _owners(graph: ObjectGraph, optimizer: Mapping[str, int], seen: set[int]) -> dict[int, tuple[str, str]]:
+    """Returns name and variable of a Keras 3 optimizer's states: its lists follow that of the variables it trains.
+
+    Lists that were `seen` are left out; the others are added.
+    """
     trained = graph.nodes[optimizer["_trainable_variables"]].children if "_trainable_variables" in optimizer else {}
     owners = {}
     for name, node in optimizer.items():
-        if name not in ("_variables", "_trainable_variables"):
+        if name not in ("_variables", "_trainable_variables") and node not in seen:
+            seen.add(node)
             for number, child in graph.nodes[node].children.items():
                 if number in trained:
                     owners[child] = name.removeprefix("_"), graph.nodes[trained[number]].key
