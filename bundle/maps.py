@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,7 @@ class MappedRows:
         """[shards]: row of its stripe that each shard begins with."""
         spans = zip(*(bounds.tolist() for bounds in _spans(file_of, offsets, ends)), strict=True)
         mapped = [_mapped(root, file, *span) for file, span in zip(numbers, spans, strict=True)]
+        self._files = mapped
         self._stripes = tuple(
             mapped[key // row_bytes].rows(start, stop, row_bytes)
             for key, start, stop in zip(keys.tolist(), first.tolist(), end.tolist(), strict=True)
@@ -73,9 +75,11 @@ class MappedRows:
             return raw
         wanted = self._stripe_of[shards]
         order = np.argsort(wanted, kind="stable")
-        cuts = np.flatnonzero(np.diff(wanted[order])) + 1
-        for here in np.split(order, cuts) if rows.size else ():
-            raw[here] = stripes[wanted[here[0]]].take(places[here], axis=0, mode="clip")
+        ordered = wanted[order]
+        cuts = (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
+        for start, end in pairwise([0, *cuts, rows.size] if rows.size else ()):
+            here = order[start:end]
+            raw[here] = stripes[ordered[start]].take(places[here], axis=0, mode="clip")
         return raw
 
     def read(self, wanted: RowRange) -> Bytes:
@@ -92,16 +96,26 @@ class MappedRows:
             done += part.rows
         return raw
 
+    def release(self) -> None:
+        """Lets go of the pages that were read, for a program that reads all rows once."""
+        for file in self._files:
+            file.release()
+
     def close(self) -> None:
         """Lets go of the maps; they vanish when the last running gather has ended."""
-        self._stripes = ()
+        self._stripes, self._files = (), []
 
 
 class _Mapped:
     """A stretch of a file."""
 
-    def __init__(self, data: Bytes, first: int) -> None:
-        self._data, self._first = data, first
+    def __init__(self, mapped: mmap.mmap, first: int) -> None:
+        self._mapped, self._first = mapped, first
+        self._data = np.frombuffer(mapped, np.uint8)
+
+    def release(self) -> None:
+        """Lets go of the pages that were read."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def rows(self, start: int, stop: int, row_bytes: int) -> Bytes:
         """Views bytes `start` to `stop` of the file as whole rows."""
@@ -140,4 +154,4 @@ def _mapped(root: Path, file: str, first: int, end: int) -> _Mapped:
             raise FormatError(f"file {file!r} cannot be mapped: {problem}") from problem
     if hasattr(mmap, "MADV_RANDOM"):
         mapped.madvise(mmap.MADV_RANDOM)  # read-ahead around random rows only evicts others
-    return _Mapped(np.frombuffer(mapped, np.uint8), start)
+    return _Mapped(mapped, start)

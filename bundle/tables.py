@@ -158,6 +158,12 @@ class TableReader:
             raise RowOutOfRange(f"rows {first} to {first + count} asked; the table has {self.rows} rows")
         return self._stored.read(RowRange(first, count)).view(STORED[self.dtype])
 
+    def release(self) -> None:
+        """Lets go of the pages that were read, for a program that reads all rows once; later reads bring them back."""
+        self._stored.release()
+        if self._scales is not None:
+            self._scales.release()
+
     def close(self) -> None:
         """Lets go of the maps; they vanish when the last running gather has ended."""
         self._stored.close()

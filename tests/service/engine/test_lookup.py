@@ -33,6 +33,18 @@ def test_lookup_of_unknown_ids_by_rule_row_gives_that_row_and_is_counted(write: 
     assert service.value("rowcast_unknown_ids_total", model="movies", feature="user") == 2
 
 
+def test_lookup_in_int8_and_linked_tables_gives_float32_rows(write: Write, run: Run) -> None:
+    small = write(row_types={"users": "linked", "movies": "int8"})
+    service = run()
+    users = look_up(service, "user", column(7, 49, 25)).vectors
+    np.testing.assert_array_equal(users, small.tables["users"][[7, 49, 25]])
+    movies = look_up(service, "movie", column(*small.ids[[3, 39]])).vectors
+    trained = small.tables["movies"][[4, 40]]
+    assert movies.dtype == np.float32
+    assert (np.abs(movies - trained) <= np.abs(trained).max(axis=1, keepdims=True) / 127 / 2 + 1e-6).all()
+    assert {each.name: each.dtype for each in service.engine.model(Target()).tables}["movies"] == "int8"
+
+
 def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(write: Write, run: Run) -> None:
     small = write(id_kind="string")
     answer = look_up(run(), "history", column("m-3", "m-x"))

@@ -228,6 +228,36 @@ def test_sound_tables_are_checked_once(write: Write, run: Run) -> None:
     assert service.value("rowcast_checked_bytes_total", model="movies") == total
 
 
+def test_int8_and_linked_tables_are_checked_in_full(write: Write, run: Run) -> None:
+    small = write(row_types={"users": "linked", "movies": "int8"})
+    service = run(verify="full")
+    service.watcher.check()
+    assert service.states() == {1: "available"}
+    total = sum(table.bytes for table in small.manifest.tables.values())
+    assert service.value("rowcast_checked_bytes_total", model="movies") == total
+
+
+@pytest.mark.parametrize(
+    "file", ["users/rows-00000-of-00001", "movies/rows-00001-of-00002", "movies/scales-00001-of-00002"]
+)
+def test_flipped_byte_of_an_int8_or_linked_table_is_found_while_serving(write: Write, run: Run, file: str) -> None:
+    small = write(row_types={"users": "linked", "movies": "int8"})
+    service = run()
+    flip(small.directory / f"tables/{file}.bin", at=50)
+    service.watcher.check()
+    assert f"tables/{file}.bin' (" in service.problem(1)
+    assert f"tables/{file}.bin" in run(verify="full").problem(1)
+
+
+def test_linked_file_that_was_cut_short_is_found_while_serving(write: Write, run: Run) -> None:
+    small = write(row_types={"users": "linked"})
+    service = run()
+    file = small.directory / "tables/users/rows-00000-of-00001.bin"
+    os.truncate(file, file.stat().st_size - 7)
+    service.watcher.check()
+    assert "does not match its checksum" in service.problem(1)
+
+
 def test_version_removed_while_it_is_checked_is_not_data_loss(write: Write, run: Run) -> None:
     small = write()
     service = run()
