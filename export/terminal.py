@@ -9,15 +9,42 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from typing import IO, TextIO
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+
 from export.errors import ExportError
 
 STDOUT, STDERR = 1, 2
+SENTENCE_CHARS_MAX = 8000
 _TAIL_BYTES = 16 << 10
+_UNSEEN = "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
+"""What a terminal obeys instead of showing it: control characters, writing directions; and halves of characters."""
+_OBEYED = re.compile(f"[{_UNSEEN}]")
+_OBEYED_IN_PAGE = re.compile(f"(?!\n)[{_UNSEEN}]")
+
+
+class Shown:
+    """A page whose names, which any program may have chosen, cannot command the terminal."""
+
+    def __init__(self, page: RenderableType) -> None:
+        self._page = page
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._page, options):
+            text = segment.text if segment.control else _OBEYED_IN_PAGE.sub("\N{REPLACEMENT CHARACTER}", segment.text)
+            yield Segment(text, segment.style, segment.control)
+
+
+def sentence(text: str) -> str:
+    """Returns an error for one line of a terminal: what it would obey is escaped, and what is too long is cut."""
+    told = _OBEYED.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    return told if len(told) <= SENTENCE_CHARS_MAX else f"{told[:SENTENCE_CHARS_MAX]} ..."
 
 
 @contextlib.contextmanager

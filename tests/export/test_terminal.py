@@ -5,8 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from export.terminal import kept_clean
+from export.terminal import SENTENCE_CHARS_MAX, Shown, kept_clean, sentence
 
 NOISE = """
 import os, sys
@@ -56,3 +60,21 @@ def test_kept_clean_streams_in_memory_are_left_where_they_are(monkeypatch: pytes
         print("model code says")  # noqa: T201
     print("result")  # noqa: T201
     assert (out.getvalue(), err.getvalue()) == ("result\n", "model code says\n")
+
+
+HOSTILE = "a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e"
+
+
+def test_shown_names_cannot_command_the_terminal() -> None:
+    table = Table("variable", title=HOSTILE)
+    table.add_row(escape(HOSTILE))
+    screen = io.StringIO()
+    Console(file=screen, width=100, force_terminal=True, color_system=None).print(Shown(Group(table, Text(HOSTILE))))
+    assert "\ufffd[31m" in screen.getvalue()
+    assert "[bold]e" in screen.getvalue()
+    assert not set("\x1b\x07\u202e\x9b\udcff") & set(screen.getvalue())
+
+
+def test_sentence_is_one_line_that_cannot_command_the_terminal() -> None:
+    assert sentence(f"table {HOSTILE}\n is gone") == (r"table a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e\n is gone")
+    assert len(sentence("x" * 10**6)) == SENTENCE_CHARS_MAX + 4
