@@ -246,16 +246,14 @@ class _Bytes:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        self._file: Any = None
         self._map: mmap.mmap | None = None
         self._bits: _Bytes | None = None
 
     def append(self, values: NDArray[Any]) -> None:
         if not values.nbytes:
             return
-        if self._file is None:
-            self._file = self.path.open("wb")
-        self._file.write(values.data)
+        with self.path.open("ab") as file:
+            file.write(values.data)
         self.size += values.nbytes
 
     def buffer(self) -> Any:
@@ -264,7 +262,6 @@ class _Bytes:
         if not self.size:
             return pa.py_buffer(b"")
         if self._map is None:
-            self._file.close()
             with self.path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return pa.py_buffer(self._map)

@@ -124,6 +124,10 @@ class StoreWriter:
             first += len(part)
         return None
 
+    def id(self, position: int) -> Any:
+        """Returns one id; nothing may be appended any more."""
+        return self._columns["id"].array()[position].as_py()
+
     def finish(self) -> WrittenStore:
         """Writes the store.
 
@@ -135,8 +139,7 @@ class StoreWriter:
 
         found = self.repeated()
         if found is not None:
-            twice = next(iter(self._columns["id"].array().slice(found[0], 1).to_pylist()))
-            raise FormatError(f"id {twice!r} comes twice; ids must be distinct")
+            raise FormatError(f"id {self.id(found[0])!r} comes twice; ids must be distinct")
         arrays = {name: column.array() for name, column in self._columns.items()}
         kinds = {name: arrow.kind_of(arrays[f"attribute:{name}"].type) for name in self._attributes}
         for name, kind in kinds.items():

@@ -5,10 +5,8 @@ Sampled candidates are read from the file anew, by plain readers, and their vect
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,9 @@ from numpy.typing import NDArray
 from bundle import files
 from bundle.features import Column
 from bundle.manifest import Manifest
-from bundle.stores import CandidateStore
+from bundle.stores import StoredColumns
+from export.corpus_files import CorpusFile, locate_corpus
+from export.corpus_samples import read_rows
 from export.errors import VerificationFailed
 from export.examples import Examples
 from export.replay import allowed
@@ -26,6 +26,7 @@ from export.settings import CorpusPart, ExportJob
 
 SAMPLE = 256
 """Candidates compared of each corpus and index."""
+_BATCH = 1 << 16
 
 Positions = NDArray[np.int64]
 Original = Callable[[str, Examples], NDArray[Any]]
@@ -44,9 +45,9 @@ def check_candidates(root: Path, page: Manifest, job: ExportJob, base: Path, ori
     Raises:
       VerificationFailed: an id, feature, attribute or vector is another candidate's, or wrong; names the candidate.
     """
-    stores = {name: CandidateStore(files.locate(root, each.file), each) for name, each in page.candidates.items()}
+    stores = {name: StoredColumns(files.locate(root, each.file), each) for name, each in page.candidates.items()}
     for name, part in job.candidates.items():
-        _check_store(stores[name], _sample(stores[name].size), name, part, base / part.file)
+        _check_store(stores[name], _sample(stores[name].size), name, part, locate_corpus(base, name, part))
     for name, index in page.indexes.items():
         store, corpus = stores[index.corpus], page.candidates[index.corpus]
         positions = _sample(store.size)
@@ -69,11 +70,17 @@ def _sample(size: int) -> Positions:
     return np.unique(np.linspace(0, size - 1, min(size, SAMPLE)).round().astype(np.int64))
 
 
-def _check_store(store: CandidateStore, positions: Positions, name: str, part: CorpusPart, path: Path) -> None:
-    rows = _rows(path, positions, [part.id, *part.features.values(), *part.attributes])
+def _check_store(
+    store: StoredColumns, positions: Positions, name: str, part: CorpusPart, files: list[CorpusFile]
+) -> None:
+    columns_read = [part.id, *part.features.values(), *part.attributes]
+    rows = read_rows(files, positions, columns_read, part.id if part.prebatched else None)
+    if len(rows) != positions.size:
+        raise VerificationFailed(f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle")
+    told = files[0].path.name if len(files) == 1 else f"the {len(files)} files"
     ids = store.ids(positions).tolist()
-    if store.positions(store.ids(positions)).tolist() != positions.tolist():
-        raise VerificationFailed(f"corpus {name!r}: ids do not lead to the positions that hold them")
+    if _places(store, set(ids)) != positions.tolist():
+        raise VerificationFailed(f"corpus {name!r}: ids stand at other positions, too")
     columns = store.features(positions, list(part.features))
     attributes = store.attributes(positions, list(part.attributes))
     for place, row in enumerate(rows):
@@ -87,22 +94,18 @@ def _check_store(store: CandidateStore, positions: Positions, name: str, part: C
             if not _same(row[column], value, part.list_separator):
                 raise VerificationFailed(
                     f"corpus {name!r}, row {positions[place] + 1}: {what} is {value!r} in the bundle, column "
-                    f"{column!r} of {path.name} says {row[column]!r}; nothing is published"
+                    f"{column!r} of {told} says {row[column]!r}; nothing is published"
                 )
 
 
-def _rows(path: Path, positions: Positions, columns: list[str]) -> list[dict[str, Any]]:
-    """Returns the cells of rows in ascending order: text of a CSV file, values of a Parquet file."""
-    if path.suffix.lower() == ".parquet":
-        from pyarrow import parquet
-
-        taken = parquet.read_table(path, columns=list(dict.fromkeys(columns))).take(positions)
-        return list(taken.to_pylist())
-    csv.field_size_limit(1 << 30)
-    with path.open(newline="", encoding="utf-8-sig") as lines:
-        reader = iter(csv.DictReader(lines))
-        skipped = np.diff(positions, prepend=-1) - 1
-        return [next(islice(reader, int(count), None)) for count in skipped]
+def _places(store: StoredColumns, ids: set[Any]) -> list[int]:
+    """Returns the positions of some ids, looking at all."""
+    places: list[int] = []
+    for first in range(0, store.size, _BATCH):
+        held = store.ids(np.arange(first, min(first + _BATCH, store.size))).tolist()
+        places += [first + place for place, value in enumerate(held) if value in ids]
+        store.release()
+    return places
 
 
 def _values(column: Column, place: int, n: int) -> list[Any]:
@@ -113,9 +116,11 @@ def _values(column: Column, place: int, n: int) -> list[Any]:
 
 def _same(cell: Any, value: Any, separator: str) -> bool:
     """Tells whether a cell of the file, text or a value, says what the bundle holds."""
+    if isinstance(cell, list) and not isinstance(value, list):  # of an Example
+        cell = cell[0] if cell else None
     if isinstance(value, list):
-        cells = cell.split(separator) if isinstance(cell, str) and cell and len(value) > 1 else cell or []
-        cells = cells if isinstance(cells, list) else [cells]
+        cells = cell.split(separator) if isinstance(cell, str) and len(value) > 1 else cell
+        cells = [] if cells is None or cells == "" else cells if isinstance(cells, list) else [cells]
         return len(cells) == len(value) and all(_same(*pair, separator) for pair in zip(cells, value, strict=True))
     if value is None:
         return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from bundle import manifest, paths
 from bundle.errors import BundleError, FeatureError, FormatError
 from bundle.features import Column, FeatureReader
-from bundle.stores import CandidateStore, write_store
-from export.corpora import read_corpus
+from bundle.store_writer import StoreWriter
+from bundle.stores import StoredColumns
+from export.corpora import CorpusReader
+from export.corpus_files import locate_corpus
 from export.errors import DestinationError, NotConvertible
 from export.settings import CorpusPart
 from runtime.errors import InputRefused
@@ -21,29 +23,56 @@ from runtime.towers import Tower, open_tower
 BATCH_CANDIDATES = 2048
 """Candidates whose activations and vectors are in memory at a time."""
 
+Moved = Callable[[int], None]
+"""Takes the candidates that were dealt with since its last call."""
+_RELEASED_EVERY = 16
+"""Batches after which the pages of store and tables are let go of."""
+
+
+def _untold(rows: int) -> None:
+    """Takes progress that nobody watches."""
+
 
 def write_candidates(
-    base: Path, name: str, part: CorpusPart, features: Mapping[str, manifest.Feature], source: Path
+    base: Path,
+    name: str,
+    part: CorpusPart,
+    features: Mapping[str, manifest.Feature],
+    folder: Path,
+    moved: Moved = _untold,
 ) -> manifest.Corpus:
-    """Writes the store of one corpus.
+    """Writes the store of one corpus, a batch at a time.
 
     Args:
       base: directory of the bundle that is being written.
       name: of the corpus.
       part: what the recipe says of it.
       features: every feature of the model.
-      source: the corpus' file.
+      folder: of the recipe, which the corpus' files are relative to.
+      moved: takes the candidates that were read since its last call.
     Returns:
       The corpus' page of the manifest.
     Raises:
-      UsageError: the file is missing or unreadable, or lacks a column.
-      NotConvertible: a value is no id or does not fit; names row and column.
+      UsageError: a file is missing or unreadable, or lacks a column.
+      NotConvertible: a value is no id or does not fit, or an id comes twice; names file, row and column.
       DestinationError: the store cannot be written.
     """
-    content = read_corpus(source, name, part, features)
+    corpus = CorpusReader(locate_corpus(folder, name, part), name, part, features)
     file = paths.candidate_store(name)
     try:
-        written = write_store(base / file, content.ids, content.features, content.attributes)
+        with StoreWriter(base / file) as writer:
+            for batch in corpus.batches():
+                writer.append(batch.ids, batch.features, batch.attributes)
+                moved(len(batch.ids))
+            for attribute, kind in corpus.numeric_attributes().items():
+                writer.cast(attribute, kind)
+            twice = writer.repeated()
+            if twice is not None:
+                raise NotConvertible(
+                    f"corpus {name!r}, column {part.id!r}: id {writer.id(twice[0])!r} {corpus.told_twice(*twice)}; ids "
+                    "must be distinct"
+                )
+            written = writer.finish()
     except (FormatError, FeatureError) as problem:
         raise NotConvertible(f"corpus {name!r}: {problem}") from problem
     except OSError as problem:
@@ -58,7 +87,13 @@ def write_candidates(
 
 
 def write_vectors(
-    base: Path, index: str, corpus_name: str, corpus: manifest.Corpus, spec: manifest.Tower, features: FeatureReader
+    base: Path,
+    index: str,
+    corpus_name: str,
+    corpus: manifest.Corpus,
+    spec: manifest.Tower,
+    features: FeatureReader,
+    moved: Moved = _untold,
 ) -> int:
     """Runs the written candidate tower over a written corpus, in f32, and writes the vectors in its order.
 
@@ -69,6 +104,7 @@ def write_vectors(
       corpus: its page.
       spec: the candidate tower.
       features: over the tables of this bundle.
+      moved: takes the candidates that were embedded since its last call.
     Returns:
       dim of the vectors.
     Raises:
@@ -80,7 +116,7 @@ def write_vectors(
     needed = list(dict.fromkeys(tensor.feature for tensor in spec.inputs))
     held = [name for name in needed if name in corpus.features]
     try:
-        store = CandidateStore(base / corpus.file, corpus)
+        store = StoredColumns(base / corpus.file, corpus)
         tower = open_tower(base, spec, "f32")
         for name in sorted(set(needed) - set(held)):
             features.activation(name, None, 1)
@@ -101,6 +137,11 @@ def write_vectors(
                 vectors = _vectors(tower, spec, features, columns, positions.size, _Candidates(where, store, first))
                 dim = vectors.shape[1]
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
+                moved(positions.size)
+                if first // BATCH_CANDIDATES % _RELEASED_EVERY == _RELEASED_EVERY - 1:
+                    store.release()
+                    for table in features.tables.values():
+                        table.release()
     except OSError as problem:
         raise _unwritten(f"vectors {paths.index_vectors(index)!r}", problem) from problem
     return dim
@@ -109,7 +150,7 @@ def write_vectors(
 class _Candidates:
     """Names the candidates of one batch in messages."""
 
-    def __init__(self, where: str, store: CandidateStore, first: int) -> None:
+    def __init__(self, where: str, store: StoredColumns, first: int) -> None:
         self.where, self._store, self._first = where, store, first
 
     def told(self, place: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -29,6 +29,7 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Inventory
 from export.compiled import compile_tower
+from export.corpus_files import locate_corpus
 from export.errors import CheckpointError, UsageError
 from export.examples import Examples, make_examples, read_examples
 from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
@@ -148,11 +149,13 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
       ExportError: nothing is published; what is finished stays staged for the next run.
     """
     job, base = prepared.job, prepared.base
-    inputs = [part.file for part in job.vocabularies.values()] + [part.file for part in job.candidates.values()]
+    inputs = [part.file for part in job.vocabularies.values()]
     inputs += [job.verify.examples] if job.verify.examples is not None else []
     inputs += [source] if (source := job.code.factory.rpartition(":")[0]).endswith(".py") else []
+    files = [base / file for file in inputs]
+    files += [file.path for name, part in job.candidates.items() for file in locate_corpus(base, name, part)]
     told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
-    with staged(prepared.root, job.model, prepared.version, told, [base / file for file in inputs]) as stage:
+    with staged(prepared.root, job.model, prepared.version, told, files) as stage:
         return Assembly(prepared, settings, progress, stage).publish()
 
 
@@ -171,8 +174,8 @@ class Assembly:
         begun, spec = created(self.stage), self.prepared.traced.spec
         with self.progress.step("vocabularies"):
             vocabularies = self._write_vocabularies()
-        with self.progress.step("candidates"):
-            corpora = self._write_candidates()
+        with self.progress.rows("candidates") as moved:
+            corpora = self._write_candidates(moved)
             examples = self._examples()
         with self.progress.step("tables", self.prepared.plan.moved_bytes) as moved:
             tables = copy_tables(self.prepared.plan, self.stage, self.settings, moved)
@@ -188,8 +191,9 @@ class Assembly:
             expected = replay_original(replayed, read_rows)
             verified = replay.compare_forms(replayed, self.directory, forms, expected)
             towers = {name: describe_tower(tower, self.job, verified[name]) for name, tower in spec.towers.items()}
-        with self.progress.step("vectors"):
-            self._write_vectors(features, towers, corpora)
+        embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
+        with self.progress.rows("vectors", embedded) as moved:
+            self._write_vectors(features, towers, corpora, moved)
         with self.progress.step("indexes"):
             found_indexes = self._write_indexes(features, towers, examples)
         with self.progress.step("rows compared"):
@@ -293,14 +297,15 @@ class Assembly:
             tuple(open_parts(self.directory, page))
             candidate_checks.check_candidates(self.directory, page, self.job, self.prepared.base, vectors)
 
-    def _write_candidates(self) -> dict[str, manifest.Corpus]:
+    def _write_candidates(self, moved: Callable[[int], None]) -> dict[str, manifest.Corpus]:
         pages = {}
         for name, part in self.job.candidates.items():
             step = paths.candidate_store(name)
             finished = self.stage.finished(step)
             if finished is None:
-                source = self.prepared.base / part.file
-                pages[name] = candidates.write_candidates(self.directory, name, part, self.prepared.pages, source)
+                pages[name] = candidates.write_candidates(
+                    self.directory, name, part, self.prepared.pages, self.prepared.base, moved
+                )
                 self.stage.finish(step, pages[name].model_dump(mode="json"))
             else:
                 pages[name] = manifest.Corpus.model_validate(finished.payload)
@@ -309,13 +314,17 @@ class Assembly:
         return pages
 
     def _write_vectors(
-        self, features: FeatureReader, towers: Mapping[str, manifest.Tower], corpora: Mapping[str, manifest.Corpus]
+        self,
+        features: FeatureReader,
+        towers: Mapping[str, manifest.Tower],
+        corpora: Mapping[str, manifest.Corpus],
+        moved: Callable[[int], None],
     ) -> None:
         for name, part in self.job.indexes.items():
             step = paths.index_vectors(name)
             if self.stage.finished(step) is None:
                 corpus, tower = corpora[part.corpus], towers[part.candidate_tower]
-                candidates.write_vectors(self.directory, name, part.corpus, corpus, tower, features)
+                candidates.write_vectors(self.directory, name, part.corpus, corpus, tower, features, moved)
                 self.stage.finish(step)
 
     def _write_indexes(

@@ -18,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 
 class Progress:
@@ -32,6 +33,16 @@ class Progress:
             BarColumn(24),
             DownloadColumn(binary_units=True),
             TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._rows = bars_of.Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description:<22}"),
+            BarColumn(24),
+            _RowsColumn(),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -52,8 +63,8 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._counted.stop()
-        self._plain.stop()
+        for bars in (self._counted, self._rows, self._plain):
+            bars.stop()
 
     @contextmanager
     def step(self, name: str, total_bytes: int = 0) -> Iterator[Callable[[int], None]]:
@@ -66,9 +77,37 @@ class Progress:
         Yields:
           A function that takes the bytes moved since it was last called.
         """
-        bars = self._counted if total_bytes else self._plain
+        with self._shown(self._counted if total_bytes else self._plain, name, total_bytes or None) as moved:
+            yield moved
+        self._console.print(f"  {name:<22} {self.seconds[name]:7.2f} s", highlight=False)
+
+    @contextmanager
+    def rows(self, name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Shows one step that goes through rows, with rows per second.
+
+        Args:
+          name: what is done.
+          total: rows there are; None when that is known at the end only.
+
+        Yields:
+          A function that takes the rows dealt with since it was last called.
+        """
+        done = 0
+        with self._shown(self._rows, name, total) as moved:
+
+            def count(rows: int) -> None:
+                nonlocal done
+                done += rows
+                moved(rows)
+
+            yield count
+        rate = f"   {done} rows, {done / max(self.seconds[name], 1e-9):.0f} rows/s" if done else ""
+        self._console.print(f"  {name:<22} {self.seconds[name]:7.2f} s{rate}", highlight=False)
+
+    @contextmanager
+    def _shown(self, bars: bars_of.Progress, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
         bars.start()
-        task = bars.add_task(name, total=total_bytes or None)
+        task = bars.add_task(name, total=total)
         began = time.perf_counter()
         try:
             yield lambda moved: bars.update(task, advance=moved)
@@ -76,4 +115,9 @@ class Progress:
             bars.remove_task(task)
             bars.stop()
         self.seconds[name] = time.perf_counter() - began
-        self._console.print(f"  {name:<22} {self.seconds[name]:7.2f} s", highlight=False)
+
+
+class _RowsColumn(bars_of.ProgressColumn):
+    def render(self, task: bars_of.Task) -> Text:
+        """Returns rows and rows per second."""
+        return Text(f"{task.completed:,.0f} rows  {task.speed or 0:,.0f} rows/s")

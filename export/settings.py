@@ -138,10 +138,16 @@ class TablePart(Part):
 
 
 class CorpusPart(Part):
-    """A candidate corpus: a CSV or Parquet file with a row per candidate."""
+    """A candidate corpus: CSV, Parquet or TFRecord files with a row, or a `tf.train.Example`, per candidate."""
 
-    file: str
-    """CSV (with a header) or Parquet."""
+    file: str | tuple[str, ...]
+    """A file, a directory of part files, a pattern as `items/part-*.csv`, or a list of these; in the order of names."""
+    format: Literal["csv", "parquet", "tfrecord"] | None = None
+    """None: by suffix: `.csv` (with a header), `.parquet`, `.tfrecord` or `.tfrecords`, perhaps with `.gz`."""
+    compression: Literal["none", "gzip"] | None = None
+    """Of CSV and TFRecord files; None: gzip where the name ends in `.gz`."""
+    prebatched: bool = False
+    """A TFRecord holds many candidates: as many as `id` has values; other features: equally many values for each."""
     id: str
     """Column of the candidate's id: integers or strings, unique, without nulls."""
     features: dict[str, str] = {}

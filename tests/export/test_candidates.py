@@ -89,7 +89,7 @@ def test_write_vectors_are_the_tower_over_the_rows_in_the_files_order(
     source = _stage(tmp_path, towers, [f"{movie},{1950 + movie % 70}" for movie in ids])
     features = _features()
 
-    corpus = write_candidates(tmp_path, "movies", PART, features, source)
+    corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
     dim = write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
 
     assert (corpus.size, corpus.id_dtype, corpus.attributes) == (500, "int64", {"year": "int64"})
@@ -108,7 +108,7 @@ def test_write_vectors_do_not_depend_on_the_batch(
 ) -> None:
     features = _features()
     source = _stage(tmp_path, towers, [f"{movie},2000" for movie in range(300)])
-    corpus = write_candidates(tmp_path, "movies", PART, features, source)
+    corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
     written = []
     for batch in (1, 7, 300):
         monkeypatch.setattr(candidates, "BATCH_CANDIDATES", batch)
@@ -123,7 +123,7 @@ def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(towers: P
     source = _stage(tmp_path, towers, ["3,1", "4,1"])
     part = CorpusPart(file="movies.csv", id="id", features={"movie": "id"})
     with_default, without = _features(year_default=1.0), _features()
-    corpus = write_candidates(tmp_path, "movies", part, with_default, source)
+    corpus = write_candidates(tmp_path, "movies", part, with_default, source.parent)
 
     write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, with_default))
     vectors = np.fromfile(tmp_path / paths.index_vectors("nearest"), "<f4").reshape(-1, 8)
@@ -149,7 +149,7 @@ def test_write_vectors_unfit_candidate_is_named(
     monkeypatch.setattr(candidates, "BATCH_CANDIDATES", 64)
     features = _features()
     source = _stage(tmp_path, towers, [*(f"{movie},1999" for movie in range(100)), line, "800,1999"])
-    corpus = write_candidates(tmp_path, "movies", PART, features, source)
+    corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
 
     with pytest.raises(NotConvertible) as refusal:
         write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
@@ -159,7 +159,7 @@ def test_write_vectors_unfit_candidate_is_named(
 
 def test_write_vectors_without_the_tower_is_not_convertible(towers: Path, tmp_path: Path) -> None:
     features = _features()
-    corpus = write_candidates(tmp_path, "movies", PART, features, _stage(tmp_path, towers, ["3,1999"]))
+    corpus = write_candidates(tmp_path, "movies", PART, features, _stage(tmp_path, towers, ["3,1999"]).parent)
     (tmp_path / "candidate" / "compiled-f32.tflite").unlink()
 
     with pytest.raises(NotConvertible, match=r"index 'nearest', corpus 'movies'.*missing"):
@@ -170,7 +170,7 @@ def test_write_candidates_duplicate_id_leaves_nothing_behind(towers: Path, tmp_p
     source = _stage(tmp_path, towers, ["3,1999", "3,1998"])
 
     with pytest.raises(NotConvertible, match="id 3 stands in rows 1 and 2"):
-        write_candidates(tmp_path, "movies", PART, _features(), source)
+        write_candidates(tmp_path, "movies", PART, _features(), source.parent)
 
     assert not (tmp_path / "candidates").exists()
 
@@ -180,4 +180,4 @@ def test_write_candidates_where_nothing_can_be_written_is_a_destination_error(to
     (tmp_path / "candidates").write_text("a file where the directory should be")
 
     with pytest.raises(DestinationError, match=r"candidates/movies/store\.arrow"):
-        write_candidates(tmp_path, "movies", PART, _features(), source)
+        write_candidates(tmp_path, "movies", PART, _features(), source.parent)

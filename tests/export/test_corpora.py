@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bundle import arrow
+from bundle.columns import Column
 from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, Feature, HashIds, IdentityIds
-from export.corpora import CorpusContent, read_corpus
+from bundle.stores import StoredColumns
+from export.candidates import write_candidates
 from export.errors import NotConvertible, UsageError
 from export.settings import CorpusPart
 
@@ -40,16 +44,34 @@ FEATURES: dict[str, Feature] = {
 }
 
 
-def _read_text(tmp_path: Path, text: str, **part: Any) -> CorpusContent:
-    path = tmp_path / "movies.csv"
-    path.write_text(text)
-    return read_corpus(path, "movies", CorpusPart(file="movies.csv", **({"id": "id"} | part)), FEATURES)
+@dataclass(frozen=True)
+class Content:
+    """What a store holds of a corpus."""
+
+    ids: Any
+    features: dict[str, Column]
+    attributes: dict[str, Any]
 
 
-def _read_columns(tmp_path: Path, columns: dict[str, Any], **part: Any) -> CorpusContent:
-    path = tmp_path / "movies.parquet"
-    pq.write_table(pa.table(columns), path)
-    return read_corpus(path, "movies", CorpusPart(file="movies.parquet", **({"id": "id"} | part)), FEATURES)
+def _read(tmp_path: Path, **part: Any) -> Content:
+    corpus = write_candidates(tmp_path / "bundle", "movies", CorpusPart(**({"id": "id"} | part)), FEATURES, tmp_path)
+    table = arrow.open_mapped(tmp_path / "bundle" / corpus.file)
+    store = StoredColumns(tmp_path / "bundle" / corpus.file, corpus)
+    return Content(
+        table.column("id").chunk(0),
+        store.features(np.arange(store.size), corpus.features),
+        {name: table.column(f"attribute:{name}").chunk(0) for name in corpus.attributes},
+    )
+
+
+def _read_text(tmp_path: Path, text: str, **part: Any) -> Content:
+    (tmp_path / "movies.csv").write_text(text)
+    return _read(tmp_path, file="movies.csv", **part)
+
+
+def _read_columns(tmp_path: Path, columns: dict[str, Any], **part: Any) -> Content:
+    pq.write_table(pa.table(columns), tmp_path / "movies.parquet")
+    return _read(tmp_path, file="movies.parquet", **part)
 
 
 CSV = """id,title,genres,cast,year,rated,place
@@ -263,15 +285,13 @@ def test_read_corpus_csv_of_other_bytes_is_a_usage_error(tmp_path: Path) -> None
     (tmp_path / "movies.csv").write_bytes(b"id,a\n1,\xff\xfe\n")
 
     with pytest.raises(UsageError, match="no readable CSV file"):
-        read_corpus(
-            tmp_path / "movies.csv", "movies", CorpusPart(file="movies.csv", id="id", attributes=("a",)), FEATURES
-        )
+        _read(tmp_path, file="movies.csv", attributes=("a",))
 
 
 @pytest.mark.parametrize("file", ["gone.csv", "gone.parquet"])
 def test_read_corpus_missing_file_is_a_usage_error(tmp_path: Path, file: str) -> None:
     with pytest.raises(UsageError, match="does not exist"):
-        read_corpus(tmp_path / file, "movies", CorpusPart(file=file, id="id"), FEATURES)
+        _read(tmp_path, file=file)
 
 
 def test_read_corpus_of_another_kind_is_a_usage_error(tmp_path: Path) -> None:
@@ -279,6 +299,6 @@ def test_read_corpus_of_another_kind_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "movies.parquet").write_text("no parquet")
 
     with pytest.raises(UsageError, match=r"neither a \.csv nor a \.parquet file"):
-        read_corpus(tmp_path / "movies.json", "movies", CorpusPart(file="movies.json", id="id"), FEATURES)
+        _read(tmp_path, file="movies.json")
     with pytest.raises(UsageError, match="no readable Parquet file"):
-        read_corpus(tmp_path / "movies.parquet", "movies", CorpusPart(file="movies.parquet", id="id"), FEATURES)
+        _read(tmp_path, file="movies.parquet")
