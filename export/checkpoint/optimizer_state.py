@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 
 from export.checkpoint.findings import Findings
-from export.checkpoint.objectgraph import ObjectGraph
+from export.checkpoint.objectgraph import Node, ObjectGraph
 from export.checkpoint.variables import Entry
 
 _OPTIMIZERS = (
@@ -47,11 +47,7 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
                 state = graph.nodes[child]
                 if child == node.children["_iterations"]:
                     continue
-                name, of = owners.get(child, ("", ""))
-                if not name:  # tf-keras: <optimizer>/<slot>/<full name of the variable>
-                    _, _, rest = state.full_name.partition("/")
-                    name, _, owner = rest.partition("/")
-                    of = keys_by_name.get(owner, "")
+                name, of = owners.get(child) or _named_owner(found, state, keys_by_name)
                 same = _same_shape(found, state.key, of)
                 found.add_slot(name if same else state.full_name or number, state.key, of if same else "")
 
@@ -70,6 +66,18 @@ def _owners(graph: ObjectGraph, optimizer: Mapping[str, int], seen: set[int]) ->
                 if number in trained:
                     owners[child] = name.removeprefix("_"), graph.nodes[trained[number]].key
     return owners
+
+
+def _named_owner(found: Findings, state: Node, keys_by_name: Mapping[str, str]) -> tuple[str, str]:
+    """Returns slot and variable that tf-keras names a state after: `[<optimizer>/]<slot>/<name of the variable>`."""
+    rest = state.full_name
+    for _ in range(_SCOPES_MAX):
+        slot, separator, rest = rest.partition("/")
+        if not separator:
+            break
+        if _same_shape(found, state.key, keys_by_name.get(rest, "")):
+            return slot, keys_by_name[rest]
+    return "", ""
 
 
 def _same_shape(found: Findings, key: str, of: str) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 from export.checkpoint.specs import FLOATS, Inventory, TableSpec
 from export.checkpoint.variables import StoredVariables
 
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+
 
 def with_slots(checkpoint: StoredVariables, inventory: Inventory, names: Iterable[str]) -> Inventory:
     """Adds the slot variables of tables as tables named `<table>.slot.<slot>`; those of another shape stay left out.
+
+    A character of the slot's name that no name of a bundle has becomes a `.`.
 
     Args:
       checkpoint: the open checkpoint.
@@ -25,7 +30,7 @@ def with_slots(checkpoint: StoredVariables, inventory: Inventory, names: Iterabl
             if entry.shape == table.stored and entry.dtype in FLOATS:
                 spec = replace(
                     table,
-                    name=f"{name}.slot.{slot.name.replace('/', '.')}",
+                    name=f"{name}.slot.{_NO_NAME.sub('.', slot.name)}",
                     key=slot.key,
                     dtype=entry.dtype,
                     slices=entry.pieces,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,30 +12,35 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
+from export.checkpoint.slot_tables import with_slots
+from export.checkpoint.specs import Statements
 from export.errors import CheckpointError
 from export.plan import Writing, plan_tables
-from export.tables import check_sources, copy_rows, manifest_table
+from export.tables import carry_out, check_sources, manifest_table
 from export.verify import verify_tables
 
+ENVIRONMENT = {
+    "TF_USE_LEGACY_KERAS": "1",
+    "KERAS_BACKEND": "tensorflow",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+DTYPES = ("float32", "bfloat16", "float16")
 CASES = (
-    "mid_level_sgd",
-    "mid_level_adagrad",
-    "mid_level_adagrad_momentum",
-    "mid_level_adam",
-    "mid_level_ftrl",
-    "mid_level_hosts",
-    "tfrs_adagrad",
-    "tfrs_adam",
-    "keras_float32",
-    "keras_bfloat16",
-    "keras_float16",
-    "sharded_float32",
-    "sharded_float16",
-    "size_limited",
-    "name_based",
+    *(f"mid_level_{name}" for name in ("sgd", "adagrad", "adagrad_momentum", "adam", "ftrl", "rate", "custom")),
+    *("mid_level_plain", "mid_level_hosts", "tfrs_adagrad", "tfrs_adam", "partial"),
+    *(f"keras_{dtype}" for dtype in DTYPES),
+    *("keras_weights", "keras_saved_model", "keras_3", "keras_3_export"),
+    *(f"sharded_{dtype}" for dtype in (*DTYPES, "float64", "int32", "int64")),
+    *("size_limited", "asynchronous", "name_based", "merged_grid"),
+    *(f"tf1_{name}" for name in ("adagrad", "adam", "ftrl", "momentum", "rmsprop", "adadelta", "adagrad_da")),
+    *("tf1_proximal_adagrad", "tf1_rows", "tf1_columns", "tf1_sharded_saver", "tf1_column", "tf1_mod"),
+    *("stacks_2x4", "stacks_4x2_adam", "stacks_off", "stacks_of_two_objects"),
 )
+COPIED = tuple(name for name in CASES if name not in ("sharded_float64", "sharded_int32", "sharded_int64"))
 
 
 class Case(NamedTuple):
@@ -47,52 +53,114 @@ class Case(NamedTuple):
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All cases, written by TensorFlow in a process of its own."""
     root = tmp_path_factory.mktemp("checkpoints")
-    script = Path(__file__).with_name("write_checkpoints.py")
+    command = [sys.executable, "-m", "tests.golden.write_checkpoints", str(root)]
     done = subprocess.run(
-        [sys.executable, str(script), str(root)], capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return root
 
 
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, written: Path) -> Case:
+def read_case(directory: Path) -> Case:
     """One case and what it must be read as."""
-    directory = written / request.param
     with np.load(directory / "values.npz") as file:
         bits = {name.replace("|", "/"): file[name] for name in file.files}
     return Case(directory, json.loads((directory / "facts.json").read_text()), bits)
 
 
-def test_recognise_checkpoint_of_tensorflow_finds_tables_slots_and_step(case: Case) -> None:
-    found = recognise(open_checkpoint(case.directory), case.facts.get("named"))
+def said(facts: dict[str, Any]) -> Statements:
+    return Statements(facts.get("named", {}), tuple(facts.get("mod", ())))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recognise_checkpoint_of_tensorflow_finds_tables_slots_and_step(name: str, written: Path) -> None:
+    case = read_case(written / name)
+    found = recognise(open_checkpoint(case.directory), said(case.facts))
     assert {table.name: (table.rows, table.dim) for table in found.tables} == {
         name: each.shape for name, each in case.bits.items()
     }
     assert {table.name: [slot.name for slot in table.slots] for table in found.tables} == case.facts["slots"]
     assert {table.dtype for table in found.tables} == {case.facts.get("dtype", "float32")}
-    assert {table.origin for table in found.tables} == {case.facts["origin"]}
+    origins = case.facts.get("origins") or dict.fromkeys(case.bits, case.facts.get("origin"))
+    assert {table.name: table.origin for table in found.tables} == origins
+    kind = "mod" if "mod" in case.facts else case.facts.get("layout", "plain")
+    assert {table.layout.kind for table in found.tables} == {kind}
     assert found.step == case.facts["step"]
     assert found.refused == ()
+    assert len(found.duplicates) == case.facts.get("duplicates", 0)
+    assert "candidates" not in case.facts or len(found.candidates) == case.facts["candidates"]
 
 
-def test_copy_checkpoint_of_tensorflow_is_equal_bit_for_bit(case: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_rows_of_a_recognised_table_lie_where_its_layout_says(name: str, written: Path) -> None:
+    case = read_case(written / name)
     checkpoint = open_checkpoint(case.directory)
-    recognised = recognise(checkpoint, case.facts.get("named"))
+    for table in recognise(checkpoint, said(case.facts)).tables:
+        stored = checkpoint.read(table.key, 0, table.stored[0])
+        rows = stored[stored_rows(table.layout, np.arange(table.rows)), : table.dim]
+        expected = case.bits[table.name]
+        np.testing.assert_array_equal(np.ascontiguousarray(rows).view(expected.dtype), expected)
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_copy_checkpoint_of_tensorflow_is_equal_bit_for_bit(name: str, written: Path, tmp_path: Path) -> None:
+    case = read_case(written / name)
+    checkpoint = open_checkpoint(case.directory)
+    recognised = recognise(checkpoint, said(case.facts))
     # A name with a slash cannot be a table's in a bundle: its variable is given another.
-    named = {table.name.replace("/", "_"): table.key for table in recognised.tables}
-    inventory = recognise(checkpoint, named)
+    named = {table.name.replace("/", "_"): table.name for table in recognised.tables} | case.facts.get("named", {})
+    inventory = recognise(checkpoint, Statements(named, said(case.facts).mod))
     plan = plan_tables(checkpoint, inventory, tmp_path, writing=dict.fromkeys(named, Writing(30)))
-    receipts = [copy_rows(task) for task in plan.tasks]
+    receipts = [carry_out(task) for task in plan.work]
     check_sources(plan, receipts)
     tables = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
     assert set(tables) == set(named)
-    for name, bits in case.bits.items():
-        table = tables[name.replace("/", "_")]
+    for table_name, bits in case.bits.items():
+        table = tables[table_name.replace("/", "_")]
         copied = b"".join((tmp_path / shard.file).read_bytes() for shard in table.shards)
         assert copied == bits.tobytes()
     checks = verify_tables(checkpoint, tmp_path, tables, None)
     assert all(check.rows_compared == check.rows for check in checks.values())
+
+
+def test_slot_variables_of_a_stack_are_kept_where_their_tables_lie(written: Path, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(written / "stacks_4x2_adam")
+    found = recognise(checkpoint)
+    kept = with_slots(checkpoint, found, [table.name for table in found.tables])
+    assert kept.slots == ()
+    for table in found.tables:
+        for slot in ("momenta", "velocities"):
+            spec = kept.table(f"{table.name}.slot.{slot}")
+            assert (spec.rows, spec.dim, spec.layout, spec.stored) == (
+                table.rows,
+                table.dim,
+                table.layout,
+                table.stored,
+            )
+    plan = plan_tables(checkpoint, kept, tmp_path)
+    receipts = [carry_out(task) for task in plan.work]
+    check_sources(plan, receipts)
+    tables = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
+    assert len(verify_tables(checkpoint, tmp_path, tables, None)) == 3 * len(found.tables)
+
+
+def test_shared_small_table_of_a_partial_layer_names_its_features(written: Path) -> None:
+    notes = {table.name: table.note for table in recognise(open_checkpoint(written / "partial")).tables}
+    assert "also read by 'other_genre'" in notes["genre"]
+    assert "'age'" in notes["age"]
+
+
+@pytest.mark.parametrize(("name", "noted"), [("tf1_rows", True), ("tf1_columns", False), ("tf1_adam", False)])
+def test_partitions_of_rows_are_noted(written: Path, name: str, noted: bool) -> None:
+    table = recognise(open_checkpoint(written / name)).tables[0]
+    assert ("--mod" in table.note) == noted
+    assert table.slices == {"tf1_rows": 4, "tf1_columns": 3, "tf1_adam": 1}[name]
 
 
 def test_open_checkpoint_of_the_first_format_is_refused_by_name(written: Path) -> None:

@@ -1,43 +1,32 @@
 """Writes checkpoints with TensorFlow's own code, each with what it must be read as. Run by test_checkpoints.py.
 
 Each case is a directory: the checkpoint, `values.npz` (table -> the bits of its values) and `facts.json`.
-Usage: python write_checkpoints.py DIRECTORY
+Usage: TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow python -m tests.golden.write_checkpoints DIRECTORY
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-
-os.environ |= {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
-from tensorflow.python.distribute import sharded_variable
+from tensorflow.python.distribute import distribute_lib, sharded_variable, tpu_strategy
+from tensorflow.python.tpu import tpu_embedding_v1
 
-embedding = tf.tpu.experimental.embedding
-HOSTS = 4
+from tests.golden.expectations import DIM, HOSTS, embedding, finish, random_values
+from tests.golden.write_keras import KERAS_CASES
+from tests.golden.write_names import NAME_CASES
+from tests.golden.write_stacks import STACK_CASES
+
+SHARDED_DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 ROWS = {"users": 101, "genres": 7, "a": 5, "b/c.d": 6}
-DIM = 8
-
-
-def random_values(rows: int, seed: int, dim: int = DIM) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).standard_normal((rows, dim)).astype(np.float32)
-
-
-def finish(directory: Path, values: dict[str, Any], slots: Sequence[str], **facts: Any) -> None:
-    """Writes down what is expected: values as unsigned integers of their width, the slots that each table has."""
-    arrays = {name: np.asarray(each) for name, each in values.items()}
-    bits = {name: each.view(f"u{each.itemsize}") for name, each in arrays.items()}
-    named: Any = {name.replace("/", "|"): each for name, each in bits.items()}
-    np.savez(directory / "values.npz", **named)
-    (directory / "facts.json").write_text(json.dumps({"slots": dict.fromkeys(values, slots), **facts}))
 
 
 def table_configs(rows: dict[str, int]) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
@@ -60,6 +49,31 @@ def mid_level(directory: Path, optimizer: Any, slots: Sequence[str]) -> None:
     tables.build()
     tf.train.Checkpoint(step=tf.Variable(7, dtype=tf.int64), embedding=tables).save(str(directory / "ckpt"))
     finish(directory, values, slots, step=7, origin="TPUEmbedding")
+
+
+def custom_optimizer() -> Any:
+    """An optimizer whose slot variables its user names."""
+    zeros = tf.zeros_initializer()
+    return embedding.CustomOptimizer(
+        custom_computation=tf.function(lambda *_: None),
+        slot_names=["first", "second"],
+        slot_initializers=[zeros, zeros],
+    )
+
+
+def mid_level_plain(directory: Path, optimizer: Any, slots: Sequence[str]) -> None:
+    """TPUEmbeddingV0, for TPUs without embedding hardware; the strategy it asks for is stood in for."""
+
+    class StandIn(tpu_strategy.TPUStrategyV2):  # type: ignore[misc]  # TensorFlow has no types
+        def __init__(self) -> None:
+            pass
+
+    configs, values = table_configs({"users": 101, "genres": 7})
+    tpu_embedding_v1.distribute_lib = SimpleNamespace(**{**vars(distribute_lib), "get_strategy": StandIn})
+    tables = embedding.TPUEmbeddingV0(configs, optimizer)
+    tables.build()
+    tf.train.Checkpoint(embedding=tables).save(str(directory / "ckpt"))
+    finish(directory, values, slots, step=None, origin="TPUEmbedding")
 
 
 def mid_level_hosts(directory: Path) -> None:
@@ -106,29 +120,40 @@ def tfrs_layer(directory: Path, optimizer: Any, slots: Sequence[str]) -> None:
     finish(directory, values, slots, step=1, origin="TFRS TPUEmbedding")
 
 
-def keras_layer(directory: Path, dtype: str) -> None:
-    """Keras Embedding layers with an optimizer of the newer kind, whose variables have the tables' shapes."""
-    first = tf.keras.layers.Embedding(101, DIM, dtype=dtype, name="movies")
-    second = tf.keras.layers.Embedding(7, DIM, dtype=dtype, name="genres")
-    inputs = [tf.keras.Input((), dtype=tf.int64, name=name) for name in ("movie", "genre")]
-    rows = tf.concat([tf.cast(layer(ids), tf.float32) for layer, ids in zip((first, second), inputs, strict=True)], -1)
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(rows))
-    optimizer = tf.keras.optimizers.Adam()
-    optimizer.build(model.trainable_variables)
-    for seed, layer in enumerate((first, second)):
-        layer.embeddings.assign(tf.cast(random_values(layer.input_dim, seed), dtype))
-    tf.train.Checkpoint(model=model, optimizer=optimizer).save(str(directory / "ckpt"))
-    values = {layer.name: layer.embeddings.numpy() for layer in (first, second)}
-    finish(directory, values, [], step=0, origin="Keras Embedding", dtype=dtype)
+def partial_layer(directory: Path) -> None:
+    """PartialTPUEmbedding: one table on the TPU, two small ones as Keras layers, of which two features share one."""
+    rows = {"users": 101, "genres": 7, "ages": 5}
+    tables = {name: embedding.TableConfig(count, DIM, name=name) for name, count in rows.items()}
+    reads = {"user": "users", "genre": "genres", "other_genre": "genres", "age": "ages"}
+    configs = {feature: embedding.FeatureConfig(tables[name]) for feature, name in reads.items()}
+    optimizer = tf.keras.optimizers.legacy.Adagrad(0.1)
+    layer = tfrs.experimental.layers.embedding.PartialTPUEmbedding(configs, optimizer, size_threshold=50)
+    layer({feature: tf.constant([0, 1], tf.int32) for feature in reads})
+    tf.train.Checkpoint(layer=layer).save(str(directory / "ckpt"))
+    values = {table.name: variable.numpy() for table, variable in layer.tpu_embedding.embedding_tables.items()}
+    values |= {name: layer.keras_embedding_layers[name].embeddings.numpy() for name in ("genre", "age")}
+    origins = {"users": "TFRS TPUEmbedding", "genre": "PartialTPUEmbedding", "age": "PartialTPUEmbedding"}
+    finish(directory, values, [], step=None, origins=origins)
 
 
 def sharded_variable_case(directory: Path, dtype: str) -> None:
-    """A variable in row slices, as a parameter-server strategy saves it."""
-    values = tf.cast(random_values(100, 1), dtype)
-    cuts = [0, 34, 67, 100]
-    parts = [tf.Variable(values[low:high]) for low, high in pairwise(cuts)]
+    """A variable in row slices, each on a device of its own, as a parameter-server strategy saves it."""
+    values = tf.cast(random_values(100, 1) * 100, dtype)
+    parts = []
+    for device, (low, high) in enumerate(pairwise([0, 34, 67, 100])):
+        with tf.device(f"/device:CPU:{device}"):
+            parts.append(tf.Variable(values[low:high]))
     tf.train.Checkpoint(emb=sharded_variable.ShardedVariable(parts, name="emb")).save(str(directory / "ckpt"))
     finish(directory, {"emb": values.numpy()}, [], step=None, origin="named", named={"emb": "emb"}, dtype=dtype)
+
+
+def asynchronous(directory: Path) -> None:
+    """A save that goes on in a thread of its own."""
+    values = random_values(50, 1)
+    checkpoint = tf.train.Checkpoint(emb=tf.Variable(values))
+    checkpoint.save(str(directory / "ckpt"), options=tf.train.CheckpointOptions(enable_async=True))
+    checkpoint.sync()
+    finish(directory, {"emb": values}, [], step=None, origin="named", named={"emb": "emb"})
 
 
 def size_limited(directory: Path) -> None:
@@ -144,32 +169,6 @@ def size_limited(directory: Path) -> None:
     finish(directory, values, [], step=None, origin="named", named=named)
 
 
-def name_based(directory: Path) -> None:
-    """A TF1 Saver, which saves names and no objects; the variable is cut along its columns."""
-    v1 = tf.compat.v1
-    with tf.Graph().as_default(), v1.Session() as session:
-        v1.train.create_global_step()
-        cut = v1.get_variable(
-            "scope/emb",
-            (50, DIM),
-            initializer=v1.random_normal_initializer(seed=1),
-            partitioner=v1.fixed_size_partitioner(3, 1),
-        )
-        session.run(v1.global_variables_initializer())
-        v1.train.Saver().save(session, str(directory / "ckpt"))
-        values = session.run(tf.concat(list(cut), 1))
-    finish(directory, {"emb": values}, [], step=0, origin="named", named={"emb": "scope/emb"})
-
-
-def version_one(directory: Path) -> None:
-    """A TF1 Saver of the first format, which is refused."""
-    v1 = tf.compat.v1
-    with tf.Graph().as_default(), v1.Session() as session:
-        v1.get_variable("emb", initializer=tf.constant(random_values(5, 1)))
-        session.run(v1.global_variables_initializer())
-        v1.train.Saver(write_version=v1.train.SaverDef.V1).save(session, str(directory / "model.ckpt"))
-
-
 legacy = tf.keras.optimizers.legacy
 CASES: dict[str, Callable[[Path], None]] = {
     "mid_level_sgd": lambda to: mid_level(to, embedding.SGD(0.1), []),
@@ -179,17 +178,19 @@ CASES: dict[str, Callable[[Path], None]] = {
     ),
     "mid_level_adam": lambda to: mid_level(to, embedding.Adam(0.1), ["momenta", "velocities"]),
     "mid_level_ftrl": lambda to: mid_level(to, embedding.FTRL(0.1), ["accumulators", "linears"]),
+    "mid_level_rate": lambda to: mid_level(to, embedding.Adagrad(lambda: tf.constant(0.1)), ["accumulators"]),
+    "mid_level_custom": lambda to: mid_level(to, custom_optimizer(), ["first", "second"]),
+    "mid_level_plain": lambda to: mid_level_plain(to, embedding.Adam(0.1), ["momenta", "velocities"]),
     "mid_level_hosts": mid_level_hosts,
     "tfrs_adagrad": lambda to: tfrs_layer(to, legacy.Adagrad(0.1), ["accumulator"]),
     "tfrs_adam": lambda to: tfrs_layer(to, legacy.Adam(0.1), ["m", "v"]),
-    "keras_float32": lambda to: keras_layer(to, "float32"),
-    "keras_bfloat16": lambda to: keras_layer(to, "bfloat16"),
-    "keras_float16": lambda to: keras_layer(to, "float16"),
-    "sharded_float32": lambda to: sharded_variable_case(to, "float32"),
-    "sharded_float16": lambda to: sharded_variable_case(to, "float16"),
+    "partial": partial_layer,
+    **{f"sharded_{dtype}": partial(sharded_variable_case, dtype=dtype) for dtype in SHARDED_DTYPES},
     "size_limited": size_limited,
-    "name_based": name_based,
-    "version_one": version_one,
+    "asynchronous": asynchronous,
+    **KERAS_CASES,
+    **NAME_CASES,
+    **STACK_CASES,
 }
 
 

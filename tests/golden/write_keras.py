@@ -1,0 +1,78 @@
+"""Checkpoints, weights and SavedModels of Keras models, of tf-keras and of Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tests.golden.expectations import DIM, finish, random_values
+
+
+def keras_layer(directory: Path, dtype: str) -> None:
+    """Keras Embedding layers with an optimizer of the newer kind, whose variables have the tables' shapes."""
+    first = tf.keras.layers.Embedding(101, DIM, dtype=dtype, name="movies")
+    second = tf.keras.layers.Embedding(7, DIM, dtype=dtype, name="genres")
+    inputs = [tf.keras.Input((), dtype=tf.int64, name=name) for name in ("movie", "genre")]
+    rows = tf.concat([tf.cast(layer(ids), tf.float32) for layer, ids in zip((first, second), inputs, strict=True)], -1)
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(rows))
+    optimizer = tf.keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    for seed, layer in enumerate((first, second)):
+        layer.embeddings.assign(tf.cast(random_values(layer.input_dim, seed), dtype))
+    tf.train.Checkpoint(model=model, optimizer=optimizer).save(str(directory / "ckpt"))
+    values = {layer.name: layer.embeddings.numpy() for layer in (first, second)}
+    finish(directory, values, ["m", "v"], step=0, origin="Keras Embedding", dtype=dtype)
+
+
+def keras_model(directory: Path, how: str) -> None:
+    """A subclassed tf-keras model as weights or as a SavedModel, trained for one step."""
+
+    class Model(tf.keras.Model):  # type: ignore[misc]  # TensorFlow has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.movies = tf.keras.layers.Embedding(101, DIM, name="movies")
+            self.dense = tf.keras.layers.Dense(1)
+
+        def call(self, ids: Any) -> Any:
+            return self.dense(self.movies(ids))
+
+    model = Model()
+    model.compile(tf.keras.optimizers.Adam(), "mse")
+    model.fit(tf.constant([1, 2]), tf.ones([2, 1]), verbose=0)
+    if how == "weights":
+        model.save_weights(str(directory / "weights"), save_format="tf")
+    else:
+        model.save(str(directory), save_format="tf")
+    finish(directory, {"movies": model.movies.embeddings.numpy()}, ["m", "v"], step=1, origin="Keras Embedding")
+
+
+def keras_3(directory: Path, how: str) -> None:
+    """A functional model of Keras 3 in a checkpoint, or exported, which stores every variable twice."""
+    ids = keras.Input((1,), dtype="int64")
+    rows = keras.layers.Embedding(101, DIM, name="movies")(ids)
+    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+    model.compile("adam", "mse")
+    model.fit(tf.constant([[1], [2]]), tf.ones([2, 1]), verbose=0)
+    if how == "checkpoint":
+        tf.train.Checkpoint(model=model).save(str(directory / "ckpt"))
+        slots, step = ["momentums", "velocities"], 1
+    else:
+        model.export(str(directory), verbose=False)
+        slots, step = [], None
+    values = {"movies": model.get_layer("movies").get_weights()[0]}
+    finish(directory, values, slots, step=step, origin="Keras Embedding", duplicates=int(how == "export"))
+
+
+KERAS_CASES: dict[str, Callable[[Path], None]] = {
+    "keras_float32": lambda to: keras_layer(to, "float32"),
+    "keras_bfloat16": lambda to: keras_layer(to, "bfloat16"),
+    "keras_float16": lambda to: keras_layer(to, "float16"),
+    "keras_weights": lambda to: keras_model(to, "weights"),
+    "keras_saved_model": lambda to: keras_model(to, "saved_model"),
+    "keras_3": lambda to: keras_3(to, "checkpoint"),
+    "keras_3_export": lambda to: keras_3(to, "export"),
+}
