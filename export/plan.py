@@ -244,6 +244,15 @@ def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writin
     return ""
 
 
+def _check_held(spec: TableSpec, entry: Entry, budget_bytes: int) -> None:
+    if entry.array is not None and entry.array.held_bytes > budget_bytes // 2:
+        raise NotConvertible(
+            f"table {spec.name!r} lies in chunks of {list(entry.array.chunk)}, and decoding them takes "
+            f"{entry.array.held_bytes} bytes, more than half of the budget of {budget_bytes}; raise "
+            "ROWCAST_EXPORT_BUDGET_BYTES, or save with smaller chunks (Orbax: SaveArgs(chunk_byte_size=...))"
+        )
+
+
 def _block_bytes(spec: TableSpec, bands: Sequence[Band], budget_bytes: int) -> int:
     """Returns how many stored bytes a worker holds at a time; where it cannot write them as they are, it holds two."""
     row_bytes = spec.stored[1] * NUMPY_DTYPES[spec.dtype].itemsize
@@ -313,7 +322,7 @@ def _rest(checkpoint: StoredVariables, specs: Sequence[TableSpec], budget_bytes:
     tasks: list[RestTask] = []
     for key in dict.fromkeys(spec.key for spec in specs if not isinstance(spec.layout, Plain)):
         if checkpoint.entries[key].array is not None:
-            continue  # an array's chunks carry checksums of their own
+            continue  # nothing tells the checksum of an array
         tables = [spec for spec in specs if spec.key == key]
         taken = sorted(part for spec in tables for part in occupied(spec.layout, spec.rows))
         rows, columns = tables[0].stored

@@ -21,7 +21,8 @@ def check_space(plan: ExportPlan, directory: Path, finished_bytes: int = 0) -> N
     """
     existing = next((place for place in (directory, *directory.absolute().parents) if place.is_dir()), Path("/"))
     free = shutil.disk_usage(existing).free
-    needed = plan.bytes - finished_bytes
+    put_aside = sorted((task.scratch_bytes for task in plan.tasks), reverse=True)[: plan.workers]
+    needed = plan.bytes - finished_bytes + sum(put_aside)
     if needed > free:
         raise DestinationError(
             f"{directory} has {free} bytes free, the tables need {needed}; free some, or export to another disk"

@@ -16,11 +16,12 @@ from bundle import manifest
 from bundle.fields import Page
 from bundle.manifest import Shard
 from bundle.tables import ShardWriter
+from export.checkpoint.arrays import ArrayRows, SpooledRows
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.layouts import lane_ranges
 from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice
-from export.errors import CheckpointError, DestinationError, NotConvertible
+from export.errors import CheckpointError, DestinationError
 from export.plan import ExportPlan, TablePlan
 from export.table_sources import source_of
 from export.tasks import RestTask, TableTask
@@ -141,8 +142,11 @@ def manifest_table(table: TablePlan, receipts: Sequence[Receipt]) -> manifest.Ta
 
 
 def _open_rows(task: TableTask) -> StoredRows:
+    if task.array is not None and task.layout.lanes == 1:
+        return ArrayRows(task.array)
     if task.array is not None:
-        raise NotConvertible(f"table {task.table!r} lies in a chunked array, which is not copied yet")
+        lanes = [(lane.first, lane.first + lane.rows) for lane in lane_ranges(task.layout, task.first_row, task.rows)]
+        return SpooledRows(task.array, task.stored_row_bytes, lanes, task.directory)
     first, end = task.stored_range
     return SliceRows(task.slices, task.stored[1], task.itemsize, first, end - first)
 

@@ -71,7 +71,13 @@ class TableTask:
     @property
     def memory_bytes(self) -> int:
         """The most memory that the task holds, an upper bound."""
-        return WORKER_BYTES + 2 * max(self.block_bytes, self.stored_row_bytes)
+        decoded = 0 if self.array is None else self.array.held_bytes
+        return WORKER_BYTES + 2 * max(self.block_bytes, self.stored_row_bytes) + decoded
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes that the task puts aside on the disk while it runs: rows of an array that it needs lane by lane."""
+        return self.rows * self.stored_row_bytes if self.array is not None and self.layout.lanes > 1 else 0
 
     @property
     def as_stored(self) -> bool:

@@ -95,6 +95,7 @@ class Findings:
                 entry for key, entry in self.checkpoint.entries.items() if key not in taken and entry.dtype != "string"
             ),
             duplicates=tuple(self.duplicates),
+            storage=self.checkpoint.storage.kind,
         )
 
 

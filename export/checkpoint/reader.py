@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,12 +15,15 @@ import google_crc32c
 import numpy as np
 
 from export.checkpoint import objectgraph
+from export.checkpoint.arrays import ArrayRows
 from export.checkpoint.datafiles import DataFiles, check_unchanged, stamps_of
+from export.checkpoint.keras_files import find_keras, list_keras
 from export.checkpoint.objectgraph import ObjectGraph
-from export.checkpoint.prefixes import find_prefix
+from export.checkpoint.orbax import OrbaxPlace, find_orbax, list_orbax
+from export.checkpoint.prefixes import STATE_FILE, find_prefix
 from export.checkpoint.sstable import unmask
 from export.checkpoint.tensorbundle import read_index
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, volume
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, Storage, volume
 from export.checkpoint.wire import WireError, read_varint
 from export.errors import CheckpointError
 from runtime.remote import Place
@@ -31,37 +36,72 @@ Values = np.ndarray[Any, Any]
 
 
 def open_checkpoint(path: Place) -> Checkpoint:
-    """Opens a V2 checkpoint of TensorFlow.
+    """Opens a V2 checkpoint of TensorFlow, one of Orbax, or what Keras saved in HDF5.
 
     Args:
-      path: on this machine or in a store: a directory (its newest checkpoint), a prefix, or a prefix' `.index` file.
+      path: on this machine or in a store: a directory (its newest checkpoint), a prefix, or a prefix' `.index` file; on
+        this machine also an Orbax directory, `.weights.h5`, `.keras` or `.h5`.
     Raises:
       CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and what to do.
     """
+    if isinstance(path, Path):
+        with _unreadable_told(path):
+            place, file = _other_kinds(path)
+        if place is not None:
+            fingerprint, entries = list_orbax(place)
+            return Checkpoint(place.directory, fingerprint, entries, place.name, Storage("Orbax", place.step))
+        if file is not None:
+            told = list_keras(file)
+            storage = Storage("Keras", None, told.layer_names, told.model)
+            return Checkpoint(file, told.fingerprint, told.entries, file.name, storage)
     prefix = find_prefix(path)
     index, entries = read_index(prefix)
-    return Checkpoint(prefix, google_crc32c.value(index), entries)
+    return Checkpoint(prefix, f"crc32c:{google_crc32c.value(index):08x}", entries)
+
+
+def _other_kinds(path: Path) -> tuple[OrbaxPlace | None, Path | None]:
+    """Returns the Orbax checkpoint or the Keras file that a path means; nothing where TensorFlow saved."""
+    if path.is_file():
+        return None, find_keras(path)
+    if not path.is_dir() or (path / "saved_model.pb").is_file() or any(path.glob("*.index")):
+        return None, None
+    place = find_orbax(path)
+    return place, None if place is not None or (path / STATE_FILE).is_file() else find_keras(path)
+
+
+@contextmanager
+def _unreadable_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
 
 
 class Checkpoint:
-    """An open checkpoint. Holds the index in memory and no file open.
+    """An open checkpoint. Holds the index in memory and no data file open.
 
     Attributes:
-      prefix: its path without `.index`.
+      prefix: its path without `.index`; of another kind, its directory or file.
+      fingerprint: of the index file, which itself holds the crc32c of every variable.
       entries: every variable by its key.
-      fingerprint: `crc32c:` of the index file, which itself holds the crc32c of every variable.
+      storage: what keeps the variables.
     """
 
-    def __init__(self, prefix: Place, index_crc32c: int, entries: dict[str, Entry]) -> None:
+    def __init__(
+        self, prefix: Place, fingerprint: str, entries: dict[str, Entry], name: str = "", storage: Storage | None = None
+    ) -> None:
         self.prefix = prefix
-        self.fingerprint = f"crc32c:{index_crc32c:08x}"
+        self.fingerprint = fingerprint
         self.entries: Mapping[str, Entry] = MappingProxyType(entries)
+        self.storage = storage or Storage()
+        self._name = name or prefix.name
         self._spans: dict[str, tuple[Values, Values, list[Slice]]] = {}
+        self._array: tuple[str, ArrayRows] | None = None
 
     @property
     def name(self) -> str:
-        """Base name of the prefix, e.g. `ckpt-1200`; bytes that are no UTF-8 as `\\xff`."""
-        return os.fsencode(self.prefix.name).decode(errors="backslashreplace")
+        """Base name, e.g. `ckpt-1200`; bytes that are no UTF-8 as `\\xff`."""
+        return os.fsencode(self._name).decode(errors="backslashreplace")
 
     def check_unchanged(self) -> None:
         """Looks at its data files again.
@@ -132,6 +172,9 @@ class Checkpoint:
             raise CheckpointError(
                 f"{key!r} in checkpoint {self.prefix} is too large to be read as a whole; read rows of it"
             )
+        if entry.array is not None:
+            rows = entry.shape[0] if entry.shape else 1
+            return self._read_array(entry, 0, rows).reshape(entry.shape)
         if sum(volume(part.shape) for part in entry.slices) != volume(entry.shape):  # before memory is asked for
             raise CheckpointError(self._uncovered(key))
         values = np.zeros(entry.shape, NUMPY_DTYPES[entry.dtype])
@@ -139,7 +182,7 @@ class Checkpoint:
         with DataFiles() as files:
             for part in entry.slices:
                 data = _read_slice(files, part)
-                if google_crc32c.value(data) != part.crc32c:
+                if part.crc32c not in (None, google_crc32c.value(data)):
                     raise CheckpointError(self._damaged(key))
                 box = tuple(slice(start, start + size) for start, size in zip(part.starts, part.shape, strict=True))
                 values[box] = data.view(values.dtype).reshape(part.shape)
@@ -168,6 +211,8 @@ class Checkpoint:
                 f"{key!r} in checkpoint {self.prefix}, of shape {list(entry.shape)}, has no rows {start_row} to "
                 f"{start_row + count}"
             )
+        if entry.array is not None:
+            return self._read_array(entry, start_row, count)
         parts = self._overlapping(entry, start_row, start_row + count)
         held = sum(_rows_held(part, start_row, count) * volume(part.shape[1:]) for part in parts)
         if held != volume((count, *entry.shape[1:])):  # before memory is asked for
@@ -179,6 +224,17 @@ class Checkpoint:
                 filled[_copy_rows_of(files, part, start_row, values)] = True
         if not filled.all():
             raise CheckpointError(self._uncovered(key))
+        return values
+
+    def _read_array(self, entry: Entry, first: int, count: int) -> Values:
+        """Reads rows of an array, which stays open: those behind the last ones cost no second decoding."""
+        assert entry.array is not None  # noqa: S101
+        if self._array is None or self._array[0] != entry.key:
+            self._array = entry.key, ArrayRows(entry.array)
+        shape = (count, *entry.shape[1:])
+        values = np.zeros(shape, NUMPY_DTYPES[entry.dtype])
+        if values.size:
+            self._array[1].read_into(first, values.view(np.uint8).reshape(count, -1))
         return values
 
     def _overlapping(self, entry: Entry, first: int, end: int) -> list[Slice]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from export.checkpoint import keras_layers, orbax_tree
 from export.checkpoint.findings import Findings
 from export.checkpoint.name_tables import find_named_tables
 from export.checkpoint.object_tables import find_embedding_objects, find_keras_layers, find_partial_layers
@@ -37,6 +38,10 @@ def recognise(checkpoint: StoredVariables, said: Statements | Mapping[str, str] 
         find_embedding_objects(found, graph)
         find_partial_layers(found, graph)
         find_keras_layers(found, graph)
+    elif checkpoint.storage.kind == "Orbax":
+        orbax_tree.find_in_tree(found)
+    elif checkpoint.storage.kind == "Keras":
+        keras_layers.find_in_layers(found)
     else:
         find_named_slots(found)
         find_named_tables(found)
@@ -49,7 +54,12 @@ def recognise(checkpoint: StoredVariables, said: Statements | Mapping[str, str] 
 
 def _step(checkpoint: StoredVariables) -> int | None:
     """Returns the training step: what the program calls so, else what its optimizer counted."""
+    if checkpoint.storage.step is not None:
+        return checkpoint.storage.step
     keys = ["global_step"]
+    if checkpoint.storage.kind != "TensorFlow":
+        told = orbax_tree if checkpoint.storage.kind == "Orbax" else keras_layers
+        keys = told.step_keys(checkpoint.entries)
     graph = checkpoint.graph
     if graph is not None:
         named = (graph.child(0, name) for name in ("step", "global_step"))
@@ -59,6 +69,6 @@ def _step(checkpoint: StoredVariables) -> int | None:
             keys += [graph.nodes[counter].key] if counter is not None else []
     for key in keys:
         entry = checkpoint.entries.get(key)
-        if entry is not None and entry.shape == () and entry.dtype in ("int64", "int32"):
+        if entry is not None and entry.shape == () and entry.dtype in ("int64", "int32", "uint32"):
             return int(checkpoint.read_all(key))
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from export.checkpoint.layouts import Kind, Layout
-from export.checkpoint.variables import Entry
+from export.checkpoint.variables import Entry, StorageKind
 from export.errors import NotConvertible
 
 FLOATS = ("float32", "float64", "bfloat16", "float16")
@@ -18,12 +18,13 @@ Origin = Literal[
     "TFRS TPUEmbedding",
     "PartialTPUEmbedding",
     "Keras Embedding",
+    "Flax Embed",
     "TF1 feature column",
     "named",
     "layout file",
 ]
-"""Who wrote a table: the mid-level API, the TFRS layers around it, a Keras layer, a feature column of TF1; or the user
-said so, by naming its variable or in a layout file."""
+"""Who wrote a table: the mid-level API, the TFRS layers around it, a Keras or Flax layer, a feature column of TF1; or
+the user said so, by naming its variable or in a layout file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ class Inventory:
       slots: all of the optimizers' variables, those of tables included.
       dense: every other variable.
       duplicates: variables that hold a table once more.
+      storage: what keeps the variables.
     """
 
     checkpoint: str
@@ -169,6 +171,7 @@ class Inventory:
     slots: tuple[SlotSpec, ...]
     dense: tuple[Entry, ...]
     duplicates: tuple[Duplicate, ...] = ()
+    storage: StorageKind = "TensorFlow"
 
     @property
     def slot_bytes(self) -> int:

@@ -124,13 +124,13 @@ def _key(found: Findings, name: str, wanted: str) -> str:
 
 def _stack_key(found: Findings, stated: StatedTable) -> str:
     """Returns the key of the one variable that has a stack's name in its key, and its shape."""
-    part = re.compile(rf"(^|[/.]){re.escape(stated.key)}($|[/.])")
+    part = re.compile(rf"(^|[/.:]){re.escape(stated.key)}($|[/.:])")
     named = [
         entry
         for entry in found.checkpoint.entries.values()
         if part.search(entry.key) and len(entry.shape) == 2 and entry.key not in found.slots
     ]
-    meant = [entry for entry in named if re.split(r"[/.]", entry.key)[-1] in ("table", stated.key)] or named
+    meant = [entry for entry in named if re.split(r"[/.:]", entry.key)[-1] in ("table", stated.key)] or named
     if len(meant) != 1:
         several = ", ".join(entry.key for entry in meant[:8]) or "none"
         raise NotConvertible(

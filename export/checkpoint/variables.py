@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -121,6 +121,26 @@ def volume(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
+StorageKind = Literal["TensorFlow", "Orbax", "Keras"]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What keeps the variables, and what it says of them besides their keys.
+
+    Attributes:
+      kind: a TensorBundle of TensorFlow, Orbax' tree of arrays, or Keras' HDF5.
+      step: training step, as a directory's name says it.
+      layer_names: key -> name of the variable's layer, where a Keras file says it.
+      model: configuration of the Keras model, where the file has it: class and name of every layer.
+    """
+
+    kind: StorageKind = "TensorFlow"
+    step: int | None = None
+    layer_names: Mapping[str, str] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+
 class StoredVariables(Protocol):
     """What the meaning of a checkpoint is read from, however it is stored."""
 
@@ -139,6 +159,10 @@ class StoredVariables(Protocol):
     @property
     def graph(self) -> ObjectGraph | None:
         """The object graph; None where variables are saved by name alone."""
+
+    @property
+    def storage(self) -> Storage:
+        """What keeps the variables."""
 
     def read_string(self, key: str) -> bytes:
         """Reads a string scalar."""
