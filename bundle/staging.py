@@ -123,9 +123,12 @@ class Staging:
         found = sorted(inner for inner in place.rglob("*") if inner.is_file()) if place.is_dir() else [place]
         return tuple(_digested(self.directory, file) for file in found if file.is_file())
 
-    def commit(self, manifest: Manifest) -> Path:
+    def commit(self, manifest: Manifest, data: bytes | None = None) -> Path:
         """Publishes the version: files synced, manifest last, one rename. Files that no page names are swept first.
 
+        Args:
+          manifest: of the version.
+          data: its bytes, where it was read from a file; None: they are made.
         Returns:
           The directory of the bundle.
         Raises:
@@ -144,7 +147,7 @@ class Staging:
         _sweep_unlisted(self.directory, manifest)
         page = self.directory / paths.MANIFEST
         try:
-            page.write_bytes(dump(manifest))
+            page.write_bytes(dump(manifest) if data is None else data)
             return self._publish()
         except (OSError, DestinationExists):
             page.unlink(missing_ok=True)

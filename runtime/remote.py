@@ -217,9 +217,9 @@ def located(text: str | Path, base: Path = Path()) -> Place:
         )
     if protocol == "file":
         return Path(path)
-    import fsspec
+    from fsspec.registry import known_implementations, registry
 
-    if protocol not in fsspec.available_protocols():
+    if protocol not in known_implementations and protocol not in registry:
         raise ValueError(f"URL {text} has the scheme {protocol!r}, which is not known; s3, gs and file are")
     return RemotePath(f"{protocol}://{path.rstrip('/')}")
 

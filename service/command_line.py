@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
+from service.pull_command import add_pull
 from service.settings import PREFIX, ServiceSettings
 
 PRINT_SETTINGS = "print_settings"
@@ -24,7 +25,9 @@ def command(run: Callable[[dict[str, Any], bool], int]) -> typer.Typer:
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-    def serve(**options: Any) -> None:
+    def serve(context: typer.Context, **options: Any) -> None:
+        if context.invoked_subcommand is not None:
+            return
         only_print = options.pop(PRINT_SETTINGS)
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
         raise typer.Exit(run(given, only_print))
@@ -37,9 +40,11 @@ def command(run: Callable[[dict[str, Any], bool], int]) -> typer.Typer:
     parameters = [_option(name, field) for name, field in ServiceSettings.model_fields.items()]
     shown = typer.Option("--print-settings", help="Print the effective settings as JSON and exit.")
     parameters.append(_parameter(PRINT_SETTINGS, Annotated[bool, shown], False))
+    parameters.insert(0, _parameter("context", typer.Context, inspect.Parameter.empty))
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     serve.__annotations__ = {each.name: each.annotation for each in parameters}
-    app.command()(serve)
+    app.callback(invoke_without_command=True)(serve)
+    add_pull(app)
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from bundle import files, staging
+from bundle import files, retention, staging
 from bundle.errors import DigestMismatch, FormatError
 from bundle.features import open_features
 from bundle.manifest import Index, Manifest, Tower
@@ -73,9 +74,12 @@ class Loader:
                 f"{model}/{version}; a bundle is served from the place it was written for"
             )
         self._fits(estimate(manifest, self.precision, self.workers))
-        staging.check_files(directory, manifest, tables="full" if self.verify == "full" else "sizes")
         opened = ExitStack()
         try:
+            held = retention.hold(directory)  # as long as it is served: `rowcast-serve pull --keep` passes it by
+            if held is not None:
+                opened.callback(os.close, held)
+            staging.check_files(directory, manifest, tables="full" if self.verify == "full" else "sizes")
             generation = self._open(directory, manifest, opened)
             self.warm_up(generation)
         except BaseException:

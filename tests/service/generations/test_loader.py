@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bundle import retention
 from bundle.errors import BundleError
 from service.generations.generation import Generation
 from service.generations.loader import Loader, LoadRefused, estimate, free_bytes
@@ -89,3 +90,12 @@ def test_free_memory_is_cut_by_the_cgroup(
         (tmp_path / "memory.current").write_text(used + "\n")
     free = free_bytes(tmp_path)
     assert free == expected if expected is not None else free > 1 << 20
+
+
+def test_load_keeps_its_version_from_being_swept_until_it_is_closed(write: Write, root: Path) -> None:
+    for version in (1, 2):
+        write(version=version)
+    generation = loader(root).load("movies", 1)
+    assert retention.sweep_old(root, "movies", 1, spare=2) == ([], [1])
+    generation.close()
+    assert retention.sweep_old(root, "movies", 1, spare=2) == ([1], [])
