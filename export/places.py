@@ -1,0 +1,20 @@
+"""Where a recipe's or a command line's text points: a path of this machine, or a URL of a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from export.errors import UsageError
+from runtime.remote import Place, located
+
+
+def place_of(text: str, base: Path = Path()) -> Place:
+    """Returns the place that a text means; a relative path is relative to `base`.
+
+    Raises:
+      UsageError: a URL that holds credentials, or of a store that is not known.
+    """
+    try:
+        return located(text, base)
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
