@@ -9,6 +9,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import DestinationError, NotConvertible
 from export.frameworks import load_tensorflow
 from export.pruning import TracedTower
+from export.renumbering import renumber
 from export.towers import SIGNATURE
 from export.weights import restore_weights
 
@@ -47,6 +48,7 @@ def write_saved_model(tower: TracedTower, root: Any, prefix: Path, object_path: 
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tf.saved_model.save(module, str(directory), signatures={SIGNATURE: signature})
+        renumber(directory)
     except (OSError, tf.errors.OpError) as problem:
         raise DestinationError(f"tower {spec.name!r} cannot be written to {directory}: {problem}") from problem
     _check(tower, directory)

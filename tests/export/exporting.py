@@ -24,8 +24,6 @@ MOVIES = 40
 MOVIE_IDS = [100 + 7 * row for row in range(MOVIES)]
 """What callers send for the rows of the movie table."""
 QUERY = ["user_id", "history", "hour"]
-VARYING_FILES = ("fingerprint.pb", "saved_model.pb")
-"""TensorFlow puts a random number into one, names with a count of all that the process ever traced into the other."""
 
 Recipe = dict[str, Any]
 
@@ -138,19 +136,18 @@ def aside(root: Path) -> list[str]:
 
 
 def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and files of a bundle without what differs from run to run: times, random numbers, counts."""
+    """The manifest and files of a bundle without what differs from run to run: when it began, costs of searches."""
     page: Manifest = staging.read_manifest(bundle)
     staging.check_files(bundle, page, "full")
     told = page.model_dump(mode="json")
     told["created"] = ""
-    told["files"] = [file for file in told["files"] if not file["path"].endswith(VARYING_FILES)]
     for index in told["indexes"].values():
         for point in index["curve"]:
             point["relative_cost"] = 0
     files = {
         str(path.relative_to(bundle)): path.read_bytes()
         for path in sorted(bundle.rglob("*"))
-        if path.is_file() and path.name not in (*VARYING_FILES, "manifest.json")
+        if path.is_file() and path.name != "manifest.json"
     }
     return told, files
 

@@ -97,3 +97,11 @@ def test_find_table_keys_gives_the_variable_of_each_table(movies: Cut) -> None:
     assert set(keys) == {"users", "hours", "movies", "genres_all"}
     for name, key in keys.items():
         assert checkpoint.read_all(key).tolist() == movies.tables[name].tolist()
+
+
+def test_write_saved_model_again_writes_the_same_bytes(movies: Cut, tmp_path: Path) -> None:
+    """TensorFlow counts functions up over the process, and a resumed run has traced fewer of them."""
+    first, second = (written(movies, 2, tmp_path / name) for name in "ab")
+    files = [{path.name: path.read_bytes() for path in each.rglob("*") if path.is_file()} for each in (first, second)]
+    assert sorted(files[0]) == ["saved_model.pb", "variables.data-00000-of-00001", "variables.index"]
+    assert files[0] == files[1]
