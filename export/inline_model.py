@@ -126,7 +126,7 @@ class Lookups:
         count = self._traced.spec.tables[spec.table].rows
         known = (rows >= 0) & (rows < count)
         if page.unknown.rule == "refuse":
-            told = f"feature {spec.name!r}: an id is not in table {spec.table!r}, and the feature refuses unknown ids"
+            told = f"feature {spec.name}: an id is not in table {spec.table}, and the feature refuses unknown ids"
             with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [told])]):
                 return tf.identity(rows)
         stands = -1 if page.unknown.rule == "zeros" else page.unknown.row or 0

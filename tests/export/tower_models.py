@@ -8,6 +8,7 @@ from tensorflow.tpu.experimental.embedding import serving_embedding_lookup  # bo
 
 E = tf.tpu.experimental.embedding
 HUGE_ROWS = 1_000_000_000
+TERABYTE_ROWS = 1 << 36
 
 
 def dense(units, activation=None):
@@ -166,6 +167,10 @@ def build_plain():
 
 def build_huge():
     return One("", HUGE_ROWS)
+
+
+def build_terabyte():
+    return One("", TERABYTE_ROWS)
 
 
 def build_computed_ids():

@@ -1,0 +1,342 @@
+"""Self-contained SavedModels, asked as a client does and held to the original model, which TensorFlow runs whole."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import farmhash
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle import staging
+from export.checkpoint.index_writer import data_file, write_index
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.variables import Entry, Slice
+from export.frameworks import load_tensorflow
+from export.model_code import load_factory
+from tests.export.checkpoint.bundles import GRAPH, Box, node, object_graph, varint, write_bundle
+from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
+from tests.export.exporting import MOVIE_IDS, aside, changed, recipe_of, write_project
+from tests.export.forked_runs import ForkedRuns
+
+Values = NDArray[Any]
+Answers = dict[str, dict[str, Values]]
+KEY = "model/embedding/_tpu_embedding/{}/.ATTRIBUTES/VARIABLE_VALUE"
+HALF_ROWS: list[Box] = [[(25, 15), (0, 8)], [(0, 11), (0, 8)], [(11, 14), (0, 8)]]
+GRID: list[Box] = [[(0, 24), (0, 1)], [(0, 9), (1, 3)], [(9, 15), (1, 3)]]
+N = 50
+
+
+def values_of(prefix: Path) -> dict[str, Any]:
+    """Everything in a checkpoint that TensorFlow wrote."""
+    checkpoint = open_checkpoint(prefix)
+    found: dict[str, Any] = {key: checkpoint.read_all(key) for key in checkpoint.entries if key != GRAPH}
+    return found | {GRAPH: checkpoint.read_string(GRAPH)}
+
+
+def original(made: Cut, tables: Mapping[str, Values]) -> Any:
+    """The uncut model as TensorFlow restores it, with other values in its tables."""
+    tf = load_tensorflow()
+    model = load_factory(made.job.code.factory, HERE)()
+    tf.train.Checkpoint(model=model).restore(str(made.prefix)).expect_partial()
+    for part in tf.train.TrackableView(model).descendants():
+        for config, table in getattr(part, "embedding_tables", {}).items():
+            table.assign(tables[config.name])
+    return model
+
+
+def published(forked: ForkedRuns, project: Path, **dies: Any) -> tuple[Path, dict[str, Any]]:
+    output = project.parent / "output"
+    if dies:
+        assert forked.run(["run", str(project), "--version", "7"], output, **dies) == -signal.SIGKILL
+        assert aside(project.parent / "bundles") == [".staging-7", ".staging-7.journal", ".staging-7.lock"]
+    assert forked.run(["run", str(project), "--version", "7", "--json"], output) == 0, output.read_text()
+    text = output.read_text()
+    page = json.loads(text[text.index("{") :])
+    return Path(page["saved_model"]), page
+
+
+def asked(directory: Path, inputs: Mapping[str, Any]) -> Answers:
+    """All signatures of a loaded SavedModel, each given those of the inputs that it takes."""
+    tf = load_tensorflow()
+    signatures = tf.saved_model.load(str(directory)).signatures
+    answers = {}
+    for name, signature in signatures.items():
+        wanted = signature.structured_input_signature[1].items()
+        taken = {each: tf.constant(inputs[each], spec.dtype) for each, spec in wanted}
+        answers[name] = {output: value.numpy() for output, value in signature(**taken).items()}
+    return answers
+
+
+def bags(count: int, of: list[Any], longest: int, seed: int) -> tuple[list[Any], Values]:
+    random = np.random.default_rng(seed)
+    sizes = random.integers(0, longest + 1, count)
+    picked = [of[place] for place in random.integers(0, len(of), int(sizes.sum()))]
+    return picked, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def movie_tables(movies: Cut) -> dict[str, Values]:
+    """Stored as bfloat16, as float16 in slices that TensorFlow itself cannot restore, as a grid, and plainly."""
+    stored: dict[str, Values] = dict(movies.tables)
+    stored["users"] = stored["users"].astype(ml_dtypes.bfloat16)
+    stored["movies"] = stored["movies"].astype(np.float16)
+    return stored
+
+
+@pytest.fixture(scope="module")
+def inlined(
+    movies: Cut, movie_tables: dict[str, Values], forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    root = tmp_path_factory.mktemp("inline")
+    keys = {"users": "users", "movies": "movies", "hours": "hours", "genres_all": "genres.Sall"}
+    tables = {KEY.format(keys[name]): values for name, values in movie_tables.items()}
+    boxes = {KEY.format("movies"): HALF_ROWS, KEY.format("hours"): GRID}
+    write_bundle(root / "ckpt-3", values_of(movies.prefix) | tables, boxes=boxes, files=2)
+    page = changed(recipe_of(root / "ckpt-3"), "output.tables", "inline")
+    page = changed(page, "output.serving_default", "ranking")
+    page = changed(page, "features.user_id", {"ids": {"kind": "hash", "dtype": "string"}})
+    page = changed(page, "features.hour", {"unknown": {"rule": "row", "row": 2}})
+    page = changed(page, "features.movie_id.unknown", {"rule": "refuse"})
+    return published(forked, write_project(root / "project", page), noted=5)  # and the next run resumes
+
+
+def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
+    inlined: tuple[Path, dict[str, Any]],
+) -> None:
+    directory, page = inlined
+    root = directory.parents[1]
+    assert (directory.parent.name, directory.name) == ("movies", "7")
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "assets",
+        "assets.extra",
+        "fingerprint.pb",
+        "saved_model.pb",
+        "variables",
+    ]
+    assert (directory / "assets" / "movie_ids.txt").is_file()
+    assert staging.committed_versions(root, "movies") == []
+    assert staging.next_version(root, "movies") == 8
+    assert aside(root) == []
+    report = json.loads((directory / "assets.extra" / "rowcast.json").read_text())
+    assert report == {key: value for key, value in page.items() if key not in ("saved_model", "seconds")}
+    assert report["verification"]["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
+    assert report["data"] == "copied"
+    assert report["signatures"]["serving_default"] == report["signatures"]["ranking"]
+    assert report["signatures"]["query"]["inputs"] == {
+        "user_id": ["user_id"],
+        "history": ["history", "history_1"],
+        "hour": ["hour"],
+    }
+
+
+def test_answers_to_raw_ids_are_those_of_the_original_model(
+    inlined: tuple[Path, dict[str, Any]], movies: Cut, movie_tables: dict[str, Values]
+) -> None:
+    tf = load_tensorflow()
+    random = np.random.default_rng(1)
+    users = [f"user-{number}" for number in range(N)]
+    history, splits = bags(N, MOVIE_IDS, 4, 2)
+    genres, genre_splits = bags(N, list(range(9)), 3, 3)
+    hours, movie_rows = random.integers(0, 24, N), random.integers(0, len(MOVIE_IDS), N)
+    years = random.standard_normal(N).astype(np.float32)
+    sent = {
+        "user_id": users,
+        "history": np.array(history, np.int64),
+        "history_1": splits,
+        "hour": hours,
+        "movie_id": [MOVIE_IDS[row] for row in movie_rows],
+        "genres": np.array(genres, np.int64),
+        "genres_1": genre_splits,
+        "year": years,
+    }
+    answers = asked(inlined[0], sent)
+    model = original(movies, {**movie_tables, "genres/all": movie_tables["genres_all"]})
+    rows = {
+        "user_id": tf.constant([farmhash.fingerprint64(user) % 50 for user in users], tf.int64),
+        "history": tf.RaggedTensor.from_row_splits([MOVIE_IDS.index(movie) for movie in history], splits),
+        "hour": tf.constant(hours),
+        "movie_id": tf.constant(movie_rows),
+        "genres": tf.RaggedTensor.from_row_splits(sent["genres"], genre_splits),
+        "year": tf.constant(years),
+    }
+    right = {name: value.numpy() for name, value in model(rows).items()}
+    assert set(answers) == {"query", "candidate", "ranking", "serving_default"}
+    np.testing.assert_allclose(answers["query"]["vector"], right["query"], 1e-5, 1e-5)
+    np.testing.assert_allclose(answers["candidate"]["vector"], right["candidate"], 1e-5, 1e-5)
+    np.testing.assert_allclose(answers["ranking"]["score"], right["score"], 1e-5, 1e-5)
+    np.testing.assert_array_equal(answers["serving_default"]["score"], answers["ranking"]["score"])
+
+
+def test_unknown_ids_follow_each_features_rule(inlined: tuple[Path, dict[str, Any]]) -> None:
+    tf = load_tensorflow()
+    signatures = tf.saved_model.load(str(inlined[0])).signatures
+    one = {"user_id": tf.constant(["a"]), "hour": tf.constant([2], tf.int64)}
+    none, known = tf.constant([0, 0], tf.int64), tf.constant([0, 1], tf.int64)
+    empty = signatures["query"](**one, history=tf.constant([], tf.int64), history_1=none)["vector"]
+    left_out = signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)["vector"]
+    np.testing.assert_array_equal(left_out, empty)
+    one["hour"] = tf.constant([99], tf.int64)  # becomes row 2
+    np.testing.assert_array_equal(
+        signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)["vector"], empty
+    )
+    movie = {"year": tf.constant([1.0]), "genres": tf.constant([], tf.int64), "genres_1": none}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="feature movie_id: an id is not in table movies"):
+        signatures["candidate"](movie_id=tf.constant([1], tf.int64), **movie)
+
+
+def stacked_ads(made: Cut, directory: Path) -> None:
+    """The ads' checkpoint as two chips of two sparse cores each would lay it: `ads` and `words` in one stack."""
+    cores, core_rows = 4, 40
+    places = {"ads": (30, 4, 0, 0), "words": (100, 6, 8, 2)}
+    stack = np.full((cores * core_rows, 8), np.nan, np.float32)
+    layouts = b""
+    for name, (rows, dim, offset, rotation) in places.items():
+        for row in range(rows):
+            stack[(row + rotation) % cores * core_rows + offset + row // cores, :dim] = made.tables[name][row]
+        padded = -(-rows // 32) * 32
+        told = {3: cores, 4: 2, 5: core_rows, 8: offset, 9: rotation, 10: 8, 11: 1}
+        fields = _text(1, name) + _text(2, "ads_words")
+        fields += b"".join(varint(number << 3) + varint(value) for number, value in told.items() if value)
+        fields += _text(6, varint(rows) + varint(dim)) + _text(7, varint(padded) + varint(8))
+        layouts += _text(1, fields)
+    names = {"kernel": "model/kernel", "scale": "model/scale", "slots": "model/near/slots"}
+    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+    values = values_of(made.prefix)
+    keys = {name: key + suffix for name, key in names.items()}
+    stack_key, layouts_key = "model/tables/ads_words" + suffix, "model/tables/_sparse_core_table_layouts" + suffix
+    slots_key = next(key for key in values if "slots" in key)
+    graph = object_graph(
+        node({"model": 1}),
+        node({"tables": 2, "kernel": 6, "scale": 7, "near": 8}),
+        node({"_variables": 3, "_sparse_core_table_layouts": 5}),
+        node({"ads_words": 4}),
+        node({"parameters": 11}),
+        node(key=layouts_key),
+        node(key=keys["kernel"]),
+        node(key=keys["scale"]),
+        node({"_variables": 9}),
+        node({"slots": 10}),
+        node({"parameters": 12}),
+        node(key=stack_key),
+        node(key=slots_key),
+    )
+    kept = {keys["kernel"]: values[keys["kernel"]], keys["scale"]: values[keys["scale"]], slots_key: values[slots_key]}
+    halves: list[Box] = [[(0, 80), (0, 8)], [(80, 80), (0, 8)]]
+    write_bundle(directory, {GRAPH: graph, layouts_key: layouts, stack_key: stack, **kept}, boxes={stack_key: halves})
+
+
+def _text(number: int, value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def test_stack_is_served_as_it_lies_and_linked(ads: Cut, forked: ForkedRuns, tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    stacked_ads(ads, tmp_path / "ckpt-3")
+    recipe = ads.job.model_dump(mode="json", exclude_unset=True)
+    recipe = changed(changed(recipe, "checkpoint.path", str(tmp_path / "ckpt-3")), "output.tables", "inline-link")
+    directory, page = published(forked, write_project(tmp_path / "project", recipe))
+    assert page["data"] == "linked"
+    assert page["tables"]["words"]["layout"] == "sparse_core"
+    assert page["tables"]["words"]["variable"] == page["tables"]["ads"]["variable"]
+    variables = directory / "variables" / "variables"
+    assert data_file(variables, 0, 2).samefile(data_file(tmp_path / "ckpt-3", 0, 1))
+    ids, splits = bags(N, list(range(30)), 5, 4)
+    words, word_splits = bags(N, list(range(100)), 5, 5)
+    weights, word_weights = np.random.default_rng(6).uniform(0.2, 1, (2, 300)).astype(np.float32)
+    one = np.random.default_rng(7).integers(0, 30, N)
+    slots = np.random.default_rng(8).integers(0, 7, (N, 2))
+    place = np.array([[row, at] for row in range(N) for at in range(int(word_splits[row + 1] - word_splits[row]))])
+    sent = {
+        "ad": one,
+        "clicks": np.array(ids, np.int32),
+        "clicks_1": splits,
+        "click_weights": weights[: len(ids)],
+        "click_weights_1": splits,
+        "recent": np.array(ids, np.int64),
+        "recent_1": splits,
+        "words": place,
+        "words_1": np.array(words, np.int64),
+        "words_2": np.array([N, 5]),
+        "word_weights": place,
+        "word_weights_1": word_weights[: len(words)],
+        "word_weights_2": np.array([N, 5]),
+        "slots": slots,
+    }
+    answers = asked(directory, sent)
+    ragged, sparse = tf.RaggedTensor.from_row_splits, tf.SparseTensor
+    right = original(ads, ads.tables).rank(
+        {
+            "ad": tf.constant(one),
+            "clicks": ragged(sent["clicks"], splits),
+            "click_weights": ragged(sent["click_weights"], splits),
+            "recent": ragged(sent["recent"], splits),
+            "words": sparse(place, sent["words_1"], [N, 5]),
+            "word_weights": sparse(place, sent["word_weights_1"], [N, 5]),
+            "slots": tf.constant(slots),
+        }
+    )
+    np.testing.assert_allclose(answers["ranking"]["click"], right["click"], 1e-5, 1e-5)
+    np.testing.assert_allclose(answers["ranking"]["hidden"], right["hidden"], 1e-5, 1e-5)
+    np.testing.assert_allclose(answers["context"]["result"], right["hidden"], 1e-5, 1e-5)
+
+
+HOLDS = """
+import resource, sys
+from export.frameworks import load_tensorflow
+load_tensorflow()
+import tensorflow_recommenders
+from export import inline
+from export.main import main
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    main()
+finally:
+    sys.stderr.write(f"\\n{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before}")
+"""
+"""The command line, then how many KiB it held beyond TensorFlow."""
+
+
+def test_terabyte_is_linked_in_the_memory_that_tensorflow_takes_anyway(tmp_path: Path) -> None:
+    rows, row_bytes = 1 << 36, 16
+    small, _ = save_checkpoint(one_recipe("build_plain"), tmp_path)
+    entries = dict(open_checkpoint(small).entries)
+    prefix, key = tmp_path / "huge", KEY.format("items")
+    moved = {str(data_file(small, 0, 1)): str(data_file(prefix, 0, 2))}
+    data_file(prefix, 0, 2).write_bytes(data_file(small, 0, 1).read_bytes())
+    for name, entry in entries.items():
+        slices = tuple(replace(part, file=moved[part.file]) for part in entry.slices)
+        entries[name] = replace(entry, slices=slices)
+    whole = Slice(str(data_file(prefix, 1, 2)), 8, rows * row_bytes, 0, (0, 0), (rows, 4))
+    entries[key] = Entry(key, "float32", (rows, 4), (whole,))
+    picked = [0, 12345678901, rows - 1]
+    with data_file(prefix, 1, 2).open("wb") as file:  # sparse: a hole but for three rows
+        for row in picked:
+            file.seek(8 + row * row_bytes)
+            file.write(np.full(4, row % 97, np.float32).tobytes())
+    write_index(prefix, entries, 2)
+    recipe = one_recipe("build_terabyte").model_dump(mode="json", exclude_unset=True)
+    recipe = changed(changed(recipe, "checkpoint.path", str(prefix)), "output.tables", "inline-link")
+    project = write_project(tmp_path / "project", changed(recipe, "verify.examples", "examples.jsonl"))
+    (project.parent / "examples.jsonl").write_text("".join(f'{{"item": {row}}}\n' for row in picked))
+    command = [sys.executable, "-c", HOLDS, "run", str(project), "--json"]
+    done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    page = json.loads(done.stdout)
+    assert page["table_bytes"] == 1 << 40
+    assert page["verification"]["loaded_by"] == []
+    assert "not loaded here: that needs 11" in page["verification"]["note"]
+    assert page["verification"]["max_abs_error"] == {"tower": {"result": 0.0}}
+    variables = Path(page["saved_model"]) / "variables" / "variables"
+    assert data_file(variables, 0, 2).samefile(data_file(prefix, 1, 2))
+    assert int(done.stderr.splitlines()[-1]) < 300 << 10
