@@ -20,7 +20,7 @@ from export.errors import CheckpointError
 from runtime.remote import Place, RemotePath, Stamp, local_stamp
 
 FORMAT_VERSION = 1
-INDEX_BYTES_MAX = 512 << 20
+INDEX_BYTES_MAX = 256 << 20
 RANK_MAX = 32
 
 # Source: TensorFlow 2.20, tensorflow/core/framework/types.proto.

@@ -1,0 +1,245 @@
+"""Checkpoints of a few bytes that claim much: what a reader that believed them would hold, or never finish."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tests.export.checkpoint.bundles import (
+    GRAPH,
+    SUFFIX,
+    block,
+    entry,
+    field,
+    header,
+    joined,
+    node,
+    object_graph,
+    sealed,
+    shape_proto,
+    slice_key,
+    slice_proto,
+    table,
+    text_data,
+    varint,
+)
+
+Claim = Callable[[Path], None]
+Pair = tuple[bytes, bytes]
+MANY = 10_000
+KEY = f"emb/embeddings{SUFFIX}"
+
+
+def write(prefix: Path, pairs: Iterable[Pair], data: bytes = bytes(16), head: bytes | None = None) -> None:
+    write_raw(prefix, table([(b"", header() if head is None else head), *pairs]), data)
+
+
+def write_raw(prefix: Path, index: bytes, data: bytes = bytes(16)) -> None:
+    Path(f"{prefix}.index").write_bytes(index)
+    Path(f"{prefix}.data-00000-of-00001").write_bytes(data)
+
+
+def write_graph(prefix: Path, *nodes: bytes, pairs: Iterable[Pair] = (), data: bytes = b"") -> None:
+    """An object graph behind the data of other variables."""
+    stored, crc = text_data(object_graph(*nodes))
+    write(prefix, [(GRAPH.encode(), entry(7, (), len(data), stored, crc)), *pairs], data + stored)
+
+
+def one_block(body: bytes, last: bytes = b"\xff") -> bytes:
+    """A table of one block, whose entries and restart points are `body`."""
+    whole = sealed(body)
+    return joined(whole, block([(last, varint(0) + varint(len(whole) - 5))]))
+
+
+def sliced(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]]) -> bytes:
+    return field(1, 1) + field(2, shape_proto(shape)) + b"".join(field(7, slice_proto(box)) for box in boxes)
+
+
+# The table.
+
+
+def restart_points_of_a_billion(prefix: Path) -> None:
+    write_raw(prefix, one_block(b"\x00\x01\x00a" + struct.pack("<I", 10**9)))
+
+
+def block_of_an_exabyte(prefix: Path) -> None:
+    write_raw(prefix, joined(b"", block([(b"a", varint(0) + varint(2**60))])))
+
+
+def key_of_an_exabyte(prefix: Path) -> None:
+    write_raw(prefix, one_block(varint(0) + varint(2**60) + varint(0) + b"a" + struct.pack("<II", 0, 1)))
+
+
+def value_of_an_exabyte(prefix: Path) -> None:
+    write_raw(prefix, one_block(varint(0) + varint(1) + varint(2**60) + b"a" + struct.pack("<II", 0, 1)))
+
+
+def varints_without_an_end(prefix: Path) -> None:
+    write_raw(prefix, one_block(b"\xff" * 100_000 + struct.pack("<II", 0, 1)))
+
+
+def keys_that_unfold(prefix: Path) -> None:
+    """Entries of ten bytes whose keys have 60 000 bytes each."""
+    head, long = header(), b"k" * 60_000
+    entries = [varint(0) + varint(0) + varint(len(head)) + head, varint(0) + varint(len(long)) + varint(2) + long]
+    entries += [varint(len(long)) + varint(3) + varint(2) + struct.pack(">I", n)[1:] for n in range(MANY)]
+    write_raw(prefix, one_block(entries[0] + b"\x08\x01".join(entries[1:]) + b"\x08\x01" + struct.pack("<II", 0, 1)))
+
+
+def entries_of_nothing(prefix: Path) -> None:
+    write(prefix, ((b"%06x" % number, b"") for number in range(MANY)))
+
+
+def entries_of_little(prefix: Path) -> None:
+    write(prefix, ((b"%06x" % number, b"\x08\x01\x12\x04\x12\x02\x08\x00") for number in range(MANY)))
+
+
+# Entries.
+
+
+def a_billion_data_files(prefix: Path) -> None:
+    write(prefix, [(b"v", entry(1, (4,), 0, 16, 0, shard=10**9 - 1))], head=header(10**9))
+
+
+def every_variable_in_a_file_of_its_own(prefix: Path) -> None:
+    pairs = ((b"%06x" % number, entry(1, (4,), 0, 16, 0, shard=number)) for number in range(5_000))
+    write(prefix, pairs, head=header(2**31 - 1))
+
+
+def shapes_that_nothing_can_have(prefix: Path) -> None:
+    write(prefix, [(b"v", entry(1, (2**61,), 0, 2**63 - 8, 0)), (b"w", entry(1, (0, 2**61), 0, 0, 0))])
+
+
+def shape_of_many_axes(prefix: Path) -> None:
+    write(prefix, [(b"v", entry(1, (1,) * MANY, 0, 4, 0))])
+
+
+def product_that_wraps_to_what_is_there(prefix: Path) -> None:
+    write(prefix, [(b"v", entry(1, (2**32, 2**30, 4), 0, 16, 0))])
+
+
+def bytes_of_an_exabyte(prefix: Path) -> None:
+    write(prefix, [(b"v", entry(1, (2**58,), 0, 2**60, 0))])
+
+
+def text_of_an_exabyte(prefix: Path) -> None:
+    data = varint(2**60) + bytes(12)
+    write(prefix, [(GRAPH.encode(), entry(7, (), 0, data))], data)
+
+
+def slice_listed_very_often(prefix: Path) -> None:
+    write(prefix, [(b"v", sliced((4,), [((0, -1),)] * MANY)), (slice_key("v", [(0, -1)]), entry(1, (4,), 0, 16, 0))])
+
+
+def slices_that_share_their_bytes(prefix: Path) -> None:
+    """5 000 slices, one after the other in the variable, in one place of the file: 20 MB of 4 KB."""
+    boxes = [((1000 * number, 1000),) for number in range(5000)]
+    stored = entry(1, (1000,), 0, bytes(4000))
+    write(prefix, [(b"v", sliced((5_000_000,), boxes)), *((slice_key("v", box), stored) for box in boxes)], bytes(4000))
+
+
+def slices_that_overlap(prefix: Path) -> None:
+    """Every slice holds the 1 000 rows in the middle."""
+    boxes = [((number, 1000), (0, -1)) for number in range(1000)]
+    key, pairs = "column/embedding_weights", []
+    for number, box in enumerate(boxes):
+        pairs.append((slice_key(key, box), entry(1, (1000, 1), 4000 * number, 4000, 0)))
+    write(prefix, [(key.encode(), sliced((2000, 1), boxes)), *pairs], bytes(4_000_000))
+
+
+def slices_like_bricks(prefix: Path) -> None:
+    """Every column is cut at another row: as many bands as columns, each of as many slices."""
+    count = 700
+    boxes = [box for at in range(count) for box in (((0, at + 1), (at, 1)), ((at + 1, count - at), (at, 1)))]
+    pairs, offset = [(KEY.encode(), sliced((count + 1, count), boxes))], 0
+    for box in boxes:
+        pairs.append((slice_key(KEY, box), entry(1, (box[0][1], 1), offset, 4 * box[0][1], 0)))
+        offset += 4 * box[0][1]
+    nodes = (node({"emb": 1}), node({"embeddings": 2}), node(key=KEY, full_name="emb/embeddings"))
+    write_graph(prefix, *nodes, pairs=pairs, data=bytes(offset))
+
+
+# The object graph.
+
+
+def chain_of_objects(prefix: Path) -> None:
+    write_graph(prefix, *(node({"a": number + 1}) for number in range(MANY)), node(key=KEY, full_name="a/embeddings"))
+
+
+def objects_of_nothing(prefix: Path) -> None:
+    write_graph(prefix, *([b""] * 100_000))
+
+
+def a_million_children(prefix: Path) -> None:
+    write_graph(prefix, node({str(number): 1 for number in range(50_000)}), node())
+
+
+def embedding_objects_that_share_their_tables(prefix: Path) -> None:
+    n = 3000
+    objects = [node({"_variables": n + 1}) for _ in range(n)]
+    tables = node({f"t{number}": n + 2 for number in range(n)})
+    write_graph(prefix, node({f"o{at}": 1 + at for at in range(n)}), *objects, tables, node({"parameters": n + 3}), b"")
+
+
+def tables_that_share_their_slots(prefix: Path) -> None:
+    n = 3000
+    objects = [node({"_variables": n + 1 + number}) for number in range(n)]
+    tables = [node({"t": 2 * n + 1}) for _ in range(n)]
+    slots = node({"parameters": 2 * n + 2, **{f"s{number}": 2 * n + 2 for number in range(n)}})
+    write_graph(prefix, node({f"o{at}": 1 + at for at in range(n)}), *objects, *tables, slots, b"")
+
+
+def optimizers_that_share_their_lists(prefix: Path) -> None:
+    n = 1000
+    lists = {f"_l{number}": n + 2 for number in range(50)}
+    optimizers = [
+        node({"_iterations": n + 3, "_variables": n + 1, "_trainable_variables": n + 2, **lists}) for _ in range(n)
+    ]
+    held = [node({str(number): n + 3 for number in range(n)})] * 2
+    write_graph(prefix, node({f"o{at}": 1 + at for at in range(n)}), *optimizers, *held, b"")
+
+
+def partial_layers_that_share_their_features(prefix: Path) -> None:
+    n = 3000
+    layers = [node({"_keras_embedding_layers": n + 1}) for _ in range(n)]
+    features = node({f"f{number}": n + 2 for number in range(n)})
+    write_graph(prefix, node({f"o{at}": 1 + at for at in range(n)}), *layers, features, node({"embeddings": 0}))
+
+
+def messages_in_messages(prefix: Path) -> None:
+    nested = b""
+    for _ in range(50_000):
+        nested = b"\x0a" + varint(len(nested)) + nested if len(nested) < 200_000 else nested
+    write_graph(prefix, nested)
+
+
+CLAIMS: tuple[Claim, ...] = (
+    restart_points_of_a_billion,
+    block_of_an_exabyte,
+    key_of_an_exabyte,
+    value_of_an_exabyte,
+    varints_without_an_end,
+    keys_that_unfold,
+    entries_of_nothing,
+    entries_of_little,
+    a_billion_data_files,
+    every_variable_in_a_file_of_its_own,
+    shapes_that_nothing_can_have,
+    shape_of_many_axes,
+    product_that_wraps_to_what_is_there,
+    bytes_of_an_exabyte,
+    text_of_an_exabyte,
+    slice_listed_very_often,
+    slices_that_share_their_bytes,
+    slices_that_overlap,
+    slices_like_bricks,
+    chain_of_objects,
+    objects_of_nothing,
+    a_million_children,
+    embedding_objects_that_share_their_tables,
+    tables_that_share_their_slots,
+    optimizers_that_share_their_lists,
+    partial_layers_that_share_their_features,
+    messages_in_messages,
+)
