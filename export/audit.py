@@ -26,6 +26,7 @@ from export.verify import SAMPLE_ROWS, verify_tables
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
 from runtime.towers import open_tower
+from runtime.vectors import VectorFile
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ def open_parts(bundle: Path, page: Manifest) -> Iterator[str]:
 def _ask(bundle: Path, page: Manifest, index: Index) -> None:
     """Searches an index for some of its own vectors; what it finds must score as the vectors at those positions do."""
     size = page.candidates[index.corpus].size
-    vectors = np.memmap(files.locate(bundle, index.vectors), np.dtype("<f4"), "r", shape=(size, index.dim))
-    queries = np.array(vectors[np.unique([0, size // 2, size - 1])])
+    vectors = VectorFile(files.locate(bundle, index.vectors), index.dim)
+    queries = vectors[np.unique([0, size // 2, size - 1])]
     found, scores = ScannIndex.load(bundle / index.directory, index.distance, size).search(queries, 1)
     _, best = ExactIndex(vectors, index.distance).search(queries, 1)
     for query, at, score, most in zip(queries, found[:, 0], scores[:, 0], best[:, 0], strict=True):
@@ -136,7 +137,7 @@ def _ask(bundle: Path, page: Manifest, index: Index) -> None:
         if index.kind == "brute_force":
             right.append(most)
         if at >= 0 and (index.kind == "brute_force" or "reorder" in index.parameters):
-            right.append(ExactIndex(vectors[[at]], index.distance).search(query[np.newaxis], 1)[1][0, 0])
+            right.append(ExactIndex(vectors[np.array([at])], index.distance).search(query[np.newaxis], 1)[1][0, 0])
         if at < 0 or not np.allclose(score, right, rtol=1e-4, atol=1e-5):
             raise VerificationFailed(
                 f"index {index.directory!r} scores {score:.6g} at position {at} for one of its own vectors, exact "

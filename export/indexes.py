@@ -19,7 +19,9 @@ from export.errors import DestinationError, NotConvertible, UsageError, Verifica
 from export.settings import IndexPart
 from runtime.errors import IndexRefused, IndexUnreadable, InputRefused
 from runtime.exact import ExactIndex, normalised
-from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex
+from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex, settle
+from runtime.scann_build import Run, build_files, run_here
+from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -59,8 +61,8 @@ class _Truth:
     """Median time of one exact search, seconds."""
 
 
-def build_index(base: Path, name: str, part: IndexPart, queries: Vectors) -> Index:
-    """Builds, measures and writes one index.
+def build_index(base: Path, name: str, part: IndexPart, queries: Vectors, run: Run = run_here) -> Index:
+    """Builds, measures and writes one index. Vectors stay in their file but for one copy, which ScaNN searches.
 
     Recall is measured on the index as it was written and loaded again. Settings are tried on the same queries, one
     search at a time, as a service runs them; relative costs are medians of their times over those of exact search.
@@ -71,6 +73,7 @@ def build_index(base: Path, name: str, part: IndexPart, queries: Vectors) -> Ind
       part: what the recipe says of it.
       queries: [q, dim] float32: what the query tower gave for real examples; up to `part.recall.queries` are taken,
         evenly.
+      run: what encodes blocks of vectors, perhaps several at a time.
     Returns:
       The index' page of the manifest.
     Raises:
@@ -79,23 +82,20 @@ def build_index(base: Path, name: str, part: IndexPart, queries: Vectors) -> Ind
       VerificationFailed: no setting reaches the recall asked for.
       DestinationError: the files cannot be written.
     """
-    vectors = _mapped(base / paths.index_vectors(name), name, queries)
+    vectors = _opened(base / paths.index_vectors(name), name, queries)
     kind, parameters = choose(part, name, len(vectors))
+    directory = base / paths.index_directory(name)
     try:
-        built = ScannIndex.build(vectors, part.distance, kind, parameters)
+        _build(vectors, part.distance, kind, parameters, directory, name, run)
         truth = _exact_answers(vectors, part, _sampled(queries, part.recall.queries))
     except (IndexRefused, InputRefused) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
-    points = _curve(built, vectors, truth, part, _settings(part, parameters, len(vectors)))
+    try:
+        points, recall = _settled(directory, vectors, truth, part, name, parameters)
+    except VerificationFailed:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     best = _cheapest(points, name, part)
-    directory = base / paths.index_directory(name)
-    written = _written(built, best[0], directory, name)
-    recall, _ = _measured(written, vectors, truth, part.distance, Setting())
-    if recall < part.recall.value:
-        raise VerificationFailed(
-            f"index {name!r}: recall@{part.recall.k} is {recall:.4f} once written, {best[1].recall:.4f} before; "
-            "export the index again"
-        )
     return Index(
         corpus=part.corpus,
         query_tower=part.query_tower,
@@ -115,6 +115,24 @@ def build_index(base: Path, name: str, part: IndexPart, queries: Vectors) -> Ind
         ),
         curve=tuple(sorted((point for _, point in points), key=lambda point: point.relative_cost)),
     )
+
+
+def _settled(
+    directory: Path, vectors: VectorFile, truth: _Truth, part: IndexPart, name: str, parameters: dict[str, Any]
+) -> tuple[list[tuple[Setting, CostPoint]], float]:
+    """Measures settings, writes the best one and measures it again; one index at a time is in memory."""
+    settings = _settings(part, parameters, len(vectors))
+    points = _curve(_loaded(directory, part.distance, len(vectors), name), vectors, truth, part, settings)
+    setting, best = _cheapest(points, name, part)
+    settle(directory, setting.leaves_to_search, setting.reorder)
+    written = _loaded(directory, part.distance, len(vectors), name)
+    recall, _ = _measured(written, vectors, truth, part.distance, Setting())
+    if recall < part.recall.value:
+        raise VerificationFailed(
+            f"index {name!r}: recall@{part.recall.k} is {recall:.4f} once written, {best.recall:.4f} before; "
+            "export the index again"
+        )
+    return points, recall
 
 
 def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
@@ -153,20 +171,20 @@ def wilson_low(share: float, queries: int) -> float:
     return max(0.0, (middle - spread) / (1 + square / queries))
 
 
-def _mapped(path: Path, name: str, queries: Vectors) -> Vectors:
+def _opened(path: Path, name: str, queries: Vectors) -> VectorFile:
     if queries.ndim != 2 or not len(queries):
         raise NotConvertible(f"index {name!r}: queries have shape {list(queries.shape)}; [q, dim] was expected, q >= 1")
-    dim = queries.shape[1]
     try:
-        flat: Vectors = np.memmap(path, np.dtype("<f4"), "r")
-    except (OSError, ValueError) as problem:
+        vectors = VectorFile(path, queries.shape[1])
+    except OSError as problem:
         raise NotConvertible(f"index {name!r}: vectors cannot be read: {problem}") from problem
-    if flat.size % dim:
+    except InputRefused as problem:
         raise NotConvertible(
-            f"index {name!r}: {flat.size} values of candidates are no vectors of dim {dim}, which queries have; "
-            "both towers must end in the same dim"
-        )
-    return flat.reshape(-1, dim)
+            f"index {name!r}: {problem}, which queries have; both towers must end in the same dim"
+        ) from problem
+    if not len(vectors):
+        raise NotConvertible(f"index {name!r}: vectors cannot be read: {path.name} is empty")
+    return vectors
 
 
 def _sampled(queries: Vectors, wanted: int) -> Vectors:
@@ -174,22 +192,24 @@ def _sampled(queries: Vectors, wanted: int) -> Vectors:
     return np.ascontiguousarray(queries[rows], np.float32)
 
 
-def _exact_answers(vectors: Vectors, part: IndexPart, queries: Vectors) -> _Truth:
-    exact = ExactIndex(vectors, part.distance)
+def _exact_answers(vectors: VectorFile, part: IndexPart, queries: Vectors) -> _Truth:
     k = min(part.recall.k, len(vectors))
-    found, _ = exact.search(queries, k)
+    found, _ = ExactIndex(vectors, part.distance).search(queries, k)
     worst = np.array(
         [_scores(vectors, row, query, part.distance).min() for row, query in zip(found, queries, strict=True)]
     )
+    # Its time grows with the number of vectors, so it is taken over as many as may be in memory.
+    timed = vectors[: vectors.block_rows]
+    exact = ExactIndex(timed, part.distance)
     times = []
     for query in queries[:_EXACT_TIMED]:
         began = time.perf_counter()
         exact.search(query[np.newaxis], k)
         times.append(time.perf_counter() - began)
-    return _Truth(queries, k, worst, float(np.median(times)))
+    return _Truth(queries, k, worst, float(np.median(times)) * len(vectors) / len(timed))
 
 
-def _scores(vectors: Vectors, positions: Positions, query: Vectors, distance: Distance) -> NDArray[np.float64]:
+def _scores(vectors: VectorFile, positions: Positions, query: Vectors, distance: Distance) -> NDArray[np.float64]:
     # In float64, row by row: equal vectors get equal scores whatever stands beside them.
     rows = vectors[positions]
     if distance == "cosine":
@@ -204,7 +224,7 @@ def _scores(vectors: Vectors, positions: Positions, query: Vectors, distance: Di
 
 
 def _measured(
-    index: ScannIndex, vectors: Vectors, truth: _Truth, distance: Distance, setting: Setting
+    index: ScannIndex, vectors: VectorFile, truth: _Truth, distance: Distance, setting: Setting
 ) -> tuple[float, float]:
     """Returns recall and the median time of one search, seconds.
 
@@ -235,7 +255,7 @@ def _settings(part: IndexPart, parameters: dict[str, Any], size: int) -> list[li
 
 
 def _curve(
-    index: ScannIndex, vectors: Vectors, truth: _Truth, part: IndexPart, levels: Sequence[Sequence[Setting]]
+    index: ScannIndex, vectors: VectorFile, truth: _Truth, part: IndexPart, levels: Sequence[Sequence[Setting]]
 ) -> list[tuple[Setting, CostPoint]]:
     # Levels beyond the first that reaches the target are tried too: more leaves with less reordering may be cheaper.
     points: list[tuple[Setting, CostPoint]] = []
@@ -263,16 +283,27 @@ def _cheapest(points: Sequence[tuple[Setting, CostPoint]], name: str, part: Inde
     )
 
 
-def _written(built: ScannIndex, setting: Setting, directory: Path, name: str) -> ScannIndex:
+def _build(
+    vectors: VectorFile,
+    distance: Distance,
+    kind: Kind,
+    parameters: dict[str, Any],
+    directory: Path,
+    name: str,
+    run: Run,
+) -> None:
     # What an interrupted run left would be taken for a part of this index.
     shutil.rmtree(directory, ignore_errors=True)
     try:
-        built.write(directory, setting.leaves_to_search, setting.reorder)
+        build_files(vectors, distance, kind, parameters, directory, run)
     except OSError as problem:
         raise DestinationError(
             f"index {name!r} cannot be written: {problem}; free some space, then run again"
         ) from problem
+
+
+def _loaded(directory: Path, distance: Distance, size: int, name: str) -> ScannIndex:
     try:
-        return ScannIndex.load(directory, built.distance, built.size)
+        return ScannIndex.load(directory, distance, size)
     except IndexUnreadable as problem:
         raise DestinationError(f"index {name!r} was not written whole: {problem}; is the disk full?") from problem

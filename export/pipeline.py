@@ -343,7 +343,8 @@ class Assembly:
                     for tensor in tower.inputs
                 }
                 queries = open_tower(self.directory, tower, "f32").run(inputs)[tower.result]
-                pages[name] = indexes.build_index(self.directory, name, part, queries)
+                run = executors.LocalExecutor(self.settings.workers).run
+                pages[name] = indexes.build_index(self.directory, name, part, queries, run)
                 self.stage.finish(step, pages[name].model_dump(mode="json"))
             else:
                 pages[name] = manifest.Index.model_validate(finished.payload)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from bundle.manifest import Distance
 from runtime.errors import InputRefused
+from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -20,8 +21,8 @@ class ExactIndex:
     square, which loses the small distances.
     """
 
-    def __init__(self, vectors: Vectors, distance: Distance) -> None:
-        """Takes vectors as they are; they may be mapped from a file.
+    def __init__(self, vectors: Vectors | VectorFile, distance: Distance) -> None:
+        """Takes vectors as they are; they may be mapped from a file, or read from it.
 
         Args:
           vectors: [size, dim] float32.
@@ -57,7 +58,8 @@ class ExactIndex:
                 positions = positions_allowed[first : first + block_rows]
                 block = self._vectors[positions]
             scores = self._scored(queries, self._prepared(block))
-            for row in range(len(queries)):
+            hopeless = scores.max(axis=1) < best_scores[:, -1]
+            for row in np.flatnonzero(~hopeless):
                 best = _largest(scores[row], positions, k)
                 merged_scores = np.concatenate([best_scores[row], scores[row, best]])
                 merged = np.concatenate([best_positions[row], positions[best]])

@@ -27,7 +27,8 @@ Kind = Literal["brute_force", "tree_ah"]
 
 _ASSETS = "scann_assets.pbtxt"
 _CONFIG = "scann_config.pb"
-_DATASET = "dataset.npy"
+DATASET, CODES, TOKENS = "dataset.npy", "hashed_dataset.npy", "datapoint_to_token.npy"
+"""Files with a row for each vector: the vector, its code, its leaf."""
 _HIDDEN = "tensorflow"
 _BATCH_MIN = 16
 """Fewer queries are searched for one by one: ScaNN takes up to twice as long for a small batch."""
@@ -156,13 +157,7 @@ class ScannIndex:
             self._searcher.serialize(str(directory), True)
         except RuntimeError as problem:
             raise OSError(f"ScaNN cannot write to {directory}: {problem}") from problem
-        path = directory / _CONFIG
-        config = _protos.ScannConfig.FromString(path.read_bytes())
-        if leaves_to_search is not None:
-            config.partitioning.query_spilling.max_spill_centers = leaves_to_search
-        if reorder is not None:
-            config.exact_reordering.approx_num_neighbors = reorder
-        path.write_bytes(config.SerializeToString(deterministic=True))
+        settle(directory, leaves_to_search, reorder)
 
     def search(
         self, queries: Vectors, k: int, leaves_to_search: int | None = None, reorder: int | None = None
@@ -222,6 +217,45 @@ class ScannIndex:
         return positions, scores
 
 
+def settle(directory: Path, leaves_to_search: int | None = None, reorder: int | None = None) -> None:
+    """Changes what searches of a written index use; None leaves it as it is."""
+    path = directory / _CONFIG
+    config = _protos.ScannConfig.FromString(path.read_bytes())
+    if leaves_to_search is not None:
+        config.partitioning.query_spilling.max_spill_centers = leaves_to_search
+    if reorder is not None:
+        config.exact_reordering.approx_num_neighbors = reorder
+    path.write_bytes(config.SerializeToString(deterministic=True))
+
+
+def encode(trained: Path, directory: Path) -> None:
+    """Finds the leaves and codes of vectors by the centroids and the code book of another tree index.
+
+    Args:
+      trained: directory of that index.
+      directory: holds the vectors, as `dataset.npy`; the files of an index over them are written beside it.
+    Raises:
+      IndexRefused: ScaNN refuses.
+    """
+    from google.protobuf import text_format
+    from scann.scann_ops import scann_assets_pb2
+
+    kinds = scann_assets_pb2.ScannAsset
+    listed = scann_assets_pb2.ScannAssets()
+    for kind, path in (
+        (kinds.AH_CENTERS, trained / "ah_codebook.pb"),
+        (kinds.PARTITIONER, trained / "serialized_partitioner.pb"),
+        (kinds.DATASET_NPY, directory / DATASET),
+    ):
+        listed.assets.add(asset_type=kind, asset_path=str(path.resolve()))
+    try:
+        # What is not listed, ScaNN computes.
+        searcher = _scann.scann_pybind.ScannNumpy(str(trained), text_format.MessageToString(listed))
+        searcher.serialize(str(directory), True)
+    except (RuntimeError, ValueError) as problem:
+        raise IndexRefused(f"ScaNN finds no codes of {directory.name}: {problem}") from problem
+
+
 def write_index(
     vectors: Vectors, distance: Distance, kind: Kind, parameters: Mapping[str, Any], directory: Path
 ) -> ScannIndex:
@@ -275,9 +309,9 @@ def _read_config(directory: Path, where: str) -> Any:
 
 def _dataset_shape(directory: Path, where: str) -> tuple[int, int]:
     try:
-        shape = np.load(directory / _DATASET, mmap_mode="r", allow_pickle=False).shape
+        shape = np.load(directory / DATASET, mmap_mode="r", allow_pickle=False).shape
     except (OSError, ValueError, EOFError) as problem:
-        raise IndexUnreadable(f"{where} has no sound {_DATASET}: {problem}") from problem
+        raise IndexUnreadable(f"{where} has no sound {DATASET}: {problem}") from problem
     if len(shape) != 2:
-        raise IndexUnreadable(f"{where} has a {_DATASET} of shape {shape}; [vectors, dim] was expected")
+        raise IndexUnreadable(f"{where} has a {DATASET} of shape {shape}; [vectors, dim] was expected")
     return int(shape[0]), int(shape[1])

@@ -1,0 +1,148 @@
+"""Candidate vectors in a file -> ScaNN's files, in memory that does not depend on how many there are.
+
+ScaNN builds over vectors in memory and holds them up to three times meanwhile: as they are given, its own copy, and
+their residuals, of which it then trains on a sample. Here only that sample is given to it. A vector's leaf and code
+depend on no other vector, so they are computed block by block and joined: they are those of one build over all vectors
+with the same centroids and code book.
+
+Source: scann 1.4.2, `scann/scann_ops/cc/scann.cc` (Initialize, LoadArtifacts, Serialize).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.manifest import Distance
+from runtime.exact import normalised
+from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode
+from runtime.vectors import VectorFile
+
+Vectors = NDArray[np.float32]
+SAMPLE_ROWS = 100_000
+"""Vectors that code books are trained on."""
+SAMPLE_ROWS_PER_LEAF = 100
+
+
+@dataclass(frozen=True)
+class EncodeTask:
+    """Some vectors whose leaves and codes are wanted.
+
+    Attributes:
+      trained: directory of the index over the sample.
+      vectors: their file, and dim.
+      first, count: rows.
+      distance: of the index.
+      directory: where leaves and codes go.
+    """
+
+    trained: str
+    vectors: tuple[str, int]
+    first: int
+    count: int
+    distance: Distance
+    directory: str
+
+
+Run = Callable[[Callable[[EncodeTask], None], Sequence[EncodeTask]], Any]
+"""Runs a function on each task, anywhere on this machine."""
+
+
+def run_here(function: Callable[[EncodeTask], None], tasks: Sequence[EncodeTask]) -> None:
+    """Runs one task after another."""
+    for task in tasks:
+        function(task)
+
+
+def build_files(
+    vectors: VectorFile,
+    distance: Distance,
+    kind: Kind,
+    parameters: Mapping[str, Any],
+    directory: Path,
+    run: Run = run_here,
+) -> None:
+    """Trains an index and writes its files; the same vectors give the same sample.
+
+    Args:
+      vectors: finite.
+      distance, kind, parameters: as `ScannIndex.build` takes them.
+      directory: is made.
+      run: what encodes blocks of vectors, perhaps several at a time.
+    Raises:
+      IndexRefused: ScaNN cannot build from these vectors and parameters.
+      OSError: the disk refuses.
+    """
+    size = len(vectors)
+    sample = max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters.get("num_leaves", 0))
+    if size <= sample:
+        ScannIndex.build(vectors[:], distance, kind, parameters).write(directory)
+        return
+    trained_on = vectors[:1] if kind == "brute_force" else _sampled(vectors, sample)
+    ScannIndex.build(trained_on, distance, kind, parameters).write(directory)
+    del trained_on
+    if kind != "brute_force":
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".codes-") as beside:
+            tasks = [
+                EncodeTask(
+                    str(directory), (str(vectors.path), vectors.shape[1]), first, count, distance, f"{beside}/{first}"
+                )
+                for first, count in _blocks(vectors)
+            ]
+            run(encode_block, tasks)
+            for name in (CODES, TOKENS):
+                parts = (np.load(Path(task.directory) / name, mmap_mode="r", allow_pickle=False) for task in tasks)
+                _write_array(Path(beside) / name, parts, size)
+            for name in (CODES, TOKENS):
+                (Path(beside) / name).replace(directory / name)
+    blocks = (_prepared(vectors[first : first + count], distance) for first, count in _blocks(vectors))
+    _write_array(directory / DATASET, blocks, size)
+
+
+def encode_block(task: EncodeTask) -> None:
+    """Writes the leaves and codes of some vectors.
+
+    Raises:
+      IndexRefused: ScaNN refuses them.
+    """
+    vectors = VectorFile(Path(task.vectors[0]), task.vectors[1])
+    block = _prepared(vectors[task.first : task.first + task.count], task.distance)
+    directory = Path(task.directory)
+    directory.mkdir()
+    np.save(directory / DATASET, block)
+    del block
+    encode(Path(task.trained), directory)
+    (directory / DATASET).unlink()
+
+
+def _sampled(vectors: VectorFile, sample: int) -> Vectors:
+    rows = np.sort(np.random.default_rng(0).choice(len(vectors), sample, replace=False))
+    found = np.empty((sample, vectors.shape[1]), np.float32)
+    for first, count in _blocks(vectors):
+        start, stop = np.searchsorted(rows, [first, first + count])
+        found[start:stop] = vectors[first : first + count][rows[start:stop] - first]
+    return found
+
+
+def _blocks(vectors: VectorFile) -> Iterator[tuple[int, int]]:
+    for first in range(0, len(vectors), vectors.block_rows):
+        yield first, min(vectors.block_rows, len(vectors) - first)
+
+
+def _prepared(block: Vectors, distance: Distance) -> Vectors:
+    return normalised(block) if distance == "cosine" else block
+
+
+def _write_array(path: Path, parts: Iterator[NDArray[Any]], size: int) -> None:
+    with path.open("wb") as file:
+        for number, part in enumerate(parts):
+            if not number:
+                header = {"descr": part.dtype.str, "fortran_order": False, "shape": (size, *part.shape[1:])}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(part).data)

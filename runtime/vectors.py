@@ -1,0 +1,59 @@
+"""Vectors of an index in their file, read as they are asked for; none stay in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import InputRefused
+
+Vectors = NDArray[np.float32]
+Positions = NDArray[np.int64]
+
+BLOCK_BYTES = 16 << 20
+"""Read at a time where all vectors are gone through."""
+
+
+class VectorFile:
+    """Raw little-endian float32 rows. Safe for any thread.
+
+    Attributes:
+      shape: rows and dim.
+    """
+
+    def __init__(self, path: Path, dim: int) -> None:
+        """Takes a file.
+
+        Raises:
+          OSError: there is none.
+          InputRefused: its size is no multiple of a row's.
+        """
+        values, left = divmod(path.stat().st_size, 4)
+        if left or values % dim:
+            raise InputRefused(f"{values} values of candidates are no vectors of dim {dim}")
+        self.path = path
+        self.shape = values // dim, dim
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Vectors:
+        """Reads rows by a slice of step 1, or by [m] int64 positions, into memory of the caller's own."""
+        size, dim = self.shape
+        if isinstance(rows, slice):
+            first, stop, _ = rows.indices(size)
+            count = max(0, stop - first)
+            read: Vectors = np.fromfile(self.path, "<f4", count * dim, offset=first * dim * 4)
+            return read.reshape(count, dim)
+        if not size:
+            return np.empty((0, dim), np.float32)
+        taken: Vectors = np.array(np.memmap(self.path, "<f4", "r", shape=self.shape)[rows])
+        return taken
+
+    @property
+    def block_rows(self) -> int:
+        """Rows to read at a time."""
+        return max(1, BLOCK_BYTES // (4 * self.shape[1]))
