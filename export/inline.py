@@ -43,8 +43,8 @@ from export.inline_files import (
     written,
 )
 from export.inline_model import InlineGraph, Lookups, build_graph, open_vocabulary, variable_key, write_graph
+from export.model_tables import recognise_tables
 from export.oracle import Replay, replay_original
-from export.pipeline import recognise_tables
 from export.progress import Progress
 from export.settings import ExportJob, ExportSettings
 from export.staged_tables import created, provenance, staged
@@ -110,7 +110,7 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
     checkpoint = open_checkpoint(base / job.checkpoint.path)
     traced = trace_towers(job, base)
     pages = describe_features(traced.spec, job)
-    inventory = recognise_tables(checkpoint, traced, job)
+    inventory = recognise_tables(checkpoint, traced, job, base)
     tables = {name: inventory.table(name) for name in traced.spec.tables}
     for part in job.vocabularies.values():
         read_keys(base / part.file, part.dtype)  # its mistakes are told before anything is written

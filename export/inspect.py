@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from export.checkpoint.layouts import Mod, SparseCore
 from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import Entry
 from export.plan import ExportPlan
@@ -40,6 +42,7 @@ def inventory_json(inventory: Inventory) -> dict[str, Any]:
             {"name": each.name, "key": each.key, "of": each.of or None, "bytes": each.bytes} for each in inventory.slots
         ],
         "slot_bytes": inventory.slot_bytes,
+        "duplicates": [{"key": each.key, "of": each.of, "bytes": each.bytes} for each in inventory.duplicates],
         "dense": [_entry_json(entry) for entry in inventory.dense],
         "candidates": [entry.key for entry in inventory.candidates],
     }
@@ -52,20 +55,26 @@ def inventory_table(inventory: Inventory) -> RenderableType:
         "saved as objects" if inventory.objects else "saved by name: what is a table must be told (--table NAME=KEY)"
     )
     parts: list[RenderableType] = [Text(f"checkpoint {inventory.checkpoint}, {step}, {saved}, {inventory.fingerprint}")]
-    tables = Table("table", "rows", "dim", "dtype", "size", "slices", "slot variables", "origin", title="tables")
+    tables = Table("table", "rows", "dim", "dtype", "size", "layout", "pieces", "slots", "origin", title="tables")
     for spec in inventory.tables:
         slots = ", ".join(slot.name for slot in spec.slots)
-        slices = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
-        shape = (f"{spec.rows}", f"{spec.dim}", spec.dtype)
-        tables.add_row(escape(spec.name), *shape, size_text(spec.bytes), slices, escape(slots), spec.origin)
+        pieces = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
+        row = (str(spec.rows), str(spec.dim), spec.dtype, size_text(spec.bytes), _layout_text(spec), pieces)
+        tables.add_row(escape(spec.name), *row, escape(slots), spec.origin)
     parts.append(tables if inventory.tables else Text("no table is recognised"))
+    parts += [Text(f"stored twice, read once: {each.key} is {each.of}") for each in inventory.duplicates]
     parts += [Text(f"note: table {spec.name}: {spec.note}") for spec in inventory.tables if spec.note]
     parts += [Text(f"not exported: {refused.name}: {refused.reason}") for refused in inventory.refused]
     if inventory.slots:
         count, saved_bytes = len(inventory.slots), size_text(inventory.slot_bytes)
         parts.append(Text(f"left out: {count} variables of optimizers, which saves {saved_bytes}"))
-    if inventory.dense:
-        parts.append(_variables(sorted(inventory.dense, key=lambda entry: (-entry.bytes, entry.key))))
+    candidates = inventory.candidates
+    known = {entry.key for entry in candidates}
+    others = sorted(
+        (entry for entry in inventory.dense if entry.key not in known), key=lambda entry: (-entry.bytes, entry.key)
+    )
+    parts += [_variables(f"might be tables ({len(candidates)}), name them with --table", candidates)] * bool(candidates)
+    parts += [_variables(f"other variables ({len(others)}), the largest", others)] * bool(others)
     return Group(*parts)
 
 
@@ -78,20 +87,28 @@ def plan_table(plan: ExportPlan) -> RenderableType:
         counts = (str(len(table.slices)), str(len(table.tasks)))
         tables.add_row(escape(spec.name), str(spec.rows), str(spec.dim), spec.dtype, size, *counts)
     total = (
-        f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written, {len(plan.tasks)} files, {len(plan.work)} "
-        f"tasks on {plan.workers} "
-        f"workers, at most {size_text(plan.peak_memory_bytes)} of memory; {size_text(plan.left_out_bytes)} of slot "
-        "variables left out"
+        f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written, {len(plan.tasks)} files, "
+        f"{len(plan.work)} tasks on {plan.workers} workers, at most {size_text(plan.peak_memory_bytes)} of memory; "
+        f"{size_text(plan.left_out_bytes)} of slot variables left out"
     )
     notes = [Text(f"note: table {table.spec.name}: {table.spec.note}") for table in plan.tables if table.spec.note]
     return Group(tables, *notes, Text(total))
 
 
-def _variables(entries: Sequence[Entry]) -> Table:
-    variables = Table("variable", "shape", "dtype", "size", title=f"other variables ({len(entries)}), the largest")
+def _variables(title: str, entries: Sequence[Entry]) -> Table:
+    variables = Table("variable", "shape", "dtype", "size", title=title)
     for entry in entries[:VARIABLES_SHOWN]:
         variables.add_row(escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes))
     return variables
+
+
+def _layout_text(spec: TableSpec) -> str:
+    """Returns a table's layout for reading, e.g. `sparse core 8 x 240, offset 128, rotation 4`."""
+    layout = spec.layout
+    if isinstance(layout, SparseCore):
+        place = f", offset {layout.offset}, rotation {layout.rotation}" if layout.offset or layout.rotation else ""
+        return f"sparse core {layout.cores} x {layout.core_rows}{place}"
+    return f"mod {layout.lanes}" if isinstance(layout, Mod) else "plain"
 
 
 def _table_json(spec: TableSpec) -> dict[str, Any]:
@@ -101,7 +118,8 @@ def _table_json(spec: TableSpec) -> dict[str, Any]:
         "dim": spec.dim,
         "dtype": spec.dtype,
         "bytes": spec.bytes,
-        "layout": spec.layout.kind,
+        "layout": {"kind": spec.layout.kind, **asdict(spec.layout)},
+        "stored": list(spec.stored),
         "origin": spec.origin,
         "path": spec.path,
         "slices": spec.slices,

@@ -17,8 +17,10 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from export.checkpoint.layout_file import read_layouts
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
+from export.checkpoint.specs import Statements
 from export.errors import ExportError, UsageError
 from export.inspect import inventory_json, inventory_table
 from export.progress import Progress
@@ -41,7 +43,14 @@ RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, TO
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Named = Annotated[
     list[str] | None,
-    typer.Option("--table", metavar="NAME=KEY", help="Export variable KEY as table NAME; may be given several times."),
+    typer.Option("--table", metavar="NAME=KEY", help="Variable KEY is table NAME; may be given several times."),
+]
+Mod = Annotated[
+    list[str] | None,
+    typer.Option("--mod", metavar="NAME", help="TF1 spread table NAME over its partitions by `mod`; several times."),
+]
+LayoutFile = Annotated[
+    Path | None, typer.Option("--layout", metavar="FILE", help="How tables lie in variables; see docs/checkpoints.md.")
 ]
 Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Read this checkpoint instead of the recipe's.", metavar="PATH")
@@ -60,9 +69,15 @@ Full = Annotated[bool, typer.Option("--full", help="Compare every row with the c
 
 
 @app.command()
-def inspect(checkpoint: CheckpointPath, as_json: AsJson = False) -> None:
+def inspect(
+    checkpoint: CheckpointPath,
+    named: Named = None,
+    mod: Mod = None,
+    layout: LayoutFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Tells what is in a checkpoint: tables, slot variables, dense variables, step. Reads no table."""
-    inventory = recognise(open_checkpoint(checkpoint))
+    inventory = recognise(open_checkpoint(checkpoint), _said(named, mod, layout))
     _print(inventory_json(inventory), inventory_table(inventory), as_json)
 
 
@@ -126,6 +141,9 @@ def tables(
     checkpoint: CheckpointPath,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Root to write under.")],
     named: Named = None,
+    mod: Mod = None,
+    layout: LayoutFile = None,
+    slots: Annotated[bool, typer.Option("--with-slots", help="Export slot variables too, for a warm restart.")] = False,
     model: Annotated[str, typer.Option(help="Name of the bundle under the root.")] = "tables",
     version: Version = None,
     full: Full = False,
@@ -134,12 +152,13 @@ def tables(
     budget_bytes: Budget = None,
     as_json: AsJson = False,
 ) -> None:
-    """Exports only the tables, without model code: those that the metadata identifies or --table names."""
+    """Exports only the tables, without model code: those that the metadata identifies or the user names."""
     from export import plan_page, tables_only
 
     settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, full=full)
     with kept_clean(), Progress(errors) as progress:
-        published = tables_only.export_tables(checkpoint, out, model, version, _names(named), settings, progress)
+        said = _said(named, mod, layout)
+        published = tables_only.export_tables(checkpoint, out, model, version, said, slots, settings, progress)
     page = plan_page.published_json(published) | {"seconds": progress.seconds}
     _print(page, plan_page.published_page(published), as_json)
 
@@ -197,6 +216,11 @@ def _overridden(job: ExportJob, checkpoint: str | None, root: str | None) -> Exp
         path = str(Path(root).absolute())
         job = job.model_copy(update={"output": job.output.model_copy(update={"root": path})})
     return job
+
+
+def _said(named: list[str] | None, mod: list[str] | None, layout: Path | None) -> Statements:
+    layouts = read_layouts(layout) if layout is not None else ()
+    return Statements(_names(named), tuple(mod or ()), layouts)
 
 
 def _names(named: list[str] | None) -> dict[str, str]:

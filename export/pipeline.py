@@ -26,12 +26,12 @@ from bundle.tables import TableReader
 from export import candidate_checks, candidates, executors, indexes, replay
 from export.audit import open_parts, told_as_failures
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Inventory
 from export.compiled import compile_tower
 from export.corpus_files import locate_corpus
-from export.errors import CheckpointError, UsageError
+from export.errors import UsageError
 from export.examples import Examples, make_examples, read_examples
+from export.model_tables import recognise_tables
 from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
 from export.plan import ExportPlan, Writing, plan_tables
 from export.progress import Progress
@@ -39,11 +39,11 @@ from export.savedmodels import write_saved_model
 from export.settings import ExportJob, ExportSettings, TablePart
 from export.space import check_space
 from export.staged_tables import Published, copy_tables, created, provenance, staged
-from export.towers import ModelSpec, TableFacts, describe_features, describe_tower
+from export.towers import ModelSpec, describe_features, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
 from export.vocabularies import read_keys, write_vocabulary
-from export.weights import find_table_keys, find_weights
+from export.weights import find_weights
 from runtime.towers import open_tower
 
 
@@ -77,7 +77,7 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     checkpoint = open_checkpoint(base / job.checkpoint.path)
     traced = trace_towers(job, base)
     pages = describe_features(traced.spec, job)
-    inventory = recognise_tables(checkpoint, traced, job)
+    inventory = recognise_tables(checkpoint, traced, job, base)
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
     find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
     root = Path(os.path.normpath(base / job.output.root))
@@ -91,36 +91,13 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
         checkpoint,
         inventory,
         root / job.model / f".staging-{number}",
-        tables=list(traced.spec.tables),
+        tables=[table.name for table in inventory.tables if (table.slot_of or table.name) in traced.spec.tables],
         writing=_writing(job, traced.spec.tables),
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
     check_space(plan, root)
     return Prepared(job, base, checkpoint, inventory, traced, pages, root, number, plan)
-
-
-def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob) -> Inventory:
-    """Finds every table of the model in the checkpoint, under the bundle's names."""
-    found = recognise(checkpoint)
-    keys = find_table_keys(traced, checkpoint, job.checkpoint.object_path)
-    named = {}
-    for name, spec in traced.spec.tables.items():
-        stated = job.tables[name].key if name in job.tables else None
-        named[name] = stated or keys.get(name) or found.table(spec.config_name).key
-    inventory = recognise(checkpoint, named)
-    for name, spec in traced.spec.tables.items():
-        _check_shape(inventory, name, spec)
-    return inventory
-
-
-def _check_shape(inventory: Inventory, name: str, spec: TableFacts) -> None:
-    stored = inventory.table(name)
-    if (stored.rows, stored.dim) != (spec.rows, spec.dim):
-        raise CheckpointError(
-            f"table {name!r} is [{spec.rows}, {spec.dim}] in the model and [{stored.rows}, {stored.dim}] in checkpoint "
-            f"{inventory.checkpoint} ({stored.key!r}); the model code is not the one that was saved"
-        )
 
 
 def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:
@@ -151,6 +128,7 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
     job, base = prepared.job, prepared.base
     inputs = [part.file for part in job.vocabularies.values()]
     inputs += [job.verify.examples] if job.verify.examples is not None else []
+    inputs += [job.checkpoint.layout] if job.checkpoint.layout is not None else []
     inputs += [source] if (source := job.code.factory.rpartition(":")[0]).endswith(".py") else []
     files = [base / file for file in inputs]
     files += [file.path for name, part in job.candidates.items() for file in locate_corpus(base, name, part)]

@@ -31,6 +31,8 @@ class CheckpointPart(Part):
     """A directory (its newest checkpoint), a prefix, or a prefix' `.index` file; relative to the recipe."""
     object_path: str = ""
     """Attribute path of the model in the checkpoint, e.g. `model` for `tf.train.Checkpoint(model=...)`."""
+    layout: str | None = None
+    """A layout file, relative to the recipe: how tables lie in variables where the checkpoint cannot say it."""
 
 
 class CodePart(Part):
@@ -134,7 +136,9 @@ class TablePart(Part):
     shard_rows: PositiveInt | None = None
     """Rows in a shard; None: as many as fit 4 GiB."""
     key: str | None = None
-    """Variable of the checkpoint that holds it, where metadata does not say."""
+    """Variable of the checkpoint that holds it, or the name it has there, where metadata does not say."""
+    mod: bool = False
+    """Its variable was saved by TF1 in partitions over which the `mod` strategy spread the rows."""
 
 
 class CorpusPart(Part):
@@ -204,6 +208,8 @@ class OutputPart(Part):
 
     root: str
     """Directory of the bundles."""
+    with_slots: bool = False
+    """Also writes the slot variables of tables, as tables `<table>.slot.<slot>`, for a warm restart."""
     tables: Literal["copy", "link", "inline", "inline-link"] = "copy"
     """copy: into the bundle. link: hard links into the checkpoint where rows lie in order. inline: no bundle but one
     self-contained SavedModel for TensorFlow Serving. inline-link: the same, over hard links into the checkpoint."""

@@ -9,8 +9,10 @@ from bundle import manifest, paths, staging
 from export import executors
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.errors import UsageError
-from export.plan import plan_tables
+from export.checkpoint.slot_tables import with_slots
+from export.checkpoint.specs import Inventory, Statements
+from export.errors import NotConvertible, UsageError
+from export.plan import check_exportable, plan_tables
 from export.progress import Progress
 from export.settings import ExportSettings
 from export.staged_tables import Published, copy_tables, created, provenance, staged
@@ -22,18 +24,22 @@ def export_tables(
     root: Path,
     model: str,
     version: int | None,
-    named: Mapping[str, str],
+    said: Statements,
+    keep_slots: bool,
     settings: ExportSettings,
     progress: Progress,
 ) -> Published:
     """Copies, verifies and publishes every table that the checkpoint's metadata identifies or the user names.
+
+    What is a table but cannot be exported is left out, and told in the notes; not so a table that the user named.
 
     Args:
       checkpoint_path: directory, prefix or .index file.
       root: directory of the bundles.
       model: name of the bundle's model.
       version: of the bundle; None: the next free one.
-      named: table -> variable, where metadata does not say; with it, tables that were not named are exported too.
+      said: what the user says of tables where metadata does not; others that are identified are exported too.
+      keep_slots: whether the slot variables of tables are exported as well.
       settings: how the job runs.
       progress: shows the steps.
 
@@ -46,16 +52,20 @@ def export_tables(
             f"--model {model!r} is no name: letters, digits, '_', '.', '-', beginning with a letter or digit"
         )
     checkpoint = open_checkpoint(checkpoint_path)
-    inventory = recognise(checkpoint, named)
+    inventory = recognise(checkpoint, said)
+    notes = _left_out(inventory, said)
+    wanted = _wanted(inventory, notes)
+    inventory = with_slots(checkpoint, inventory, wanted) if keep_slots else inventory
     number = version or staging.next_version(root, model)
     plan = plan_tables(
         checkpoint,
         inventory,
         root / model / f".staging-{number}",
+        tables=[table.name for table in inventory.tables if (table.slot_of or table.name) in wanted],
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
-    told = ["tables", inventory.fingerprint, *(f"{name}={key}" for name, key in sorted(named.items()))]
+    told = ["tables", inventory.fingerprint, repr(said), repr(keep_slots)]
     with staged(root, model, number, told, []) as stage:
         begun = created(stage)
         with progress.step("tables", plan.moved_bytes) as moved:
@@ -68,10 +78,32 @@ def export_tables(
             created=begun,
             provenance=provenance(inventory, ""),
             tables=tables,
-            features={name: manifest.EmbeddedFeature(kind="single", table=name, role="context") for name in tables},
+            features={name: manifest.EmbeddedFeature(kind="single", table=name, role="context") for name in wanted},
             towers={},
             verification=manifest.Verification(tables=checks, examples=0, tolerance="no towers"),
             files=(),
         )
-        notes = tuple(f"{each.name} is not exported: {each.reason}" for each in inventory.refused)
-        return Published(stage.commit(page), page, notes)
+        notes |= {table.name: f"table {table.name!r}: {table.note}" for table in inventory.tables if table.note}
+        return Published(stage.commit(page), page, tuple(notes.values()))
+
+
+def _wanted(inventory: Inventory, notes: Mapping[str, str]) -> list[str]:
+    """Returns the tables that are exported; refuses a checkpoint without any."""
+    wanted = [table.name for table in inventory.tables if table.name not in notes]
+    if not wanted:
+        reasons = "; ".join(["no table is identified", *notes.values()])
+        raise NotConvertible(f"checkpoint {inventory.checkpoint}: {reasons}; {inventory.naming_help()}")
+    return wanted
+
+
+def _left_out(inventory: Inventory, said: Statements) -> dict[str, str]:
+    """Returns why tables are not exported, by their names; one that the user named is refused later instead."""
+    why = {each.name: f"{each.name!r} is not exported: {each.reason}" for each in inventory.refused}
+    asked = {*said.named, *said.mod, *(table.name for table in said.layouts)}
+    for table in inventory.tables:
+        try:
+            check_exportable(table)
+        except NotConvertible as problem:
+            if table.name not in asked:
+                why[table.name] = f"not exported: {problem}"
+    return why

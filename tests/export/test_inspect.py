@@ -64,7 +64,9 @@ def test_inventory_table_shows_tables_what_is_left_out_and_the_rest(inventory: I
         "ckpt-7",
         "items[1]",
         "TPUEmbedding",
+        "plain",
         "left out: 1 variables of optimizers, which saves 96 B",
+        "might be tables (1)",
         "w/.ATTR",
     ):
         assert part in text
@@ -79,7 +81,7 @@ def test_plan_table_shows_bytes_files_and_memory(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"emb": TABLE})
     checkpoint = open_checkpoint(tmp_path)
     text = shown(plan_table(plan_tables(checkpoint, recognise(checkpoint, {"items": "emb"}), tmp_path)))
-    assert "96 B read and written, 1 files" in text
+    assert "96 B read, 96 B written, 1 files" in text
 
 
 @pytest.mark.parametrize(

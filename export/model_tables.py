@@ -1,0 +1,53 @@
+"""Finds every table of a model in its checkpoint, under the bundle's names: by the model's objects, by metadata, or as
+the recipe says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from export.checkpoint.layout_file import read_layouts
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.recognition import recognise
+from export.checkpoint.slot_tables import with_slots
+from export.checkpoint.specs import Inventory, Statements
+from export.errors import CheckpointError
+from export.settings import ExportJob
+from export.towers import TableFacts
+from export.tracing import TracedModel
+from export.weights import find_table_keys
+
+
+def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob, base: Path) -> Inventory:
+    """Finds every table that a tower of the model reads; with their slot variables if the recipe wants them.
+
+    Args:
+      checkpoint: the open checkpoint.
+      traced: the model.
+      job: the recipe.
+      base: its folder, which its paths are relative to.
+    Raises:
+      NotConvertible: a table is not there, or cannot be exported; says how to name it.
+      CheckpointError: a table has another shape there.
+    """
+    layouts = read_layouts(base / job.checkpoint.layout) if job.checkpoint.layout is not None else ()
+    found = recognise(checkpoint, Statements(layouts=layouts))
+    keys = find_table_keys(traced, checkpoint, job.checkpoint.object_path)
+    named = {}
+    for name, spec in traced.spec.tables.items():
+        stated = job.tables[name].key if name in job.tables else None
+        if stated or name not in {table.name for table in layouts}:
+            named[name] = stated or keys.get(name) or found.table(spec.config_name).name
+    mod = tuple(name for name, part in job.tables.items() if part.mod)
+    inventory = recognise(checkpoint, Statements(named, mod, layouts))
+    for name, spec in traced.spec.tables.items():
+        _check_shape(inventory, name, spec)
+    return with_slots(checkpoint, inventory, traced.spec.tables) if job.output.with_slots else inventory
+
+
+def _check_shape(inventory: Inventory, name: str, spec: TableFacts) -> None:
+    stored = inventory.table(name)
+    if (stored.rows, stored.dim) != (spec.rows, spec.dim):
+        raise CheckpointError(
+            f"table {name!r} is [{spec.rows}, {spec.dim}] in the model and [{stored.rows}, {stored.dim}] in checkpoint "
+            f"{inventory.checkpoint} ({stored.key!r}); the model code is not the one that was saved"
+        )
