@@ -6,11 +6,11 @@ DATA ?=
 SHORT ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test check stubs bench soak clean
+.PHONY: help venv demo test check stubs bench bench-export soak clean
 .DEFAULT_GOAL := help
 
 help: ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 venv: $(STAMP) ## .venv with both programs, the client, the examples and the tools
 
@@ -36,6 +36,9 @@ stubs: venv ## regenerates the protobuf stubs
 
 bench: venv ## the benchmarks; prints ratios taken in one run
 	$(BIN)/python -m tests.bench
+
+bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
+	$(BIN)/python -m tests.bench.exporter
 
 soak: venv ## a hundred version changes, lost callers and an overload against one service; at most ten minutes
 	$(BIN)/python -m tests.soak

@@ -1,0 +1,85 @@
+"""`make bench-export`: the exporter beside `cp`, beside TensorFlow's own path, and its memory by the size of a table.
+
+The machine is noisy, so only ratios taken in one run mean anything: contestants take turns, each figure is a median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from export.inspect import size_text
+from tests.bench.exporter import contests
+
+GIB = 1 << 30
+SIZES = {"1 GiB": GIB, "16 GiB": 16 * GIB, "1 TiB": 1 << 40}
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gib", type=float, default=2.0, help="size of the tables that are copied (default 2)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each contestant (default 3)")
+    parser.add_argument("--dir", type=Path, help="where to work; a temporary directory by default")
+    parser.add_argument("--only", choices=("copies", "tensorflow", "sizes"), help="one of the contests")
+    asked = parser.parse_args()
+    size = int(asked.gib * GIB) >> 26 << 26
+    console = Console(width=120, highlight=False)
+    with tempfile.TemporaryDirectory(dir=asked.dir) as name:
+        directory = Path(name)
+        if asked.only in (None, "copies"):
+            _print_copies(console, directory, size, asked.rounds)
+        if asked.only in (None, "tensorflow"):
+            _print_tensorflow(console, directory, size, asked.rounds)
+        if asked.only in (None, "sizes"):
+            _print_sizes(console, directory)
+
+
+def _print_copies(console: Console, directory: Path, size: int, rounds: int) -> None:
+    limits = contests.limits(directory, size)
+    cores = len(os.sched_getaffinity(0))
+    told = ", ".join(f"{what} {size_text(int(rate))}/s" for what, rate in limits.items())
+    console.print(f"the machine's limits, {cores} cores: {told}")
+    page = Table(
+        "layout", "bytes", "cp and sync", "copy", "whole command", "cp / copy", "largest process", title="copies"
+    )
+    for name, found in contests.contest_copies(directory, size, (8, 256, 4096), rounds).items():
+        page.add_row(
+            name,
+            size_text(int(found["bytes"])),
+            f"{found['cp']:.2f} s",
+            f"{found['copy']:.2f} s",
+            f"{found['command']:.2f} s",
+            f"{found['ratio']:.2f}",
+            size_text(int(found["peak"])),
+        )
+        share = found["bytes"] / found["copy"] / limits["write and sync"]
+        console.print(f"{name}: {share:.2f} of what the disk takes, sums of every byte included", style="dim")
+    console.print(page)
+
+
+def _print_tensorflow(console: Console, directory: Path, size: int, rounds: int) -> None:
+    page = Table("way", "seconds", "largest process", "time / rowcast's", "memory / rowcast's", title="whole exports")
+    found = contests.contest_tensorflow(directory, size, rounds)
+    own = found["rowcast-export tables"]
+    for name, each in found.items():
+        ratios = f"{each.seconds / own.seconds:.1f}", f"{each.peak_bytes / own.peak_bytes:.1f}"
+        page.add_row(name, f"{each.seconds:.2f}", size_text(each.peak_bytes), *ratios)
+    console.print(page)
+
+
+def _print_sizes(console: Console, directory: Path) -> None:
+    page = Table("table", "step", "seconds", "largest process", title="memory by size")
+    for name, steps in contests.contest_sizes(directory, SIZES).items():
+        for step, ran in steps.items():
+            page.add_row(name, step, f"{ran.seconds:.2f}", size_text(ran.peak_bytes))
+    console.print(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Commands run and measured as whole processes: time, and the most memory that any one process of theirs held."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+EXPORT = (sys.executable, "-m", "export.main")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command did.
+
+    Attributes:
+      peak_bytes: the largest VmHWM of the command's own processes: mapped pages are counted, a parent's are not.
+    """
+
+    seconds: float
+    peak_bytes: int
+    out: str
+
+
+def run(command: Sequence[str | Path]) -> Ran:
+    """Runs a command to its end.
+
+    Raises:
+      RuntimeError: it failed; tells what it said.
+    """
+    begun = time.perf_counter()
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, _peak(process.pid))
+            try:
+                process.wait(0.02)
+            except subprocess.TimeoutExpired:
+                continue
+        seconds = time.perf_counter() - begun
+        out, told = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {process.returncode}: {told}{out}")
+    return Ran(seconds, peak, out)
+
+
+def _peak(pid: int) -> int:
+    """Returns the largest VmHWM of a process and those below it; a high-water mark, so it is enough to look often."""
+    try:
+        pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:
+        return 0
+    return max(map(_high_water, pids))
+
+
+def _high_water(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10 if "VmHWM:" in status else 0

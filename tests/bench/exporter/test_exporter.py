@@ -1,0 +1,44 @@
+"""The exporter's benchmark at a thousandth of its size, so that it never rots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from bundle.staging import read_manifest
+from export.checkpoint.reader import open_checkpoint
+from tests.bench.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack
+from tests.bench.exporter.contests import contest_copies, copied, exported
+
+SIZE = 2 << 20
+
+
+def test_crc_of_zeros_is_theirs() -> None:
+    for count in (1, 5, 1000, 1 << 16, 123_457):
+        assert crc_of_zeros(count) == google_crc32c.value(bytes(count))
+
+
+def test_big_checkpoints_are_whole_and_read_as_they_were_written(tmp_path: Path) -> None:
+    plain = write_plain(tmp_path / "plain", SIZE)
+    cut = write_plain(tmp_path / "cut", SIZE, slices=8)
+    for table in (plain, cut):
+        values = open_checkpoint(table.directory).read_all("t")
+        assert values.shape == (SIZE // 512, DIM)
+        assert len(np.unique(values)) > SIZE // 64
+    assert not open_checkpoint(write_plain(tmp_path / "hole", SIZE, hole=True).directory).read_all("t").any()
+
+
+def test_contest_copies_tells_every_layout(tmp_path: Path) -> None:
+    results = contest_copies(tmp_path, SIZE, (8,), 1)
+    assert set(results) == {"contiguous, one slice", "contiguous, 8 slices", "SparseCore, 8 cores"}
+    assert all(found["ratio"] > 0 and found["peak"] > 10 << 20 for found in results.values())
+    assert copied(write_plain(tmp_path / "source", SIZE).data, tmp_path / "copy") > 0
+
+
+def test_exported_stack_is_a_whole_bundle(tmp_path: Path) -> None:
+    table = write_stack(tmp_path / "stack", SIZE, 8)
+    exported(table, tmp_path / "out", "--full")
+    page = read_manifest(tmp_path / "out" / "tables" / "1").tables["t"]
+    assert (page.rows, page.source.layout, page.source.cores) == (table.rows, "sparse_core", 8)
