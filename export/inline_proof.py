@@ -7,6 +7,7 @@ memory is not to be had, the same graph is asked over the rows alone that the ex
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -98,14 +99,14 @@ def available_bytes() -> int:
 
 
 def load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, Results]:
-    """Loads a SavedModel by each loader, in a process of its own, and asks every signature.
+    """Loads a SavedModel by each loader in turn, in a process of its own, and asks every signature.
 
     Raises:
       VerificationFailed: a loader refuses it, or dies of it.
     """
     answers: dict[str, Results] = {}
-    for loader in LOADERS:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        for loader in LOADERS:
             try:
                 answers[loader] = process.submit(_ask, loader, str(directory), dict(inputs)).result()
             except BrokenProcessPool as problem:
@@ -171,32 +172,38 @@ def _composed(kind: str, tensors: list[NDArray[Any]]) -> Any:
 def _ask(loader: str, directory: str, inputs: dict[str, Tensors]) -> Results:
     """Runs in the other process; whatever TensorFlow raises goes home as plain text."""
     tf = load_tensorflow()
+    asked = _ask_functions if loader == "tf.saved_model.load" else _ask_session
     try:
-        if loader == "tf.saved_model.load":
-            signatures = tf.saved_model.load(directory).signatures
-            missing = {SIGNATURE, *inputs} ^ set(signatures)
-            if missing:
-                raise ValueError(f"signatures {sorted(signatures)}; {sorted(missing)} differ from what was written")
-            return {
-                name: {
-                    output: value.numpy()
-                    for output, value in signatures[name](
-                        **{tensor: tf.constant(value) for tensor, value in tensors.items()}
-                    ).items()
-                }
-                for name, tensors in inputs.items()
-            }
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            page = tf.compat.v1.saved_model.load(session, ["serve"], directory)
-            results: Results = {}
-            for name, tensors in inputs.items():
-                signature = page.signature_def[name]
-                fed = {signature.inputs[tensor].name: value for tensor, value in tensors.items()}
-                wanted = {output: info.name for output, info in signature.outputs.items()}
-                results[name] = session.run(wanted, fed)
-            return results
+        return asked(directory, inputs)
     except (tf.errors.OpError, OSError, ValueError, TypeError, KeyError, AssertionError, RuntimeError) as problem:
         raise RuntimeError(f"{type(problem).__name__}: {' '.join(str(problem).split())[:1000]}") from None
+    finally:
+        gc.collect()  # the next loader needs the memory of this one's tables
+
+
+def _ask_functions(directory: str, inputs: dict[str, Tensors]) -> Results:
+    tf = load_tensorflow()
+    signatures = tf.saved_model.load(directory).signatures
+    missing = {SIGNATURE, *inputs} ^ set(signatures)
+    if missing:
+        raise ValueError(f"signatures {sorted(signatures)}; {sorted(missing)} differ from what was written")
+    results: Results = {}
+    for name, tensors in inputs.items():
+        answer = signatures[name](**{tensor: tf.constant(value) for tensor, value in tensors.items()})
+        results[name] = {output: value.numpy() for output, value in answer.items()}
+    return results
+
+
+def _ask_session(directory: str, inputs: dict[str, Tensors]) -> Results:
+    tf = load_tensorflow()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        page = tf.compat.v1.saved_model.load(session, ["serve"], directory)
+        results: Results = {}
+        for name, tensors in inputs.items():
+            signature = page.signature_def[name]
+            fed = {signature.inputs[tensor].name: value for tensor, value in tensors.items()}
+            results[name] = session.run({output: info.name for output, info in signature.outputs.items()}, fed)
+        return results
 
 
 def _column(name: str, spec: FeatureSpec, page: manifest.Feature, examples: Examples) -> Column:
