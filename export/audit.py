@@ -24,6 +24,7 @@ from export.frameworks import load_tensorflow
 from export.inspect import size_text
 from export.verify import SAMPLE_ROWS, verify_tables
 from runtime.exact import ExactIndex
+from runtime.remote import Place
 from runtime.scann import ScannIndex
 from runtime.towers import open_tower
 from runtime.vectors import VectorFile
@@ -67,7 +68,7 @@ class Audit:
         return Group(checks, Text(f"{self.bundle} is whole"))
 
 
-def audit(bundle: Path, checkpoint: Path | None = None, full: bool = False) -> Audit:
+def audit(bundle: Path, checkpoint: Place | None = None, full: bool = False) -> Audit:
     """Checks a bundle.
 
     Args:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
@@ -30,7 +31,9 @@ from export import executors, inline_proof, replay
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.specs import Inventory, TableSpec
-from export.errors import DestinationError, VerificationFailed
+from export.dense_copy import local_prefix
+from export.destinations import Destination, open_destination
+from export.errors import DestinationError, UsageError, VerificationFailed
 from export.examples import make_examples, read_examples
 from export.inline_files import (
     BLOCK_BYTES,
@@ -45,6 +48,7 @@ from export.inline_files import (
 from export.inline_model import InlineGraph, Lookups, build_graph, open_vocabulary, variable_key, write_graph
 from export.model_tables import recognise_tables
 from export.oracle import Replay, replay_original
+from export.places import place_of
 from export.progress import Progress
 from export.settings import ExportJob, ExportSettings
 from export.staged_tables import created, provenance, staged
@@ -107,7 +111,7 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
-    checkpoint = open_checkpoint(base / job.checkpoint.path)
+    checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
     traced = trace_towers(job, base)
     pages = describe_features(traced.spec, job)
     inventory = recognise_tables(checkpoint, traced, job, base)
@@ -124,8 +128,14 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
         if attribute in graph.tables or checkpoint.entries[key].bytes > SMALL_BYTES_MAX
     }
     small = {variable_key(attribute): key for attribute, key in keys.items() if variable_key(attribute) not in large}
-    root = Path(os.path.normpath(base / job.output.root))
-    number = version or staging.next_version(root, job.model)
+    destination = open_destination(job.output.root, base, settings.scratch)
+    if destination.store is not None:
+        raise UsageError(
+            f"output.root is {destination.store}; a self-contained SavedModel is written to a path of this machine: "
+            "give one, and send the directory with your store's own tool"
+        )
+    root = destination.root
+    number = version or destination.next_version(job.model)
     prefix = root / job.model / f".staging-{number}" / "variables" / "variables"
     plan = plan_variables(prefix, large, job.output.tables == "inline-link", settings.full)
     prepared = PreparedInline(job, base, checkpoint, inventory, traced, pages, tables, graph, small, root, number, plan)
@@ -143,8 +153,9 @@ def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Pro
     job, base = prepared.job, prepared.base
     inputs = [base / part.file for part in job.vocabularies.values()]
     told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
-    with staged(prepared.root, job.model, prepared.version, told, inputs) as stage:
-        begun, directory = created(stage), stage.directory
+    with staged(Destination(prepared.root, None), job.model, prepared.version, told, inputs) as draft:
+        stage, directory = draft.stage, draft.stage.directory
+        begun = created(stage)
         with progress.step("graph"):
             _clear(directory)
             objects = write_graph(prepared.graph, directory)
@@ -237,8 +248,9 @@ def _prove(prepared: PreparedInline, directory: Path) -> dict[str, Any]:
         stored = inline_proof.stored_vectors(prepared.checkpoint, spec, stored_rows(spec.layout, rows))
         return stored[:, : spec.dim].astype(np.float32)
 
-    replayed = Replay(job, prepared.base, model, prepared.checkpoint.prefix, examples, features)
-    expected = replay_original(replayed, read_rows)
+    with tempfile.TemporaryDirectory() as aside:
+        prefix = local_prefix(prepared.checkpoint, prepared.inventory, Path(aside))
+        expected = replay_original(Replay(job, prepared.base, model, prefix, examples, features), read_rows)
     inputs = inline_proof.signature_inputs(job, model, prepared.pages, prepared.graph, examples, features)
     needed = prepared.variables.load_bytes + inline_proof.RESERVE_BYTES
     free = inline_proof.available_bytes()

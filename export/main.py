@@ -21,11 +21,14 @@ from export.checkpoint.layout_file import read_layouts
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Statements
+from export.destinations import open_destination
 from export.errors import ExportError, UsageError
 from export.inspect import inventory_json, inventory_table
+from export.places import place_of
 from export.progress import Progress
 from export.settings import ExportJob, ExportSettings, explain, read_recipe
 from export.terminal import kept_clean
+from runtime.remote import is_url
 
 app = typer.Typer(
     help="Turns training checkpoints into verified bundles that rowcast-serve answers from.",
@@ -37,7 +40,10 @@ INTERRUPTED = 130  # as typer tells it
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 CheckpointPath = Annotated[
-    Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's directory (its newest), prefix or .index file.")
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT", help="A checkpoint's directory (its newest), prefix or .index file: a path or a URL."
+    ),
 ]
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, TOML; see docs/recipe.md.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -64,6 +70,10 @@ Executor = Annotated[
     str | None,
     typer.Option(metavar="WHERE", help="Where table workers run: local, ray-local, or a cluster's [ray://]HOST:PORT."),
 ]
+Scratch = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Stage here what goes to a URL; .rowcast-scratch by default.", show_default=False),
+]
 Budget = Annotated[int | None, typer.Option("--budget-bytes", min=16 << 20, help="Memory of one table worker, bytes.")]
 Full = Annotated[bool, typer.Option("--full", help="Compare every row with the checkpoint instead of a sample.")]
 
@@ -77,7 +87,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Tells what is in a checkpoint: tables, slot variables, dense variables, step. Reads no table."""
-    inventory = recognise(open_checkpoint(checkpoint), _said(named, mod, layout))
+    inventory = recognise(open_checkpoint(place_of(checkpoint)), _said(named, mod, layout))
     _print(inventory_json(inventory), inventory_table(inventory), as_json)
 
 
@@ -89,10 +99,11 @@ def plan(
     version: Version = None,
     workers: Workers = None,
     budget_bytes: Budget = None,
+    scratch: Scratch = None,
     as_json: AsJson = False,
 ) -> None:
     """Tells what `run` would read and write, in bytes, files and memory. Touches nothing."""
-    settings = _settings(workers=workers, budget_bytes=budget_bytes)
+    settings = _settings(workers=workers, budget_bytes=budget_bytes, scratch=scratch)
     job = _overridden(read_recipe(recipe), checkpoint, root)
     with kept_clean(), Progress(errors) as progress, progress.step("model and plan"):
         if _is_inline(job):
@@ -118,10 +129,11 @@ def run(
     workers: Workers = None,
     executor: Executor = None,
     budget_bytes: Budget = None,
+    scratch: Scratch = None,
     as_json: AsJson = False,
 ) -> None:
     """Writes, verifies and publishes a bundle. A run that was stopped resumes; a failed check publishes nothing."""
-    settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, full=full)
+    settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full)
     job = _overridden(read_recipe(recipe), checkpoint, root)
     with kept_clean(), Progress(errors) as progress:
         if _is_inline(job):
@@ -139,7 +151,7 @@ def run(
 @app.command()
 def tables(
     checkpoint: CheckpointPath,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Root to write under.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Root to write under: a path or a URL.")],
     named: Named = None,
     mod: Mod = None,
     layout: LayoutFile = None,
@@ -150,15 +162,18 @@ def tables(
     workers: Workers = None,
     executor: Executor = None,
     budget_bytes: Budget = None,
+    scratch: Scratch = None,
     as_json: AsJson = False,
 ) -> None:
     """Exports only the tables, without model code: those that the metadata identifies or the user names."""
     from export import plan_page, tables_only
 
-    settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, full=full)
+    settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full)
     with kept_clean(), Progress(errors) as progress:
         said = _said(named, mod, layout)
-        published = tables_only.export_tables(checkpoint, out, model, version, said, slots, settings, progress)
+        destination = open_destination(out, Path(), settings.scratch)
+        source = place_of(checkpoint)
+        published = tables_only.export_tables(source, destination, model, version, said, slots, settings, progress)
     page = plan_page.published_json(published) | {"seconds": progress.seconds}
     _print(page, plan_page.published_page(published), as_json)
 
@@ -167,7 +182,7 @@ def tables(
 def verify(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's directory: ROOT/MODEL/VERSION.")],
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", metavar="PATH", help="Compare the tables with this checkpoint too.")
+        str | None, typer.Option("--checkpoint", metavar="PATH", help="Compare the tables with this checkpoint too.")
     ] = None,
     full: Full = False,
     as_json: AsJson = False,
@@ -176,7 +191,7 @@ def verify(
     with kept_clean(), Progress(errors) as progress, progress.step("verify"):
         from export import audit
 
-        report = audit.audit(bundle, checkpoint, full)
+        report = audit.audit(bundle, None if checkpoint is None else place_of(checkpoint), full)
     _print(report.to_json(), report.to_table(), as_json)
 
 
@@ -210,10 +225,10 @@ def _settings(**given: Any) -> ExportSettings:
 def _overridden(job: ExportJob, checkpoint: str | None, root: str | None) -> ExportJob:
     # Paths on the command line are relative to where the user stands, not to the recipe.
     if checkpoint is not None:
-        path = str(Path(checkpoint).absolute())
+        path = _from_here(checkpoint)
         job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"path": path})})
     if root is not None:
-        path = str(Path(root).absolute())
+        path = _from_here(root)
         job = job.model_copy(update={"output": job.output.model_copy(update={"root": path})})
     return job
 
@@ -221,6 +236,10 @@ def _overridden(job: ExportJob, checkpoint: str | None, root: str | None) -> Exp
 def _said(named: list[str] | None, mod: list[str] | None, layout: Path | None) -> Statements:
     layouts = read_layouts(layout) if layout is not None else ()
     return Statements(_names(named), tuple(mod or ()), layouts)
+
+
+def _from_here(text: str) -> str:
+    return text if is_url(text) else str(Path(text).absolute())
 
 
 def _names(named: list[str] | None) -> dict[str, str]:

@@ -8,17 +8,17 @@ What the user wrote by hand is read first: a mistake in it is told before the fi
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from bundle import manifest, paths, staging
+from bundle import manifest, paths
 from bundle.features import FeatureReader
 from bundle.ids import Vocabulary
 from bundle.manifest import Manifest
@@ -29,16 +29,19 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.specs import Inventory
 from export.compiled import compile_tower
 from export.corpus_files import locate_corpus
+from export.dense_copy import local_prefix
+from export.destinations import Destination, open_destination
 from export.errors import UsageError
 from export.examples import Examples, make_examples, read_examples
 from export.model_tables import recognise_tables
 from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
+from export.places import place_of
 from export.plan import ExportPlan, Writing, plan_tables
 from export.progress import Progress
 from export.savedmodels import write_saved_model
 from export.settings import ExportJob, ExportSettings, TablePart
 from export.space import check_space
-from export.staged_tables import Published, copy_tables, created, provenance, staged
+from export.staged_tables import Draft, Published, copy_tables, created, provenance, staged
 from export.towers import ModelSpec, describe_features, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
@@ -57,7 +60,7 @@ class Prepared:
     inventory: Inventory
     traced: TracedModel
     pages: dict[str, manifest.Feature]
-    root: Path
+    destination: Destination
     version: int
     plan: ExportPlan
 
@@ -74,14 +77,14 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
-    checkpoint = open_checkpoint(base / job.checkpoint.path)
+    checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
     traced = trace_towers(job, base)
     pages = describe_features(traced.spec, job)
     inventory = recognise_tables(checkpoint, traced, job, base)
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
     find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
-    root = Path(os.path.normpath(base / job.output.root))
-    number = version or staging.next_version(root, job.model)
+    destination = open_destination(job.output.root, base, settings.scratch)
+    number = version or destination.next_version(job.model)
     unknown = set(job.tables) - set(traced.spec.tables)
     if unknown:
         known = ", ".join(sorted(traced.spec.tables))
@@ -90,14 +93,14 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     plan = plan_tables(
         checkpoint,
         inventory,
-        root / job.model / f".staging-{number}",
+        destination.root / job.model / f".staging-{number}",
         tables=[table.name for table in inventory.tables if (table.slot_of or table.name) in traced.spec.tables],
         writing=_writing(job, traced.spec.tables),
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
-    check_space(plan, root)
-    return Prepared(job, base, checkpoint, inventory, traced, pages, root, number, plan)
+    check_space(plan, destination.root)
+    return Prepared(job, base, checkpoint, inventory, traced, pages, destination, number, plan)
 
 
 def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:
@@ -133,18 +136,16 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
     files = [base / file for file in inputs]
     files += [file.path for name, part in job.candidates.items() for file in locate_corpus(base, name, part)]
     told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
-    with staged(prepared.root, job.model, prepared.version, told, files) as stage:
-        return Assembly(prepared, settings, progress, stage).publish()
+    with staged(prepared.destination, job.model, prepared.version, told, files) as draft:
+        return Assembly(prepared, settings, progress, draft).publish()
 
 
 class Assembly:
     """The steps of one bundle. Each leaves files in the staging directory and a line in its journal."""
 
-    def __init__(
-        self, prepared: Prepared, settings: ExportSettings, progress: Progress, stage: staging.Staging
-    ) -> None:
-        self.prepared, self.settings, self.progress, self.stage = prepared, settings, progress, stage
-        self.job, self.directory = prepared.job, stage.directory
+    def __init__(self, prepared: Prepared, settings: ExportSettings, progress: Progress, draft: Draft) -> None:
+        self.prepared, self.settings, self.progress, self.draft = prepared, settings, progress, draft
+        self.job, self.stage, self.directory = prepared.job, draft.stage, draft.stage.directory
         self.notes: list[str] = []
 
     def publish(self) -> Published:
@@ -194,8 +195,7 @@ class Assembly:
         with self.progress.step("page checked"):
             self._check_page(page, replayed, expected, read_rows)
         features.close()
-        with self.progress.step("commit"):
-            return Published(self.stage.commit(page), page, tuple(self.notes))
+        return Published(self.draft.publish(page, self.progress), page, tuple(self.notes))
 
     def _write_vocabularies(self) -> dict[str, manifest.Vocabulary]:
         pages = {}
@@ -260,7 +260,11 @@ class Assembly:
         return make_examples(model, self.prepared.pages, keys, part.count)
 
     def _replay(self, model: ModelSpec, examples: Examples, features: FeatureReader) -> Replay:
-        return Replay(self.job, self.prepared.base, model, self.prepared.checkpoint.prefix, examples, features)
+        return Replay(self.job, self.prepared.base, model, self._local_prefix, examples, features)
+
+    @cached_property
+    def _local_prefix(self) -> Path:
+        return local_prefix(self.prepared.checkpoint, self.prepared.inventory, self.directory / ".dense")
 
     def _check_page(self, page: Manifest, replayed: Replay, expected: Results, read_rows: ReadRows) -> None:
         """Asks the finished bundle by its page alone, as a service will."""

@@ -19,7 +19,8 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
     """Returns the plan as JSON values: the tables' plan, and what each tower takes and gives."""
     spec = prepared.traced.spec
     return prepared.plan.to_json() | {
-        "destination": str(prepared.root / prepared.job.model / str(prepared.version)),
+        "destination": str(prepared.destination.place(prepared.job.model, prepared.version)),
+        "staged_in": str(prepared.destination.root),
         "features": {name: page.model_dump(mode="json") for name, page in prepared.pages.items()},
         "towers": {
             name: {
@@ -49,7 +50,9 @@ def plan_page(prepared: Prepared) -> RenderableType:
     for name, tower in prepared.traced.spec.towers.items():
         takes = ", ".join(tensor.feature for tensor in tower.inputs)
         towers.add_row(name, tower.role, escape(takes), ", ".join(tensor.name for tensor in tower.outputs))
-    destination = prepared.root / prepared.job.model / str(prepared.version)
+    destination = str(prepared.destination.place(prepared.job.model, prepared.version))
+    if prepared.destination.store is not None:
+        destination += f", staged in {prepared.destination.root} until it is sent"
     return Group(plan_table(prepared.plan), features, towers, Text(f"to be written: {destination}"))
 
 

@@ -12,9 +12,10 @@ from export.pruning import TracedTower
 from export.renumbering import renumber
 from export.towers import SIGNATURE
 from export.weights import restore_weights
+from runtime.remote import Place
 
 
-def write_saved_model(tower: TracedTower, root: Any, prefix: Path, object_path: str, directory: Path) -> None:
+def write_saved_model(tower: TracedTower, root: Any, prefix: Place, object_path: str, directory: Path) -> None:
     """Restores a tower's dense weights from the checkpoint and writes it.
 
     Its signature `serving_default` takes the tensors of `tower.spec.inputs` and returns those of `tower.spec.outputs`,

@@ -28,7 +28,7 @@ class CheckpointPart(Part):
     """Which checkpoint, and where the model sits in its object graph."""
 
     path: str
-    """A directory (its newest checkpoint), a prefix, or a prefix' `.index` file; relative to the recipe."""
+    """A directory (its newest checkpoint), a prefix, or a prefix' `.index` file, relative to the recipe; or its URL."""
     object_path: str = ""
     """Attribute path of the model in the checkpoint, e.g. `model` for `tf.train.Checkpoint(model=...)`."""
     layout: str | None = None
@@ -207,7 +207,7 @@ class OutputPart(Part):
     """Where the bundle goes: `<root>/<model>/<version>/`."""
 
     root: str
-    """Directory of the bundles."""
+    """Directory of the bundles, relative to the recipe, or its URL (`s3://bucket/bundles`)."""
     with_slots: bool = False
     """Also writes the slot variables of tables, as tables `<table>.slot.<slot>`, for a warm restart."""
     tables: Literal["copy", "link", "inline", "inline-link"] = "copy"
@@ -258,6 +258,10 @@ class ExportSettings(BaseSettings):
     executor: str = Field(
         default="local",
         description="where table workers run: local, ray-local, HOST:PORT or ray://HOST:PORT of a cluster",
+    )
+    scratch: Path = Field(
+        default=Path(".rowcast-scratch"),
+        description="directory where a bundle is staged that goes to a URL; relative to where the command runs",
     )
     full: bool = Field(default=False, description="compare every row with the checkpoint instead of a sample")
 

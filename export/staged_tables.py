@@ -16,14 +16,19 @@ from pathlib import Path
 from bundle import manifest, staging
 from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
 from export import executors
+from export.checkpoint.datafiles import check_unchanged, stamps_of
 from export.checkpoint.specs import Inventory
+from export.destinations import Destination, published_bytes
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError, VerificationFailed
+from export.leases import Lease
 from export.links import link_files, linked_table
 from export.plan import ExportPlan
+from export.progress import Progress
 from export.settings import ExportSettings
 from export.space import check_space
 from export.tables import Receipt, carry_out, check_sources, manifest_table
 from export.tasks import RestTask, TableTask
+from runtime.remote import Place, is_url
 
 SMALL_JOB_BYTES = 256 << 20
 """Tables up to this size are copied by one worker unless more are asked for: starting them would take longer."""
@@ -42,7 +47,7 @@ _LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "ai-edge-litert")
 class Published:
     """A committed bundle."""
 
-    directory: Path
+    directory: Place
     page: manifest.Manifest
     notes: tuple[str, ...]
     """What the user should know: towers that LiteRT cannot run, and why."""
@@ -66,14 +71,29 @@ def told_as_export_errors() -> Iterator[None]:
         ) from problem
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A version that is being made: where it is staged and where it goes."""
+
+    stage: staging.Staging
+    destination: Destination
+    lease: Lease | None
+
+    def publish(self, page: manifest.Manifest, progress: Progress) -> Place:
+        """Publishes it; errors as of `Destination.publish`."""
+        sent = self.destination.store is not None
+        with progress.step(*(("upload", published_bytes(page)) if sent else ("commit",))) as moved:
+            return self.destination.publish(self.stage, page, self.lease, moved)
+
+
 @contextmanager
 def staged(
-    root: Path, model: str, version: int, told: Sequence[str], inputs: Sequence[Path]
-) -> Iterator[staging.Staging]:
+    destination: Destination, model: str, version: int, told: Sequence[str], inputs: Sequence[Path]
+) -> Iterator[Draft]:
     """Opens the staging directory of a version; files of another job, or of other inputs, are swept from it.
 
     Args:
-      root: directory of the bundles.
+      destination: of the bundle.
       model: name of the bundle's model.
       version: its version.
       told: all that decides what is written but `inputs`.
@@ -83,9 +103,13 @@ def staged(
     for path in inputs:
         known = path.stat() if path.is_file() else None
         digest.update(f"{path.name} {known and (known.st_size, known.st_mtime_ns)}".encode())
-    with told_as_export_errors(), staging.Staging(root, model, version, digest.hexdigest()) as stage:
+    with (
+        told_as_export_errors(),
+        staging.Staging(destination.root, model, version, digest.hexdigest()) as stage,
+        destination.held(model, version) as lease,
+    ):
         try:
-            yield stage
+            yield Draft(stage, destination, lease)
         except (VerificationFailed, CheckpointError):
             # What is journaled may be what is wrong; a checkpoint that is copied anew looks the same to the next run.
             stage.discard()
@@ -140,6 +164,7 @@ def copy_tables(
     memory_bytes = max((task.memory_bytes for task in pending), default=0)
     executor.run(carry_out, pending, note, memory_bytes=memory_bytes, shared=_shared(plan, stage))
     check_sources(plan, receipts)
+    check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
     link_files(plan, stage.directory)
     return {
         table.spec.name: linked_table(table, plan.links) if table.linked else manifest_table(table, receipts)
@@ -152,7 +177,7 @@ def _shared(plan: ExportPlan, stage: staging.Staging) -> list[str]:
     token = stage.attempts / "seen"
     token.write_text(secrets.token_hex())
     sources = dict.fromkeys(part.file for table in plan.tables for part in table.slices)
-    return [str(token), *list(sources)[:_WITNESSES_MAX]]
+    return [str(token), *[source for source in sources if not is_url(source)][:_WITNESSES_MAX]]
 
 
 def provenance(inventory: Inventory, model_code: str) -> manifest.Provenance:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from bundle import manifest, paths, staging
+from bundle import manifest, paths
 from export import executors
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
+from export.destinations import Destination
 from export.errors import NotConvertible, UsageError
 from export.plan import check_exportable, plan_tables
 from export.progress import Progress
 from export.settings import ExportSettings
 from export.staged_tables import Published, copy_tables, created, provenance, staged
 from export.verify import SAMPLE_ROWS, verify_tables
+from runtime.remote import Place
 
 
 def export_tables(
-    checkpoint_path: Path,
-    root: Path,
+    checkpoint_path: Place,
+    destination: Destination,
     model: str,
     version: int | None,
     said: Statements,
@@ -35,7 +36,7 @@ def export_tables(
 
     Args:
       checkpoint_path: directory, prefix or .index file.
-      root: directory of the bundles.
+      destination: of the bundle.
       model: name of the bundle's model.
       version: of the bundle; None: the next free one.
       said: what the user says of tables where metadata does not; others that are identified are exported too.
@@ -56,17 +57,18 @@ def export_tables(
     notes = _left_out(inventory, said)
     wanted = _wanted(inventory, notes)
     inventory = with_slots(checkpoint, inventory, wanted) if keep_slots else inventory
-    number = version or staging.next_version(root, model)
+    number = version or destination.next_version(model)
     plan = plan_tables(
         checkpoint,
         inventory,
-        root / model / f".staging-{number}",
+        destination.root / model / f".staging-{number}",
         tables=[table.name for table in inventory.tables if (table.slot_of or table.name) in wanted],
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
     told = ["tables", inventory.fingerprint, repr(said), repr(keep_slots)]
-    with staged(root, model, number, told, []) as stage:
+    with staged(destination, model, number, told, []) as draft:
+        stage = draft.stage
         begun = created(stage)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, stage, settings, moved)
@@ -84,7 +86,7 @@ def export_tables(
             files=(),
         )
         notes |= {table.name: f"table {table.name!r}: {table.note}" for table in inventory.tables if table.note}
-        return Published(stage.commit(page), page, tuple(notes.values()))
+        return Published(draft.publish(page, progress), page, tuple(notes.values()))
 
 
 def _wanted(inventory: Inventory, notes: Mapping[str, str]) -> list[str]:
