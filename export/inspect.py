@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from export.checkpoint.layouts import Mod, SparseCore
@@ -29,13 +30,21 @@ def size_text(count: int) -> str:
     return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
-def inventory_json(inventory: Inventory) -> dict[str, Any]:
-    """Returns the inventory as JSON values; every variable of the checkpoint is in it once."""
+def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the inventory as JSON values; every variable of the checkpoint is in it once.
+
+    Args:
+      inventory: what `recognise` made of the checkpoint.
+      problems: with its data files; none: it is complete.
+    """
     return {
         "checkpoint": inventory.checkpoint,
         "fingerprint": inventory.fingerprint,
         "saved_by": "objects" if inventory.objects else "names",
+        "storage": inventory.storage,
         "step": inventory.step,
+        "complete": not problems,
+        "problems": list(problems),
         "tables": {table.name: _table_json(table) for table in inventory.tables},
         "refused": [{"name": each.name, "key": each.key, "reason": each.reason} for each in inventory.refused],
         "slots": [
@@ -48,14 +57,19 @@ def inventory_json(inventory: Inventory) -> dict[str, Any]:
     }
 
 
-def inventory_table(inventory: Inventory) -> RenderableType:
+def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> RenderableType:
     """Returns the inventory for a terminal: tables, what is left out, and the largest of the other variables."""
     step = "no step recorded" if inventory.step is None else f"step {inventory.step}"
     saved = (
-        "saved as objects" if inventory.objects else "saved by name: what is a table must be told (--table NAME=KEY)"
+        "saved as objects"
+        if inventory.objects
+        else "saved by name: --table NAME=KEY names a table whose name does not tell it"
     )
+    if inventory.storage != "TensorFlow":
+        saved = f"saved by {inventory.storage}: tables are told by the names that layers have by default"
     parts: list[RenderableType] = [Text(f"checkpoint {inventory.checkpoint}, {step}, {saved}, {inventory.fingerprint}")]
-    tables = Table("table", "rows", "dim", "dtype", "size", "layout", "pieces", "slots", "origin", title="tables")
+    parts += [Text(f"incomplete: {problem}") for problem in problems] or [Text("all data files are there")]
+    tables = _page("tables", "table", "rows", "dim", "dtype", "size", "layout", "pieces", "slots", "origin")
     for spec in inventory.tables:
         slots = ", ".join(slot.name for slot in spec.slots)
         pieces = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
@@ -80,12 +94,12 @@ def inventory_table(inventory: Inventory) -> RenderableType:
 
 def plan_table(plan: ExportPlan) -> RenderableType:
     """Returns a plan for a terminal: what would be read and written, and what that takes."""
-    tables = Table("table", "rows", "dim", "dtype", "size", "slices", "shards", title="plan")
+    tables = _page("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
     for table in plan.tables:
         spec = table.spec
         size = size_text(sum(task.bytes for task in table.tasks))
         counts = (str(len(table.slices)), str(len(table.tasks)))
-        tables.add_row(escape(spec.name), str(spec.rows), str(spec.dim), spec.dtype, size, *counts)
+        tables.add_row(escape(spec.name), str(spec.rows), str(spec.dim), spec.dtype, size, _layout_text(spec), *counts)
     total = (
         f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written, {len(plan.tasks)} files, "
         f"{len(plan.work)} tasks on {plan.workers} workers, at most {size_text(plan.peak_memory_bytes)} of memory; "
@@ -95,8 +109,12 @@ def plan_table(plan: ExportPlan) -> RenderableType:
     return Group(tables, *notes, Text(total))
 
 
+def _page(title: str, *columns: str) -> Table:
+    return Table(*(Column(name, overflow="fold") for name in columns), title=title, title_justify="left", box=SIMPLE)
+
+
 def _variables(title: str, entries: Sequence[Entry]) -> Table:
-    variables = Table("variable", "shape", "dtype", "size", title=title)
+    variables = _page(title, "variable", "shape", "dtype", "size")
     for entry in entries[:VARIABLES_SHOWN]:
         variables.add_row(escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes))
     return variables

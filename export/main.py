@@ -22,7 +22,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Statements
 from export.destinations import open_destination
-from export.errors import ExportError, UsageError
+from export.errors import CheckpointError, ExportError, UsageError
 from export.inspect import inventory_json, inventory_table
 from export.places import place_of
 from export.progress import Progress
@@ -36,6 +36,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+PAGE_WIDTH = 160
+"""Of what is printed to a file or a pipe."""
 INTERRUPTED = 130  # as typer tells it
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -87,8 +89,15 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Tells what is in a checkpoint: tables, slot variables, dense variables, step. Reads no table."""
-    inventory = recognise(open_checkpoint(place_of(checkpoint)), _said(named, mod, layout))
-    _print(inventory_json(inventory), inventory_table(inventory), as_json)
+    opened = open_checkpoint(place_of(checkpoint), complete=False)
+    problems = opened.problems
+    try:
+        inventory = recognise(opened, _said(named, mod, layout))
+    except CheckpointError as problem:
+        raise CheckpointError(problems[0] if problems else str(problem)) from problem
+    _print(inventory_json(inventory, problems), inventory_table(inventory, problems), as_json)
+    if problems:
+        raise CheckpointError(problems[0])
 
 
 @app.command()
@@ -256,7 +265,7 @@ def _print(page: dict[str, Any], table: Any, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(orjson.dumps(page, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
-        Console(highlight=False).print(table)
+        Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH).print(table)
 
 
 @contextmanager

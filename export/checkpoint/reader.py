@@ -22,7 +22,7 @@ from export.checkpoint.objectgraph import ObjectGraph
 from export.checkpoint.orbax import OrbaxPlace, find_orbax, list_orbax
 from export.checkpoint.prefixes import STATE_FILE, find_prefix
 from export.checkpoint.sstable import unmask
-from export.checkpoint.tensorbundle import read_index
+from export.checkpoint.tensorbundle import file_problems, read_index
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, Storage, volume
 from export.checkpoint.wire import WireError, read_varint
 from export.errors import CheckpointError
@@ -35,12 +35,13 @@ BLOCK_BYTES = 8 << 20
 Values = np.ndarray[Any, Any]
 
 
-def open_checkpoint(path: Place) -> Checkpoint:
+def open_checkpoint(path: Place, complete: bool = True) -> Checkpoint:
     """Opens a V2 checkpoint of TensorFlow, one of Orbax, or what Keras saved in HDF5.
 
     Args:
       path: on this machine or in a store: a directory (its newest checkpoint), a prefix, or a prefix' `.index` file; on
         this machine also an Orbax directory, `.weights.h5`, `.keras` or `.h5`.
+      complete: whether one whose data files are missing or cut short is refused.
     Raises:
       CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and what to do.
     """
@@ -55,7 +56,7 @@ def open_checkpoint(path: Place) -> Checkpoint:
             storage = Storage("Keras", None, told.layer_names, told.model)
             return Checkpoint(file, told.fingerprint, told.entries, file.name, storage)
     prefix = find_prefix(path)
-    index, entries = read_index(prefix)
+    index, entries = read_index(prefix, complete)
     return Checkpoint(prefix, f"crc32c:{google_crc32c.value(index):08x}", entries)
 
 
@@ -102,6 +103,11 @@ class Checkpoint:
     def name(self) -> str:
         """Base name, e.g. `ckpt-1200`; bytes that are no UTF-8 as `\\xff`."""
         return os.fsencode(self._name).decode(errors="backslashreplace")
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with data files: they are gone, cut short, or too small."""
+        return tuple(file_problems(self.entries))
 
     def check_unchanged(self) -> None:
         """Looks at its data files again.

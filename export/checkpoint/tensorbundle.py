@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from export.checkpoint.orderedcode import WHOLE_AXIS, slice_key
@@ -63,11 +64,12 @@ class _Files:
             return None
 
 
-def read_index(prefix: Place) -> tuple[bytes, dict[str, Entry]]:
+def read_index(prefix: Place, complete: bool = True) -> tuple[bytes, dict[str, Entry]]:
     """Reads the index of a checkpoint and checks that its data files are there and long enough.
 
     Args:
       prefix: the checkpoint's path without `.index`.
+      complete: whether the data files are checked; `file_problems` does it later.
     Returns:
       The index file's bytes, and every variable by its key.
     Raises:
@@ -91,7 +93,9 @@ def read_index(prefix: Place) -> tuple[bytes, dict[str, Entry]]:
         raise CheckpointError(
             f"checkpoint index {path}: {problem}; copy the checkpoint anew or take an older one"
         ) from problem
-    _check_files(entries, prefix)
+    if complete:
+        for wrong in file_problems(entries):
+            raise CheckpointError(wrong)
     return data, entries
 
 
@@ -217,7 +221,8 @@ def _slice(name: str, dtype: str, fields: _Raw, box: _Box, files: _Files) -> Sli
     return Slice(path, offset, size, crc, *box, stamp)
 
 
-def _check_files(entries: dict[str, Entry], prefix: Place) -> None:
+def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:
+    """Yields what is wrong with data files: one is gone or cut short, or cannot hold all that lies in it."""
     needed: dict[str, tuple[int, str, Stamp | None]] = {}
     claimed: dict[str, int] = {}
     for entry in entries.values():
@@ -229,16 +234,14 @@ def _check_files(entries: dict[str, Entry], prefix: Place) -> None:
                 claimed[part.file] = claimed.get(part.file, 0) + part.bytes
     for file, (end, key, stamp) in needed.items():
         if stamp is None:
-            raise CheckpointError(
-                f"data file {file} of checkpoint {prefix} cannot be read: {_why_unreadable(file)}; copy all its files"
-            )
-        if stamp.bytes < end:
-            raise CheckpointError(
+            yield f"data file {file} cannot be read: {_why_unreadable(file)}; copy all files of the checkpoint"
+        elif stamp.bytes < end:
+            yield (
                 f"data file {file} has {stamp.bytes} bytes, but {key!r} ends at byte {end}: it was cut short; "
                 "copy it anew"
             )
-        if stamp.bytes < claimed[file]:
-            raise CheckpointError(
+        elif stamp.bytes < claimed[file]:
+            yield (
                 f"data file {file} has {stamp.bytes} bytes, its variables claim {claimed[file]}: they cannot all lie "
                 "in it; copy the checkpoint anew or take an older one"
             )
