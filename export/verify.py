@@ -66,7 +66,9 @@ def _verify_table(checkpoint: Checkpoint, root: Path, name: str, table: Table, r
         return TableCheck(rows_compared=table.rows, rows=table.rows)
     starts = [shard.first_row for shard in table.shards]
     sample = _sample(name, table, entry, rows)
-    for first, count in _runs(sample, frozenset(starts), max(1, BLOCK_BYTES // row_bytes) if plain else 1):
+    stretches = _runs(sample, frozenset(starts), max(1, BLOCK_BYTES // row_bytes) if plain else 1)
+    # In the order of the variable: where it lies in chunks, each is decoded once.
+    for first, count in sorted(stretches, key=lambda each: _stored_row(table.source, each[0])):
         shard = table.shards[bisect_right(starts, first) - 1]
         written = _read_shard(root, shard, first, count, row_bytes)
         trained = checkpoint.read(entry.key, _stored_row(table.source, first), count)

@@ -83,9 +83,12 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
     tf = load_tensorflow()
     graph = checkpoint.graph
     if graph is None:
+        kind = checkpoint.storage.kind
+        how = "by variable names" if kind == "TensorFlow" else f"by {kind}"
         raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} was saved by variable names, without an object graph; save it again with "
-            "tf.train.Checkpoint"
+            f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, by which a model's weights are "
+            "found; load it into the model and save that with tf.train.Checkpoint, or export its tables alone "
+            "(rowcast-export tables)"
         )
     node = 0
     for step in path_steps(object_path):

@@ -130,9 +130,7 @@ class ChunkPieces:
                     if wanted:
                         yield rows
         except (OSError, EOFError, ValueError) as problem:
-            raise CheckpointError(
-                f"chunk {key!r} cannot be decoded: {problem}; it is damaged, copy it anew"
-            ) from problem
+            raise CheckpointError(f"chunk {key!r} is damaged: {problem}; copy the checkpoint anew") from problem
 
     def _shard_range(self, key: str, chunk: int) -> tuple[int, int]:
         """Returns where a chunk lies in a shard, by the index at the shard's end."""

@@ -114,9 +114,7 @@ def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
     """Returns where the weights lie in a .keras archive: first byte, size, crc32; and the model's configuration."""
     with _damage_told(archive), zipfile.ZipFile(archive) as file, archive.open("rb") as raw:
         if WEIGHTS not in file.namelist():
-            raise CheckpointError(
-                f"{archive} is a zip file without {WEIGHTS}: no .keras archive of Keras 3 or tf-keras"
-            )
+            raise CheckpointError(f"{archive} is a zip file without {WEIGHTS}, no archive of Keras")
         info = file.getinfo(WEIGHTS)
         if info.compress_type != zipfile.ZIP_STORED:
             raise CheckpointError(f"{WEIGHTS} in {archive} is compressed; unzip the archive and give that file instead")
@@ -155,7 +153,10 @@ def _datasets(opened: Any, file: Path, start: int, names: dict[str, str], *, arc
         key, shape, dtype = dataset.name.lstrip("/"), dataset.shape, _dtype(dataset)
         if shape is None:
             continue
-        itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else dataset.dtype.itemsize
+        if dtype not in NUMPY_DTYPES:
+            yield Entry(key, dtype, shape, ())
+            continue
+        itemsize = NUMPY_DTYPES[dtype].itemsize
         offset, count = dataset.id.get_offset(), volume(shape) * itemsize
         if offset is not None and dataset.external is None:
             if start + offset + count > size or dataset.id.get_storage_size() != count:

@@ -155,7 +155,7 @@ def _entries(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]:
                     yield prefix + name, _entry(prefix + name, _DRIVERS[file], kvstore | there, json.loads(metadata))
                 elif leaves[name]:
                     raise CheckpointError(f"Orbax checkpoint {directory} has no array {name!r}; copy it anew")
-    except (ValueError, KeyError, TypeError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(problem).splitlines()[0][:200]
         raise CheckpointError(f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew") from problem
 

@@ -15,7 +15,6 @@ STATE_BYTES_MAX = 16 << 20
 
 _ORBAX_MARKERS = ("manifest.ocdbt", "_CHECKPOINT_METADATA", "_METADATA")
 _STATE_PATH = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
-_RESAVE = "restore it with the code that wrote it and save a tf.train.Checkpoint"
 
 
 def find_prefix(path: Place) -> Place:
@@ -73,9 +72,10 @@ def _in_directory(directory: Place) -> Place:
         return newest.with_name(newest.stem)
     names = {file.name for file in _within(directory)}
     if any(marker in names for marker in _ORBAX_MARKERS):
+        remote = "it is read from this machine's disks only; copy it there first"
+        missing = "it holds no tree of arrays; give the directory of a step, or of all steps"
         raise CheckpointError(
-            f"{directory} is an Orbax checkpoint (keras-rs, jax-tpu-embedding or another JAX program), which is not "
-            f"read here; {_RESAVE}"
+            f"{directory} is an Orbax checkpoint: {remote if isinstance(directory, RemotePath) else missing}"
         )
     if (directory / "saved_model.pb").is_file() and (directory / "variables" / "variables.index").is_file():
         return directory / "variables" / "variables"
@@ -137,8 +137,7 @@ def _other_file(path: Place) -> str:
     kinds = (
         (".data-" in path.name, f"a data file of a checkpoint; give its prefix, {path.name.split('.data-')[0]}"),
         (path.name == STATE_FILE, f"a state file; give its directory, {path.parent}"),
-        (head.startswith(b"\x89HDF"), f"an HDF5 file (Keras weights), which is not read here; {_RESAVE}"),
-        (head.startswith(b"PK\x03\x04"), f"a zip file (a .keras archive), which is not read here; {_RESAVE}"),
+        (head.startswith((b"\x89HDF", b"PK\x03\x04")), "a file of Keras, which is read from this machine's disks only"),
         (
             tail == MAGIC,
             "a V1 checkpoint (a Saver with write_version=V1), which is not read here; save it with a V2 Saver",

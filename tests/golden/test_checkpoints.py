@@ -34,6 +34,8 @@ CASES = (
     *("mid_level_plain", "mid_level_hosts", "tfrs_adagrad", "tfrs_adam", "partial"),
     *(f"keras_{dtype}" for dtype in DTYPES),
     *("keras_weights", "keras_saved_model", "keras_3", "keras_3_export"),
+    *(f"keras_h5_{name}" for name in ("weights", "archive", "whole")),
+    *(f"keras_3_h5_{name}" for name in ("weights", "archive", "whole", "sharded", "bfloat16", "attributes")),
     *(f"sharded_{dtype}" for dtype in (*DTYPES, "float64", "int32", "int64")),
     *("size_limited", "asynchronous", "name_based", "merged_grid"),
     *(f"tf1_{name}" for name in ("adagrad", "adam", "ftrl", "momentum", "rmsprop", "adadelta", "adagrad_da")),

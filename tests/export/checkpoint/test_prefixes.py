@@ -72,8 +72,8 @@ def test_find_prefix_state_file_that_names_nothing_lists_what_is_there(tmp_path:
 @pytest.mark.parametrize(
     ("name", "content", "what"),
     [
-        ("weights.h5", b"\x89HDF\r\n\x1a\n", "HDF5"),
-        ("model.keras", b"PK\x03\x04rest", ".keras archive"),
+        ("weights.h5", b"\x89HDF\r\n\x1a\n", "a file of Keras"),
+        ("model.keras", b"PK\x03\x04rest", "a file of Keras"),
         ("model.ckpt", table([(b"", b"")]), "V1 checkpoint"),
         ("ckpt-1.data-00000-of-00001", b"1234", "give its prefix, ckpt-1"),
         ("checkpoint", b"", "give its directory"),

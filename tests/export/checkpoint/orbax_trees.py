@@ -1,0 +1,43 @@
+"""Writes checkpoints as Orbax lays them out, with tensorstore alone. Orbax' own: tests/golden/test_orbax.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorstore
+
+Leaves = Mapping[str, np.ndarray[Any, Any] | None]
+"""By dotted path; None is a leaf without an array."""
+
+
+def write_item(directory: Path, leaves: Leaves, *, chunk_rows: int = 1 << 20) -> None:
+    """Writes one item: a tree in an OCDBT store of zarr 2 arrays."""
+    directory.mkdir(parents=True)
+    tree = {}
+    for path, values in leaves.items():
+        told = {"value_type": "None" if values is None else "jax.Array", "skip_deserialize": values is None}
+        steps = [{"key": step, "key_type": 2} for step in path.split(".")]
+        tree[str(tuple(path.split(".")))] = {"key_metadata": steps, "value_metadata": told}
+        if values is not None:
+            chunks = [min(chunk_rows, values.shape[0]), *values.shape[1:]] if values.shape else []
+            metadata = {"shape": values.shape, "chunks": chunks, "dtype": values.dtype.str}
+            base = {"driver": "file", "path": f"{directory}/"}
+            spec = {"driver": "zarr", "metadata": metadata, "create": True}
+            where = {"driver": "ocdbt", "base": base, "path": f"{path}/"}
+            tensorstore.open(spec | {"kvstore": where}).result().write(values).result()
+    (directory / "_METADATA").write_text(json.dumps({"tree_metadata": tree, "use_ocdbt": True, "use_zarr3": False}))
+
+
+def write_step(root: Path, step: str, leaves: Leaves, *, committed: bool = True) -> Path:
+    """Writes a step as a CheckpointManager does; one that is not committed is as a store without renaming has it."""
+    write_item(root / step / "default", leaves)
+    told = {"item_handlers": {}, "init_timestamp_nsecs": 1, "commit_timestamp_nsecs": 2 if committed else None}
+    (root / step / "_CHECKPOINT_METADATA").write_text(json.dumps(told))
+    if committed:
+        for directory in (root / step, root / step / "default"):
+            (directory / "commit_success.txt").write_text("Checkpoint commit was successful")
+    return root / step

@@ -1,0 +1,112 @@
+"""Checkpoints that Orbax itself wrote (write_orbax.py), read and copied without it: every table, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.checkpoint.specs import StatedTable, Statements
+from export.errors import NotConvertible
+from export.plan import Writing, plan_tables
+from export.tables import carry_out, check_sources, manifest_table
+from export.verify import verify_tables
+
+FLAT = ("packed_zarr2", "packed_zarr3", "loose_zarr2", "loose_zarr3")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases."""
+    root = tmp_path_factory.mktemp("orbax")
+    with tarfile.open(Path(__file__).with_name("orbax.tar.xz")) as archive:
+        archive.extractall(root, filter="data")
+    return root
+
+
+def values_of(case: Path) -> dict[str, np.ndarray[Any, Any]]:
+    with np.load(case / "values.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
+def stated(case: Path) -> tuple[StatedTable, ...]:
+    layouts = json.loads((case / "layouts.json").read_text())
+    return tuple(
+        StatedTable(name=name, key=told.pop("stack"), kind="sparse_core", stack=True, **told)
+        for name, told in layouts.items()
+    )
+
+
+def copied(checkpoint: Checkpoint, said: Statements, directory: Path) -> dict[str, bytes]:
+    """Copies and verifies every table, in shards of 16 rows."""
+    inventory = recognise(checkpoint, said)
+    writing = {table.name: Writing(16) for table in inventory.tables}
+    plan = plan_tables(checkpoint, inventory, directory, writing=writing)
+    receipts = [carry_out(task) for task in plan.work]
+    check_sources(plan, receipts)
+    tables = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
+    for rows in (5, None):
+        assert set(verify_tables(checkpoint, directory, tables, rows)) == set(tables)
+    return {
+        name: b"".join((directory / shard.file).read_bytes() for shard in table.shards)
+        for name, table in tables.items()
+    }
+
+
+def as_bytes(values: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, bytes]:
+    return {name: np.ascontiguousarray(each).tobytes() for name, each in values.items()}
+
+
+def test_steps_of_a_manager_are_read_at_the_newest(written: Path, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(written / "flax_steps")
+    found = recognise(checkpoint)
+    assert (found.checkpoint, found.step, found.storage) == ("flax_steps/10", 10, "Orbax")
+    (table,) = found.tables
+    assert (table.name, table.origin, table.slices) == ("movies", "Flax Embed", 4)
+    assert [slot.name for slot in table.slots] == ["mu", "nu"]
+    assert [entry.key for entry in found.candidates] == ["params.Dense_0.kernel"]
+    assert copied(checkpoint, Statements(), tmp_path) == as_bytes(values_of(written / "flax_steps"))
+
+
+def test_step_or_item_of_a_manager_is_read_by_its_path(written: Path) -> None:
+    for path in ("flax_steps/9", "flax_steps/9/default"):
+        checkpoint = open_checkpoint(written / path)
+        assert (checkpoint.name, recognise(checkpoint).step) == ("flax_steps/9", 9)
+    fingerprints = {open_checkpoint(written / "flax_steps" / step).fingerprint for step in ("9", "10", "10/default")}
+    assert len(fingerprints) == 2
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_tree_of_a_checkpointer_is_copied_by_named_keys(name: str, written: Path, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(written / name)
+    assert recognise(checkpoint).step == 3
+    values = values_of(written / name)
+    named = Statements({"a": "params.a", "half": "params.half"})
+    expected = as_bytes({"a": values["a"], "half": values["half"].astype(ml_dtypes.bfloat16)})
+    assert copied(checkpoint, named, tmp_path) == expected
+
+
+@pytest.mark.parametrize("name", ["jax_stacks", "keras_rs_stacks"])
+def test_stack_that_no_layout_tells_is_refused_with_the_cure(name: str, written: Path) -> None:
+    found = recognise(open_checkpoint(written / name))
+    (refused,) = found.refused
+    assert "--layout" in refused.reason
+    assert refused.name.startswith("movies_users")
+    assert [slot.of for slot in found.slots if "slot" in slot.key] == [refused.key]
+    with pytest.raises(NotConvertible, match="--layout"):
+        found.table(refused.name)
+
+
+@pytest.mark.parametrize("name", ["jax_stacks", "keras_rs_stacks"])
+def test_stack_is_copied_as_its_layout_says(name: str, written: Path, tmp_path: Path) -> None:
+    case = written / name
+    checkpoint = open_checkpoint(case)
+    assert copied(checkpoint, Statements(layouts=stated(case)), tmp_path) == as_bytes(values_of(case))
