@@ -19,7 +19,14 @@ from export import executors
 from export.checkpoint.datafiles import check_unchanged, stamps_of
 from export.checkpoint.specs import Inventory
 from export.destinations import Destination, published_bytes
-from export.errors import CheckpointError, DestinationError, ExportError, UsageError, VerificationFailed
+from export.errors import (
+    CheckpointError,
+    CheckpointOffline,
+    DestinationError,
+    ExportError,
+    UsageError,
+    VerificationFailed,
+)
 from export.leases import Lease
 from export.links import link_files, linked_table
 from export.plan import ExportPlan
@@ -110,6 +117,8 @@ def staged(
     ):
         try:
             yield Draft(stage, destination, lease)
+        except CheckpointOffline:
+            raise
         except (VerificationFailed, CheckpointError):
             # What is journaled may be what is wrong; a checkpoint that is copied anew looks the same to the next run.
             stage.discard()

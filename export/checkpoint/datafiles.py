@@ -17,7 +17,7 @@ import numpy as np
 
 from export.checkpoint.readahead import ReadAhead
 from export.checkpoint.variables import Slice
-from export.errors import CheckpointError
+from export.errors import CheckpointError, CheckpointOffline
 from runtime.remote import RemotePath, Stamp, is_url, local_stamp
 
 OPEN_FILES_MAX = 64
@@ -82,8 +82,9 @@ class DataFiles:
                 f"data file {file} is gone; did its training job delete the checkpoint? Keep more of them (max_to_keep)"
             ) from problem
         except OSError as problem:
-            raise CheckpointError(
-                f"data file {file} cannot be read at byte {offset + done}: {problem.strerror}"
+            raise CheckpointOffline(
+                f"data file {file} cannot be read at byte {offset + done}: {problem.strerror}; once it can, run again: "
+                "it resumes"
             ) from problem
 
     def _handle(self, file: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from export.errors import CheckpointError
+from export.errors import CheckpointError, CheckpointOffline
 from runtime.remote import RemotePath
 
 CONNECTIONS = 8
@@ -113,7 +113,10 @@ class _Stream:
                 "(max_to_keep)"
             ) from problem
         except OSError as problem:
-            raise CheckpointError(f"data file {self._file} cannot be read: {problem.strerror or problem}") from problem
+            raise CheckpointOffline(
+                f"data file {self._file} cannot be read: {problem.strerror or problem}; once it can, run again: it "
+                "resumes"
+            ) from problem
         if len(data) != count:
             raise CheckpointError(
                 f"data file {self._file} ends before byte {self._asked_to}: it was cut short; copy it anew"

@@ -1,4 +1,6 @@
-"""`rowcast-export` in children of a process that has imported TensorFlow but not used it: quick to start, real to kill.
+"""`rowcast-export` in children of a process that has imported all it needs but used none: quick to start, real to kill.
+
+That is TensorFlow too, unless only `tables` is to be run.
 
 Orders come as JSON lines on stdin; each is answered by two lines, the child's process id and its exit status (negative:
 the signal that ended it). An order may say when the child dies:
@@ -7,9 +9,11 @@ the signal that ended it). An order may say when the child dies:
   renaming       in the commit, manifest written, before the rename
   renamed        in the commit, after the rename, before the journal is removed
   seconds: S     whatever it is doing then
+  operation: N   right before the N-th file or directory that it makes, renames or removes
   stops: N       it does not die but stops right after its N-th step, which is told as a status too, until SIGCONT
   damages: {after: STEP, file: PATH}   it does not die either: a part of a staged file turns to zeros
   file_bytes: N  it does not die either: no file that it writes can be larger
+  refused: {calls: [NAME, ...], errno: NAME}   it does not die either: these system calls fail
 """
 
 from __future__ import annotations
@@ -25,13 +29,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.export.refused_calls import refuse
+
 
 class ForkedRuns:
     """The test's side."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables_only: bool = False) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.export.forked_runs"],
+            [sys.executable, "-m", "tests.export.forked_runs", *(["tables"] if tables_only else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -57,6 +63,9 @@ class ForkedRuns:
 
     def close(self) -> None:
         self._process.communicate(timeout=60)
+
+
+OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
 
 
 def _die() -> None:
@@ -93,6 +102,17 @@ def _die_when(dies: Mapping[str, Any]) -> None:
         if event == "os.remove" and Path(arguments[0]).name.endswith(".journal"):
             _die()
 
+    operations = itertools.count(1)
+
+    def die_in_operation(event: str, arguments: tuple[Any, ...]) -> None:
+        changes = event == "open" and bool(arguments[2] & (os.O_CREAT | os.O_TRUNC))
+        if (changes or event in OPERATIONS) and next(operations) == dies["operation"]:
+            _die()
+
+    if "operation" in dies:
+        sys.addaudithook(die_in_operation)
+    if "refused" in dies:
+        refuse(dies["refused"]["calls"], dies["refused"]["errno"])
     if "file_bytes" in dies:
         resource.setrlimit(resource.RLIMIT_FSIZE, (dies["file_bytes"], resource.RLIM_INFINITY))
     if "renaming" in dies:
@@ -124,13 +144,17 @@ def _child(order: Mapping[str, Any]) -> None:
     os._exit(code or 0)
 
 
-def _serve() -> None:
-    from export.frameworks import load_tensorflow
+def _serve(tables_only: bool) -> None:
+    if tables_only:
+        from export import main, plan_page  # noqa: F401
+        from export import tables_only as command  # noqa: F401
+    else:
+        from export.frameworks import load_tensorflow
 
-    load_tensorflow()
-    import tensorflow_recommenders  # noqa: F401
+        load_tensorflow()
+        import tensorflow_recommenders  # noqa: F401
 
-    from export import pipeline  # noqa: F401
+        from export import pipeline  # noqa: F401
 
     for line in sys.stdin:
         sys.stdout.flush()
@@ -149,4 +173,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1:] == ["tables"])

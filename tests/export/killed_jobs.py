@@ -1,0 +1,113 @@
+"""Jobs that are killed and begun again: then the bundle is that of an undisturbed run, and nothing was done twice."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bundle import journal, staging
+from tests.export.checkpoint.bundles import write_bundle
+from tests.export.exporting import aside, facts, visible
+from tests.export.forked_runs import ForkedRuns
+
+KILLED = (-signal.SIGKILL, -signal.SIGALRM)
+TABLES = 5
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command without its root; it writes version 1 of a model."""
+
+    name: str
+    command: tuple[str, ...]
+    model: str = "tables"
+
+    def arguments(self, root: Path) -> list[str]:
+        if self.command[0] == "tables":
+            return [*self.command[:2], str(root), *self.command[2:], "--version", "1"]
+        return [*self.command, "--root", str(root), "--version", "1"]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an undisturbed run wrote, and how long it took."""
+
+    facts: tuple[dict[str, Any], dict[str, bytes]]
+    seconds: float
+
+
+def write_tables(directory: Path, rows: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Writes a checkpoint of tables that are whole, cut by rows, by columns and both, in two data files."""
+    random = np.random.default_rng(7)
+    third = rows // 3
+    above, below = (0, third), (third, rows - third)
+    cuts: list[Any] = [
+        None,
+        [[above, (0, -1)], [below, (0, -1)]],
+        [[(0, -1), (4, 12)], [(0, -1), (0, 4)]],
+        [[below, (0, 3)], [above, (0, 3)], [above, (3, 13)], [below, (3, 13)]],
+    ]
+    values = {f"t{number}": random.standard_normal((rows, 16)).astype(np.float32) for number in range(TABLES)}
+    boxes = {f"t{number}": cut for number, cut in enumerate(cuts) if cut}
+    write_bundle(directory / "ckpt", values, boxes=boxes, files=2)
+    return values
+
+
+def tables_job(directory: Path, rows: int, *options: str) -> Job:
+    values = write_tables(directory, rows)
+    named = [option for name in values for option in ("--table", f"{name}={name}")]
+    return Job(" ".join(["tables", *options]), ("tables", str(directory), *named, *options))
+
+
+def undisturbed(forked: ForkedRuns, job: Job, place: Path) -> Expected:
+    """Runs a job to its end."""
+    place.mkdir(parents=True)
+    forked.start(job.arguments(place / "bundles"), place / "output")
+    began = time.monotonic()
+    status = forked.status()
+    seconds = time.monotonic() - began
+    assert status == 0, (place / "output").read_text()
+    return Expected(facts(place / "bundles" / job.model / "1"), seconds)
+
+
+def resume(forked: ForkedRuns, job: Job, place: Path, expected: Expected) -> None:
+    """Runs a job that was killed again, by the same command, and holds the bundle to the undisturbed one."""
+    root, output = place / "bundles", place / "output"
+    bundle = root / job.model / "1"
+    if bundle.is_dir():  # killed between its rename and its end
+        assert forked.run(job.arguments(root), output) == 6, output.read_text()
+    else:
+        assert visible(root) == []
+        finished = journaled(root / job.model)
+        assert forked.run(job.arguments(root), output) == 0, output.read_text()
+        again = {path for path, seen in finished.items() if _seen(bundle / path) != seen}
+        assert again == set(), f"finished files were written again: {sorted(again)}"
+    assert facts(bundle) == expected.facts
+    assert aside(root) == []
+
+
+def journaled(parent: Path) -> Mapping[str, tuple[int, int]]:
+    """Returns the files that a killed run noted as finished, each with what changes when it is written again."""
+    noted, staged = parent / ".staging-1.journal", parent / ".staging-1"
+    if not noted.exists():
+        return {}
+    copied = parent.parent.parent / "journal"
+    shutil.copy(noted, copied)  # reading it cuts off a torn tail
+    steps = journal.read(copied)
+    return {file.path: _seen(staged / file.path) for step in steps.values() for file in step.files}
+
+
+def published(place: Path, job: Job) -> bool:
+    return staging.committed_versions(place / "bundles", job.model) == [1]
+
+
+def _seen(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
