@@ -15,6 +15,7 @@ from rich.text import Text
 from export.checkpoint.layouts import Mod, SparseCore
 from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import Entry
+from export.pace import Pace
 from export.plan import ExportPlan
 
 VARIABLES_SHOWN = 20
@@ -40,8 +41,8 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
     return {
         "checkpoint": inventory.checkpoint,
         "fingerprint": inventory.fingerprint,
-        "saved_by": "objects" if inventory.objects else "names",
         "storage": inventory.storage,
+        "saved_by": "objects" if inventory.objects else "names",
         "step": inventory.step,
         "complete": not problems,
         "problems": list(problems),
@@ -92,21 +93,23 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
     return Group(*parts)
 
 
-def plan_table(plan: ExportPlan) -> RenderableType:
+def plan_table(plan: ExportPlan, pace: Pace | None = None) -> RenderableType:
     """Returns a plan for a terminal: what would be read and written, and what that takes."""
     tables = _page("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
     for table in plan.tables:
         spec = table.spec
-        size = size_text(sum(task.bytes for task in table.tasks))
-        counts = (str(len(table.slices)), str(len(table.tasks)))
-        tables.add_row(escape(spec.name), str(spec.rows), str(spec.dim), spec.dtype, size, _layout_text(spec), *counts)
+        counts = (str(len(table.slices)), f"{table.shards}, linked" if table.linked else str(table.shards))
+        shape = (str(spec.rows), str(spec.dim), table.dtype, size_text(table.bytes))
+        tables.add_row(escape(spec.name), *shape, _layout_text(spec), *counts)
     total = (
-        f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written, {len(plan.tasks)} files, "
+        f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written, "
+        + (f"{size_text(plan.linked_bytes)} linked, " if plan.links else "")
+        + f"{len(plan.tasks) + len(plan.links)} files, "
         f"{len(plan.work)} tasks on {plan.workers} workers, at most {size_text(plan.peak_memory_bytes)} of memory; "
         f"{size_text(plan.left_out_bytes)} of slot variables left out"
     )
-    notes = [Text(f"note: table {table.spec.name}: {table.spec.note}") for table in plan.tables if table.spec.note]
-    return Group(tables, *notes, Text(total))
+    notes = [Text(f"note: table {table.spec.name}: {table.notes}") for table in plan.tables if table.notes]
+    return Group(tables, *notes, Text(total), *([Text(pace.told())] if pace is not None else []))
 
 
 def _page(title: str, *columns: str) -> Table:

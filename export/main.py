@@ -23,10 +23,12 @@ from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Statements
 from export.destinations import open_destination
 from export.errors import CheckpointError, ExportError, UsageError
-from export.inspect import inventory_json, inventory_table
+from export.inspect import inventory_json, inventory_table, plan_table
+from export.pace import measure_pace
 from export.places import place_of
 from export.progress import Progress
 from export.settings import ExportJob, ExportSettings, explain, read_recipe
+from export.subset import Wanted, read_tables_option, split_names
 from export.terminal import kept_clean
 from runtime.remote import is_url
 
@@ -76,6 +78,17 @@ Scratch = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Stage here what goes to a URL; .rowcast-scratch by default.", show_default=False),
 ]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tables",
+        metavar="HOW|A,B",
+        help="How tables are written: copy, link, inline or inline-link; or which: names with commas. Several times.",
+    ),
+]
+Towers = Annotated[
+    str | None, typer.Option("--towers", metavar="X,Y", help="Export these towers alone, and what they need.")
+]
 Budget = Annotated[int | None, typer.Option("--budget-bytes", min=16 << 20, help="Memory of one table worker, bytes.")]
 Full = Annotated[bool, typer.Option("--full", help="Compare every row with the checkpoint instead of a sample.")]
 
@@ -109,22 +122,25 @@ def plan(
     workers: Workers = None,
     budget_bytes: Budget = None,
     scratch: Scratch = None,
+    chosen: Tables = None,
+    towers: Towers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tells what `run` would read and write, in bytes, files and memory. Touches nothing."""
+    """Tells what `run` would read and write, in bytes, files, memory and time. Touches nothing."""
     settings = _settings(workers=workers, budget_bytes=budget_bytes, scratch=scratch)
-    job = _overridden(read_recipe(recipe), checkpoint, root)
+    job, wanted = _asked(_overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
     with kept_clean(), Progress(errors) as progress, progress.step("model and plan"):
         if _is_inline(job):
             from export import inline, inline_page
 
-            alone = inline.prepare_inline(job, recipe.parent, settings, version)
+            alone = inline.prepare_inline(_whole(job, wanted), recipe.parent, settings, version)
             page, table = inline_page.inline_plan_json(alone), inline_page.inline_plan_page(alone)
         else:
             from export import pipeline, plan_page
 
-            prepared = pipeline.prepare(job, recipe.parent, settings, version)
-            page, table = plan_page.plan_json(prepared), plan_page.plan_page(prepared)
+            prepared = pipeline.prepare(job, recipe.parent, settings, version, wanted)
+            pace = measure_pace(prepared.plan)
+            page, table = plan_page.plan_json(prepared, pace), plan_page.plan_page(prepared, pace)
     _print(page, table, as_json)
 
 
@@ -139,19 +155,21 @@ def run(
     executor: Executor = None,
     budget_bytes: Budget = None,
     scratch: Scratch = None,
+    chosen: Tables = None,
+    towers: Towers = None,
     as_json: AsJson = False,
 ) -> None:
     """Writes, verifies and publishes a bundle. A run that was stopped resumes; a failed check publishes nothing."""
     settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full)
-    job = _overridden(read_recipe(recipe), checkpoint, root)
+    job, wanted = _asked(_overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
     with kept_clean(), Progress(errors) as progress:
         if _is_inline(job):
-            page, table = _run_inline(job, recipe.parent, settings, version, progress)
+            page, table = _run_inline(_whole(job, wanted), recipe.parent, settings, version, progress)
         else:
             with progress.step("model and plan"):
                 from export import pipeline, plan_page  # seconds: with TensorFlow and ScaNN
 
-                prepared = pipeline.prepare(job, recipe.parent, settings, version)
+                prepared = pipeline.prepare(job, recipe.parent, settings, version, wanted)
             published = pipeline.run(prepared, settings, progress)
             page, table = plan_page.published_json(published), plan_page.published_page(published)
     _print(page | {"seconds": progress.seconds}, table, as_json)
@@ -172,17 +190,29 @@ def tables(
     executor: Executor = None,
     budget_bytes: Budget = None,
     scratch: Scratch = None,
+    chosen: Tables = None,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Tell what would be done; touch nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Exports only the tables, without model code: those that the metadata identifies or the user names."""
     from export import plan_page, tables_only
+    from export.plan import Writing
 
     settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full)
     with kept_clean(), Progress(errors) as progress:
-        said = _said(named, mod, layout)
+        how, names = read_tables_option(chosen or ())
+        if how in ("inline", "inline-link"):
+            raise UsageError(f"--tables {how} makes a SavedModel of a model: give its recipe to `rowcast-export run`")
+        job = tables_only.TablesJob(
+            model, version, _said(named, mod, layout), names, Writing(link=how == "link"), keep_slots=slots
+        )
         destination = open_destination(out, Path(), settings.scratch)
-        source = place_of(checkpoint)
-        published = tables_only.export_tables(source, destination, model, version, said, slots, settings, progress)
+        prepared = tables_only.prepare_tables(place_of(checkpoint), destination, job, settings)
+        if plan_only:
+            pace = measure_pace(prepared.plan)
+            _print(prepared.plan.to_json() | pace.to_json(), plan_table(prepared.plan, pace), as_json)
+            return
+        published = tables_only.export_tables(prepared, settings, progress)
     page = plan_page.published_json(published) | {"seconds": progress.seconds}
     _print(page, plan_page.published_page(published), as_json)
 
@@ -202,6 +232,21 @@ def verify(
 
         report = audit.audit(bundle, None if checkpoint is None else place_of(checkpoint), full)
     _print(report.to_json(), report.to_table(), as_json)
+
+
+def _asked(job: ExportJob, chosen: list[str] | None, towers: str | None) -> tuple[ExportJob, Wanted]:
+    """Returns the recipe with what `--tables` says of writing, and what it and `--towers` say is wanted."""
+    how, names = read_tables_option(chosen or ())
+    if how is not None:
+        job = job.model_copy(update={"output": job.output.model_copy(update={"tables": how})})
+    return job, Wanted(tuple(split_names("--towers", towers)) if towers is not None else (), names)
+
+
+def _whole(job: ExportJob, wanted: Wanted) -> ExportJob:
+    """Returns the recipe of a self-contained SavedModel, which is not cut down by options."""
+    if wanted:
+        raise UsageError("--towers and table names do not go with inline tables; leave the towers out of the recipe")
+    return job
 
 
 def _is_inline(job: ExportJob) -> bool:
@@ -242,13 +287,13 @@ def _overridden(job: ExportJob, checkpoint: str | None, root: str | None) -> Exp
     return job
 
 
+def _from_here(text: str) -> str:
+    return text if is_url(text) else str(Path(text).absolute())
+
+
 def _said(named: list[str] | None, mod: list[str] | None, layout: Path | None) -> Statements:
     layouts = read_layouts(layout) if layout is not None else ()
     return Statements(_names(named), tuple(mod or ()), layouts)
-
-
-def _from_here(text: str) -> str:
-    return text if is_url(text) else str(Path(text).absolute())
 
 
 def _names(named: list[str] | None) -> dict[str, str]:

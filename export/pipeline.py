@@ -42,6 +42,7 @@ from export.savedmodels import write_saved_model
 from export.settings import ExportJob, ExportSettings, TablePart
 from export.space import check_space
 from export.staged_tables import Draft, Published, copy_tables, created, provenance, staged
+from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced
 from export.towers import ModelSpec, describe_features, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
@@ -63,9 +64,12 @@ class Prepared:
     destination: Destination
     version: int
     plan: ExportPlan
+    left_out: LeftOut
 
 
-def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> Prepared:
+def prepare(
+    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None, wanted: Wanted = ALL
+) -> Prepared:
     """Opens the checkpoint, cuts the model and plans the tables; writes nothing.
 
     Args:
@@ -73,12 +77,18 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
       base: its folder, which its paths are relative to.
       settings: how the job runs.
       version: of the bundle; None: the next free one.
+      wanted: the towers or tables that are exported.
 
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
     checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
-    traced = trace_towers(job, base)
+    _check_indexes(job)
+    traced, missing = trace_towers(job, base), NOTHING
+    if wanted:
+        towers = choose_towers(traced.spec, wanted)
+        job, missing = reduced(job, traced.spec, towers), left_out(traced.spec, towers)
+        traced = trace_towers(job, base)
     pages = describe_features(traced.spec, job)
     inventory = recognise_tables(checkpoint, traced, job, base)
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
@@ -89,7 +99,6 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     if unknown:
         known = ", ".join(sorted(traced.spec.tables))
         raise UsageError(f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}")
-    _check_indexes(job)
     plan = plan_tables(
         checkpoint,
         inventory,
@@ -100,7 +109,7 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
         workers=executors.worker_count(settings.workers),
     )
     check_space(plan, destination.root)
-    return Prepared(job, base, checkpoint, inventory, traced, pages, destination, number, plan)
+    return Prepared(job, base, checkpoint, inventory, traced, pages, destination, number, plan, missing)
 
 
 def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:
@@ -133,9 +142,9 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
     inputs += [job.verify.examples] if job.verify.examples is not None else []
     inputs += [job.checkpoint.layout] if job.checkpoint.layout is not None else []
     inputs += [source] if (source := job.code.factory.rpartition(":")[0]).endswith(".py") else []
+    told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
     files = [base / file for file in inputs]
     files += [file.path for name, part in job.candidates.items() for file in locate_corpus(base, name, part)]
-    told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
     with staged(prepared.destination, job.model, prepared.version, told, files) as draft:
         return Assembly(prepared, settings, progress, draft).publish()
 

@@ -62,6 +62,26 @@ class TablePlan:
     linked: tuple[Slice, ...] = ()
     note: str = ""
 
+    @property
+    def dtype(self) -> str:
+        """Of its rows in the bundle."""
+        return self.tasks[0].written_dtype if self.tasks else self.spec.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its rows in the bundle, copied or linked."""
+        return sum(task.bytes for task in self.tasks) + sum(part.bytes for part in self.linked)
+
+    @property
+    def shards(self) -> int:
+        """How many shards it has."""
+        return len(self.tasks) or len(self.linked)
+
+    @property
+    def notes(self) -> str:
+        """All that the user should know of it, or ""."""
+        return "; ".join(note for note in (self.spec.note, self.note) if note)
+
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
@@ -129,14 +149,14 @@ class ExportPlan:
             table.spec.name: {
                 "rows": table.spec.rows,
                 "dim": table.spec.dim,
-                "dtype": table.tasks[0].written_dtype if table.tasks else table.spec.dtype,
+                "dtype": table.dtype,
                 "key": table.spec.key,
                 "layout": table.spec.layout.kind,
-                "bytes": sum(task.bytes for task in table.tasks) + sum(part.bytes for part in table.linked),
+                "bytes": table.bytes,
                 "slices": len(table.slices),
-                "shards": len(table.tasks) or len(table.linked),
+                "shards": table.shards,
                 "linked": bool(table.linked),
-                "note": "; ".join(note for note in (table.spec.note, table.note) if note),
+                "note": table.notes,
             }
             for table in self.tables
         }

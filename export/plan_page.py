@@ -11,14 +11,15 @@ from rich.text import Text
 
 from bundle.manifest import DenseFeature, Manifest
 from export.inspect import plan_table, size_text
+from export.pace import Pace
 from export.pipeline import Prepared
 from export.staged_tables import Published
 
 
-def plan_json(prepared: Prepared) -> dict[str, Any]:
+def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
     """Returns the plan as JSON values: the tables' plan, and what each tower takes and gives."""
     spec = prepared.traced.spec
-    return prepared.plan.to_json() | {
+    return prepared.plan.to_json() | pace.to_json() | {
         "destination": str(prepared.destination.place(prepared.job.model, prepared.version)),
         "staged_in": str(prepared.destination.root),
         "features": {name: page.model_dump(mode="json") for name, page in prepared.pages.items()},
@@ -33,10 +34,12 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
         },
         "candidates": sorted(prepared.job.candidates),
         "indexes": sorted(prepared.job.indexes),
+        "left_out": {"towers": list(prepared.left_out.towers), "tables": dict(prepared.left_out.tables)},
+        "operations": {tower.spec.name: tower.operations for tower in prepared.traced.towers},
     }
 
 
-def plan_page(prepared: Prepared) -> RenderableType:
+def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
     """Returns the plan for a terminal."""
     features = Table("feature", "reads", "kind", "combiner", "role", "ids", "unknown", title="features")
     for name, page in prepared.pages.items():
@@ -53,7 +56,22 @@ def plan_page(prepared: Prepared) -> RenderableType:
     destination = str(prepared.destination.place(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:
         destination += f", staged in {prepared.destination.root} until it is sent"
-    return Group(plan_table(prepared.plan), features, towers, Text(f"to be written: {destination}"))
+    return Group(
+        plan_table(prepared.plan, pace), features, towers, *_left_out(prepared), Text(f"to be written: {destination}")
+    )
+
+
+def _left_out(prepared: Prepared) -> list[Text]:
+    """Says what a subset does without, and how it is known that nothing of it is needed."""
+    found = prepared.left_out
+    if not found.towers:
+        return []
+    walked = sum(tower.operations for tower in prepared.traced.towers)
+    lines = [Text(f"left out: tower{'s' if len(found.towers) > 1 else ''} {', '.join(found.towers)}")]
+    for table, readers in found.tables.items():
+        reads = f"only {', '.join(readers)} reads it" if readers else "no tower reads it"
+        lines.append(Text(f"left out: table {table}: {reads}; none of the {walked} operations kept reaches it"))
+    return lines
 
 
 def published_json(published: Published) -> dict[str, Any]:

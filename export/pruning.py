@@ -37,6 +37,11 @@ class TracedTower:
     function: Any
     variables: tuple[Any, ...]
 
+    @property
+    def operations(self) -> int:
+        """How many operations are left: all that its outputs depend on."""
+        return len(self.function.graph.get_operations())
+
 
 @dataclass
 class TracedCall:

@@ -2,106 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from bundle import manifest, paths
 from export import executors
-from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
 from export.destinations import Destination
 from export.errors import NotConvertible, UsageError
-from export.plan import check_exportable, plan_tables
+from export.plan import AS_STORED, ExportPlan, Writing, check_exportable, plan_tables
 from export.progress import Progress
 from export.settings import ExportSettings
+from export.space import check_space
 from export.staged_tables import Published, copy_tables, created, provenance, staged
 from export.verify import SAMPLE_ROWS, verify_tables
 from runtime.remote import Place
 
+NOTHING_SAID = Statements()
 
-def export_tables(
-    checkpoint_path: Place,
-    destination: Destination,
-    model: str,
-    version: int | None,
-    said: Statements,
-    keep_slots: bool,
-    settings: ExportSettings,
-    progress: Progress,
-) -> Published:
-    """Copies, verifies and publishes every table that the checkpoint's metadata identifies or the user names.
+
+@dataclass(frozen=True)
+class TablesJob:
+    """What the user asked for.
+
+    Attributes:
+      model: name of the bundle's model.
+      version: of the bundle; None: the next free one.
+      said: what the user says of tables where metadata does not; others that are identified are exported too.
+      names: of the tables that are exported; () is all.
+      how: how each is written.
+      keep_slots: whether the slot variables of tables are exported as well.
+    """
+
+    model: str = "tables"
+    version: int | None = None
+    said: Statements = NOTHING_SAID
+    names: tuple[str, ...] = ()
+    how: Writing = AS_STORED
+    keep_slots: bool = False
+
+
+@dataclass(frozen=True)
+class PreparedTables:
+    """A job that is known to be possible as far as can be told without writing.
+
+    Attributes:
+      wanted: names of the tables, without their slot variables.
+      notes: what the user should know, by the table's name.
+    """
+
+    job: TablesJob
+    checkpoint: Checkpoint
+    inventory: Inventory
+    wanted: tuple[str, ...]
+    notes: Mapping[str, str]
+    destination: Destination
+    version: int
+    plan: ExportPlan
+
+
+def prepare_tables(
+    checkpoint_path: Place, destination: Destination, job: TablesJob, settings: ExportSettings
+) -> PreparedTables:
+    """Opens the checkpoint and plans its tables; writes nothing.
 
     What is a table but cannot be exported is left out, and told in the notes; not so a table that the user named.
 
     Args:
       checkpoint_path: directory, prefix or .index file.
       destination: of the bundle.
-      model: name of the bundle's model.
-      version: of the bundle; None: the next free one.
-      said: what the user says of tables where metadata does not; others that are identified are exported too.
-      keep_slots: whether the slot variables of tables are exported as well.
+      job: what the user asked for.
       settings: how the job runs.
-      progress: shows the steps.
 
     Raises:
       NotConvertible: no table is identified; lists the candidates.
-      ExportError: anything else that stops the job; nothing is published.
+      ExportError: the job cannot be done as asked.
     """
-    if not paths.is_name(model):
+    if not paths.is_name(job.model):
         raise UsageError(
-            f"--model {model!r} is no name: letters, digits, '_', '.', '-', beginning with a letter or digit"
+            f"--model {job.model!r} is no name: letters, digits, '_', '.', '-', beginning with a letter or digit"
         )
     checkpoint = open_checkpoint(checkpoint_path)
-    inventory = recognise(checkpoint, said)
-    notes = _left_out(inventory, said)
-    wanted = _wanted(inventory, notes)
-    inventory = with_slots(checkpoint, inventory, wanted) if keep_slots else inventory
-    number = version or destination.next_version(model)
+    inventory = recognise(checkpoint, job.said)
+    notes = _left_out(
+        inventory, {*job.said.named, *job.said.mod, *(each.name for each in job.said.layouts), *job.names}
+    )
+    wanted = _wanted(inventory, notes, job.names)
+    inventory = with_slots(checkpoint, inventory, wanted) if job.keep_slots else inventory
+    number = job.version or destination.next_version(job.model)
+    names = [table.name for table in inventory.tables if (table.slot_of or table.name) in wanted]
     plan = plan_tables(
         checkpoint,
         inventory,
-        destination.root / model / f".staging-{number}",
-        tables=[table.name for table in inventory.tables if (table.slot_of or table.name) in wanted],
+        destination.root / job.model / f".staging-{number}",
+        tables=names,
+        writing=dict.fromkeys(names, job.how),
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
-    told = ["tables", inventory.fingerprint, repr(said), repr(keep_slots)]
-    with staged(destination, model, number, told, []) as draft:
+    check_space(plan, destination.root)
+    noted = {table.name: f"table {table.name!r}: {table.note}" for table in inventory.tables if table.note}
+    noted |= {table.spec.name: f"table {table.spec.name!r}: {table.note}" for table in plan.tables if table.note}
+    return PreparedTables(job, checkpoint, inventory, wanted, notes | noted, destination, number, plan)
+
+
+def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: Progress) -> Published:
+    """Writes, verifies and publishes the tables; resumes where an earlier run of the same job stopped.
+
+    Raises:
+      ExportError: whatever stops the job; nothing is published.
+    """
+    job, plan, number = prepared.job, prepared.plan, prepared.version
+    told = ["tables", prepared.inventory.fingerprint, repr(job)]
+    with staged(prepared.destination, job.model, number, told, []) as draft:
         stage = draft.stage
         begun = created(stage)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, stage, settings, moved)
         with progress.step("rows compared"):
-            checks = verify_tables(checkpoint, stage.directory, tables, None if settings.full else SAMPLE_ROWS)
+            rows = None if settings.full else SAMPLE_ROWS
+            checks = verify_tables(prepared.checkpoint, stage.directory, tables, rows)
         page = manifest.Manifest(
-            model=model,
+            model=job.model,
             version=number,
             created=begun,
-            provenance=provenance(inventory, ""),
+            provenance=provenance(prepared.inventory, ""),
             tables=tables,
-            features={name: manifest.EmbeddedFeature(kind="single", table=name, role="context") for name in wanted},
+            features={
+                name: manifest.EmbeddedFeature(kind="single", table=name, role="context") for name in prepared.wanted
+            },
             towers={},
             verification=manifest.Verification(tables=checks, examples=0, tolerance="no towers"),
             files=(),
         )
-        notes |= {table.name: f"table {table.name!r}: {table.note}" for table in inventory.tables if table.note}
-        return Published(draft.publish(page, progress), page, tuple(notes.values()))
+        return Published(draft.publish(page, progress), page, tuple(prepared.notes.values()))
 
 
-def _wanted(inventory: Inventory, notes: Mapping[str, str]) -> list[str]:
-    """Returns the tables that are exported; refuses a checkpoint without any."""
-    wanted = [table.name for table in inventory.tables if table.name not in notes]
+def _wanted(inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the tables that are exported; refuses a checkpoint without any, and a name that it does not have."""
+    if names:
+        return tuple(inventory.table(name).name for name in names)
+    wanted = tuple(table.name for table in inventory.tables if table.name not in notes)
     if not wanted:
         reasons = "; ".join(["no table is identified", *notes.values()])
         raise NotConvertible(f"checkpoint {inventory.checkpoint}: {reasons}; {inventory.naming_help()}")
     return wanted
 
 
-def _left_out(inventory: Inventory, said: Statements) -> dict[str, str]:
+def _left_out(inventory: Inventory, asked: Collection[str]) -> dict[str, str]:
     """Returns why tables are not exported, by their names; one that the user named is refused later instead."""
     why = {each.name: f"{each.name!r} is not exported: {each.reason}" for each in inventory.refused}
-    asked = {*said.named, *said.mod, *(table.name for table in said.layouts)}
     for table in inventory.tables:
         try:
             check_exportable(table)

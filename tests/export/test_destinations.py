@@ -48,7 +48,10 @@ def export(checkpoint: Path, store: RemotePath, scratch: Path, version: int | No
     settings, said = ExportSettings(), Statements({name: name for name in VALUES})
     destination = open_destination(str(store), Path(), scratch)
     progress = Progress(Console(quiet=True))
-    return tables_only.export_tables(checkpoint, destination, "m", version, said, False, settings, progress)
+    job = tables_only.TablesJob("m", version, said)
+    return tables_only.export_tables(
+        tables_only.prepare_tables(checkpoint, destination, job, settings), settings, progress
+    )
 
 
 def written(store: RemotePath, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_run_as_a_program_prints_json_alone_and_no_native_chatter(recipe: Recipe
     assert page["max_abs_error"]["ranking"]["litert f32"]["score"] < 1e-4
     assert page["notes"] == []
     lines = done.stderr.splitlines()
-    steps = [line for line in lines if line.startswith("  ") and line.endswith(" s")]
+    steps = [line for line in lines if re.search(r"^  \w.* [0-9.]+ s( |$)", line)]
     assert {line for line in lines if line not in steps} == {"model code says"}
     assert [line.split("  ")[1] for line in steps] == list(page["seconds"])
 

@@ -1,0 +1,73 @@
+"""How long a plan will take, told from how fast the beginning of its source is read and summed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bundle.checksums import crc32c
+from export.checkpoint.datafiles import DataFiles
+from export.plan import ExportPlan
+
+SAMPLE_BYTES = 64 << 20
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Pace:
+    """An estimate.
+
+    Attributes:
+      sample_bytes: that were read.
+      bytes_per_s: at which they were read and summed by one worker; from memory if they had been read lately.
+      seconds: that reading and writing would take one worker at this rate; None where nothing could be sampled.
+    """
+
+    sample_bytes: int
+    bytes_per_s: float
+    seconds: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the estimate as JSON values."""
+        return {
+            "estimated_s": self.seconds,
+            "sampled_bytes": self.sample_bytes,
+            "sampled_bytes_per_s": self.bytes_per_s,
+        }
+
+    def told(self) -> str:
+        """Returns the estimate as a sentence."""
+        if self.seconds is None:
+            return "how long it takes is not known: its storage was not sampled"
+        if not self.sample_bytes:
+            return "it takes no time that counts: nothing is copied"
+        return (
+            f"about {self.seconds:.1f} s by one worker, at the {self.bytes_per_s / (1 << 20):.0f} MiB/s at which its "
+            f"first {self.sample_bytes / (1 << 20):.0f} MiB were read; the destination may be slower"
+        )
+
+
+def measure_pace(plan: ExportPlan) -> Pace:
+    """Reads the beginning of a plan's source; writes nothing.
+
+    Raises:
+      CheckpointError: a data file is gone or cannot be read.
+    """
+    if not plan.read_bytes + plan.bytes:
+        return Pace(0, 0.0, 0.0)
+    buffer, done = np.empty(_BLOCK_BYTES, np.uint8), 0
+    begun = time.perf_counter()
+    with DataFiles() as files:
+        for part in (part for task in plan.tasks for part in task.slices):
+            for start in range(0, min(part.bytes, SAMPLE_BYTES - done), _BLOCK_BYTES):
+                block = buffer[: min(_BLOCK_BYTES, part.bytes - start)]
+                files.read_into(part.file, part.offset + start, block)
+                crc32c(block)
+                done += block.size
+            if done >= SAMPLE_BYTES:
+                break
+    rate = done / max(time.perf_counter() - begun, 1e-9)
+    return Pace(done, rate, (plan.read_bytes + plan.bytes) / rate if done else None)
