@@ -206,6 +206,7 @@ def plan_tables(
     for spec in _wanted(inventory, tables):
         check_exportable(spec)
         entry = checkpoint.entries[spec.key]
+        _check_held(spec, entry, budget_bytes)
         bands = _bands(spec, entry, inventory.checkpoint)
         way = ways.get(spec.name, AS_STORED)
         hindrance = _hindrance(spec, entry, bands, way) if way.link else ""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 import pytest
 
 from export import plan as planning
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Inventory
+from export.checkpoint.specs import Inventory, StatedTable, Statements
 from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
 from export.plan import Writing, plan_tables
 from export.space import check_space
@@ -111,6 +113,36 @@ def test_plan_tables_joined_columns_must_fit_the_budget(tmp_path: Path) -> None:
     with pytest.raises(NotConvertible, match="ROWCAST_EXPORT_BUDGET_BYTES"):
         plan_tables(*given, tmp_path, budget_bytes=500)
     assert plan_tables(*given, tmp_path, budget_bytes=512).tasks[0].block_bytes == 256
+
+
+def chunked(directory: Path, rows: int, chunk_rows: int) -> Opened:
+    with h5py.File(directory / "a.h5", "w") as file:  # nothing is stored until it is written
+        file.create_dataset("user/embeddings", (rows, 16), "f4", chunks=(chunk_rows, 16))
+    checkpoint = open_checkpoint(directory / "a.h5")
+    return Opened(checkpoint, recognise(checkpoint))
+
+
+def test_plan_tables_chunk_that_exceeds_the_budget_is_refused(tmp_path: Path) -> None:
+    table = chunked(tmp_path, 1 << 21, 1 << 20)
+    with pytest.raises(NotConvertible, match=r"'user' lies in chunks of .* raise ROWCAST_EXPORT_BUDGET_BYTES"):
+        plan_tables(*table, tmp_path)
+    (task,) = plan_tables(*table, tmp_path, budget_bytes=1 << 30).tasks
+    assert task.memory_bytes > 3 * (64 << 20)
+    assert (task.array, task.slices) == (table.checkpoint.entries["user/embeddings"].array, ())
+
+
+def test_check_space_counts_what_tasks_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, _ = chunked(tmp_path, 64, 8)
+    layout = StatedTable("user", "user/embeddings", "sparse_core", rows=60, dim=16, cores=4)
+    inventory = recognise(checkpoint, Statements(layouts=(layout,)))
+    plan = plan_tables(checkpoint, inventory, tmp_path, writing={"user": Writing(20)}, workers=2)
+    assert [task.scratch_bytes for task in plan.tasks] == [20 * 64] * 3
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64))
+    check_space(plan, tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64 - 1))
+    with pytest.raises(DestinationError, match="bytes free"):
+        check_space(plan, tmp_path)
 
 
 def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> None:
