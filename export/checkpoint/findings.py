@@ -59,7 +59,7 @@ class Findings:
             name = table.key if name in self.tables else name
             while name in self.tables:  # never over another table
                 name += "'"
-            self.tables[name] = replace(table, name=name)
+            self.tables[name] = table if name == table.name else replace(table, name=name)
 
     def add_slot(self, name: str, key: str, of: str) -> None:
         """Adds a slot variable if the checkpoint holds it."""
@@ -88,7 +88,9 @@ class Findings:
             fingerprint=self.checkpoint.fingerprint,
             objects=self.checkpoint.graph is not None,
             step=step,
-            tables=tuple(replace(table, slots=tuple(own.get(table.key, ()))) for table in ordered),
+            tables=tuple(
+                replace(table, slots=tuple(own[table.key])) if table.key in own else table for table in ordered
+            ),
             refused=tuple(sorted(self.refused, key=lambda refused: refused.name)),
             slots=tuple(sorted(self.slots.values(), key=lambda slot: slot.key)),
             dense=tuple(

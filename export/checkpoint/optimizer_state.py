@@ -20,10 +20,9 @@ _OPTIMIZERS = (
     "Adadelta|Adagrad|AdagradDA|AdagradMomentum|AdaMax|Adamax|Adam|AdamW|AdamWeightDecay|AddSign|Ftrl|FTRL|LAMB|LARS|"
     "LARSOptimizer|LazyAdam|Lion|Momentum|Nadam|PowerSign|ProximalAdagrad|ProximalYogi|RMSProp|RMSprop|SGD"
 )
-_SAVER_SLOT = re.compile(
-    rf"(.+?)/((?:(?:{_OPTIMIZERS})(?:_\d+)?(?:/(?:m|v|ms|mom|Accumulator|Momentum))?)|adam_[mv]|ExponentialMovingAverage)"
-)
-_KERAS_OPTIMIZER = re.compile(rf"(?:{_OPTIMIZERS})(?:_\d+)?")
+_SAVER_SLOT = re.compile(rf"(?:{_OPTIMIZERS})(?:_\d+)?|adam_[mv]|ExponentialMovingAverage")
+_SAVER_PARTS = frozenset({"m", "v", "ms", "mom", "Accumulator", "Momentum"})
+_OPTIMIZER = re.compile(rf"(?:{_OPTIMIZERS})(?:_\d+)?")
 _KERAS_SLOTS = frozenset(
     ["m", "v", "vhat", "accumulator", "accum_grad", "accum_var", "linear", "mg", "momentum", "rms"]
 )
@@ -91,14 +90,25 @@ def find_named_slots(found: Findings) -> None:
     A name tells a slot variable only if the variable that it belongs to is there, with the same shape.
     """
     for key, entry in found.checkpoint.entries.items():
-        if _OPTIMIZERS_OWN.fullmatch(key) and entry.shape == ():
+        if entry.shape == () and _OPTIMIZERS_OWN.fullmatch(key):
             found.add_slot(key.rpartition("/")[2], key, "")
             continue
-        told = _SAVER_SLOT.fullmatch(key)
-        name, slot = (told[1], told[2]) if told else _keras_slot(key)
+        name, slot = _saver_slot(key)
+        if not name:
+            name, slot = _keras_slot(key)
         of = _owner(found, name, entry) if name else ""
         if of:
             found.add_slot(slot, key, of)
+
+
+def _saver_slot(key: str) -> tuple[str, str]:
+    """Splits `<variable>/<optimizer>` and TPUEstimator's `<variable>/<optimizer>/<part>`."""
+    name, _, slot = key.rpartition("/")
+    if slot in _SAVER_PARTS:
+        owner, _, optimizer = name.rpartition("/")
+        if _OPTIMIZER.fullmatch(optimizer):
+            return owner, f"{optimizer}/{slot}"
+    return (name, slot) if _SAVER_SLOT.fullmatch(slot) else ("", "")
 
 
 def _keras_slot(key: str) -> tuple[str, str]:
@@ -107,7 +117,7 @@ def _keras_slot(key: str) -> tuple[str, str]:
     if slot in _KERAS_SLOTS:
         parts = path.split("/")
         for number, part in enumerate(parts):
-            if _KERAS_OPTIMIZER.fullmatch(part):
+            if _OPTIMIZER.fullmatch(part):
                 return "/".join(parts[number + 1 :]), slot
     return "", ""
 
