@@ -18,6 +18,7 @@ from export.errors import DestinationError, UsageError
 from export.frameworks import load_tensorflow
 from export.lookups import original_lookup
 from export.pruning import TracedTower, distinct_identifiers, resource
+from export.renumbering import renumber
 from export.settings import ExportJob, HashRule, InputPart
 from export.towers import SIGNATURE, FeatureSpec
 from export.tracing import TracedModel, input_spec
@@ -238,6 +239,7 @@ def write_graph(graph: InlineGraph, directory: Path) -> bytes:
         save_and_return_nodes(
             graph.module, str(directory), signatures=dict(graph.signatures), experimental_skip_checkpoint=True
         )
+        renumber(directory)
     except (OSError, tf.errors.OpError) as problem:
         raise DestinationError(f"the SavedModel cannot be written to {directory}: {problem}") from problem
     objects = TrackableObjectGraph()

@@ -67,13 +67,20 @@ class TracedCall:
     variables: dict[str, Any] = field(default_factory=dict)
 
 
-def prune(name: str, part: TowerPart, trace: TracedCall, stand_ins: Mapping[str, str]) -> TracedTower:
+def prune(
+    name: str,
+    part: TowerPart,
+    trace: TracedCall,
+    stand_ins: Mapping[str, str],
+    rows_max: int | None = INLINE_ROWS_MAX,
+) -> TracedTower:
     """Cuts one tower out of a traced call.
 
     Args:
       name, part: the recipe's tower.
       trace: the call.
       stand_ins: name of each table by the resource that stands for it.
+      rows_max: of a Keras Embedding that stays in the tower; None: any.
     Raises:
       UsageError: the call does not return what the recipe's outputs name.
       NotConvertible: the tower needs more than activations and dense inputs; names what, and the cure.
@@ -90,7 +97,7 @@ def prune(name: str, part: TowerPart, trace: TracedCall, stand_ins: Mapping[str,
     inputs.update(_dense_inputs(name, found, trace))
     captures = [pair for pair in trace.function.graph.captures if pair[1].name in {p.name for p in found.placeholders}]
     known = {resource(variable.handle): variable for variable in trace.function.graph.variables}
-    _refuse_tables(name, found, captures, known, stand_ins)
+    _refuse_tables(name, found, captures, known, stand_ins, rows_max)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
     names = distinct_identifiers(inputs)
@@ -223,6 +230,7 @@ def _refuse_tables(
     captures: list[tuple[Any, Any]],
     variables: Mapping[str, Any],
     stand_ins: Mapping[str, str],
+    rows_max: int | None,
 ) -> None:
     for outer, _ in captures:
         if resource(outer) in stand_ins:
@@ -233,11 +241,11 @@ def _refuse_tables(
     inside = {inner.name: variables[resource(outer)] for outer, inner in captures if resource(outer) in variables}
     for operation in found.operations:
         table = inside.get(operation.inputs[0].name) if operation.type == "ResourceGather" else None
-        if table is not None and table.shape[0] > INLINE_ROWS_MAX:
+        if table is not None and rows_max is not None and table.shape[0] > rows_max:
             raise NotConvertible(
                 f"tower {name!r} gathers from variable {table.name!r} of {table.shape[0]} rows by operation "
                 f"{operation.name!r}; only tables of TFRS or tf.tpu embedding layers are taken out of towers, and at "
-                f"most {INLINE_ROWS_MAX} rows stay inside; use such a layer for it"
+                f"most {rows_max} rows stay inside; use such a layer for it"
             )
 
 

@@ -19,7 +19,7 @@ from export.frameworks import load_tensorflow
 from export.lookups import Lookup, batch_size, intercepted
 from export.model_code import load_factory
 from export.origins import Source, Sources, origin, sources_of
-from export.pruning import TracedCall, TracedTower, identifier, prune, resource
+from export.pruning import INLINE_ROWS_MAX, TracedCall, TracedTower, identifier, prune, resource
 from export.settings import ExportJob, InputPart, TowerPart
 from export.towers import DenseSpec, FeatureSpec, ModelSpec, TableFacts, check_precisions
 
@@ -46,12 +46,13 @@ class TracedModel:
     configs: Mapping[str, Any]
 
 
-def trace_towers(job: ExportJob, base: Path) -> TracedModel:
+def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedModel:
     """Builds and cuts the recipe's model; allocates no table.
 
     Args:
       job: the recipe.
       base: its folder, which the factory's file is relative to.
+      inside: Keras Embeddings of any size may stay in the towers; the large ones are not allocated, and hold no value.
     Raises:
       UsageError: the recipe names a call, input, output or factory that is not there.
       NotConvertible: the model cannot be cut as it is; names the feature, table or operation, and the cure.
@@ -70,7 +71,8 @@ def trace_towers(job: ExportJob, base: Path) -> TracedModel:
 
     factory = load_factory(job.code.factory, base)
     with intercepted(stand_in, zeros, tracked=True):
-        root = factory()
+        root = _built_unallocated(factory) if inside else None
+        root = factory() if root is None else root
         _refuse_partial(root)
     traces: dict[tuple[str, tuple[str, ...]], TracedCall] = {}
     towers = []
@@ -78,7 +80,8 @@ def trace_towers(job: ExportJob, base: Path) -> TracedModel:
         key = (part.call, call_inputs(name, part, job))
         if key not in traces:
             traces[key] = _trace(root, key[0], {which: job.inputs[which] for which in key[1]}, stand_in)
-        towers.append(prune(name, part, traces[key], {what: table for what, (table, _) in stand_ins.items()}))
+        tables = {what: table for what, (table, _) in stand_ins.items()}
+        towers.append(prune(name, part, traces[key], tables, None if inside else INLINE_ROWS_MAX))
     variables: dict[str, Any] = {}
     for trace in traces.values():
         for table, variable in trace.variables.items():
@@ -187,6 +190,25 @@ def _trace(root: Any, path: str, parts: Mapping[str, InputPart], stand_in: Calla
     trace = TracedCall(function, seen["inputs"], function.structured_outputs)
     _name_lookups(trace, lookups, parts)
     return trace
+
+
+def _built_unallocated(factory: Callable[[], Any]) -> Any:
+    """Builds the model without memory for variables shaped like large tables; None if it needs their values."""
+    tf = load_tensorflow()
+    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+    def create(make: Callable[..., Any], **how: Any) -> Any:
+        shape = tf.TensorShape(how.get("shape"))
+        if shape.rank != 2 or not shape.is_fully_defined() or shape[0] <= INLINE_ROWS_MAX:
+            return make(**how)
+        dtype = how.get("dtype") or tf.float32
+        return UninitializedVariable(shape=shape, dtype=dtype, trainable=how.get("trainable"), name=how.get("name"))
+
+    try:
+        with tf.variable_creator_scope(create):
+            return factory()
+    except NotConvertible:  # the factory calls the model it built
+        return None
 
 
 def _told(problem: Exception) -> str:

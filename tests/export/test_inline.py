@@ -18,12 +18,14 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle import staging
+from export import inline
 from export.checkpoint.index_writer import data_file, write_index
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Entry, Slice
 from export.frameworks import load_tensorflow
 from export.model_code import load_factory
 from tests.export.checkpoint.bundles import GRAPH, Box, node, object_graph, varint, write_bundle
+from tests.export.commands import Command
 from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
 from tests.export.exporting import MOVIE_IDS, aside, changed, recipe_of, write_project
 from tests.export.forked_runs import ForkedRuns
@@ -119,7 +121,6 @@ def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
     assert sorted(path.name for path in directory.iterdir()) == [
         "assets",
         "assets.extra",
-        "fingerprint.pb",
         "saved_model.pb",
         "variables",
     ]
@@ -289,6 +290,22 @@ def test_stack_is_served_as_it_lies_and_linked(ads: Cut, forked: ForkedRuns, tmp
     np.testing.assert_allclose(answers["ranking"]["click"], right["click"], 1e-5, 1e-5)
     np.testing.assert_allclose(answers["ranking"]["hidden"], right["hidden"], 1e-5, 1e-5)
     np.testing.assert_allclose(answers["context"]["result"], right["hidden"], 1e-5, 1e-5)
+
+
+def test_large_keras_embedding_is_linked_too(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(inline, "SMALL_BYTES_MAX", 1 << 10)  # what counts as large
+    job = one_recipe("build_large_keras_table")
+    prefix, _ = save_checkpoint(job, tmp_path)
+    recipe = changed(job.model_dump(mode="json", exclude_unset=True), "checkpoint.path", str(prefix))
+    project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline-link"))
+    page = command("run", project, "--json").page
+    assert page["table_bytes"] == 20_000 * 3 * 4
+    assert page["verification"]["examples"] == 256
+    values = values_of(prefix)
+    table, kernel, bias = (values[next(key for key in values if name in key)] for name in ("embed", "kernel", "bias"))
+    items = [0, 7, 19_999]
+    answers = asked(Path(page["saved_model"]), {"item": items})
+    np.testing.assert_allclose(answers["tower"]["result"], table[items] @ kernel + bias, 1e-5, 1e-5)
 
 
 HOLDS = """

@@ -240,3 +240,15 @@ print(json.dumps({{"rows": model.spec.tables["items"].rows, "peak": peak}}))
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["rows"] == 1_000_000_000
     assert told["peak"] < 2 << 30
+
+
+@pytest.mark.parametrize(
+    ("function", "allocated"), [("build_large_keras_table", False), ("build_called_keras_table", True)]
+)
+def test_large_keras_embedding_stays_inside_where_it_may(function: str, allocated: bool) -> None:
+    tf = load_tensorflow()
+    traced = trace_towers(one_recipe(function), HERE, inside=True)
+    variables = {tuple(each.shape): each for each in traced.towers[0].variables}
+    assert set(variables) == {(20_000, 3), (3, 2), (2,)}
+    table = variables[20_000, 3]
+    assert bool(tf.raw_ops.VarIsInitializedOp(resource=table.handle)) is allocated

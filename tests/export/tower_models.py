@@ -288,3 +288,9 @@ def build_small_keras_table():
 
 def build_large_keras_table():
     return KerasTable(20_000)
+
+
+def build_called_keras_table():
+    model = KerasTable(20_000)
+    model({"item": tf.constant([1])})
+    return model
