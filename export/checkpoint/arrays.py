@@ -19,6 +19,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from export.checkpoint.chunk_pieces import ChunkPieces, piece_format
+from export.checkpoint.datafiles import check_unchanged
 from export.checkpoint.hdf5_files import open_hdf5
 from export.checkpoint.variables import ArrayStore, volume
 from export.errors import CheckpointError
@@ -72,8 +73,10 @@ class ArrayRows:
         """Opens the array.
 
         Raises:
-          CheckpointError: it cannot be opened, or a library is missing that it needs.
+          CheckpointError: it changed, cannot be opened, or a library is missing that it needs.
         """
+        self._stamps = {} if store.stamp is None else {store.file: store.stamp}
+        check_unchanged(self._stamps)
         what = json.loads(store.spec)
         self._array: _Chunked = _Dataset(what) if what["driver"] == HDF5 else _Zarr(what)
         self._blocks: Iterator[Bytes] = iter(())
@@ -86,6 +89,8 @@ class ArrayRows:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._blocks, self._first, self._block = iter(()), -1, self._block[:0]
+        if error is None:
+            check_unchanged(self._stamps)
 
     def read_into(self, first: int, rows: Bytes) -> None:
         """Fills [n, bytes of a row] with stored rows from `first` on.
@@ -239,5 +244,5 @@ class SpooledRows(ArrayRows):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        super().__exit__(kind, error, trace)
         self._file.close()
+        super().__exit__(kind, error, trace)

@@ -167,7 +167,7 @@ def _datasets(opened: Any, file: Path, start: int, names: dict[str, str], *, arc
         chunk = dataset.chunks or shape
         where = {"driver": HDF5, "path": str(file), "member": WEIGHTS if archived else None, "dataset": key}
         held = held_bytes(shape, chunk, itemsize, in_pieces=False)
-        yield Entry(key, dtype, shape, (), ArrayStore(orjson.dumps(where).decode(), chunk, held))
+        yield Entry(key, dtype, shape, (), ArrayStore(orjson.dumps(where).decode(), chunk, held, str(file), stamp))
 
 
 def _dtype(dataset: Any) -> str:

@@ -10,9 +10,10 @@ Source: Orbax 0.12.8, checkpoint/_src/{metadata/tree,path/atomicity,path/step,se
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from export.checkpoint.arrays import held_bytes, load_tensorstore
 from export.checkpoint.chunk_pieces import piece_format
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry
 from export.errors import CheckpointError
+from runtime.remote import local_stamp
 
 MANIFEST, TREE, STEP, COMMITTED = "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
@@ -142,34 +144,43 @@ def _entries(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]:
         leaves = _leaves(directory)
         if leaves is None:  # of an Orbax that kept the tree in another format
             listed = (key.decode().rpartition("/") for key in store.list().result())
-            leaves = {name: True for name, _, file in listed if file in _DRIVERS}
-        names = list(leaves)
-        for start in range(0, len(names), _AT_ONCE):
-            asked = names[start : start + _AT_ONCE]
-            answers = [[store.read(f"{name}/{file}") for file in _DRIVERS] for name in asked]
-            for name, each in zip(asked, answers, strict=True):
-                found = [(file, read.result().value) for file, read in zip(_DRIVERS, each, strict=True)]
-                file, metadata = max(found, key=lambda pair: len(pair[1]))
+            leaves = [_Leaf(name, file, True) for name, _, file in listed if file in _DRIVERS]
+        for start in range(0, len(leaves), _AT_ONCE):
+            asked, together = leaves[start : start + _AT_ONCE], tensorstore.Batch()
+            answers = [store.read(f"{leaf.path}/{leaf.file}", batch=together) for leaf in asked]
+            together.submit()
+            for leaf, answer in zip(asked, answers, strict=True):
+                metadata = answer.result().value
                 if metadata:
-                    there = {"path": f"{name}/"} if packed else {"path": f"{base['path']}{name}/"}
-                    yield prefix + name, _entry(prefix + name, _DRIVERS[file], kvstore | there, json.loads(metadata))
-                elif leaves[name]:
-                    raise CheckpointError(f"Orbax checkpoint {directory} has no array {name!r}; copy it anew")
+                    there = {"path": f"{leaf.path}/"} if packed else {"path": f"{base['path']}{leaf.path}/"}
+                    entry = _entry(prefix + leaf.path, _DRIVERS[leaf.file], kvstore | there, orjson.loads(metadata))
+                    yield entry.key, _watched(entry, directory / (MANIFEST if packed else f"{leaf.path}/{leaf.file}"))
+                elif leaf.is_array:
+                    raise CheckpointError(f"Orbax checkpoint {directory} has no array {leaf.path!r}; copy it anew")
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(problem).splitlines()[0][:200]
         raise CheckpointError(f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew") from problem
 
 
-def _leaves(directory: Path) -> dict[str, bool] | None:
-    """Returns the leaves of an item's tree, by dotted path, and whether each is an array; None: no tree is told."""
+class _Leaf(NamedTuple):
+    """A leaf of the tree by its dotted path, the file that describes its array, and whether it must have one."""
+
+    path: str
+    file: str
+    is_array: bool
+
+
+def _leaves(directory: Path) -> list[_Leaf] | None:
+    """Returns the leaves of an item's tree that hold something; None: no tree is told."""
     if not (directory / TREE).is_file():
         return None
-    leaves = {}
-    for leaf in _json(directory / TREE)["tree_metadata"].values():
-        path = ".".join(str(step["key"]) for step in leaf["key_metadata"])
-        if not leaf["value_metadata"].get("skip_deserialize"):
-            leaves[path] = leaf["value_metadata"].get("value_type") in _ARRAYS
-    return leaves
+    tree = _json(directory / TREE)
+    file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
+    return [
+        _Leaf(".".join(str(step["key"]) for step in leaf["key_metadata"]), file, told.get("value_type") in _ARRAYS)
+        for leaf in tree["tree_metadata"].values()
+        if not (told := leaf["value_metadata"]).get("skip_deserialize")
+    ]
 
 
 def _entry(key: str, driver: str, kvstore: dict[str, Any], metadata: dict[str, Any]) -> Entry:
@@ -177,7 +188,7 @@ def _entry(key: str, driver: str, kvstore: dict[str, Any], metadata: dict[str, A
     shape = tuple(int(size) for size in metadata["shape"])
     form = piece_format(metadata)
     if driver == "zarr":
-        dtype, chunk = _numpy_name(metadata["dtype"]), metadata["chunks"]
+        dtype, chunk = _numpy_name(str(metadata["dtype"])), metadata["chunks"]
     else:
         dtype, chunk = str(metadata["data_type"]), metadata["chunk_grid"]["configuration"]["chunk_shape"]
         for codec in metadata["codecs"]:
@@ -187,13 +198,20 @@ def _entry(key: str, driver: str, kvstore: dict[str, Any], metadata: dict[str, A
         raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
     held = held_bytes(shape, chunk, itemsize, in_pieces=form is not None)
-    spec = json.dumps({"driver": driver, "kvstore": kvstore}, sort_keys=True)
+    spec = orjson.dumps({"driver": driver, "kvstore": kvstore}).decode()
     return Entry(key, dtype, shape, (), ArrayStore(spec, chunk, held))
 
 
-def _numpy_name(dtype: Any) -> str:
+def _watched(entry: Entry, file: Path) -> Entry:
+    """Notes the file that says whether an array was saved anew."""
+    assert entry.array is not None  # noqa: S101
+    return replace(entry, array=replace(entry.array, file=str(file), stamp=local_stamp(file.stat())))
+
+
+@cache
+def _numpy_name(dtype: str) -> str:
     """Returns the dtype of a zarr 2 array by TensorFlow's name, e.g. of `<f4`."""
-    return dtype if dtype == "bfloat16" or not isinstance(dtype, str) else np.dtype(dtype).name
+    return dtype if dtype == "bfloat16" or dtype.startswith("[") else np.dtype(dtype).name
 
 
 def _json(path: Path) -> dict[str, Any]:

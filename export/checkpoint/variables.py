@@ -69,11 +69,15 @@ class ArrayStore:
       spec: JSON that opens it, with tensorstore or, if its driver is `hdf5`, with h5py.
       chunk: extent of a chunk on each axis; a chunk is decoded as a whole.
       held_bytes: the most memory that reading rows of it takes.
+      file: that another save to the same place would replace; "": it is not watched.
+      stamp: of that file when the checkpoint was opened.
     """
 
     spec: str
     chunk: tuple[int, ...]
     held_bytes: int = 0
+    file: str = ""
+    stamp: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from export.checkpoint.arrays import ArrayRows
 from export.checkpoint.orbax import find_orbax, list_orbax
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
@@ -105,3 +107,22 @@ def test_open_checkpoint_of_orbax_without_tensorstore_names_the_extra(
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     with pytest.raises(CheckpointError, match=r"pip install 'rowcast\[orbax\]'"):
         open_checkpoint(tmp_path / "ckpt")
+
+
+def test_array_that_is_saved_anew_while_it_is_read_is_told(tmp_path: Path) -> None:
+    write_item(tmp_path / "ckpt", {"a": TABLE})
+    array = open_checkpoint(tmp_path / "ckpt").entries["a"].array
+    assert array is not None
+    rows = np.empty((2, 12), np.uint8)
+    stored = ArrayRows(array)
+    stored.read_into(0, rows)
+    stored.__exit__(None, None, None)
+    shutil.rmtree(tmp_path / "ckpt")
+    write_item(tmp_path / "ckpt", {"a": TABLE + 1})
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        stored.__exit__(None, None, None)
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        ArrayRows(array)
+    shutil.rmtree(tmp_path / "ckpt")
+    with pytest.raises(CheckpointError, match=r"manifest\.ocdbt"):
+        ArrayRows(array)
