@@ -52,8 +52,9 @@ from export.places import place_of
 from export.progress import Progress
 from export.settings import ExportJob, ExportSettings
 from export.staged_tables import created, provenance, staged
+from export.subset import ALL, Wanted, choose_towers, reduced
 from export.tasks import WORKER_BYTES
-from export.towers import describe_features
+from export.towers import ModelSpec, describe_features
 from export.tracing import TracedModel, trace_towers
 from export.vocabularies import read_keys
 from export.weights import find_weights, restore_weights
@@ -106,7 +107,9 @@ class PublishedInline:
     report: dict[str, Any]
 
 
-def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> PreparedInline:
+def prepare_inline(
+    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None, wanted: Wanted = ALL
+) -> PreparedInline:
     """Opens the checkpoint, traces the model with its lookups and plans the variables; writes nothing.
 
     Args:
@@ -114,11 +117,16 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
       base: its folder, which its paths are relative to.
       settings: how the job runs.
       version: of the SavedModel; None: the next free one.
+      wanted: the towers or tables that are exported.
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
     checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
     traced = trace_towers(job, base, inside=True)
+    if wanted:
+        job = reduced(job, traced.spec, choose_towers(traced.spec, wanted))
+        traced = trace_towers(job, base, inside=True)
+    _check_tables(job, traced.spec)
     pages = describe_features(traced.spec, job)
     inventory = recognise_tables(checkpoint, traced, job, base)
     tables = {name: inventory.table(name) for name in traced.spec.tables}
@@ -177,6 +185,19 @@ def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Pro
         page.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
         with progress.step("publish"):
             return PublishedInline(stage.publish(), report)
+
+
+def _check_tables(job: ExportJob, model: ModelSpec) -> None:
+    for name, part in job.tables.items():
+        if name not in model.tables:
+            known = ", ".join(sorted(model.tables))
+            raise UsageError(f"tables.{name}: no tower reads a table of that name; they read {known}")
+        beyond = part.model_fields_set - {"key", "mod", "shard_rows"}
+        if beyond:
+            raise UsageError(
+                f"tables.{name}.{min(beyond)} is for bundles; a self-contained SavedModel holds tables as they were "
+                "trained: leave it out"
+            )
 
 
 def _vocabulary_files(job: ExportJob, base: Path) -> dict[str, Path]:

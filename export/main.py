@@ -133,7 +133,7 @@ def plan(
         if _is_inline(job):
             from export import inline, inline_page
 
-            alone = inline.prepare_inline(_whole(job, wanted), recipe.parent, settings, version)
+            alone = inline.prepare_inline(job, recipe.parent, settings, version, wanted)
             page, table = inline_page.inline_plan_json(alone), inline_page.inline_plan_page(alone)
         else:
             from export import pipeline, plan_page
@@ -164,7 +164,7 @@ def run(
     job, wanted = _asked(_overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
     with kept_clean(), Progress(errors) as progress:
         if _is_inline(job):
-            page, table = _run_inline(_whole(job, wanted), recipe.parent, settings, version, progress)
+            page, table = _run_inline(job, recipe.parent, settings, version, wanted, progress)
         else:
             with progress.step("model and plan"):
                 from export import pipeline, plan_page  # seconds: with TensorFlow and ScaNN
@@ -242,24 +242,17 @@ def _asked(job: ExportJob, chosen: list[str] | None, towers: str | None) -> tupl
     return job, Wanted(tuple(split_names("--towers", towers)) if towers is not None else (), names)
 
 
-def _whole(job: ExportJob, wanted: Wanted) -> ExportJob:
-    """Returns the recipe of a self-contained SavedModel, which is not cut down by options."""
-    if wanted:
-        raise UsageError("--towers and table names do not go with inline tables; leave the towers out of the recipe")
-    return job
-
-
 def _is_inline(job: ExportJob) -> bool:
     return job.output.tables in ("inline", "inline-link")
 
 
 def _run_inline(
-    job: ExportJob, base: Path, settings: ExportSettings, version: int | None, progress: Progress
+    job: ExportJob, base: Path, settings: ExportSettings, version: int | None, wanted: Wanted, progress: Progress
 ) -> tuple[dict[str, Any], Any]:
     with progress.step("model and plan"):
         from export import inline, inline_page
 
-        prepared = inline.prepare_inline(job, base, settings, version)
+        prepared = inline.prepare_inline(job, base, settings, version, wanted)
     published = inline.run_inline(prepared, settings, progress)
     return inline_page.inline_json(published), inline_page.inline_page(published)
 

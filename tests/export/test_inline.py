@@ -27,7 +27,7 @@ from export.model_code import load_factory
 from tests.export.checkpoint.bundles import GRAPH, Box, node, object_graph, varint, write_bundle
 from tests.export.commands import Command
 from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
-from tests.export.exporting import MOVIE_IDS, aside, changed, recipe_of, write_project
+from tests.export.exporting import MOVIE_IDS, Recipe, aside, changed, recipe_of, write_project
 from tests.export.forked_runs import ForkedRuns
 
 Values = NDArray[Any]
@@ -290,6 +290,37 @@ def test_stack_is_served_as_it_lies_and_linked(ads: Cut, forked: ForkedRuns, tmp
     np.testing.assert_allclose(answers["ranking"]["click"], right["click"], 1e-5, 1e-5)
     np.testing.assert_allclose(answers["ranking"]["hidden"], right["hidden"], 1e-5, 1e-5)
     np.testing.assert_allclose(answers["context"]["result"], right["hidden"], 1e-5, 1e-5)
+
+
+def test_plan_tells_what_a_part_of_the_model_takes_and_writes_nothing(command: Command, project: Path) -> None:
+    page = command("plan", project, "--tables", "inline", "--towers", "candidate", "--json").page
+    assert set(page["tables"]) == {"movies", "genres_all"}
+    inputs = {"movie_id": ["movie_id"], "genres": ["genres", "genres_1"], "year": ["year"]}
+    assert page["signatures"] == {"candidate": inputs, "serving_default": inputs}
+    assert page["written_bytes"] == page["read_bytes"] == (40 * 8 + 9 * 4) * 4
+    assert not (project.parent / "bundles").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "code", "told"),
+    [
+        (
+            "output.serving_default",
+            "qurey",
+            2,
+            "output.serving_default is 'qurey'; the recipe's towers: query, candidate",
+        ),
+        ("output.root", "s3://bucket/models", 2, "a self-contained SavedModel is written to a path of this machine"),
+        ("tables", {"films": {"shard_rows": 7}}, 2, "tables.films: no tower reads a table of that name; they read"),
+    ],
+)
+def test_job_that_cannot_be_meant_is_refused(
+    command: Command, recipe: Recipe, tmp_path: Path, path: str, value: Any, code: int, told: str
+) -> None:
+    project = write_project(tmp_path / "project", changed(changed(recipe, "output.tables", "inline"), path, value))
+    done = command("run", project)
+    assert (done.code, done.out) == (code, "")
+    assert told in done.told
 
 
 def test_large_keras_embedding_is_linked_too(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
