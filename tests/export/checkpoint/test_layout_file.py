@@ -184,3 +184,19 @@ def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
     found = recognise(open_checkpoint(tmp_path), Statements({"people": "users"}, layouts=layouts))
     assert [(table.name, table.layout.kind) for table in found.tables] == [("people", "sparse_core")]
     assert GRAPH not in [entry.key for entry in found.dense]
+
+
+def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> None:
+    page = Path(__file__).parents[3].joinpath("docs/checkpoints.md").read_text()
+    example = page.split("```toml\n")[1].split("```")[0]
+    stack = np.zeros((1920, 16), np.float32)
+    variables = {"params.embedding.users_items.table": stack, "genres": stack[:10], "ages": stack[:128]}
+    write_bundle(tmp_path / "ckpt-1", variables)
+    layouts = read_layouts(written(tmp_path, "layout.toml", example))
+    found = recognise(open_checkpoint(tmp_path), Statements(layouts=layouts))
+    assert {table.name: (table.rows, table.dim, table.layout) for table in found.tables} == {
+        "ages": (100, 16, Plain()),
+        "genres": (10, 16, Mod((0, 3, 6, 8))),
+        "items": (503, 16, SparseCore(8, 240, 128, 4)),
+        "users": (1000, 16, SparseCore(8, 240, 0, 0)),
+    }
