@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from bundle import paths, shards
+from bundle.codecs import row_bytes
 from export.checkpoint import bands as stored
 from export.checkpoint.bands import Band, SlicesOverlap
 from export.checkpoint.layouts import Plain, occupied
 from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, StoredVariables
+from export.conversions import NO_LIMITS, ErrorLimits, written_dtype
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.tasks import RestTask, TableTask, stored_range
 
-DTYPES = ("float32", "bfloat16", "float16")
 BUDGET_BYTES = 256 << 20
 SHARDS_MAX = 100_000
 REST_BYTES = 4 << 30
@@ -32,12 +33,14 @@ class Writing:
 
     Attributes:
       shard_rows: rows in a shard; None: as many as fit 4 GiB.
-      dtype: of its rows in the bundle; None: as stored.
+      dtype: of its rows in the bundle; None: as stored, float64 as float32.
+      limits: of the error of converted rows.
       link: whether its shards are hard links into the checkpoint, if its rows lie there in order.
     """
 
     shard_rows: int | None = None
     dtype: str | None = None
+    limits: ErrorLimits = NO_LIMITS
     link: bool = False
 
 
@@ -54,6 +57,7 @@ class TablePlan:
       tasks: that write it; () of a linked table.
       linked: its slices in the order of their rows, each a shard; () of a table that is copied.
       note: what the user should know of the way it is written, or "".
+      limits: of the error of converted rows.
     """
 
     spec: TableSpec
@@ -61,6 +65,7 @@ class TablePlan:
     tasks: tuple[TableTask, ...]
     linked: tuple[Slice, ...] = ()
     note: str = ""
+    limits: ErrorLimits = NO_LIMITS
 
     @property
     def dtype(self) -> str:
@@ -204,18 +209,20 @@ def plan_tables(
         inventory.table(name)
     plans = []
     for spec in _wanted(inventory, tables):
-        check_exportable(spec)
+        way = ways.get(spec.name, AS_STORED)
+        check_exportable(spec, way)
         entry = checkpoint.entries[spec.key]
         _check_held(spec, entry, budget_bytes)
         bands = _bands(spec, entry, inventory.checkpoint)
-        way = ways.get(spec.name, AS_STORED)
         hindrance = _hindrance(spec, entry, bands, way) if way.link else ""
         if way.link and not hindrance:
             plans.append(TablePlan(spec, entry.slices, (), tuple(band.slices[0] for band in bands)))
             continue
         tasks = _tasks(spec, entry, bands, directory, way, _block_bytes(spec, bands, budget_bytes))
         note = f"it is copied, not linked: {hindrance}" if hindrance else ""
-        plans.append(TablePlan(spec, entry.slices, tasks, note=note))
+        if not note and way.dtype is None and tasks[0].converted:
+            note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
+        plans.append(TablePlan(spec, entry.slices, tasks, note=note, limits=way.limits))
     rest = _rest(checkpoint, [each.spec for each in plans if each.tasks], budget_bytes)
     return ExportPlan(inventory.checkpoint, tuple(plans), rest, inventory.slot_bytes, workers)
 
@@ -230,17 +237,13 @@ def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec
     return list(inventory.tables)
 
 
-def check_exportable(spec: TableSpec) -> None:
+def check_exportable(spec: TableSpec, way: Writing = AS_STORED) -> None:
     """Checks dtype, name and shape of a table.
 
     Raises:
       NotConvertible: it cannot be in a bundle as it is; says why.
     """
-    if spec.dtype not in DTYPES:
-        raise NotConvertible(
-            f"table {spec.name!r} holds {spec.dtype} values; exported are {', '.join(DTYPES)}; cast the variable and "
-            "save the checkpoint anew"
-        )
+    written_dtype(spec.name, spec.dtype, way.dtype)
     if not paths.is_name(spec.name):
         raise NotConvertible(
             f"table {spec.name!r} cannot be called so in a bundle (letters, digits, '_', '.', '-'; at most 128; "
@@ -254,8 +257,9 @@ def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writin
     """Says why a table cannot be linked; "" if it can."""
     if entry.array is not None or not isinstance(spec.layout, Plain) or spec.stored[1] != spec.dim:
         return "its rows do not lie in order in the checkpoint"
-    if way.dtype not in (None, spec.dtype):
-        return f"its rows are converted to {way.dtype}"
+    dtype = written_dtype(spec.name, spec.dtype, way.dtype)
+    if dtype != spec.dtype:
+        return f"its rows are converted from {spec.dtype} to {dtype}"
     if any(len(band.slices) > 1 for band in bands):
         return "its rows are cut by columns in the checkpoint"
     if any(part.crc32c is None for part in entry.slices):
@@ -301,8 +305,8 @@ def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
 def _tasks(
     spec: TableSpec, entry: Entry, bands: Sequence[Band], directory: Path, way: Writing, block_bytes: int
 ) -> tuple[TableTask, ...]:
-    dtype = way.dtype or spec.dtype
-    rows_max = way.shard_rows or shards.shard_rows(spec.dim * NUMPY_DTYPES[dtype].itemsize)
+    dtype = written_dtype(spec.name, spec.dtype, way.dtype)
+    rows_max = way.shard_rows or shards.shard_rows(row_bytes(dtype, spec.dim))
     if way.shard_rows is None:  # whole rounds of the lanes: only the last block of the table is cut within one
         rows_max -= rows_max % spec.layout.lanes if rows_max > spec.layout.lanes else 0
     count = -(-spec.rows // rows_max)
@@ -333,6 +337,7 @@ def _tasks(
                 directory=str(directory),
                 file=file,
                 block_bytes=block_bytes,
+                scales=paths.table_scales(spec.name, number, count) if dtype == "int8" else None,
             )
         )
     return tuple(tasks)

@@ -146,6 +146,7 @@ def copy_tables(
       moved: takes the bytes that were written since its last call.
 
     Raises:
+      VerificationFailed: converted rows break a limit.
       ExportError: a source is damaged, or a shard cannot be written.
     """
     receipts: list[Receipt] = []
@@ -161,10 +162,7 @@ def copy_tables(
     check_space(plan, stage.directory, plan.bytes - unwritten)
 
     def note(task: TableTask | RestTask, receipt: Receipt) -> None:
-        written = []
-        if isinstance(task, TableTask) and receipt.shard is not None:
-            written.append(manifest.File(path=task.file, bytes=task.bytes, crc32c=receipt.shard.crc32c))
-        stage.finish(task.step, receipt.model_dump(mode="json"), written)
+        stage.finish(task.step, receipt.model_dump(mode="json"), receipt.files(task))
         receipts.append(receipt)
         moved(task.bytes)
 
@@ -175,10 +173,13 @@ def copy_tables(
     check_sources(plan, receipts)
     check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
     link_files(plan, stage.directory)
-    return {
+    tables = {
         table.spec.name: linked_table(table, plan.links) if table.linked else manifest_table(table, receipts)
         for table in plan.tables
     }
+    for table in plan.tables:
+        table.limits.check(table.spec.name, tables[table.spec.name].error)
+    return tables
 
 
 def _shared(plan: ExportPlan, stage: staging.Staging) -> list[str]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from bundle import manifest
+from bundle.codecs import SCALE_BYTES, row_bytes
 from bundle.fields import Page
 from bundle.manifest import Shard
 from bundle.tables import ShardWriter
@@ -21,6 +23,7 @@ from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.layouts import lane_ranges
 from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice
+from export.conversions import Conversion, ErrorSums, table_error
 from export.errors import CheckpointError, DestinationError
 from export.plan import ExportPlan, TablePlan
 from export.table_sources import source_of
@@ -33,6 +36,8 @@ class Receipt(Page):
     Attributes:
       key: the variable that was read.
       shard: what was written; None: the task only summed.
+      scales: of its int8 rows.
+      error: of its rows, if they were converted.
     """
 
     step: str
@@ -40,6 +45,17 @@ class Receipt(Page):
     key: str
     shard: Shard | None
     sources: tuple[SourceSum, ...]
+    scales: Shard | None = None
+    error: ErrorSums | None = None
+
+    def files(self, task: TableTask | RestTask) -> list[manifest.File]:
+        """Returns the files that the task wrote."""
+        written = []
+        if isinstance(task, TableTask):
+            for shard, size in ((self.shard, row_bytes(task.written_dtype, task.dim)), (self.scales, SCALE_BYTES)):
+                if shard is not None:
+                    written.append(manifest.File(path=shard.file, bytes=shard.rows * size, crc32c=shard.crc32c))
+        return written
 
 
 def copy_rows(task: TableTask) -> Receipt:
@@ -48,26 +64,37 @@ def copy_rows(task: TableTask) -> Receipt:
     Raises:
       CheckpointError: a data file is gone, cut short or damaged; no shard is left behind.
       DestinationError: the shard cannot be written, e.g. the disk is full; none is left behind.
+      NotConvertible: a value cannot be converted; names its row.
     """
-    path = Path(task.directory, task.file)
-    attempts = None if task.attempts is None else Path(task.attempts)
     try:
-        with _open_rows(task) as stored, ShardWriter(path, attempts) as writer:
-            if task.as_stored and stored.undivided:
+        with ExitStack() as opened:
+            writer = opened.enter_context(_writer(task, task.file))
+            scales = opened.enter_context(_writer(task, task.scales)) if task.scales else None
+            stored = opened.enter_context(_open_rows(task))
+            error = None
+            if task.converted:
+                error = _convert(stored, task, writer, scales)
+            elif task.as_stored and stored.undivided:
                 for piece, crc in stored.pieces(lambda: writer.room_bytes):
                     writer.write(piece, crc)
             else:
-                for rows in _blocks(stored, task):
+                for _, rows in _blocks(stored, task):
                     writer.write(rows)
             _refuse_damaged(stored, f"table {task.table!r}", task)
-            digest = writer.close()
-            sources = stored.sums()
+            return Receipt(
+                step=task.step,
+                table=task.table,
+                key=task.key,
+                shard=_closed(task, task.file, writer),
+                sources=stored.sums(),
+                scales=_closed(task, task.scales, scales) if task.scales and scales else None,
+                error=error,
+            )
     except SlicesOverlap as problem:
         raise CheckpointError(f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew") from problem
     except OSError as problem:
-        raise DestinationError(f"shard {path} cannot be written: {problem.strerror or problem}") from problem
-    shard = Shard(file=task.file, first_row=task.first_row, rows=task.rows, crc32c=digest.crc32c, blocks=digest.blocks)
-    return Receipt(step=task.step, table=task.table, key=task.key, shard=shard, sources=sources)
+        place = Path(task.directory, task.file)
+        raise DestinationError(f"shard {place} cannot be written: {problem.strerror or problem}") from problem
 
 
 def sum_rest(task: RestTask) -> Receipt:
@@ -129,13 +156,17 @@ def manifest_table(table: TablePlan, receipts: Sequence[Receipt]) -> manifest.Ta
       ValueError: (pydantic's) shards are missing.
     """
     spec = table.spec
-    own = [each.shard for each in receipts if each.table == spec.name and each.shard is not None]
+    own = [(each.shard, each) for each in receipts if each.table == spec.name and each.shard is not None]
+    own.sort(key=lambda pair: pair[0].first_row)
+    errors = [each.error for _, each in own if each.error is not None]
     return manifest.Table.model_validate(
         {
             "rows": spec.rows,
             "dim": spec.dim,
-            "dtype": spec.dtype,
-            "shards": tuple(sorted(own, key=lambda shard: shard.first_row)),
+            "dtype": table.dtype,
+            "shards": tuple(shard for shard, _ in own),
+            "scales": tuple(each.scales for _, each in own if each.scales is not None),
+            "error": table_error(spec.dtype, spec.dim, errors) if errors else None,
             "source": source_of(spec.layout, spec.key),
         }
     )
@@ -151,13 +182,33 @@ def _open_rows(task: TableTask) -> StoredRows:
     return SliceRows(task.slices, task.stored[1], task.itemsize, first, end - first)
 
 
-def _blocks(stored: StoredRows, task: TableTask) -> Iterator[Bytes]:
-    """Yields the bytes of the task's rows in their order, [n, row_bytes] at a time; each is good until the next."""
+def _writer(task: TableTask, file: str) -> ShardWriter:
+    return ShardWriter(Path(task.directory, file), None if task.attempts is None else Path(task.attempts))
+
+
+def _closed(task: TableTask, file: str, writer: ShardWriter) -> Shard:
+    digest = writer.close()
+    return Shard(file=file, first_row=task.first_row, rows=task.rows, crc32c=digest.crc32c, blocks=digest.blocks)
+
+
+def _convert(stored: StoredRows, task: TableTask, writer: ShardWriter, scales: ShardWriter | None) -> ErrorSums:
+    conversion = Conversion(task.table, task.dtype, task.written_dtype)
+    for first, rows in _blocks(stored, task):
+        for piece in conversion.pieces(rows, first):
+            writer.write(piece.stored)
+            if scales is not None and piece.scales is not None:
+                scales.write(piece.scales)
+    return conversion.error
+
+
+def _blocks(stored: StoredRows, task: TableTask) -> Iterator[tuple[int, Bytes]]:
+    """Yields rows in their order, [n, bytes of a row] as stored, each with the first of them; good until the next."""
     lanes, width = task.layout.lanes, task.stored_row_bytes
+    exact_bytes = task.dim * task.itemsize
     count = max(1, task.block_bytes // width)
     count = min(task.rows, count - count % lanes or count)
     read = np.empty((count, width), np.uint8)
-    rows = np.empty((count, task.row_bytes), np.uint8) if lanes > 1 or width != task.row_bytes else read
+    rows = np.empty((count, exact_bytes), np.uint8) if lanes > 1 or width != exact_bytes else read
     for first in range(task.first_row, task.first_row + task.rows, count):
         n = min(count, task.first_row + task.rows - first)
         at = 0
@@ -166,7 +217,7 @@ def _blocks(stored: StoredRows, task: TableTask) -> Iterator[Bytes]:
             at += lane.rows
         if rows is not read:
             _deal_back(read[:n], rows[:n], lanes)
-        yield rows[:n]
+        yield first, rows[:n]
 
 
 def _deal_back(read: Bytes, rows: Bytes, lanes: int) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bundle.codecs import SCALE_BYTES, row_bytes
 from export.checkpoint.layouts import Layout, Plain, lane_ranges
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Slice
 
 WORKER_BYTES = 80 << 20
 """What a table worker holds before it reads anything: the interpreter and its libraries."""
+_CONVERSION_COPIES = 12
+_CONVERSION_BYTES = 8 << 20
+"""What converting holds: some copies of a piece of rows, of one row at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class TableTask:
       written_dtype: of the rows in the shard.
       directory: where bundle paths begin.
       file: bundle path of the shard.
+      scales: bundle path of the scales of its int8 rows; None of other rows.
       block_bytes: stored bytes held at a time, where they are not written as they are.
       attempts: directory of the run, where the shard lies until it is whole; None: beside `file`.
     """
@@ -46,6 +51,7 @@ class TableTask:
     directory: str
     file: str
     block_bytes: int
+    scales: str | None = None
     attempts: str | None = None
 
     @property
@@ -59,20 +65,21 @@ class TableTask:
         return self.stored[1] * self.itemsize
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of a row in the shard."""
-        return self.dim * NUMPY_DTYPES[self.written_dtype].itemsize
+    def converted(self) -> bool:
+        """Whether the rows' values change on their way."""
+        return self.written_dtype != self.dtype
 
     @property
     def bytes(self) -> int:
-        """Bytes of the shard."""
-        return self.rows * self.row_bytes
+        """Bytes of the shard, and of its scales."""
+        return self.rows * (row_bytes(self.written_dtype, self.dim) + (SCALE_BYTES if self.scales else 0))
 
     @property
     def memory_bytes(self) -> int:
         """The most memory that the task holds, an upper bound."""
         decoded = 0 if self.array is None else self.array.held_bytes
-        return WORKER_BYTES + 2 * max(self.block_bytes, self.stored_row_bytes) + decoded
+        copies = max(_CONVERSION_BYTES, _CONVERSION_COPIES * self.dim * 8) if self.converted else 0
+        return WORKER_BYTES + 2 * max(self.block_bytes, self.stored_row_bytes) + decoded + copies
 
     @property
     def scratch_bytes(self) -> int:
@@ -82,7 +89,7 @@ class TableTask:
     @property
     def as_stored(self) -> bool:
         """Whether the shard holds the bytes of the variable in their order."""
-        return isinstance(self.layout, Plain) and self.stored[1] == self.dim and self.written_dtype == self.dtype
+        return isinstance(self.layout, Plain) and self.stored[1] == self.dim and not self.converted
 
     @property
     def stored_range(self) -> tuple[int, int]:

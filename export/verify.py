@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ import numpy as np
 
 from bundle import files
 from bundle.checksums import Digest, crc32c
+from bundle.codecs import SCALE_BYTES
 from bundle.errors import BundleError
 from bundle.manifest import Shard, Table, TableCheck, TableSource
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES, Entry
+from export.conversion_checks import judged
 from export.errors import VerificationFailed
 
 BLOCK_BYTES = 8 << 20
@@ -29,12 +31,13 @@ SAMPLE_ROWS = 4096
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
+Scales = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def verify_tables(
     checkpoint: Checkpoint, root: Path, tables: Mapping[str, Table], rows: int | None = SAMPLE_ROWS
 ) -> dict[str, TableCheck]:
-    """Compares tables of a bundle with the checkpoint they came from.
+    """Compares tables of a bundle with the checkpoint they came from: bit for bit, or as `judged` where converted.
 
     Args:
       checkpoint: the open checkpoint.
@@ -63,6 +66,8 @@ def _verify_table(checkpoint: Checkpoint, root: Path, name: str, table: Table, r
             _compare_stack(checkpoint, root, name, table)
         for shard in table.shards:
             _compare_shard(checkpoint if plain else None, root, name, table, shard)
+        for shard in table.scales:
+            _check_digests(root, name, shard, SCALE_BYTES)
         return TableCheck(rows_compared=table.rows, rows=table.rows)
     starts = [shard.first_row for shard in table.shards]
     sample = _sample(name, table, entry, rows)
@@ -72,14 +77,15 @@ def _verify_table(checkpoint: Checkpoint, root: Path, name: str, table: Table, r
         shard = table.shards[bisect_right(starts, first) - 1]
         written = _read_shard(root, shard, first, count, row_bytes)
         trained = checkpoint.read(entry.key, _stored_row(table.source, first), count)
-        _compare_rows(name, np.arange(first, first + count), trained[:, : table.dim], written)
+        _compare_rows(root, name, table, np.arange(first, first + count), trained[:, : table.dim], written)
     return TableCheck(rows_compared=len(sample), rows=table.rows)
 
 
 def _check_shape(name: str, table: Table, entry: Entry, checkpoint: Checkpoint) -> None:
     source, told = table.source, f"{entry.dtype} {list(entry.shape)} in checkpoint {checkpoint.prefix}"
-    if len(entry.shape) != 2 or entry.dtype != table.dtype:
-        raise VerificationFailed(f"table {name!r} is {table.dtype} [{table.rows}, {table.dim}] in the bundle, {told}")
+    dtype = table.dtype if table.error is None else table.error.source_dtype
+    if len(entry.shape) != 2 or entry.dtype != dtype:
+        raise VerificationFailed(f"table {name!r} is of {dtype} [{table.rows}, {table.dim}] in the bundle, {told}")
     fits = entry.shape == (table.rows, table.dim)
     if source.layout == "mod":
         fits = entry.shape == (table.rows, table.dim) and source.starts is not None and 0 in source.starts
@@ -129,7 +135,6 @@ def _compare_stack(checkpoint: Checkpoint, root: Path, name: str, table: Table) 
     entry = checkpoint.entries[table.source.key]
     row_bytes = table.dim * NUMPY_DTYPES[table.dtype].itemsize
     step, seen = max(1, BLOCK_BYTES // (entry.shape[1] * entry.itemsize)), 0
-    starts = [shard.first_row for shard in table.shards]
     for first in range(0, entry.shape[0], step):
         stored = np.arange(first, min(first + step, entry.shape[0]), dtype=np.int64)
         rows = _rows_of(table.source, stored)
@@ -140,20 +145,19 @@ def _compare_stack(checkpoint: Checkpoint, root: Path, name: str, table: Table) 
         rows = rows[here]
         order = np.argsort(rows)
         written = np.empty((len(rows), row_bytes), np.uint8)
-        for low, high, shard in _by_shard(rows[order], starts, table):
+        for low, high, shard in _by_shard(rows[order], table.shards):
             _read_rows(root, shard, rows[order[low:high]], written, order[low:high])
-        _compare_rows(name, rows, trained, written)
+        _compare_rows(root, name, table, rows, trained, written)
         seen += len(rows)
     if seen != table.rows:
         raise VerificationFailed(f"table {name!r}: its variable holds {seen} rows of it, the bundle {table.rows}")
 
 
-def _by_shard(rows: Integers, starts: list[int], table: Table) -> Iterator[tuple[int, int, Shard]]:
+def _by_shard(rows: Integers, shards: Sequence[Shard]) -> Iterator[tuple[int, int, Shard]]:
     """Yields the stretches of ascending rows that lie in one shard: first, end, shard."""
     low = 0
     while low < len(rows):
-        which = bisect_right(starts, int(rows[low])) - 1
-        shard = table.shards[which]
+        shard = shards[bisect_right(shards, int(rows[low]), key=lambda each: each.first_row) - 1]
         high = int(np.searchsorted(rows, shard.first_row + shard.rows))
         yield low, high, shard
         low = high
@@ -174,15 +178,24 @@ def _read_rows(root: Path, shard: Shard, rows: Integers, written: Bytes, places:
 
 def _compare_shard(checkpoint: Checkpoint | None, root: Path, name: str, table: Table, shard: Shard) -> None:
     """Compares a shard's bytes with its digests, and with the checkpoint if that is given."""
-    row_bytes = table.dim * NUMPY_DTYPES[table.dtype].itemsize
+
+    def compare(first: int, written: Bytes) -> None:
+        if checkpoint is not None:
+            trained = checkpoint.read(table.source.key, first, len(written))
+            _compare_rows(root, name, table, np.arange(first, first + len(written)), trained, written)
+
+    _check_digests(root, name, shard, table.dim * NUMPY_DTYPES[table.dtype].itemsize, compare)
+
+
+def _check_digests(
+    root: Path, name: str, shard: Shard, row_bytes: int, seen: Callable[[int, Bytes], None] = lambda _first, _rows: None
+) -> None:
+    """Compares a shard's bytes with its digests; `seen` takes each block of rows, and the first of them."""
     step = max(1, BLOCK_BYTES // row_bytes)
     digest = Digest()
     for first in range(shard.first_row, shard.first_row + shard.rows, step):
-        count = min(step, shard.first_row + shard.rows - first)
-        written = _read_shard(root, shard, first, count, row_bytes)
-        if checkpoint is not None:
-            trained = checkpoint.read(table.source.key, first, count)
-            _compare_rows(name, np.arange(first, first + count), trained, written)
+        written = _read_shard(root, shard, first, min(step, shard.first_row + shard.rows - first), row_bytes)
+        seen(first, written)
         digest.update(written)
     if digest.crc32c != shard.crc32c or (shard.blocks and digest.blocks != shard.blocks):  # a linked shard has none
         raise VerificationFailed(f"table {name!r}: shard {shard.file!r} does not match its digests in the manifest")
@@ -203,7 +216,12 @@ def _read_shard(root: Path, shard: Shard, first: int, count: int, row_bytes: int
     return np.frombuffer(data, np.uint8).reshape(count, row_bytes)
 
 
-def _compare_rows(name: str, rows: Integers, trained: np.ndarray[Any, Any], written: Bytes) -> None:
+def _compare_rows(
+    root: Path, name: str, table: Table, rows: Integers, trained: np.ndarray[Any, Any], written: Bytes
+) -> None:
+    if table.error is not None:
+        _compare_converted(name, table, rows, trained, written, _read_scales(root, table, rows))
+        return
     stored = np.ascontiguousarray(trained).view(np.uint8).reshape(written.shape)
     if not np.array_equal(stored, written):
         row = int(np.argmax((stored != written).any(axis=1)))
@@ -212,6 +230,41 @@ def _compare_rows(name: str, rows: Integers, trained: np.ndarray[Any, Any], writ
             f"table {name!r}: row {rows[row]} differs from the checkpoint, first in column {column}; nothing may be "
             "published; run the export again, and report it if it persists"
         )
+
+
+def _compare_converted(
+    name: str, table: Table, rows: Integers, trained: np.ndarray[Any, Any], written: Bytes, scales: Scales | None
+) -> None:
+    assert table.error is not None  # noqa: S101
+    wrong, apart = judged(table.dtype, trained, written, scales)
+    if wrong.any():
+        row, column = (int(each[0]) for each in np.nonzero(wrong))
+        raise VerificationFailed(
+            f"table {name!r}: row {rows[row]} is not what the checkpoint's becomes as {table.dtype}, first in column "
+            f"{column} ({trained[row, column]:.9g}); nothing may be published; run the export again, and report it if "
+            "it persists"
+        )
+    furthest = apart.max(axis=1)
+    if furthest.max() > table.error.max_abs * (1 + 1e-6):
+        raise VerificationFailed(
+            f"table {name!r}: row {rows[int(np.argmax(furthest))]} lies {furthest.max():.6g} from the checkpoint, the "
+            f"manifest tells {table.error.max_abs:.6g} at most; export the table again"
+        )
+
+
+def _read_scales(root: Path, table: Table, rows: Integers) -> Scales | None:
+    """Reads the scales of rows, in any order; None where the table has none."""
+    if not table.scales:
+        return None
+    scales = np.empty((len(rows), SCALE_BYTES), np.uint8)
+    order = np.argsort(rows)
+    for low, high, shard in _by_shard(rows[order], table.scales):
+        here = rows[order[low:high]]
+        if here[-1] - here[0] + 1 == len(here):
+            scales[order[low:high]] = _read_shard(root, shard, int(here[0]), len(here), SCALE_BYTES)
+        else:
+            _read_rows(root, shard, here, scales, order[low:high])
+    return scales.view("<f4")[:, 0]
 
 
 def _sample(name: str, table: Table, entry: Entry, count: int) -> list[int]:

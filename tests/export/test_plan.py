@@ -85,9 +85,9 @@ def test_plan_tables_nothing_recognised_lists_the_candidates(tmp_path: Path) -> 
         plan_tables(checkpoint, recognise(checkpoint), tmp_path)
 
 
-@pytest.mark.parametrize("dtype", ["f8", "i4", "i8"])
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
 def test_plan_tables_dtype_that_is_not_exported_names_table_and_dtype(tmp_path: Path, dtype: str) -> None:
-    with pytest.raises(NotConvertible, match=r"table 'a' holds (float64|int32|int64)"):
+    with pytest.raises(NotConvertible, match=r"table 'a' holds (int32|int64) .*--dtype a=float32"):
         plan_tables(*opened(tmp_path, {"a": values(2, dtype=dtype)}), tmp_path)
 
 

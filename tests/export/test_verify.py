@@ -107,7 +107,7 @@ def test_verify_tables_shard_cut_short_or_missing_is_named(pair: Pair) -> None:
     ("changed", "what"),
     [
         ({"dim": 4}, r"is \[5000, 4\] in the bundle, laid out as plain in float32 \[5000, 3\]"),
-        ({"dtype": "float16"}, "is float16"),
+        ({"dtype": "float16"}, "is of float16"),
         ({"source": TableSource(layout="plain", key="gone")}, "has no variable 'gone'"),
     ],
 )

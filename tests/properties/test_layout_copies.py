@@ -115,6 +115,25 @@ def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
     assert plan.read_bytes == stored.nbytes
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    chips=st.sampled_from([1, 2, 4]),
+    rows=st.lists(st.integers(1, 70), min_size=1, max_size=3),
+    dim=st.integers(1, 8),
+    dtype=st.sampled_from(["int8", "bfloat16", "float16"]),
+    shard_rows=st.sampled_from([None, 7, 24]),
+    budget=st.sampled_from([200, 4000]),
+)
+def test_sparse_core_stack_converted_on_its_way_passes_the_judge(
+    chips: int, rows: list[int], dim: int, dtype: str, shard_rows: int | None, budget: int
+) -> None:
+    stored, tables, layouts, boxes = stack(2 * chips, rows, dim, dim + 3, chips)
+    with tempfile.TemporaryDirectory() as directory:
+        ways = dict.fromkeys(tables, Writing(shard_rows, dtype))
+        plan = planned(Path(directory), stored, tables, layouts, boxes, writing=ways, budget_bytes=budget)
+        run(plan, Path(directory))
+
+
 @given(partitions=st.integers(1, 6), rows=st.integers(6, 60), shard_rows=st.sampled_from([None, 5, 13]))
 @settings(deadline=None, max_examples=30)
 def test_mod_partitions_give_the_table(partitions: int, rows: int, shard_rows: int | None) -> None:

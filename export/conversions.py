@@ -1,0 +1,323 @@
+"""Rows as a checkpoint stores them -> rows as a bundle holds them, piece by piece, and how far they then lie apart.
+
+Nothing here knows where rows come from or go to. A piece is small enough to stay in the core's cache for all passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.codecs import STORED, widened
+from bundle.fields import Page
+from bundle.manifest import TableError
+from export.checkpoint.variables import NUMPY_DTYPES
+from export.errors import NotConvertible, UsageError, VerificationFailed
+
+DTYPES = ("float32", "bfloat16", "float16", "int8")
+"""Of tables in a bundle."""
+AS_STORED = ("float32", "bfloat16", "float16")
+"""Written as they are unless another dtype is asked for."""
+INTEGERS = ("int32", "int64")
+"""Written only if a dtype is asked for: an integer table may be no embedding."""
+
+PIECE_VALUES = 1 << 16
+_TURNED_DIM = 64
+"""Up to this dim the largest values of rows are found faster in a turned copy."""
+_EXACT_INTEGER = 1 << 53
+_TINY_SCALE = np.float32(2.0**-126)
+"""A row whose scale would be less, a subnormal number without full precision, becomes zeros."""
+_SQUARES_LOW, _SQUARES_HIGH = 1e-30, 1e30
+"""Sums of squares within these are right in float32; rows beyond them are measured again in float64."""
+
+Values = NDArray[Any]
+
+
+class ErrorSums(Page):
+    """How far some converted rows lie from the checkpoint's own; sums join exactly, in any order.
+
+    Attributes:
+      max_abs: largest difference of a value.
+      squares: sum of the squares of all differences.
+      cosine_min, cosines: least and sum of the rows' cosines.
+    """
+
+    rows: int
+    max_abs: float
+    squares: float
+    cosine_min: float
+    cosines: float
+
+
+class Piece(NamedTuple):
+    """Converted rows.
+
+    Attributes:
+      stored: [n, dim] as the bundle stores them.
+      scales: [n] float32 of int8 rows.
+    """
+
+    stored: Values
+    scales: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorLimits:
+    """What the error of a converted table may be; None: anything."""
+
+    max_abs: float | None = None
+    rms: float | None = None
+    cosine_min: float | None = None
+
+    def check(self, name: str, error: TableError | None) -> None:
+        """Refuses a table that was converted at too high a cost.
+
+        Args:
+          name: of the table.
+          error: of its rows; None: they were not converted.
+        Raises:
+          VerificationFailed: a limit is broken; names it and the error.
+        """
+        if error is None:
+            return
+        broken = {
+            "max_abs_error": self.max_abs is not None and error.max_abs > self.max_abs and error.max_abs,
+            "rms_error": self.rms is not None and error.rms > self.rms and error.rms,
+            "cosine_min": self.cosine_min is not None and error.cosine_min < self.cosine_min and error.cosine_min,
+        }
+        limits = {"max_abs_error": self.max_abs, "rms_error": self.rms, "cosine_min": self.cosine_min}
+        for limit, found in broken.items():
+            if found is not False:
+                raise VerificationFailed(
+                    f"table {name!r}: {limit} of its converted rows is {found:.6g}, tables.{name}.{limit} = "
+                    f"{limits[limit]:g} refuses it; change the limit or tables.{name}.dtype"
+                )
+
+
+NO_LIMITS = ErrorLimits()
+
+
+def written_dtype(name: str, stored: str, asked: str | None) -> str:
+    """Returns the dtype that a table's rows will have in the bundle.
+
+    Args:
+      name: of the table.
+      stored: dtype of the checkpoint's values.
+      asked: by the user; None: float64 becomes float32, other floats stay as they are.
+    Raises:
+      NotConvertible: these values become no rows, or only if a dtype is asked for.
+    """
+    if asked is None and stored in INTEGERS:
+        raise NotConvertible(
+            f"table {name!r} holds {stored} values; if they are an embedding, say what they become: --dtype "
+            f"{name}=float32 (in a recipe: tables.{name}.dtype)"
+        )
+    if stored not in (*AS_STORED, "float64", *INTEGERS):
+        raise NotConvertible(
+            f"table {name!r} holds {stored} values; exported are {', '.join((*AS_STORED, 'float64', *INTEGERS))}; cast "
+            "the variable and save the checkpoint anew"
+        )
+    return asked or ("float32" if stored == "float64" else stored)
+
+
+class Conversion:
+    """Converts the rows of one task and sums up what that costs."""
+
+    def __init__(self, table: str, source: str, target: str) -> None:
+        """Begins.
+
+        Args:
+          table: its name, for messages.
+          source: dtype of the checkpoint's values.
+          target: dtype of the bundle's.
+        """
+        self._table, self._source, self._target = table, NUMPY_DTYPES[source], target
+        self._sums: list[ErrorSums] = []
+
+    def pieces(self, rows: NDArray[np.uint8], first_row: int) -> Iterator[Piece]:
+        """Yields rows converted, some at a time.
+
+        Args:
+          rows: [n, bytes of a stored row].
+          first_row: the number of the first of them in the table.
+        Raises:
+          NotConvertible: a value is NaN or infinite, or too large for the target; names its row.
+        """
+        values = rows.view(self._source)
+        step = max(1, PIECE_VALUES // values.shape[1])
+        for start in range(0, len(values), step):
+            yield self._piece(values[start : start + step], first_row + start)
+
+    @property
+    def error(self) -> ErrorSums:
+        """Of all rows so far."""
+        return ErrorSums(
+            rows=sum(each.rows for each in self._sums),
+            max_abs=max((each.max_abs for each in self._sums), default=0.0),
+            squares=math.fsum(each.squares for each in self._sums),
+            cosine_min=min((each.cosine_min for each in self._sums), default=1.0),
+            cosines=math.fsum(each.cosines for each in self._sums),
+        )
+
+    def _piece(self, values: Values, first_row: int) -> Piece:
+        wide = values.dtype == np.float64 or values.dtype.kind == "i"
+        values = values.astype(np.float64 if wide else np.float32, copy=False)  # which holds them exactly
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            scales = None
+            if self._target == "int8":
+                stored, scales = _quantised(values.astype(np.float32, copy=False))
+            else:
+                stored = _rounded(values, self._target)
+            read = widened(stored, self._target, scales)
+            squares, products, differences, max_abs = _measured(values, read)
+        # Also where a value is not finite, in the checkpoint or as it was converted.
+        odd = ~((squares >= _SQUARES_LOW) & (squares <= _SQUARES_HIGH) & np.isfinite(differences))
+        if odd.any():
+            apart, read = values[odd].astype(np.float64), read[odd]
+            self._refuse_lost(apart, read, first_row + np.flatnonzero(odd))
+            squares[odd], products[odd], differences[odd], _ = _measured(apart, read)
+        cosines = _cosines(squares, products, differences)
+        self._sums.append(
+            ErrorSums(
+                rows=len(values),
+                max_abs=max_abs,
+                squares=float(differences.sum()),
+                cosine_min=float(cosines.min()),
+                cosines=float(cosines.sum()),
+            )
+        )
+        return Piece(stored, scales)
+
+    def _refuse_lost(self, values: Values, read: Values, rows: NDArray[np.int64]) -> None:
+        for lost, why in (
+            (~np.isfinite(values), "which only a table that is copied as it is may hold; mend it, or state no dtype"),
+            (~np.isfinite(read), f"which is too large for {self._target}; choose another dtype"),
+            (np.abs(values) > self._largest, "which no float holds exactly; leave the table out"),
+        ):
+            if lost.any():
+                place = int(np.argmax(lost.any(axis=1)))
+                column = int(np.argmax(np.abs(values[place])))
+                value = values[place, column]
+                raise NotConvertible(
+                    f"table {self._table!r}: row {rows[place]} holds {value:g} in column {column}, {why}"
+                )
+
+    @property
+    def _largest(self) -> float:
+        return _EXACT_INTEGER if self._source.kind == "i" else math.inf
+
+
+def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:
+    """Returns the error of a table from those of its parts, in any order.
+
+    Args:
+      source: dtype of the checkpoint's values.
+      dim: of the table.
+      sums: at least one.
+    """
+    parts = list(sums)
+    rows = sum(each.rows for each in parts)
+    return TableError(
+        source_dtype=source,
+        max_abs=max(each.max_abs for each in parts),
+        rms=_told(math.sqrt(math.fsum(each.squares for each in parts) / (rows * dim))),
+        cosine_min=_told(min(each.cosine_min for each in parts)),
+        cosine_mean=_told(math.fsum(each.cosines for each in parts) / rows),
+    )
+
+
+def check_dtype(asked: str) -> str:
+    """Returns a dtype that was asked for, if a bundle can hold it.
+
+    Raises:
+      UsageError: it cannot; lists those that can.
+    """
+    if asked not in DTYPES:
+        raise UsageError(f"dtype {asked!r} is none that a table can have in a bundle: {', '.join(DTYPES)}")
+    return asked
+
+
+def _told(value: float) -> float:
+    # Sums of float32 differ from processor to processor in their last digits; what is told does not.
+    return float(f"{value:.6g}")
+
+
+def _quantised(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Returns [n, dim] int8 and [n] float32 scales: symmetric, nearest, the largest value of a row becomes 127."""
+    short = values.shape[1] <= _TURNED_DIM
+    largest = np.abs(values.T, order="C").max(axis=0) if short else np.abs(values).max(axis=1)
+    scales = largest / np.float32(127)
+    scales[scales < _TINY_SCALE] = 0
+    stored = values / scales[:, np.newaxis]
+    np.rint(stored, out=stored)
+    if not scales.all():
+        stored[scales == 0] = 0
+    return stored.astype(np.int8), scales
+
+
+def _rounded(values: Values, target: str) -> Values:
+    """Returns values rounded to the nearest of the target's, ties to even, as STORED[target] holds them."""
+    if target == "float32":
+        return values.astype(np.float32, copy=False)
+    near: NDArray[np.float32] = _rounded_to_odd(values) if values.dtype == np.float64 else values
+    if target == "bfloat16":
+        return near.astype(ml_dtypes.bfloat16).view(STORED[target])
+    return _rounded_halves(near)
+
+
+def _rounded_halves(values: NDArray[np.float32]) -> NDArray[np.float16]:
+    """Does what a cast to float16 does, but numpy's takes 40 times as long where halves become subnormal.
+
+    Source: F. Giesen, float_to_half_fast3_rtne (https://gist.github.com/rygorous/2156668).
+    """
+    signed = values.view(np.uint32)
+    bits = signed & np.uint32(0x7FFFFFFF)
+    # Added to 0.5, a value below the least normal half is rounded where that half's last bit is.
+    small = (bits.view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
+    halves = bits >> np.uint32(13)
+    halves &= np.uint32(1)
+    halves += bits
+    halves += np.uint32(0xC8000FFF)  # the exponent less 112; half a last bit less one: ties go to even
+    halves >>= np.uint32(13)
+    np.minimum(halves, np.uint32(0x7C00), out=halves)
+    halves = np.where(bits < np.uint32(113 << 23), small, halves)
+    halves |= (signed >> np.uint32(16)) & np.uint32(0x8000)
+    return halves.astype(np.uint16).view(np.float16)
+
+
+def _rounded_to_odd(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Returns float32 that round to any shorter float as the float64 themselves would.
+
+    Source: Boldo and Melquiond, Emulation of a FMA and correctly rounded sums (2008), theorem 2.
+    """
+    near = values.astype(np.float32)
+    inexact = (near != values) & np.isfinite(near)
+    bits = near.view(np.uint32)
+    bits -= inexact & (np.abs(near) > np.abs(values))  # cut off instead
+    bits |= inexact
+    return near
+
+
+def _measured(values: Values, read: Values) -> tuple[Values, Values, Values, float]:
+    """Returns, of each row, the sums of x * x, of x * d and of d * d, float64, and the largest |d|; d = read - x."""
+    difference = np.subtract(read, values, dtype=values.dtype)
+    largest = float(max(difference.max(), -difference.min(), 0))
+    squares, products, differences = (
+        np.einsum("ij,ij->i", one, other).astype(np.float64, copy=False)
+        for one, other in ((values, values), (values, difference), (difference, difference))
+    )
+    return squares, products, differences, largest
+
+
+def _cosines(squares: Values, products: Values, differences: Values) -> Values:
+    """Returns [n] cosines of x and x + d; 1 of two rows of zeros, 0 where x alone became zeros."""
+    length = squares * np.maximum(squares + 2 * products + differences, 0)
+    cosines = np.where(squares == 0, 1.0, 0.0)
+    np.divide(squares + products, np.sqrt(length), out=cosines, where=length > 0)
+    return np.minimum(cosines, 1)

@@ -1,0 +1,132 @@
+"""Tables whose rows are converted on their way: what is written, told, judged and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.manifest import Table
+from bundle.tables import TableReader
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.errors import NotConvertible, VerificationFailed
+from export.plan import ExportPlan, Writing, plan_tables
+from export.tables import Receipt, check_sources, copy_rows, manifest_table
+from export.verify import verify_tables
+from tests.export.checkpoint.bundles import write_bundle
+
+ROWS, DIM = 5000, 6
+VALUES = np.random.default_rng(3).standard_normal((ROWS, DIM)).astype(np.float32)
+BRICKS = [[(2000, ROWS - 2000), (0, -1)], [(0, 2000), (0, 3)], [(0, 900), (3, 3)], [(900, 1100), (3, 3)]]
+
+
+def planned(directory: Path, values: NDArray[Any], dtype: str | None, **how: Any) -> ExportPlan:
+    write_bundle(directory / "ckpt", {"t": values}, boxes={"t": BRICKS})
+    checkpoint = open_checkpoint(directory)
+    way = Writing(how.pop("shard_rows", 1500), dtype)
+    return plan_tables(checkpoint, recognise(checkpoint, {"t": "t"}), directory / "out", writing={"t": way}, **how)
+
+
+def copied(plan: ExportPlan) -> Table:
+    receipts = [Receipt.model_validate_json(copy_rows(task).model_dump_json()) for task in reversed(plan.tasks)]
+    check_sources(plan, receipts)
+    return manifest_table(plan.tables[0], receipts)
+
+
+def judge(directory: Path, table: Table, rows: int | None = None) -> None:
+    verify_tables(open_checkpoint(directory), directory / "out", {"t": table}, rows)
+
+
+def alter(path: Path, at: int, change: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] = (data[at] + change) % 256
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("source", ["f4", "f8", "f2", ml_dtypes.bfloat16, "i4", "i8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
+def test_converted_table_is_read_as_told_and_passes_the_judge(tmp_path: Path, source: Any, dtype: str) -> None:
+    values = (VALUES * 100).astype(source)
+    plan = planned(tmp_path, values, dtype)
+    page = copied(plan)
+    assert (page.dtype, len(page.shards), len(page.scales)) == (dtype, 4, 4 if dtype == "int8" else 0)
+    assert plan.bytes == page.bytes == sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.bin"))
+    apart = TableReader(tmp_path / "out", page).gather(np.arange(ROWS)) - values.astype(np.float64)
+    if page.error is None:
+        assert plan.tables[0].spec.dtype == dtype
+        assert not apart.any()
+    else:
+        assert page.error.source_dtype == plan.tables[0].spec.dtype
+        assert np.abs(apart).max() == pytest.approx(page.error.max_abs, rel=1e-6)
+        assert np.sqrt(np.square(apart).mean()) == pytest.approx(page.error.rms, rel=1e-5)
+    judge(tmp_path, page)
+    judge(tmp_path, page, 300)
+
+
+def test_float64_table_becomes_float32_unasked_and_says_so(tmp_path: Path) -> None:
+    plan = planned(tmp_path, VALUES.astype("f8") / 3, None)
+    page = copied(plan)
+    assert (page.dtype, page.error and page.error.source_dtype) == ("float32", "float64")
+    assert plan.tables[0].note == "its rows are converted from float64 to float32"
+
+
+@pytest.mark.parametrize("budget_bytes", [50, 4000])
+def test_error_of_a_table_does_not_depend_on_shards_or_blocks(tmp_path: Path, budget_bytes: int) -> None:
+    (tmp_path / "one").mkdir()
+    one = copied(planned(tmp_path / "one", VALUES, "int8", shard_rows=None))
+    many = copied(planned(tmp_path, VALUES, "int8", shard_rows=700, budget_bytes=budget_bytes))
+    assert one.error == many.error
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("row", [0, 1499, 1500, 4999])
+def test_judge_finds_any_value_that_is_one_step_off(tmp_path: Path, dtype: str, row: int) -> None:
+    page = copied(planned(tmp_path, VALUES, dtype))
+    shard = page.shards[row // 1500]
+    alter(tmp_path / "out" / shard.file, (row - shard.first_row) * page.row_bytes + 2 * (page.row_bytes // DIM))
+    with pytest.raises(
+        VerificationFailed, match=f"row {row} is not what the checkpoint's becomes as {dtype}, .*column 2"
+    ):
+        judge(tmp_path, page, 300)
+
+
+def test_judge_finds_a_scale_of_another_row(tmp_path: Path) -> None:
+    page = copied(planned(tmp_path, VALUES, "int8"))
+    path = tmp_path / "out" / page.scales[1].file
+    scales = np.fromfile(path, "<f4")
+    scales[[0, 1]] = scales[[1, 0]]
+    scales.tofile(path)
+    with pytest.raises(VerificationFailed, match="row 1500 is not what"):
+        judge(tmp_path, page, 300)
+    with pytest.raises(VerificationFailed, match="row 1500 is not what"):
+        judge(tmp_path, page)
+
+
+def test_judge_finds_a_damaged_scale_by_its_digest_in_full(tmp_path: Path) -> None:
+    page = copied(planned(tmp_path, VALUES, "int8"))
+    alter(tmp_path / "out" / page.scales[2].file, 4 * 77)  # its last bit: too little to be seen in the values
+    judge(tmp_path, page, 300)
+    with pytest.raises(VerificationFailed, match=r"scales-00002-of-00004.bin' does not match its digests"):
+        judge(tmp_path, page)
+
+
+def test_judge_refuses_an_error_that_is_told_too_small(tmp_path: Path) -> None:
+    page = copied(planned(tmp_path, VALUES, "int8"))
+    assert page.error is not None
+    lying = page.model_copy(update={"error": page.error.model_copy(update={"max_abs": page.error.max_abs / 2})})
+    with pytest.raises(VerificationFailed, match="the manifest tells"):
+        judge(tmp_path, lying)
+
+
+def test_value_that_cannot_be_converted_leaves_no_file(tmp_path: Path) -> None:
+    values = VALUES.copy()
+    values[1700, 3] = np.nan
+    plan = planned(tmp_path, values, "int8")
+    with pytest.raises(NotConvertible, match="table 't': row 1700 holds nan in column 3"):
+        copy_rows(plan.tasks[1])
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
