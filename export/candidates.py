@@ -25,8 +25,6 @@ BATCH_CANDIDATES = 2048
 
 Moved = Callable[[int], None]
 """Takes the candidates that were dealt with since its last call."""
-_RELEASED_EVERY = 16
-"""Batches after which the pages of store and tables are let go of."""
 
 
 def _untold(rows: int) -> None:
@@ -138,10 +136,10 @@ def write_vectors(
                 dim = vectors.shape[1]
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
                 moved(positions.size)
-                if first // BATCH_CANDIDATES % _RELEASED_EVERY == _RELEASED_EVERY - 1:
-                    store.release()
-                    for table in features.tables.values():
-                        table.release()
+                # Of the tables, too: candidates in no order touch another page for each of their rows.
+                store.release()
+                for table in features.tables.values():
+                    table.release()
     except OSError as problem:
         raise _unwritten(f"vectors {paths.index_vectors(index)!r}", problem) from problem
     return dim

@@ -63,11 +63,11 @@ def read_examples(
       UsageError: the file cannot be read, is cut short, or a record differs from its checksum.
       NotConvertible: a record is no Example or its features do not fit; names record and column.
     """
-    example_type = _example_type()
+    message = example_type()
     batch = _Batch(names, where)
     for number, record in enumerate(_records(path, compressed, where)):
         try:
-            held = example_type.FromString(record).features.feature
+            held = message.FromString(record).features.feature
         except Exception as problem:  # protobuf's DecodeError; its class depends on the implementation
             raise NotConvertible(f"{where}, record {number + 1} is no tf.train.Example: {problem}") from problem
         batch.append(number, held, batched_by)
@@ -220,8 +220,8 @@ def _is_text(value: bytes) -> bool:
 
 
 @cache
-def _example_type() -> Any:
-    """Returns a message class with the fields of tf.train.Example, in a pool of its own: TensorFlow has the other."""
+def example_type() -> Any:
+    """Returns the class of tf.train.Example, in a pool of its own: TensorFlow has the other."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto

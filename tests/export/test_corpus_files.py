@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
+from bundle.stores import CandidateStore
+from export.candidates import write_candidates
+from export.corpus_files import locate_corpus
+from export.corpus_samples import read_rows
+from export.errors import NotConvertible, UsageError
+from export.settings import CorpusPart
+from tests.export.example_files import write_examples
+
+FEATURES: dict[str, Feature] = {
+    "item": EmbeddedFeature(kind="single", table="t", role="candidate"),
+    "tags": EmbeddedFeature(
+        kind="bag", table="t", role="candidate", combiner="sum", ids=HashIds(buckets=10), default=None
+    ),
+    "studio": EmbeddedFeature(kind="single", table="t", role="candidate", ids=HashIds(buckets=10), default="none"),
+    "year": DenseFeature(kind="dense", role="candidate", default=1.0),
+    "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),
+}
+COLUMNS = {"item": "id", "tags": "tags", "studio": "studio", "year": "year", "place": "place"}
+ATTRIBUTES = ("title", "tags", "year")
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": [50 - row],
+        "tags": [f"t{row}", "x"] if row != 7 else ["y", "z"],
+        "studio": [] if row == 3 else [f"s{row % 4}"],
+        "year": [] if row in (2, 5) else [1990.0 + row / 2],
+        "place": [row + 0.25, -1.0],
+        "title": [f"Zoë {row}"],
+    }
+    for row in range(12)
+]
+
+
+def _part(**changes: Any) -> CorpusPart:
+    return CorpusPart(**({"file": "parts", "id": "id", "features": COLUMNS, "attributes": ATTRIBUTES} | changes))
+
+
+def _parquet(rows: list[dict[str, Any]], path: Path) -> None:
+    single = {
+        name: [each[name][0] if each[name] else None for each in rows] for name in ("id", "studio", "year", "title")
+    }
+    lists = {name: [each[name] for each in rows] for name in ("tags", "place")}
+    pq.write_table(pa.table(single | lists), path, row_group_size=3)
+
+
+def _csv(rows: list[dict[str, Any]], path: Path, zipped: bool = False) -> None:
+    names = ("title", "id", "tags", "studio", "year", "place")
+    lines = [",".join(names)]
+    lines += [",".join("|".join(map(str, each[name])) for name in names) for each in rows]
+    data = ("\n".join(lines) + "\n").encode()
+    path.write_bytes(gzip.compress(data) if zipped else data)
+
+
+def _packed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: [value for each in rows for value in each[name]] for name in ROWS[0]}
+
+
+def _held(tmp_path: Path, part: CorpusPart) -> dict[str, Any]:
+    corpus = write_candidates(tmp_path / "bundle", "items", part, FEATURES, tmp_path)
+    store = CandidateStore(tmp_path / "bundle" / corpus.file, corpus)
+    everyone = np.arange(store.size)
+    found: dict[str, Any] = {"ids": store.ids(everyone).tolist()} | store.attributes(everyone, list(corpus.attributes))
+    for name, column in store.features(everyone, corpus.features).items():
+        each = len(column.values) // store.size
+        offsets = np.arange(store.size + 1) * each if column.offsets is None else column.offsets
+        found[f"feature {name}"] = [part.tolist() for part in np.split(column.values, offsets[1:-1])]
+    return found
+
+
+def _expected() -> dict[str, Any]:
+    return {
+        "ids": [each["id"][0] for each in ROWS],
+        "title": [each["title"][0] for each in ROWS],
+        "tags": [each["tags"] for each in ROWS],
+        "year": [each["year"][0] if each["year"] else None for each in ROWS],
+        "feature item": [each["id"] for each in ROWS],
+        **{f"feature {name}": [each[name] for each in ROWS] for name in ("tags", "studio", "year", "place")},
+    }
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz", "tfrecord", "tfrecord.gz"])
+def test_write_candidates_of_part_files_holds_all_in_the_order_of_names(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "_SUCCESS").write_text("")
+    for number, first in enumerate(range(0, len(ROWS), 5)):
+        rows, path = ROWS[first : first + 5], tmp_path / f"parts/part-{number}.{kind}"
+        if kind == "parquet":
+            _parquet(rows, path)
+        elif "csv" in kind:
+            _csv(rows, path, kind.endswith("gz"))
+        else:
+            write_examples(path, rows, kind.endswith("gz"))
+
+    assert _held(tmp_path, _part()) == _expected()
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_write_candidates_of_prebatched_records_holds_each(tmp_path: Path, zipped: bool) -> None:
+    full = [row for place, row in enumerate(ROWS) if place not in (2, 3, 5)]
+    name = "batched.tfrecord" + ".gz" * zipped
+    write_examples(tmp_path / name, [_packed(full[:4]), _packed(full[4:5]), _packed(full[5:])], zipped)
+
+    found = _held(tmp_path, _part(file=name, prebatched=True))
+
+    kept = [place for place in range(len(ROWS)) if place not in (2, 3, 5)]
+    assert found == {key: [values[place] for place in kept] for key, values in _expected().items()}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "tfrecord", "prebatched"])
+def test_read_rows_of_several_files_gives_the_cells_of_each(tmp_path: Path, kind: str) -> None:
+    rows = [row | {"studio": ["s"], "year": [1.5]} for row in ROWS]
+    (tmp_path / "parts").mkdir()
+    for number, members in enumerate((rows[:5], rows[5:])):
+        path = tmp_path / f"parts/{number}.{'tfrecord' if kind == 'prebatched' else kind}"
+        if kind == "parquet":
+            _parquet(members, path)
+        elif kind == "csv":
+            _csv(members, path)
+        else:
+            packed = [_packed(members[:2]), _packed(members[2:])]
+            write_examples(path, packed if kind == "prebatched" else members)
+    part = _part(prebatched=kind == "prebatched")
+
+    found = read_rows(
+        locate_corpus(tmp_path, "items", part),
+        np.array([0, 4, 5, 11]),
+        ["id", "title"],
+        "id" if part.prebatched else None,
+    )
+
+    wanted = [(str(50 - row), f"Zoë {row}") for row in (0, 4, 5, 11)]
+    if "csv" in kind:
+        assert [tuple(each.values()) for each in found] == wanted
+    elif kind == "parquet":
+        assert [(str(each["id"]), each["title"]) for each in found] == wanted
+    else:
+        assert [(str(each["id"][0]), each["title"][0]) for each in found] == wanted
+
+
+def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -> None:
+    for name in ("a/part-1", "a/part-0", "b.csv.gz", "b.tfrecords", "c[1].csv"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+
+    def found(**changes: Any) -> list[tuple[str, str, bool]]:
+        located = locate_corpus(tmp_path, "items", _part(**changes))
+        return [(file.path.name, file.format, file.gzip) for file in located]
+
+    assert found(file="a/part-*", format="csv") == [("part-0", "csv", False), ("part-1", "csv", False)]
+    assert found(file=("b.tfrecords", "b.csv.gz")) == [("b.tfrecords", "tfrecord", False), ("b.csv.gz", "csv", True)]
+    assert found(file="**/part-1", format="tfrecord", compression="gzip") == [("part-1", "tfrecord", True)]
+    assert found(file="b.csv.gz", compression="none") == [("b.csv.gz", "csv", False)]
+    assert found(file="c[1].csv") == [("c[1].csv", "csv", False)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"file": "gone.csv"}, "gone.csv does not exist"),
+        ({"file": "gone-*.csv"}, "candidates.items.file: no file matches"),
+        ({"file": "empty"}, "empty holds no files"),
+        ({"file": ("a.csv", "*.csv")}, "a.csv twice"),
+        ({"file": "data"}, "data is neither a .csv nor a .parquet file nor a .tfrecord; set candidates.items.format"),
+        ({"file": "a.csv", "prebatched": True}, "candidates.items.prebatched is of TFRecord files; a.csv is csv"),
+        ({"file": "a.parquet", "compression": "gzip"}, "a.parquet is Parquet, which compresses by itself"),
+    ],
+)
+def test_locate_corpus_that_cannot_be_meant_is_a_usage_error(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("a.csv", "data", "a.parquet"):
+        (tmp_path / name).write_text("x")
+
+    with pytest.raises(UsageError) as refusal:
+        locate_corpus(tmp_path, "items", _part(**changes))
+
+    assert told in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("examples", "part", "told"),
+    [
+        ([{"id": [1]}, {"id": [2, 3]}], {}, "a.tfrecord, column 'id', record 2 has 2 values; one was expected"),
+        ([{"id": [1]}, {"tags": ["x"]}], {}, "a.tfrecord, column 'id', record 2: 'None' is null"),
+        ([{"id": [1]}, {"id": [1]}], {}, "id 1 stands in records 1 and 2"),
+        ([{"id": [1.5]}], {}, "record 1: '1.5' is a float; ids are integers or strings"),
+        (
+            [{"id": [1], "year": [0.5]}, {"id": [2]}],
+            {"features": {"place": "year"}},
+            "record 1 has 1 values; a feature of",
+        ),
+        (
+            [{"id": [1, 2], "y": ["a", ""]}],
+            {"features": {"studio": "y"}, "prebatched": True},
+            "candidate 2, record 1: '' is",
+        ),
+    ],
+)
+def test_write_candidates_of_examples_that_do_not_fit_names_the_record(
+    tmp_path: Path, examples: list[dict[str, Any]], part: dict[str, Any], told: str
+) -> None:
+    write_examples(tmp_path / "a.tfrecord", examples)
+
+    with pytest.raises(NotConvertible) as refusal:
+        _held(tmp_path, CorpusPart(**({"file": "a.tfrecord", "id": "id"} | part)))
+
+    assert told in str(refusal.value)
+
+
+def test_write_candidates_of_a_feature_that_no_record_holds_is_a_usage_error(tmp_path: Path) -> None:
+    write_examples(tmp_path / "a.tfrecord", [{"id": [1]}, {"id": [2]}])
+
+    with pytest.raises(UsageError, match=r"no record of a\.tfrecord has a value in column 'yaer'"):
+        _held(tmp_path, CorpusPart(file="a.tfrecord", id="id", features={"year": "yaer"}))
+
+
+def test_write_candidates_twice_in_two_files_names_both(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n2\n")
+    (tmp_path / "b.csv").write_text("id\n3\n2\n")
+
+    with pytest.raises(NotConvertible, match=r"id 2 stands in row 2 of a\.csv and row 2 of b\.csv"):
+        _held(tmp_path, CorpusPart(file="?.csv", id="id"))
+
+
+def test_write_candidates_whose_ids_change_their_type_names_the_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": ["3"]}), tmp_path / "b.parquet")
+
+    with pytest.raises(NotConvertible, match=r"b\.parquet, column 'id' holds string, the ids above are integers"):
+        _held(tmp_path, CorpusPart(file="?.parquet", id="id"))

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from export import tfrecords
+from export.errors import ExportError, NotConvertible, UsageError
+from export.frameworks import load_tensorflow
+from export.tfrecords import read_examples
+from tests.export.example_files import example, masked, record, write_examples
+
+NAMES = ["id", "tags", "score", "title", "gone"]
+PLAIN: list[dict[str, Any]] = [
+    {"id": [7], "tags": [3, -1], "score": [0.5], "title": ["Zoë"]},
+    {"id": [1 << 62], "score": [1.5], "title": [""], "other": [b"\xff"]},
+    {"id": [-2], "tags": [], "score": [-2.0], "title": ["x"]},
+]
+BATCHED: list[dict[str, Any]] = [
+    {"id": ["a", "b", "c"], "tags": [1, 2, 3, 4, 5, 6], "score": [0.5, 1.0, 1.5]},
+    {"id": ["d"], "tags": [], "score": [2.0]},
+]
+
+
+def _read(path: Path, compressed: bool = False, batched_by: str | None = None) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {"records": []}
+    for batch in read_examples(path, compressed, NAMES, batched_by, path.name):
+        found["records"] += batch.records.tolist()
+        for name, array in batch.columns.items():
+            found.setdefault(name, []).extend(array.to_pylist())
+    return found
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_read_examples_of_tensorflows_own_writer_gives_what_it_wrote(tmp_path: Path, zipped: bool) -> None:
+    tf = load_tensorflow()
+    path = tmp_path / "own.tfrecord"
+    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type="GZIP" if zipped else "")) as writer:
+        for features in PLAIN:
+            page = tf.train.Example.FromString(example(features))
+            writer.write(page.SerializeToString())
+
+    found = _read(path, zipped)
+
+    assert found["records"] == [0, 1, 2]
+    assert found["id"] == [[7], [1 << 62], [-2]]
+    assert found["tags"] == [[3, -1], [], []]
+    assert found["score"] == [[0.5], [1.5], [-2.0]]
+    assert found["title"] == [["Zoë"], [""], ["x"]]
+    assert found["gone"] == [[], [], []]
+
+
+def test_read_examples_prebatched_gives_each_candidate_its_share(tmp_path: Path) -> None:
+    found = _read(write_examples(tmp_path / "b.tfrecord", BATCHED), batched_by="id")
+
+    assert found["records"] == [0, 0, 0, 1]
+    assert found["id"] == [["a"], ["b"], ["c"], ["d"]]
+    assert found["tags"] == [[1, 2], [3, 4], [5, 6], []]
+    assert found["score"] == [[0.5], [1.0], [1.5], [2.0]]
+
+
+def test_read_examples_does_not_depend_on_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_examples(tmp_path / "a.tfrecord", PLAIN * 20)
+    whole = _read(path)
+
+    for size in (1, 50, 400):
+        monkeypatch.setattr(tfrecords, "BATCH_BYTES", size)
+        assert _read(path) == whole
+
+
+@pytest.mark.parametrize(
+    ("features", "batched_by", "told"),
+    [
+        (
+            [{"id": [1]}, {"id": [0.5]}],
+            None,
+            "record 2, column 'id' is a float list, the records above",
+        ),
+        ([{"title": ["a"]}, {"title": [b"b", b"\xff"]}], None, r"record 2, column 'title': b'\xff' is no UTF-8"),
+        ([{"id": [1, 2], "tags": [1, 2, 3]}], "id", "record 1, column 'tags' has 3 values for 2 candidates"),
+        ([{"id": [1]}, {"tags": [1]}], "id", "record 2 has no values in column 'id', the id"),
+    ],
+)
+def test_read_examples_features_that_do_not_fit_name_record_and_column(
+    tmp_path: Path, features: list[dict[str, Any]], batched_by: str | None, told: str
+) -> None:
+    with pytest.raises(NotConvertible) as refusal:
+        _read(write_examples(tmp_path / "a.tfrecord", features), batched_by=batched_by)
+
+    assert f"a.tfrecord, {told}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"\x01\x02", "record 1 is cut short in its length"),
+        (record(b"")[:-1], "record 1 is cut short"),
+        (record(b"") * 2 + record(b"abc")[:-5], "record 3 claims 3 bytes, the file has 2 left"),
+        (record(b"")[:8] + bytes(8), "record 1 is no TFRecord: its length differs from its checksum"),
+        (record(example({"id": [1]}))[:-1] + b"\x00", "record 1 differs from its checksum"),
+        (gzip.compress(record(b"")), "say compression = 'gzip'"),
+        (b"id,title\n1,a\n2,b\n", "record 1 is no TFRecord"),
+    ],
+)
+def test_read_examples_damaged_file_is_a_usage_error(tmp_path: Path, data: bytes, told: str) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(data)
+
+    with pytest.raises(UsageError) as refusal:
+        _read(path)
+
+    assert told in str(refusal.value)
+
+
+def test_read_examples_bytes_that_are_no_example_name_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(record(example({"id": [1]})) + record(b"\xff\xff\xff"))
+
+    with pytest.raises(NotConvertible, match=r"a\.tfrecord, record 2 is no tf\.train\.Example"):
+        _read(path)
+
+
+def test_read_examples_claiming_more_than_is_taken_allocates_nothing(tmp_path: Path) -> None:
+    length = (1 << 62).to_bytes(8, "little")
+    path = tmp_path / "a.tfrecord.gz"
+    path.write_bytes(gzip.compress(length + masked(length)))
+
+    with pytest.raises(UsageError, match=f"claims {1 << 62} bytes; at most"):
+        _read(path, compressed=True)
+
+
+def test_read_examples_gzip_that_ends_early_or_is_none_is_a_usage_error(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.tfrecord.gz", PLAIN * 30, zipped=True)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UsageError, match=r"a\.tfrecord\.gz cannot be read"):
+        _read(path, compressed=True)
+
+    path.write_bytes(record(b""))
+    with pytest.raises(UsageError, match="is it compressed at all"):
+        _read(path, compressed=True)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_read_examples_of_changed_bytes_never_gives_other_values(tmp_path: Path, data: st.DataObject) -> None:
+    whole = b"".join(record(example(features)) for features in PLAIN)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[place] ^= data.draw(st.integers(1, 255))
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(changed[: data.draw(st.integers(place + 1, len(whole)))])
+
+    with pytest.raises(UsageError):
+        _read(path)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=st.lists(st.binary(max_size=60), max_size=4), batched_by=st.sampled_from([None, "id"]))
+def test_read_examples_of_any_records_ends_in_values_or_a_typed_error(
+    tmp_path: Path, records: list[bytes], batched_by: str | None
+) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"".join(record(each) for each in records))
+
+    try:
+        found = _read(path, batched_by=batched_by)
+    except ExportError:
+        return
+    assert len(found["records"]) >= len(records)
