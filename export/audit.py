@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bundle import files, staging
+from bundle import files, paths, staging
 from bundle.errors import BundleError, NotCommitted
 from bundle.features import open_features
 from bundle.manifest import Index, Manifest, TableCheck
@@ -29,6 +30,8 @@ from runtime.scann import ScannIndex
 from runtime.towers import open_tower
 from runtime.vectors import VectorFile
 
+UNLISTED_SHOWN = 20
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -39,6 +42,8 @@ class Audit:
     version: int
     files: int
     bytes: int
+    unlisted: tuple[str, ...]
+    """Files in its directory that its page does not name, so that nothing ever reads them."""
     tables: dict[str, TableCheck]
     """Whose rows were compared with a checkpoint; {} if none was given."""
     opened: tuple[str, ...]
@@ -52,6 +57,7 @@ class Audit:
             "version": self.version,
             "files": self.files,
             "bytes": self.bytes,
+            "unlisted": list(self.unlisted),
             "tables": {name: check.model_dump() for name, check in self.tables.items()},
             "opened": list(self.opened),
         }
@@ -65,7 +71,8 @@ class Audit:
             checks.add_row(f"rows of table {name}", compared)
         for what in self.opened:
             checks.add_row(what, "opens and answers")
-        return Group(checks, Text(f"{self.bundle} is whole"))
+        notes = [Text(f"note: {path} is no part of the bundle") for path in self.unlisted[:UNLISTED_SHOWN]]
+        return Group(checks, *notes, Text(f"{self.bundle} is whole"))
 
 
 def audit(bundle: Path, checkpoint: Place | None = None, full: bool = False) -> Audit:
@@ -83,14 +90,40 @@ def audit(bundle: Path, checkpoint: Place | None = None, full: bool = False) -> 
     with told_as_failures():
         page = staging.read_manifest(bundle)
         staging.check_files(bundle, page, tables="full")
+        unlisted = check_unlisted(bundle, page)
         opened = tuple(open_parts(bundle, page))
     checks: dict[str, TableCheck] = {}
     if checkpoint is not None:
         checks = verify_tables(open_checkpoint(checkpoint), bundle, page.tables, None if full else SAMPLE_ROWS)
-    listed = [file.path for file in page.files]
-    listed += [shard.file for table in page.tables.values() for shard, _ in table.extents()]
-    total = sum(files.size(bundle, path) for path in set(listed))
-    return Audit(str(bundle), page.model, page.version, len(set(listed)), total, checks, opened)
+    listed = _listed(page)
+    total = sum(files.size(bundle, path) for path in listed)
+    return Audit(str(bundle), page.model, page.version, len(listed), total, unlisted, checks, opened)
+
+
+def check_unlisted(bundle: Path, page: Manifest) -> tuple[str, ...]:
+    """Returns the files beside those that the page names.
+
+    Raises:
+      VerificationFailed: one lies in a directory that is opened as a whole, whose reader might take it for a part.
+    """
+    names = [(Path(at), name) for at, _, names in os.walk(bundle) for name in names]
+    found = {(at / name).relative_to(bundle).as_posix() for at, name in names}
+    unlisted = sorted(found - _listed(page) - {paths.MANIFEST})
+    opened = [str(form.path) for tower in page.towers.values() for form in tower.forms if form.kind == "saved_model"]
+    opened += [str(index.directory) for index in page.indexes.values()]
+    for path in unlisted:
+        for directory in opened:
+            if path.startswith(f"{directory}/"):
+                raise VerificationFailed(
+                    f"file {path!r} is not in the manifest, yet {directory!r} is opened as a whole; remove it, or copy "
+                    "the bundle again"
+                )
+    return tuple(unlisted)
+
+
+def _listed(page: Manifest) -> set[str]:
+    shards = {str(shard.file) for table in page.tables.values() for shard, _ in table.extents()}
+    return shards | {str(file.path) for file in page.files}
 
 
 @contextmanager
