@@ -199,6 +199,7 @@ def test_recognise_small_tables_of_a_partial_layer_are_called_by_their_features(
         ("ages", "genre"), "PartialTPUEmbedding"
     )
     assert "also read by 'mood'" in found.table("genre").note
+    assert found.table("ages").note == ""
 
 
 @pytest.mark.parametrize(("second", "names"), [(TABLE, ["movies"]), (TABLE + 1, ["variables", "_all_variables"])])
