@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -89,9 +90,8 @@ def _stated(page: _Page) -> tuple[StatedTable, ...]:
 
 
 def _once(path: Path, tables: tuple[StatedTable, ...]) -> tuple[StatedTable, ...]:
-    names = [table.name for table in tables]
-    for name in names:
-        if names.count(name) > 1:
+    for name, times in Counter(table.name for table in tables).items():
+        if times > 1:
             raise UsageError(f"layout file {path} tells table {name!r} twice")
     return tables
 
@@ -99,8 +99,7 @@ def _once(path: Path, tables: tuple[StatedTable, ...]) -> tuple[StatedTable, ...
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     page = dict(pairs)
     if len(page) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} stands there twice")
+        raise ValueError(f"key {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} stands there twice")
     return page
 
 

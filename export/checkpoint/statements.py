@@ -53,7 +53,10 @@ def name_tables(found: Findings, named: Mapping[str, str]) -> None:
     Raises:
       NotConvertible: it is not there, is a slot variable, has not the shape of a table, or is a stack of several.
     """
-    meant = {name: _meant(found, name, wanted) for name, wanted in named.items()}
+    by_key: dict[str, list[TableSpec]] = {}
+    for table in found.tables.values():
+        by_key.setdefault(table.key, []).append(table)
+    meant = {name: _meant(found, by_key, name, wanted) for name, wanted in named.items()}
     for table in meant.values():
         found.tables.pop(table.name, None)
     for name, table in meant.items():
@@ -67,20 +70,20 @@ def state_mod(found: Findings, name: str) -> None:
     Raises:
       NotConvertible: there is no such table, or its slices are not what that strategy makes.
     """
-    table = found.inventory().table(name)
+    table = found.tables[name] if name in found.tables else found.inventory().table(name)
     if not isinstance(table.layout, Plain) or (table.rows, table.dim) != table.stored:
         raise NotConvertible(f"--mod {name}: the table has the layout {table.layout.kind}, which is not TF1's")
     starts = _mod_starts(name, found.checkpoint.entries[table.key])
     found.tables[name] = replace(found.tables[name], layout=Mod(starts), note="")
 
 
-def _meant(found: Findings, name: str, wanted: str) -> TableSpec:
+def _meant(found: Findings, by_key: Mapping[str, list[TableSpec]], name: str, wanted: str) -> TableSpec:
     """Returns the table that is meant: a recognised one, by its variable or by its name, else a variable."""
     key = _resolved(found, wanted)
     if key is None and wanted in found.tables:
         return found.tables[wanted]
     key = _key(found, name, wanted)
-    held = [table for table in found.tables.values() if table.key == key]
+    held = by_key.get(key, [])
     if len(held) > 1:
         own = found.tables.get(name)
         if own in held:
