@@ -5,6 +5,7 @@ Results go to stdout (as JSON with --json), progress and errors to stderr.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from export.places import place_of
 from export.progress import Progress
 from export.settings import ExportJob, ExportSettings, explain, read_recipe
 from export.subset import Wanted, read_tables_option, split_names
-from export.terminal import kept_clean
+from export.terminal import Shown, kept_clean, sentence
 from runtime.remote import is_url
 
 app = typer.Typer(
@@ -290,20 +291,26 @@ def _said(named: list[str] | None, mod: list[str] | None, layout: Path | None) -
 
 
 def _names(named: list[str] | None) -> dict[str, str]:
-    pairs = {}
+    pairs: dict[str, str] = {}
     for text in named or []:
         name, separator, key = text.partition("=")
         if not (name and separator and key):
             raise UsageError(f"--table {text!r} was given; NAME=KEY was expected")
+        if pairs.get(name, key) != key:
+            raise UsageError(f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was expected")
         pairs[name] = key
     return pairs
 
 
 def _print(page: dict[str, Any], table: Any, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(orjson.dumps(page, option=orjson.OPT_INDENT_2).decode() + "\n")
+        try:
+            text = orjson.dumps(page, option=orjson.OPT_INDENT_2).decode()
+        except orjson.JSONEncodeError:  # a path that is no UTF-8, which only escapes can tell
+            text = json.dumps(page, indent=2)
+        sys.stdout.write(text + "\n")
     else:
-        Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH).print(table)
+        Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH).print(Shown(table))
 
 
 @contextmanager
@@ -312,7 +319,7 @@ def _told_once() -> Iterator[None]:
     try:
         yield
     except ExportError as problem:
-        errors.print(f"rowcast-export: {problem}", markup=False)
+        errors.print(f"rowcast-export: {sentence(str(problem))}", markup=False)
         raise SystemExit(problem.exit_code) from problem
     except SystemExit as finished:
         if finished.code == INTERRUPTED:

@@ -321,6 +321,8 @@ def read_recipe(path: Path) -> ExportJob:
         raise UsageError(f"recipe {path} does not exist") from problem
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise UsageError(f"recipe {path} cannot be read: {problem}") from problem
+    except RecursionError as problem:
+        raise UsageError(f"recipe {path} cannot be read: it is nested too deep") from problem
     try:
         return ExportJob.model_validate(page)
     except ValidationError as problem:

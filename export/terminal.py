@@ -42,9 +42,10 @@ class Shown:
 
 
 def sentence(text: str) -> str:
-    """Returns an error for one line of a terminal: what it would obey is escaped, and what is too long is cut."""
+    """Returns an error as one line: what a terminal would obey is escaped, the middle of what is too long left out."""
     told = _OBEYED.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
-    return told if len(told) <= SENTENCE_CHARS_MAX else f"{told[:SENTENCE_CHARS_MAX]} ..."
+    half = SENTENCE_CHARS_MAX // 2
+    return told if len(told) <= SENTENCE_CHARS_MAX else f"{told[:half]} ... {told[-half:]}"
 
 
 @contextlib.contextmanager

@@ -51,12 +51,20 @@ def name_tables(found: Findings, named: Mapping[str, str]) -> None:
       found: what the rules have found.
       named: name -> key, key without its suffix, attribute path, or the name by which a table is recognised.
     Raises:
-      NotConvertible: it is not there, is a slot variable, has not the shape of a table, or is a stack of several.
+      NotConvertible: it is not there, is a slot variable, has not the shape of a table, is a stack of several, or has
+        two names.
     """
     by_key: dict[str, list[TableSpec]] = {}
     for table in found.tables.values():
         by_key.setdefault(table.key, []).append(table)
     meant = {name: _meant(found, by_key, name, wanted) for name, wanted in named.items()}
+    first: dict[tuple[str, Layout], str] = {}
+    for name, table in meant.items():
+        if (other := first.setdefault((table.key, table.layout), name)) != name:
+            raise NotConvertible(
+                f"tables {other!r} and {name!r} are both said to be {table.key!r}; a variable is exported once, under "
+                "one name"
+            )
     for table in meant.values():
         found.tables.pop(table.name, None)
     for name, table in meant.items():

@@ -77,4 +77,6 @@ def test_shown_names_cannot_command_the_terminal() -> None:
 
 def test_sentence_is_one_line_that_cannot_command_the_terminal() -> None:
     assert sentence(f"table {HOSTILE}\n is gone") == (r"table a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e\n is gone")
-    assert len(sentence("x" * 10**6)) == SENTENCE_CHARS_MAX + 4
+    told = sentence("x" * 10**6 + "cure")
+    assert len(told) == SENTENCE_CHARS_MAX + 5
+    assert told.endswith("cure")
