@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from export.errors import NotConvertible, UsageError
 
 RECORD_BYTES_MAX = 256 << 20
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 2 << 20
 """Bytes of records whose values are in memory at a time, unless one record is larger."""
-BATCH_CANDIDATES = 16_384
+BATCH_CANDIDATES = 8_192
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
