@@ -33,7 +33,7 @@ CHUNK_BYTES = 512 << 20
 """What one task copies: small enough to be done again after a crash, large enough to cost nothing."""
 BLOCK_BYTES = 8 << 20
 
-_UNSLICED_ONLY = ("float16", "uint32", "uint64", "float8_e5m2", "float8_e4m3fn")
+_UNSLICED_ONLY = ("float16", "uint32", "float8_e5m2", "float8_e4m3fn")
 """Dtypes that TensorFlow 2.20 saves in slices, and cannot restore from more than one ("Dtype half not supported")."""
 
 

@@ -27,7 +27,7 @@ from export.errors import UsageError, VerificationFailed
 from export.examples import Examples
 from export.frameworks import load_tensorflow
 from export.inline_model import InlineGraph, Lookups, raw_dtype
-from export.settings import ExportJob
+from export.settings import ExportJob, HashRule
 from export.towers import SIGNATURE, DenseSpec, FeatureSpec, ModelSpec
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")
@@ -235,7 +235,8 @@ def _ids(name: str, values: NDArray[Any], job: ExportJob) -> NDArray[Any]:
     try:
         return values.astype(dtype)
     except ValueError as problem:
-        cure = f'; set features.{name}.ids.dtype = "string"' if "could not convert" in str(problem) else ""
+        hashed = name in job.features and isinstance(job.features[name].ids, HashRule)
+        cure = f'; set features.{name}.ids.dtype = "string"' if hashed else ""
         raise UsageError(f"feature {name!r}: an example's id is no {dtype}: {problem}{cure}") from problem
 
 
