@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,28 +101,7 @@ class StoreWriter:
 
     def repeated(self) -> tuple[int, int] | None:
         """Returns the first candidate whose id was there before, after the one that has it: two positions."""
-        ids = self._columns["id"]
-        marks = np.empty(self.size, np.uint64)
-        done = 0
-        for part in ids.slices():
-            marks[done : done + len(part)] = _marks(part)
-            done += len(part)
-        ordered = np.sort(marks)
-        suspects = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-        del ordered
-        if not suspects.size:
-            return None
-        # Different strings may share a mark, so those that do are compared themselves.
-        positions: dict[Any, int] = {}
-        first = 0
-        for part in ids.slices():
-            for place in np.flatnonzero(np.isin(marks[first : first + len(part)], suspects)).tolist():
-                value = part[place].as_py()
-                if value in positions:
-                    return positions[value], first + place
-                positions[value] = first + place
-            first += len(part)
-        return None
+        return find_repeated(self._columns["id"].slices, self.size)
 
     def id(self, position: int) -> Any:
         """Returns one id; nothing may be appended any more."""
@@ -179,6 +158,38 @@ def write_store(path: Path, ids: Any, features: Mapping[str, Column], attributes
     with StoreWriter(path) as writer:
         writer.append(ids, features, attributes)
         return writer.finish()
+
+
+def find_repeated(slices: Callable[[], Iterator[Any]], size: int) -> tuple[int, int] | None:
+    """Finds an id that comes twice, in 16 bytes of memory each.
+
+    Args:
+      slices: yields the ids, int64 or strings without nulls, from the first; called up to twice.
+      size: how many they are.
+    Returns:
+      The positions of the id that was there before, and of the first that repeats one; None if all are distinct.
+    """
+    marks = np.empty(size, np.uint64)
+    done = 0
+    for part in slices():
+        marks[done : done + len(part)] = _marks(part)
+        done += len(part)
+    ordered = np.sort(marks)
+    suspects = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    del ordered
+    if not suspects.size:
+        return None
+    # Different strings may share a mark, so those that do are compared themselves.
+    positions: dict[Any, int] = {}
+    first = 0
+    for part in slices():
+        for place in np.flatnonzero(np.isin(marks[first : first + len(part)], suspects)).tolist():
+            value = part[place].as_py()
+            if value in positions:
+                return positions[value], first + place
+            positions[value] = first + place
+        first += len(part)
+    return None
 
 
 def _marks(ids: Any) -> NDArray[np.uint64]:

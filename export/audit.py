@@ -18,7 +18,7 @@ from bundle import files, paths, staging
 from bundle.errors import BundleError, NotCommitted
 from bundle.features import open_features
 from bundle.manifest import Index, Manifest, TableCheck
-from bundle.stores import CandidateStore
+from bundle.stores import check_store
 from export.checkpoint.reader import open_checkpoint
 from export.errors import UsageError, VerificationFailed
 from export.frameworks import load_tensorflow
@@ -138,7 +138,7 @@ def told_as_failures() -> Iterator[None]:
 
 
 def open_parts(bundle: Path, page: Manifest) -> Iterator[str]:
-    """Opens each part of a bundle as a service would."""
+    """Opens each part of a bundle as a service would, but for the index of a corpus' ids, which may be large."""
     features = open_features(bundle, page)
     for name, table in features.tables.items():
         table.gather(np.array([0, table.rows - 1], np.int64))
@@ -152,7 +152,7 @@ def open_parts(bundle: Path, page: Manifest) -> Iterator[str]:
             open_tower(bundle, alone, form.precision)
             yield f"tower {name}, {form.kind} {form.precision}"
     for name, corpus in page.candidates.items():
-        CandidateStore(files.locate(bundle, corpus.file), corpus)
+        check_store(files.locate(bundle, corpus.file), corpus)
         yield f"candidates {name}"
     for name, index in page.indexes.items():
         _ask(bundle, page, index)

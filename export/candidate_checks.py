@@ -26,7 +26,6 @@ from export.settings import CorpusPart, ExportJob
 
 SAMPLE = 256
 """Candidates compared of each corpus and index."""
-_BATCH = 1 << 16
 
 Positions = NDArray[np.int64]
 Original = Callable[[str, Examples], NDArray[Any]]
@@ -101,10 +100,10 @@ def _check_store(
 def _places(store: StoredColumns, ids: set[Any]) -> list[int]:
     """Returns the positions of some ids, looking at all."""
     places: list[int] = []
-    for first in range(0, store.size, _BATCH):
-        held = store.ids(np.arange(first, min(first + _BATCH, store.size))).tolist()
-        places += [first + place for place, value in enumerate(held) if value in ids]
-        store.release()
+    first = 0
+    for held in store.id_slices():
+        places += [first + place for place, value in enumerate(held.to_pylist()) if value in ids]
+        first += len(held)
     return places
 
 

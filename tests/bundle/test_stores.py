@@ -12,7 +12,7 @@ from bundle.errors import FeatureError, FormatError, RowOutOfRange
 from bundle.features import Column
 from bundle.manifest import Corpus
 from bundle.store_writer import write_store
-from bundle.stores import CandidateStore
+from bundle.stores import CandidateStore, check_store
 
 
 def texts(*values: Any) -> np.ndarray[Any, Any]:
@@ -227,3 +227,17 @@ def test_store_with_features_that_no_writer_makes_is_refused(tmp_path: Path, col
     arrow.write(tmp_path / "s", pa.table({"id": pa.array(IDS), **columns}))
     with pytest.raises(FormatError, match="'f'"):
         CandidateStore(tmp_path / "s", Corpus(file="s", size=3, id_dtype="int64", features=("f",), attributes={}))
+
+
+@pytest.mark.parametrize("ids", [np.array([5, 5, 7]), texts("a", "b", "a")])
+def test_check_store_finds_what_opening_finds(tmp_path: Path, ids: Any) -> None:
+    written = write_store(tmp_path / "s", IDS, FEATURES, ATTRIBUTES)
+    check_store(tmp_path / "s", Corpus(file="s", **vars(written)))
+
+    arrow.write(tmp_path / "t", pa.table({"id": pa.array(ids)}))
+    page = Corpus(file="t", size=3, id_dtype="int64" if ids.dtype == np.int64 else "string", features=(), attributes={})
+    for opened in (check_store, CandidateStore):
+        with pytest.raises(FormatError, match=f"id {ids.tolist()[0]!r} comes twice"):
+            opened(tmp_path / "t", page)
+    with pytest.raises(FormatError, match="manifest says 4"):
+        check_store(tmp_path / "t", page.model_copy(update={"size": 4}))
