@@ -29,7 +29,7 @@ def find_named_tables(found: Findings) -> None:
     for key, entry in found.checkpoint.entries.items():
         told = _TABLE.fullmatch(key)
         if told and key not in taken and len(entry.shape) == 2 and min(entry.shape) and entry.dtype in FLOATS:
-            origin: Origin = "TF1 feature column" if told[3] == "embedding_weights" else "Keras Embedding"
+            origin: Origin = "feature column" if told[3] == "embedding_weights" else "Keras Embedding"
             longer = key.rpartition("/")[0].replace("/", ".")
             tables.append(Found(table_spec(told[2], entry, origin, "", note=partition_note(entry)), longer))
     found.add_tables(tables)

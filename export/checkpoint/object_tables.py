@@ -22,7 +22,7 @@ from export.errors import CheckpointError
 
 _EMBEDDINGS_KEY = re.compile(rf"(^|/)_?embeddings{re.escape(VARIABLE_SUFFIX)}$")
 _LISTED_KEY = re.compile(rf"(^|/)(_all_variables|variables)/\d+{re.escape(VARIABLE_SUFFIX)}$")
-_EMBEDDINGS_NAME = re.compile(r"(?:^|.*/)([^/]+)/embeddings$")
+_EMBEDDINGS_NAME = re.compile(r"(?:^|.*/)([^/]+)/(embeddings|embedding_weights)$")
 _ANEW = "the checkpoint contradicts itself; take another one or save it anew"
 
 
@@ -156,7 +156,7 @@ def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
 
 
 def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
-    """Finds Keras Embedding layers by the name that they give their one variable."""
+    """Finds Keras Embedding layers and feature columns by the names that they give their variables."""
     taken = found.taken()
     tables: list[Found] = []
     first: dict[tuple[object, ...], str] = {}
@@ -175,7 +175,9 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
         path = graph.paths.get(index, "")
         layer = path.rpartition(".")[0]
         short = full_name[1] if full_name else layer.rpartition(".")[2] or "embeddings"
-        tables.append(Found(table_spec(short, entry, "Keras Embedding", path), layer or short))
+        column = full_name is not None and full_name[2] == "embedding_weights"
+        origin: Origin = "feature column" if column else "Keras Embedding"
+        tables.append(Found(table_spec(short, entry, origin, path), layer or short))
     found.add_tables(tables)
 
 

@@ -19,11 +19,11 @@ Origin = Literal[
     "PartialTPUEmbedding",
     "Keras Embedding",
     "Flax Embed",
-    "TF1 feature column",
+    "feature column",
     "named",
     "layout file",
 ]
-"""Who wrote a table: the mid-level API, the TFRS layers around it, a Keras or Flax layer, a feature column of TF1; or
+"""Who wrote a table: the mid-level API, the TFRS layers around it, a Keras or Flax layer, a feature column; or
 the user said so, by naming its variable or in a layout file."""
 
 

@@ -33,7 +33,7 @@ CASES = (
     *(f"mid_level_{name}" for name in ("sgd", "adagrad", "adagrad_momentum", "adam", "ftrl", "rate", "custom")),
     *("mid_level_plain", "mid_level_hosts", "tfrs_adagrad", "tfrs_adam", "partial"),
     *(f"keras_{dtype}" for dtype in DTYPES),
-    *("keras_weights", "keras_saved_model", "keras_3", "keras_3_export"),
+    *("keras_dense_features", "keras_weights", "keras_saved_model", "keras_3", "keras_3_export"),
     *(f"keras_h5_{name}" for name in ("weights", "archive", "whole")),
     *(f"keras_3_h5_{name}" for name in ("weights", "archive", "whole", "sharded", "bfloat16", "attributes")),
     *(f"sharded_{dtype}" for dtype in (*DTYPES, "float64", "int32", "int64")),

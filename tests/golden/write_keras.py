@@ -67,10 +67,21 @@ def keras_3(directory: Path, how: str) -> None:
     finish(directory, values, slots, step=step, origin="Keras Embedding", duplicates=int(how == "export"))
 
 
+def dense_features(directory: Path) -> None:
+    """A feature column in a tf-keras layer."""
+    column = tf.feature_column.categorical_column_with_identity("user", 101)
+    inputs = {"user": tf.keras.Input((1,), dtype=tf.int64, name="user")}
+    layer = tf.keras.layers.DenseFeatures([tf.feature_column.embedding_column(column, DIM)])
+    model = tf.keras.Model(inputs, layer(inputs))
+    tf.train.Checkpoint(model=model).save(str(directory / "ckpt"))
+    finish(directory, {"user_embedding": layer.weights[0].numpy()}, [], step=None, origin="feature column")
+
+
 KERAS_CASES: dict[str, Callable[[Path], None]] = {
     "keras_float32": lambda to: keras_layer(to, "float32"),
     "keras_bfloat16": lambda to: keras_layer(to, "bfloat16"),
     "keras_float16": lambda to: keras_layer(to, "float16"),
+    "keras_dense_features": dense_features,
     "keras_weights": lambda to: keras_model(to, "weights"),
     "keras_saved_model": lambda to: keras_model(to, "saved_model"),
     "keras_3": lambda to: keras_3(to, "checkpoint"),

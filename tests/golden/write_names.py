@@ -56,7 +56,7 @@ def feature_column(directory: Path, optimizer: str, axis: int = 0, parts: int = 
         opened.run(train)
         v1.train.Saver(sharded=sharded).save(opened, str(directory / "model.ckpt"), global_step=step)
         values = opened.run(tf.concat(pieces, axis) if parts > 1 else table)
-    finish(directory, {"user_embedding": values}, slots, step=1, origin="TF1 feature column", candidates=0)
+    finish(directory, {"user_embedding": values}, slots, step=1, origin="feature column", candidates=0)
 
 
 def real_column(directory: Path) -> None:
@@ -70,7 +70,7 @@ def real_column(directory: Path) -> None:
         opened.run(v1.global_variables_initializer())
         v1.train.Saver().save(opened, str(directory / "model.ckpt"))
         values = opened.run(v1.global_variables()[0])
-    finish(directory, {"user_embedding": values}, [], step=None, origin="TF1 feature column")
+    finish(directory, {"user_embedding": values}, [], step=None, origin="feature column")
 
 
 def bare(directory: Path) -> None:

@@ -39,8 +39,8 @@ def test_feature_columns_and_keras_layers_are_told_by_their_names(tmp_path: Path
     }
     found = inventory(tmp_path, variables)
     assert {table.name: table.origin for table in found.tables} == {
-        "dnn.input_layer.user_embedding": "TF1 feature column",
-        "linear.user_embedding": "TF1 feature column",
+        "dnn.input_layer.user_embedding": "feature column",
+        "linear.user_embedding": "feature column",
         "movie": "Keras Embedding",
     }
     assert [entry.key for entry in found.candidates] == ["dense/kernel"]
