@@ -67,7 +67,9 @@ class Audit:
         checks = Table("checked", "result", title=f"{self.model} version {self.version}")
         checks.add_row("checksums", f"{self.files} files, {size_text(self.bytes)}: every byte as committed")
         for name, check in self.tables.items():
-            compared = f"{check.rows_compared} of {check.rows} equal to the checkpoint, bit for bit"
+            compared = (
+                f"{check.rows_compared} of {check.rows} are the checkpoint's, bit for bit or as told to be converted"
+            )
             checks.add_row(f"rows of table {name}", compared)
         for what in self.opened:
             checks.add_row(what, "opens and answers")

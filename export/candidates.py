@@ -92,6 +92,7 @@ def write_vectors(
     spec: manifest.Tower,
     features: FeatureReader,
     moved: Moved = _untold,
+    aside: Path | None = None,
 ) -> int:
     """Runs the written candidate tower over a written corpus, in f32, and writes the vectors in its order.
 
@@ -103,6 +104,7 @@ def write_vectors(
       spec: the candidate tower.
       features: over the tables of this bundle.
       moved: takes the candidates that were embedded since its last call.
+      aside: file to be written instead.
     Returns:
       dim of the vectors.
     Raises:
@@ -124,7 +126,7 @@ def write_vectors(
         ) from problem
     except BundleError as problem:
         raise NotConvertible(f"{where}: {problem}") from problem
-    path = base / paths.index_vectors(index)
+    path = aside or base / paths.index_vectors(index)
     dim = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ Nothing here knows where rows come from or go to. A piece is small enough to sta
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -232,15 +232,23 @@ def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:
     )
 
 
-def check_dtype(asked: str) -> str:
-    """Returns a dtype that was asked for, if a bundle can hold it.
+def read_dtypes(asked: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str], ...]]:
+    """Reads what `--dtype` was given.
 
+    Args:
+      asked: of each time: DTYPE, of all tables, or NAME=DTYPE.
+    Returns:
+      The dtype of all tables, None if it was not said; and (table, dtype) of some, which counts more.
     Raises:
-      UsageError: it cannot; lists those that can.
+      UsageError: a dtype is none that a bundle holds; lists those that are.
     """
-    if asked not in DTYPES:
-        raise UsageError(f"dtype {asked!r} is none that a table can have in a bundle: {', '.join(DTYPES)}")
-    return asked
+    pairs = [(name, dtype) for name, _, dtype in (text.rpartition("=") for text in asked)]
+    for name, dtype in pairs:
+        if dtype not in DTYPES:
+            given = f"{name}={dtype}" if name else dtype
+            raise UsageError(f"--dtype {given!r} was given; [NAME=]DTYPE was expected, one of {', '.join(DTYPES)}")
+    single = dict(pair for pair in pairs if pair[0])
+    return next((dtype for name, dtype in reversed(pairs) if not name), None), tuple(single.items())
 
 
 def _told(value: float) -> float:

@@ -135,6 +135,37 @@ def _settled(
     return points, recall
 
 
+def recall_of_tables(
+    base: Path, name: str, part: IndexPart, page: Index, asked: Vectors, trained: Vectors, path: Path
+) -> Recall:
+    """Measures a written index against exact search over what the checkpoint's own rows would have given.
+
+    Args:
+      base: directory of the bundle that is being written.
+      name: of the index.
+      part: what the recipe says of it.
+      page: the index' page of the manifest.
+      asked: [q, dim] queries as the service will ask them, made of converted rows.
+      trained: [q, dim] the same queries, made of the checkpoint's own rows.
+      path: of the candidates' vectors, made of the checkpoint's own rows.
+    Raises:
+      VerificationFailed: it is less than `part.recall.of_tables`.
+    """
+    vectors = _opened(path, name, trained)
+    truth = _exact_answers(vectors, part, _sampled(trained, part.recall.queries))
+    index = _loaded(base / page.directory, page.distance, len(vectors), name)
+    recall, _ = _measured(index, vectors, truth, page.distance, Setting(), _sampled(asked, part.recall.queries))
+    wanted = part.recall.of_tables
+    if wanted is not None and recall < wanted:
+        raise VerificationFailed(
+            f"index {name!r}: recall@{truth.k} is {recall:.4f} against exact search over vectors made of the "
+            f"checkpoint's own rows, the recipe asks for {wanted}; lower indexes.{name}.recall.of_tables, or give the "
+            "tables a dtype that loses less"
+        )
+    low = wilson_low(recall, len(truth.queries))
+    return Recall(k=part.recall.k, value=recall, low=low, queries=len(truth.queries), target=wanted or 0.0)
+
+
 def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
     """Picks the kind of index and what it is trained with.
 
@@ -224,17 +255,22 @@ def _scores(vectors: VectorFile, positions: Positions, query: Vectors, distance:
 
 
 def _measured(
-    index: ScannIndex, vectors: VectorFile, truth: _Truth, distance: Distance, setting: Setting
+    index: ScannIndex,
+    vectors: VectorFile,
+    truth: _Truth,
+    distance: Distance,
+    setting: Setting,
+    asked: Vectors | None = None,
 ) -> tuple[float, float]:
-    """Returns recall and the median time of one search, seconds.
+    """Returns recall and the median time of one search, seconds; `asked` is asked in place of the truth's queries.
 
     A neighbor counts as right if its exact score reaches that of the true k-th one, less 1e-6 of it: among equals any
     is as good, and float32 cannot tell closer ones apart.
     """
     right, times = 0, []
-    for query, worst in zip(truth.queries, truth.worst, strict=True):
+    for query, worst, sent in zip(truth.queries, truth.worst, truth.queries if asked is None else asked, strict=True):
         began = time.perf_counter()
-        found, _ = index.search(query[np.newaxis], truth.k, setting.leaves_to_search, setting.reorder)
+        found, _ = index.search(sent[np.newaxis], truth.k, setting.leaves_to_search, setting.reorder)
         times.append(time.perf_counter() - began)
         positions = np.unique(found[0][found[0] >= 0])
         right += int((_scores(vectors, positions, query, distance) >= worst - _TIE * abs(worst)).sum())

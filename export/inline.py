@@ -54,7 +54,7 @@ from export.settings import ExportJob, ExportSettings
 from export.staged_tables import created, provenance, staged
 from export.subset import ALL, Wanted, choose_towers, reduced
 from export.tasks import WORKER_BYTES
-from export.towers import ModelSpec, describe_features
+from export.towers import ModelSpec, check_limits, describe_features
 from export.tracing import TracedModel, trace_towers
 from export.vocabularies import read_keys
 from export.weights import find_weights, restore_weights
@@ -127,6 +127,7 @@ def prepare_inline(
         job = reduced(job, traced.spec, choose_towers(traced.spec, wanted))
         traced = trace_towers(job, base, inside=True)
     _check_tables(job, traced.spec)
+    check_limits(job, traced.spec)
     pages = describe_features(traced.spec, job)
     inventory = recognise_tables(checkpoint, traced, job, base)
     tables = {name: inventory.table(name) for name in traced.spec.tables}

@@ -192,11 +192,20 @@ def tables(
     budget_bytes: Budget = None,
     scratch: Scratch = None,
     chosen: Tables = None,
+    dtypes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dtype",
+            metavar="[NAME=]DTYPE",
+            help="What rows become: float32, bfloat16, float16 or int8 (with a scale a row). Several times.",
+        ),
+    ] = None,
     plan_only: Annotated[bool, typer.Option("--plan", help="Tell what would be done; touch nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Exports only the tables, without model code: those that the metadata identifies or the user names."""
     from export import plan_page, tables_only
+    from export.conversions import read_dtypes
     from export.plan import Writing
 
     settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full)
@@ -204,9 +213,9 @@ def tables(
         how, names = read_tables_option(chosen or ())
         if how in ("inline", "inline-link"):
             raise UsageError(f"--tables {how} makes a SavedModel of a model: give its recipe to `rowcast-export run`")
-        job = tables_only.TablesJob(
-            model, version, _said(named, mod, layout), names, Writing(link=how == "link"), keep_slots=slots
-        )
+        every, single = read_dtypes(dtypes or ())
+        writing = Writing(dtype=every, link=how == "link")
+        job = tables_only.TablesJob(model, version, _said(named, mod, layout), names, writing, single, slots)
         destination = open_destination(out, Path(), settings.scratch)
         prepared = tables_only.prepare_tables(place_of(checkpoint), destination, job, settings)
         if plan_only:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features import FeatureReader
+from bundle.manifest import TableSource
+from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.stretches import read_stretches
 from export.errors import NotConvertible
 from export.examples import Examples
 from export.frameworks import load_tensorflow
@@ -24,13 +28,14 @@ from export.id_rules import check_rows
 from export.lookups import Lookup, intercepted, original_lookup
 from export.model_code import load_factory
 from export.settings import ExportJob, FeaturePart, InputPart
+from export.table_sources import layout_of
 from export.towers import FeatureSpec, ModelSpec, TableFacts
 from export.tracing import resolve_call
 from export.weights import path_steps
 
 Rows = NDArray[np.int64]
 ReadRows = Callable[[str, Rows], NDArray[Any]]
-"""(name of a table, [m] ascending rows) -> [m, dim] values of the checkpoint."""
+"""(name of a table, [m] ascending rows) -> [m, columns] values of the checkpoint; the first columns are the table's."""
 Results = dict[str, dict[str, NDArray[Any]]]
 """Tower -> output -> [n, ...] float32."""
 
@@ -47,6 +52,7 @@ class Replay:
       prefix: the checkpoint.
       examples: as callers send them.
       features: the bundle's reader of them.
+      converted: tables whose rows in the bundle are not the checkpoint's own.
     """
 
     job: ExportJob
@@ -55,6 +61,11 @@ class Replay:
     prefix: Path
     examples: Examples
     features: FeatureReader
+    converted: frozenset[str] = frozenset()
+
+    def converted_tables(self, tower: str) -> list[str]:
+        """Returns the converted tables that a tower reads."""
+        return sorted(self.converted & set(self.model.of(tower).tables))
 
 
 @dataclass(frozen=True)
@@ -66,17 +77,22 @@ class _Resolved:
     weights: NDArray[np.float32] | None
 
 
-def checkpoint_rows(checkpoint: Checkpoint, keys: Mapping[str, str]) -> ReadRows:
-    """Returns a reader of tables that a checkpoint stores row by row, each under its key."""
+def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) -> ReadRows:
+    """Returns a reader of tables as a checkpoint stores them."""
 
     def read(table: str, rows: Rows) -> NDArray[Any]:
-        if table not in keys:
-            raise NotConvertible(f"table {table!r} is not stored row by row in checkpoint {checkpoint.prefix}")
-        values = np.empty((rows.size, *checkpoint.entries[keys[table]].shape[1:]), np.float32)
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        for first, last in zip([0, *breaks], [*breaks, rows.size], strict=True):
-            if last > first:
-                values[first:last] = checkpoint.read(keys[table], int(rows[first]), int(last - first))
+        if table not in sources:
+            raise NotConvertible(f"table {table!r} is not known in checkpoint {checkpoint.prefix}")
+        key = sources[table].key
+        stored = stored_rows(layout_of(sources[table]), rows)
+        order = np.argsort(stored)
+        ordered = stored[order]
+        values = np.empty((rows.size, *checkpoint.entries[key].shape[1:]), np.float32)
+        breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
+        cuts = [(int(first), int(last)) for first, last in pairwise([0, *breaks, rows.size]) if last > first]
+        stretches = [(int(ordered[first]), last - first) for first, last in cuts]
+        for (first, last), found in zip(cuts, read_stretches(checkpoint, key, stretches), strict=True):
+            values[order[first:last]] = found
         return values
 
     return read
@@ -140,7 +156,7 @@ class _Tables:
             touched = np.unique(np.concatenate(read)) if read else np.empty(0, np.int64)
             touched = touched[touched >= 0]
             self._rows[name] = touched
-            values = np.asarray(read_rows(name, touched), np.float32).reshape(touched.size, table.dim)
+            values = np.asarray(read_rows(name, touched), np.float32)[:, : table.dim]
             self._values[name] = np.concatenate([values, np.zeros((1, table.dim), np.float32)])
         self._made: set[int] = set()
 

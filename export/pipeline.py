@@ -23,11 +23,12 @@ from bundle.features import FeatureReader
 from bundle.ids import Vocabulary
 from bundle.manifest import Manifest
 from bundle.tables import TableReader
-from export import candidate_checks, candidates, executors, indexes, replay
+from export import candidate_checks, candidates, executors, indexes, replay, table_effects
 from export.audit import open_parts, told_as_failures
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.specs import Inventory
 from export.compiled import compile_tower
+from export.conversions import ErrorLimits
 from export.corpus_files import locate_corpus
 from export.dense_copy import local_prefix
 from export.destinations import Destination, open_destination
@@ -43,7 +44,7 @@ from export.settings import ExportJob, ExportSettings, TablePart
 from export.space import check_space
 from export.staged_tables import Draft, Published, copy_tables, created, provenance, staged
 from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced
-from export.towers import ModelSpec, describe_features, describe_tower
+from export.towers import ModelSpec, check_limits, describe_features, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
 from export.vocabularies import read_keys, write_vocabulary
@@ -108,13 +109,20 @@ def prepare(
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
+    check_limits(job, traced.spec, [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype])
     check_space(plan, destination.root)
     return Prepared(job, base, checkpoint, inventory, traced, pages, destination, number, plan, missing)
 
 
 def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:
     parts = {name: job.tables.get(name, TablePart()) for name in tables}
-    return {name: Writing(part.shard_rows, link=job.output.tables == "link") for name, part in parts.items()}
+    link = job.output.tables == "link"
+    return {
+        name: Writing(
+            part.shard_rows, part.dtype, ErrorLimits(part.max_abs_error, part.rms_error, part.cosine_min), link
+        )
+        for name, part in parts.items()
+    }
 
 
 def _check_indexes(job: ExportJob) -> None:
@@ -172,18 +180,21 @@ class Assembly:
         features = FeatureReader(self.prepared.pages, readers, opened)
         with self.progress.step("towers"):
             forms = self._write_towers()
-        replayed = self._replay(spec, examples, features)
-        keys = {name: table.source.key for name, table in tables.items()}
-        read_rows = checkpoint_rows(self.prepared.checkpoint, keys)
+        changed = table_effects.converted(tables)
+        replayed = self._replay(spec, examples, features, frozenset(changed))
+        sources = {name: table.source for name, table in tables.items()}
+        read_rows = checkpoint_rows(self.prepared.checkpoint, sources)
+        trained = table_effects.trained_features(self.prepared.pages, readers, tables, opened, read_rows)
         with self.progress.step("replay"):
             expected = replay_original(replayed, read_rows)
+            effects = table_effects.measure_effects(replayed, trained, self.directory, forms, expected)
             verified = replay.compare_forms(replayed, self.directory, forms, expected)
             towers = {name: describe_tower(tower, self.job, verified[name]) for name, tower in spec.towers.items()}
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
         with self.progress.rows("vectors", embedded) as moved:
             self._write_vectors(features, towers, corpora, moved)
         with self.progress.step("indexes"):
-            found_indexes = self._write_indexes(features, towers, examples)
+            found_indexes = self._write_indexes(replayed, trained, towers, corpora)
         with self.progress.step("rows compared"):
             rows = None if self.settings.full else self.job.verify.rows
             checks = verify_tables(self.prepared.checkpoint, self.directory, tables, rows)
@@ -198,7 +209,9 @@ class Assembly:
             towers=towers,
             candidates=corpora,
             indexes=found_indexes,
-            verification=manifest.Verification(tables=checks, examples=examples.n, tolerance=replay.TOLERANCE),
+            verification=manifest.Verification(
+                tables=checks, examples=examples.n, tolerance=replay.TOLERANCE, table_effect=effects
+            ),
             files=self._files(),
         )
         with self.progress.step("page checked"):
@@ -268,8 +281,10 @@ class Assembly:
         }
         return make_examples(model, self.prepared.pages, keys, part.count)
 
-    def _replay(self, model: ModelSpec, examples: Examples, features: FeatureReader) -> Replay:
-        return Replay(self.job, self.prepared.base, model, self._local_prefix, examples, features)
+    def _replay(
+        self, model: ModelSpec, examples: Examples, features: FeatureReader, changed: frozenset[str] = frozenset()
+    ) -> Replay:
+        return Replay(self.job, self.prepared.base, model, self._local_prefix, examples, features, changed)
 
     @cached_property
     def _local_prefix(self) -> Path:
@@ -319,7 +334,11 @@ class Assembly:
                 self.stage.finish(step)
 
     def _write_indexes(
-        self, features: FeatureReader, towers: dict[str, manifest.Tower], examples: Examples
+        self,
+        replayed: Replay,
+        trained: FeatureReader,
+        towers: Mapping[str, manifest.Tower],
+        corpora: Mapping[str, manifest.Corpus],
     ) -> dict[str, manifest.Index]:
         pages = {}
         for name, part in self.job.indexes.items():
@@ -327,19 +346,28 @@ class Assembly:
             finished = self.stage.finished(step)
             if finished is None:
                 tower = towers[part.query_tower]
-                inputs = {
-                    tensor.name: features.activation(
-                        tensor.feature, examples.columns.get(tensor.feature), examples.n
-                    ).values
-                    for tensor in tower.inputs
-                }
-                queries = open_tower(self.directory, tower, "f32").run(inputs)[tower.result]
+                queries = self._queries(tower, replayed, replayed.features)
                 run = executors.LocalExecutor(self.settings.workers).run
-                pages[name] = indexes.build_index(self.directory, name, part, queries, run)
+                page = indexes.build_index(self.directory, name, part, queries, run)
+                if any(replayed.converted_tables(each) for each in (part.query_tower, part.candidate_tower)):
+                    aside = self.directory / ".vectors"
+                    made_of, corpus = towers[part.candidate_tower], corpora[part.corpus]
+                    candidates.write_vectors(self.directory, name, part.corpus, corpus, made_of, trained, aside=aside)
+                    right = self._queries(tower, replayed, trained)
+                    recall = indexes.recall_of_tables(self.directory, name, part, page, queries, right, aside)
+                    page = page.model_copy(update={"recall_of_tables": recall})
+                    aside.unlink()
+                pages[name] = page
                 self.stage.finish(step, pages[name].model_dump(mode="json"))
             else:
                 pages[name] = manifest.Index.model_validate(finished.payload)
         return pages
+
+    def _queries(self, tower: manifest.Tower, replayed: Replay, features: FeatureReader) -> NDArray[Any]:
+        """Returns the examples' vectors, as `features` reads their rows."""
+        values = replay.feature_values(replayed, features)
+        inputs = {tensor.name: values[tensor.feature] for tensor in tower.inputs}
+        return open_tower(self.directory, tower, "f32").run(inputs)[tower.result]
 
     def _files(self) -> tuple[manifest.File, ...]:
         """Lists every file but table shards, whose digests stand with their tables."""

@@ -19,24 +19,28 @@ from export.staged_tables import Published
 def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
     """Returns the plan as JSON values: the tables' plan, and what each tower takes and gives."""
     spec = prepared.traced.spec
-    return prepared.plan.to_json() | pace.to_json() | {
-        "destination": str(prepared.destination.place(prepared.job.model, prepared.version)),
-        "staged_in": str(prepared.destination.root),
-        "features": {name: page.model_dump(mode="json") for name, page in prepared.pages.items()},
-        "towers": {
-            name: {
-                "role": tower.role,
-                "features": [tensor.feature for tensor in tower.inputs],
-                "outputs": [tensor.name for tensor in tower.outputs],
-                "weights": list(tower.variables),
-            }
-            for name, tower in spec.towers.items()
-        },
-        "candidates": sorted(prepared.job.candidates),
-        "indexes": sorted(prepared.job.indexes),
-        "left_out": {"towers": list(prepared.left_out.towers), "tables": dict(prepared.left_out.tables)},
-        "operations": {tower.spec.name: tower.operations for tower in prepared.traced.towers},
-    }
+    return (
+        prepared.plan.to_json()
+        | pace.to_json()
+        | {
+            "destination": str(prepared.destination.place(prepared.job.model, prepared.version)),
+            "staged_in": str(prepared.destination.root),
+            "features": {name: page.model_dump(mode="json") for name, page in prepared.pages.items()},
+            "towers": {
+                name: {
+                    "role": tower.role,
+                    "features": [tensor.feature for tensor in tower.inputs],
+                    "outputs": [tensor.name for tensor in tower.outputs],
+                    "weights": list(tower.variables),
+                }
+                for name, tower in spec.towers.items()
+            },
+            "candidates": sorted(prepared.job.candidates),
+            "indexes": sorted(prepared.job.indexes),
+            "left_out": {"towers": list(prepared.left_out.towers), "tables": dict(prepared.left_out.tables)},
+            "operations": {tower.spec.name: tower.operations for tower in prepared.traced.towers},
+        }
+    )
 
 
 def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
@@ -83,7 +87,15 @@ def published_json(published: Published) -> dict[str, Any]:
         "version": page.version,
         "table_bytes": table_bytes(page),
         "verification": page.verification.model_dump(mode="json"),
+        "table_errors": {
+            name: table.error.model_dump(mode="json") for name, table in page.tables.items() if table.error is not None
+        },
         "recall": {name: index.recall.model_dump(mode="json") for name, index in page.indexes.items()},
+        "recall_of_tables": {
+            name: index.recall_of_tables.model_dump(mode="json")
+            for name, index in page.indexes.items()
+            if index.recall_of_tables is not None
+        },
         "max_abs_error": {
             name: {f"{form.kind} {form.precision}": form.max_abs_error for form in tower.forms}
             for name, tower in page.towers.items()
@@ -97,8 +109,17 @@ def published_page(published: Published) -> RenderableType:
     page = published.page
     proofs = Table("checked", "against", "result", title=f"{page.model} version {page.version}")
     for name, check in page.verification.tables.items():
-        compared = f"{check.rows_compared} of {check.rows} rows equal bit for bit"
-        proofs.add_row(f"table {name}", "the checkpoint", compared)
+        table = page.tables[name]
+        how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
+        proofs.add_row(f"table {name}", "the checkpoint", f"{check.rows_compared} of {check.rows} rows {how}")
+        if table.error is not None:
+            lost = (
+                f"largest {table.error.max_abs:.2g}, rms {table.error.rms:.2g}, cosine >= {table.error.cosine_min:.5f}"
+            )
+            proofs.add_row(f"table {name}", f"its {table.error.source_dtype} values", f"difference: {lost}")
+    for name, effects in page.verification.table_effect.items():
+        worst = max(effects.values(), default=0.0)
+        proofs.add_row(f"tower {name}", "the same on the checkpoint's rows", f"converted tables make {worst:.2g} of it")
     for name, tower in page.towers.items():
         for form in tower.forms:
             worst = max(form.max_abs_error.values(), default=0.0)
@@ -108,6 +129,10 @@ def published_page(published: Published) -> RenderableType:
         recall = index.recall
         result = f"recall@{recall.k} {recall.value:.4f} (at least {recall.low:.4f}), asked for {recall.target}"
         proofs.add_row(f"index {name}, {index.kind}", f"exact search, {recall.queries} queries", result)
+        if index.recall_of_tables is not None:
+            recall = index.recall_of_tables
+            result = f"recall@{recall.k} {recall.value:.4f} (at least {recall.low:.4f})"
+            proofs.add_row(f"index {name}, {index.kind}", "exact search on the checkpoint's rows", result)
     notes = [Text(f"note: {note}") for note in published.notes]
     size = size_text(table_bytes(page))
     return Group(proofs, *notes, Text(f"published {published.directory} ({size} of tables)"))

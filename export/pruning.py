@@ -109,8 +109,6 @@ def prune(
         _set_captures(graph, everything)
     variables = _variables(name, known, captures)
     half = _half(found)
-    if "f32" in part.max_abs_error and not half:
-        raise UsageError(f"towers.{name}.max_abs_error.f32: the tower computes in float32, which the parity rule binds")
     spec = TowerSpec(
         name=name,
         role=part.role,

@@ -6,6 +6,7 @@ what agrees here is the whole path of an answer: ids, rows, combiner, weights, c
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from bundle import manifest
 from bundle.errors import BundleError
-from bundle.features import open_features
+from bundle.features import FeatureReader, open_features
 from export.errors import VerificationFailed
 from export.oracle import Replay, Results
 from export.towers import TowerSpec
@@ -39,7 +40,7 @@ class WrittenForm:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class OpenForm:
     """A form that is ready to run; `limit` is the recipe's, None where the parity rule holds."""
 
     form: WrittenForm
@@ -63,15 +64,10 @@ def compare_forms(
     Raises:
       VerificationFailed: a form differs by more than its limit; names tower, form, output, example and values.
     """
-    examples, model = replay.examples, replay.model
-    values = {
-        name: replay.features.activation(name, examples.columns.get(name), examples.n).values for name in model.features
-    }
-    verified: dict[str, tuple[manifest.TowerForm, ...]] = dict.fromkeys(model.towers, ())
+    values = feature_values(replay, replay.features)
+    verified: dict[str, tuple[manifest.TowerForm, ...]] = dict.fromkeys(replay.model.towers, ())
     for form in forms:
-        limit = replay.job.towers[form.tower].max_abs_error.get(form.precision)
-        opened = _Opened(form, model.towers[form.tower], _open(form, root), limit)
-        errors = _compare(opened, values, expected[form.tower])
+        errors = compare(_fed_from_bundle(replay, form, root), values, expected[form.tower])
         verified[form.tower] += (
             manifest.TowerForm(kind=form.kind, precision=form.precision, path=form.path, max_abs_error=errors),
         )
@@ -97,9 +93,7 @@ def compare_page(replay: Replay, root: Path, page: manifest.Manifest, expected: 
             for tensor in tower.inputs
         }
         for each in tower.forms:
-            form = WrittenForm(name, each.kind, each.precision, str(each.path))
-            limit = replay.job.towers[name].max_abs_error.get(each.precision)
-            opened = _Opened(form, replay.model.towers[name], _open(form, root), limit)
+            opened = _fed_from_bundle(replay, WrittenForm(name, each.kind, each.precision, str(each.path)), root)
             results = opened.tower.run(inputs)
             for output in tower.outputs:
                 _check(opened, output.name, results[output.name], expected[name][output.name])
@@ -111,16 +105,43 @@ def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
     return ABSOLUTE + RELATIVE * np.abs(values) if limit is None else np.full(values.shape, limit)
 
 
-def _open(form: WrittenForm, root: Path) -> Tower:
+def feature_values(replay: Replay, features: FeatureReader) -> dict[str, NDArray[Any]]:
+    """Returns what the towers take of each feature of the examples, read by `features`."""
+    examples = replay.examples
+    return {
+        name: features.activation(name, examples.columns.get(name), examples.n).values for name in replay.model.features
+    }
+
+
+def open_form(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:
+    """Opens a form to be fed with the checkpoint's own rows: the parity rule binds float32.
+
+    Raises:
+      VerificationFailed: it does not open.
+    """
+    spec = replay.model.towers[form.tower]
+    limit = replay.job.towers[form.tower].max_abs_error.get(form.precision)
     try:
-        return CompiledTower(root / form.path) if form.kind == "litert" else SavedModelTower(root / form.path)
+        tower: Tower = CompiledTower(root / form.path) if form.kind == "litert" else SavedModelTower(root / form.path)
     except BundleError as problem:
         raise VerificationFailed(f"tower {form.tower!r}, {_told(form)}: {problem}") from problem
+    return OpenForm(form, spec, tower, limit if form.precision != "f32" or spec.half else None)
 
 
-def _compare(
-    opened: _Opened, values: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]
+def _fed_from_bundle(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:
+    """Opens a form to be fed from the bundle's tables, for which the recipe's limit counts."""
+    limit = replay.job.towers[form.tower].max_abs_error.get(form.precision)
+    return dataclasses.replace(open_form(replay, form, root), limit=limit)
+
+
+def compare(
+    opened: OpenForm, values: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]
 ) -> dict[str, float]:
+    """Runs one form on all examples at once and on the first alone; returns the largest difference of each output.
+
+    Raises:
+      VerificationFailed: one is beyond its limit.
+    """
     form, spec = opened.form, opened.spec
     errors: dict[str, float] = {}
     n = len(next(iter(expected.values())))
@@ -137,7 +158,7 @@ def _compare(
     return errors
 
 
-def _check(opened: _Opened, output: str, got: NDArray[Any], expected: NDArray[Any]) -> float:
+def _check(opened: OpenForm, output: str, got: NDArray[Any], expected: NDArray[Any]) -> float:
     form, limit = opened.form, opened.limit
     where = f"tower {form.tower!r}, {_told(form)}, output {output!r}"
     if got.shape != expected.shape:

@@ -127,7 +127,7 @@ class TowerPart(Part):
     """The precision that a service runs unless told otherwise."""
     max_abs_error: dict[Literal["f32", "int8"], float] = {}
     """Limit of the difference from the original model where the parity rule does not bind: of int8, and of f32 in a
-    tower that computes in bfloat16 or float16 itself."""
+    tower that computes in bfloat16 or float16 itself or reads a table whose rows are converted."""
 
 
 class TablePart(Part):
@@ -139,6 +139,14 @@ class TablePart(Part):
     """Variable of the checkpoint that holds it, or the name it has there, where metadata does not say."""
     mod: bool = False
     """Its variable was saved by TF1 in partitions over which the `mod` strategy spread the rows."""
+    dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
+    """Of its rows in the bundle, int8 with a scale for each row; None: as stored, float64 as float32."""
+    max_abs_error: float | None = Field(default=None, ge=0)
+    """Largest difference of a converted value from the checkpoint's that is published."""
+    rms_error: float | None = Field(default=None, ge=0)
+    """Largest root of the mean square of these differences."""
+    cosine_min: float | None = Field(default=None, ge=-1, le=1)
+    """Least cosine between a row and what it was converted to."""
 
 
 class CorpusPart(Part):
@@ -171,6 +179,9 @@ class RecallPart(Part):
     """The least recall; nothing is published below it."""
     queries: PositiveInt = 500
     """Replayed queries it is measured on, at most."""
+    of_tables: float | None = Field(default=None, gt=0, le=1)
+    """Where tables are converted: the least recall against exact search over vectors made of the checkpoint's own rows;
+    None: measured and told, whatever it is."""
 
 
 class IndexPart(Part):
@@ -208,13 +219,13 @@ class OutputPart(Part):
 
     root: str
     """Directory of the bundles, relative to the recipe, or its URL (`s3://bucket/bundles`)."""
-    with_slots: bool = False
-    """Also writes the slot variables of tables, as tables `<table>.slot.<slot>`, for a warm restart."""
     tables: Literal["copy", "link", "inline", "inline-link"] = "copy"
     """copy: into the bundle. link: hard links into the checkpoint where rows lie in order. inline: no bundle but one
     self-contained SavedModel for TensorFlow Serving. inline-link: the same, over hard links into the checkpoint."""
     serving_default: Name | None = None
     """The tower that is `serving_default` of a self-contained SavedModel; None: the first one."""
+    with_slots: bool = False
+    """Also writes the slot variables of tables, as tables `<table>.slot.<slot>`, for a warm restart."""
 
 
 class ExportJob(Part):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from bundle import manifest, paths
 from export import executors
@@ -34,6 +34,7 @@ class TablesJob:
       said: what the user says of tables where metadata does not; others that are identified are exported too.
       names: of the tables that are exported; () is all.
       how: how each is written.
+      dtypes: (table, dtype of its rows in the bundle) where it is not that of `how`; slot variables stay as they are.
       keep_slots: whether the slot variables of tables are exported as well.
     """
 
@@ -42,6 +43,7 @@ class TablesJob:
     said: Statements = NOTHING_SAID
     names: tuple[str, ...] = ()
     how: Writing = AS_STORED
+    dtypes: tuple[tuple[str, str], ...] = ()
     keep_slots: bool = False
 
 
@@ -87,10 +89,11 @@ def prepare_tables(
         )
     checkpoint = open_checkpoint(checkpoint_path)
     inventory = recognise(checkpoint, job.said)
-    notes = _left_out(
-        inventory, {*job.said.named, *job.said.mod, *(each.name for each in job.said.layouts), *job.names}
-    )
+    notes = _left_out(inventory, job)
     wanted = _wanted(inventory, notes, job.names)
+    for name, _ in job.dtypes:
+        if name not in wanted:
+            raise UsageError(f"--dtype {name}=...: no table of that name is exported; these are: {', '.join(wanted)}")
     inventory = with_slots(checkpoint, inventory, wanted) if job.keep_slots else inventory
     number = job.version or destination.next_version(job.model)
     names = [table.name for table in inventory.tables if (table.slot_of or table.name) in wanted]
@@ -99,7 +102,7 @@ def prepare_tables(
         inventory,
         destination.root / job.model / f".staging-{number}",
         tables=names,
-        writing=dict.fromkeys(names, job.how),
+        writing={name: _how(job, name) if name in wanted else replace(job.how, dtype=None) for name in names},
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
@@ -152,12 +155,17 @@ def _wanted(inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]
     return wanted
 
 
-def _left_out(inventory: Inventory, asked: Collection[str]) -> dict[str, str]:
+def _how(job: TablesJob, name: str) -> Writing:
+    return replace(job.how, dtype=dict(job.dtypes).get(name, job.how.dtype))
+
+
+def _left_out(inventory: Inventory, job: TablesJob) -> dict[str, str]:
     """Returns why tables are not exported, by their names; one that the user named is refused later instead."""
+    asked = {*job.said.named, *job.said.mod, *(each.name for each in job.said.layouts), *job.names}
     why = {each.name: f"{each.name!r} is not exported: {each.reason}" for each in inventory.refused}
     for table in inventory.tables:
         try:
-            check_exportable(table)
+            check_exportable(table, _how(job, table.name))
         except NotConvertible as problem:
             if table.name not in asked:
                 why[table.name] = f"not exported: {problem}"

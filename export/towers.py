@@ -7,7 +7,7 @@ turned into the manifest's pages by the recipe.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -242,6 +242,24 @@ def check_precisions(job: settings.ExportJob) -> None:
             )
         if part.serve == "int8" and "int8" not in part.precisions:
             raise UsageError(f"towers.{name}.serve is 'int8', and towers.{name}.precisions has no 'int8'")
+
+
+def check_limits(job: settings.ExportJob, model: ModelSpec, converted: Collection[str] = ()) -> None:
+    """Refuses limits of float32 towers that the parity rule binds.
+
+    Args:
+      job: the recipe.
+      model: what was traced.
+      converted: tables whose rows in the bundle are not the checkpoint's own.
+    Raises:
+      UsageError: a tower neither computes in half precision nor reads such a table.
+    """
+    for name, tower in model.towers.items():
+        free = tower.half or set(converted) & set(model.of(name).tables)
+        if "f32" in job.towers[name].max_abs_error and not free:
+            raise UsageError(
+                f"towers.{name}.max_abs_error.f32: the tower computes in float32, which the parity rule binds"
+            )
 
 
 def describe_tower(spec: TowerSpec, job: settings.ExportJob, forms: tuple[manifest.TowerForm, ...]) -> manifest.Tower:

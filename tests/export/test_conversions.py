@@ -16,7 +16,7 @@ from export.conversions import (
     Conversion,
     ErrorLimits,
     ErrorSums,
-    check_dtype,
+    read_dtypes,
     table_error,
     written_dtype,
 )
@@ -186,9 +186,16 @@ def test_dtype_of_what_may_be_no_embedding_must_be_stated(stored: str, asked: st
         written_dtype("t", stored, asked)
 
 
-def test_unknown_dtype_is_refused() -> None:
-    with pytest.raises(UsageError, match="float32, bfloat16, float16, int8"):
-        check_dtype("int4")
+def test_dtypes_of_all_and_of_some_tables_are_told_apart() -> None:
+    assert read_dtypes([]) == (None, ())
+    assert read_dtypes(["int8"]) == ("int8", ())
+    assert read_dtypes(["a=int8", "float16", "b=x=float32"]) == ("float16", (("a", "int8"), ("b=x", "float32")))
+
+
+@pytest.mark.parametrize("asked", ["int4", "a=int4", "a=", "="])
+def test_unknown_dtype_is_refused(asked: str) -> None:
+    with pytest.raises(UsageError, match="one of float32, bfloat16, float16, int8"):
+        read_dtypes([asked])
 
 
 @pytest.mark.parametrize(

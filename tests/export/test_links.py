@@ -99,7 +99,7 @@ def test_linked_slice_that_is_damaged_is_found_by_a_full_comparison(tmp_path: Pa
     ("cut", "way", "why"),
     [
         ("columns", LINK, "cut by columns"),
-        ("whole", Writing(link=True, dtype="float16"), "converted to float16"),
+        ("whole", Writing(link=True, dtype="float16"), "converted from float32 to float16"),
     ],
 )
 def test_plan_tables_what_cannot_be_linked_is_copied_and_says_why(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bundle import paths, staging
 from bundle.features import Column, open_features
+from bundle.manifest import TableSource
 from export.checkpoint.reader import open_checkpoint
 from export.compiled import compile_tower
 from export.errors import NotConvertible, VerificationFailed
@@ -30,7 +31,8 @@ def replay_of(made: Cut, examples: Examples | None = None) -> Replay:
 
 def rows_of(made: Cut) -> ReadRows:
     checkpoint = open_checkpoint(made.prefix)
-    return checkpoint_rows(checkpoint, find_table_keys(made.model, checkpoint, "model"))
+    keys = find_table_keys(made.model, checkpoint, "model")
+    return checkpoint_rows(checkpoint, {name: TableSource(layout="plain", key=key) for name, key in keys.items()})
 
 
 def write_forms(made: Cut, root: Path) -> list[WrittenForm]:
@@ -230,7 +232,7 @@ def test_compare_forms_damaged_tower_is_named(movies: Cut, movie_root: Path, mov
 
 def test_checkpoint_rows_table_without_a_key_is_told(movies: Cut) -> None:
     read = checkpoint_rows(open_checkpoint(movies.prefix), {})
-    with pytest.raises(NotConvertible, match=r"table 'users' is not stored row by row"):
+    with pytest.raises(NotConvertible, match=r"table 'users' is not known in checkpoint"):
         read("users", np.array([1]))
 
 
