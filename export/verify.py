@@ -22,6 +22,7 @@ from bundle.codecs import SCALE_BYTES
 from bundle.errors import BundleError
 from bundle.manifest import Shard, Table, TableCheck, TableSource
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.stretches import read_stretches
 from export.checkpoint.variables import NUMPY_DTYPES, Entry
 from export.conversion_checks import judged
 from export.errors import VerificationFailed
@@ -73,10 +74,11 @@ def _verify_table(checkpoint: Checkpoint, root: Path, name: str, table: Table, r
     sample = _sample(name, table, entry, rows)
     stretches = _runs(sample, frozenset(starts), max(1, BLOCK_BYTES // row_bytes) if plain else 1)
     # In the order of the variable: where it lies in chunks, each is decoded once.
-    for first, count in sorted(stretches, key=lambda each: _stored_row(table.source, each[0])):
+    ordered = sorted(stretches, key=lambda each: _stored_row(table.source, each[0]))
+    stored = read_stretches(checkpoint, entry.key, [(_stored_row(table.source, first), n) for first, n in ordered])
+    for (first, count), trained in zip(ordered, stored, strict=True):
         shard = table.shards[bisect_right(starts, first) - 1]
         written = _read_shard(root, shard, first, count, row_bytes)
-        trained = checkpoint.read(entry.key, _stored_row(table.source, first), count)
         _compare_rows(root, name, table, np.arange(first, first + count), trained[:, : table.dim], written)
     return TableCheck(rows_compared=len(sample), rows=table.rows)
 
