@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,16 @@ UNLISTED_SHOWN = 20
 
 
 @dataclass(frozen=True)
+class ModelCheck:
+    """What was compared with the original model and found equal, within the recipe's limits."""
+
+    examples: int
+    """Replayed through the model and through every form of every tower."""
+    recall: dict[str, float]
+    """Measured anew, by index."""
+
+
+@dataclass(frozen=True)
 class Audit:
     """What was found in order."""
 
@@ -48,6 +58,8 @@ class Audit:
     """Whose rows were compared with a checkpoint; {} if none was given."""
     opened: tuple[str, ...]
     """Parts of the bundle that open and answer."""
+    model_check: ModelCheck | None = None
+    """None if no recipe was given."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the audit as JSON values."""
@@ -60,6 +72,7 @@ class Audit:
             "unlisted": list(self.unlisted),
             "tables": {name: check.model_dump() for name, check in self.tables.items()},
             "opened": list(self.opened),
+            "model_check": None if self.model_check is None else asdict(self.model_check),
         }
 
     def to_table(self) -> RenderableType:
@@ -73,6 +86,10 @@ class Audit:
             checks.add_row(f"rows of table {name}", compared)
         for what in self.opened:
             checks.add_row(what, "opens and answers")
+        if self.model_check is not None:
+            checks.add_row("towers and candidates", f"{self.model_check.examples} examples as the original model")
+            for name, recall in self.model_check.recall.items():
+                checks.add_row(f"index {name}", f"recall {recall:.4f} against exact search")
         notes = [Text(f"note: {path} is no part of the bundle") for path in self.unlisted[:UNLISTED_SHOWN]]
         return Group(checks, *notes, Text(f"{self.bundle} is whole"))
 

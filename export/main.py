@@ -31,7 +31,7 @@ from export.progress import Progress
 from export.settings import ExportJob, ExportSettings, explain, read_recipe
 from export.subset import Wanted, read_tables_option, split_names
 from export.terminal import Shown, kept_clean, sentence
-from runtime.remote import is_url
+from runtime.remote import Place, is_url
 
 app = typer.Typer(
     help="Turns training checkpoints into verified bundles that rowcast-serve answers from.",
@@ -233,14 +233,29 @@ def verify(
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", metavar="PATH", help="Compare the tables with this checkpoint too.")
     ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="RECIPE", help="Compare with its checkpoint and its model too, and measure recall anew."),
+    ] = None,
     full: Full = False,
     as_json: AsJson = False,
 ) -> None:
     """Checks a published bundle again: every byte against its checksum, and that everything in it opens."""
-    with kept_clean(), Progress(errors) as progress, progress.step("verify"):
+    job = None if recipe is None else _overridden(read_recipe(recipe), checkpoint, None)
+    with kept_clean(), Progress(errors) as progress:
         from export import audit
 
-        report = audit.audit(bundle, None if checkpoint is None else place_of(checkpoint), full)
+        if job is not None and recipe is not None:
+            source: Place | None = place_of(job.checkpoint.path, recipe.parent)
+        else:
+            source = None if checkpoint is None else place_of(checkpoint)
+        with progress.step("verify"):
+            report = audit.audit(bundle, source, full)
+        if job is not None and recipe is not None:
+            with progress.step("model"):
+                from export import model_checks
+
+                report = model_checks.audit_model(report, bundle, job, recipe.parent)
     _print(report.to_json(), report.to_table(), as_json)
 
 
