@@ -1,0 +1,33 @@
+"""A whole job whose checkpoint and root are in stores: TensorFlow restores from a local copy without tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bundle import staging
+from runtime.remote import RemotePath
+from service.pull import pull
+from service.remote_bundles import find_bundle
+from tests.export.exporting import Recipe, changed, export, facts, write_project
+from tests.stores import CountedStore
+
+
+def test_run_from_a_store_to_a_store_publishes_what_a_local_run_does(
+    recipe: Recipe, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prefix = Path(recipe["checkpoint"]["path"])
+    store = RemotePath(f"counted://{tmp_path.name}")
+    for file in prefix.parent.glob(f"{prefix.name}.*"):
+        (store / "training" / file.name).upload(file)
+    remote = changed(changed(recipe, "checkpoint.path", f"{store}/training"), "output.root", f"{store}/bundles")
+    published = export(write_project(tmp_path / "project", remote))
+    assert str(published.directory) == f"{store}/bundles/movies/1"
+    pulled = pull(find_bundle(f"{store}/bundles"), tmp_path / "root", None, lambda wanted: lambda moved: None)
+    page = staging.read_manifest(pulled.bundle)
+    assert page.tables == staging.read_manifest(undisturbed).tables
+    assert set(facts(pulled.bundle)[1]) == set(facts(undisturbed)[1])
+    assert not any(path.is_file() for path in (tmp_path / ".rowcast-scratch").glob("*/movies/**/*"))
+    assert CountedStore.asked[tmp_path.name] < 500
