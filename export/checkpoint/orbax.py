@@ -10,9 +10,9 @@ Source: Orbax 0.12.8, checkpoint/_src/{metadata/tree,path/atomicity,path/step,se
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ import orjson
 
 from export.checkpoint.arrays import held_bytes, load_tensorstore
 from export.checkpoint.chunk_pieces import piece_format
+from export.checkpoint.ocdbt import file_problems, stored_reader, walk_store
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry
 from export.errors import CheckpointError
 from runtime.remote import local_stamp
@@ -30,8 +31,6 @@ from runtime.remote import local_stamp
 MANIFEST, TREE, STEP, COMMITTED = "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _STEP_NAME = re.compile(r"^(?:.*_)?(\d+)$")
-_METADATA_CACHE_BYTES = 64 << 20
-_AT_ONCE = 1024
 _DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 _ARRAYS = ("jax.Array", "np.ndarray", "scalar")
 
@@ -76,22 +75,37 @@ def find_orbax(path: Path) -> OrbaxPlace | None:
     return None
 
 
-def list_orbax(place: OrbaxPlace) -> tuple[str, dict[str, Entry]]:
+class OrbaxListing(NamedTuple):
+    """What is in a checkpoint.
+
+    Attributes:
+      fingerprint: of the files that are written last.
+      entries: every array by the dotted path in the tree, after the item's name if there are several.
+      problems: with its files: they are missing or cut short.
+    """
+
+    fingerprint: str
+    entries: dict[str, Entry]
+    problems: tuple[str, ...]
+
+
+def list_orbax(place: OrbaxPlace) -> OrbaxListing:
     """Lists the arrays of a checkpoint.
 
-    Returns:
-      Its fingerprint, and every array by the dotted path in the tree, after the item's name if there are several.
     Raises:
-      CheckpointError: a part of it is missing or damaged, or tensorstore is.
+      CheckpointError: its listing is damaged, or tensorstore is missing.
     """
     digest = 0
-    entries: dict[str, Entry] = {}
+    entries: list[Entry] = []
+    problems: list[str] = []
     for name, directory in place.items.items():
         for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST, directory / TREE):
             if file.is_file():
                 digest = google_crc32c.extend(digest, file.read_bytes())
-        entries.update(_entries(directory, f"{name}." if name else ""))
-    return f"crc32c:{digest:08x}", entries
+        held, wrong = _list_item(directory, f"{name}." if name else "")
+        entries += held
+        problems += wrong
+    return OrbaxListing(f"crc32c:{digest:08x}", {entry.key: entry for entry in entries}, tuple(problems))
 
 
 def _at(directory: Path) -> OrbaxPlace | None:
@@ -132,34 +146,52 @@ def _steps(root: Path) -> list[OrbaxPlace]:
     return [place for _, place in sorted(found, key=lambda each: each[0])]
 
 
-def _entries(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]:
-    """Yields every array of an item, by the metadata that each keeps beside its chunks."""
+def _list_item(directory: Path, prefix: str) -> tuple[list[Entry], list[str]]:
+    """Returns every array of an item, by the metadata that each keeps beside its chunks, and what is missing."""
     tensorstore = load_tensorstore(f"Orbax checkpoint {directory}")
     packed = (directory / MANIFEST).is_file()
     base = {"driver": "file", "path": f"{directory.absolute()}/"}
-    kvstore: dict[str, Any] = {"driver": "ocdbt", "base": base} if packed else base
-    limits = tensorstore.Context({"cache_pool": {"total_bytes_limit": _METADATA_CACHE_BYTES}})
     try:
-        store = tensorstore.KvStore.open(kvstore, context=limits).result()
-        leaves = _leaves(directory)
-        if leaves is None:  # of an Orbax that kept the tree in another format
-            listed = (key.decode().rpartition("/") for key in store.list().result())
-            leaves = [_Leaf(name, file, True) for name, _, file in listed if file in _DRIVERS]
-        for start in range(0, len(leaves), _AT_ONCE):
-            asked, together = leaves[start : start + _AT_ONCE], tensorstore.Batch()
-            answers = [store.read(f"{leaf.path}/{leaf.file}", batch=together) for leaf in asked]
-            together.submit()
-            for leaf, answer in zip(asked, answers, strict=True):
-                metadata = answer.result().value
-                if metadata:
-                    there = {"path": f"{leaf.path}/"} if packed else {"path": f"{base['path']}{leaf.path}/"}
-                    entry = _entry(prefix + leaf.path, _DRIVERS[leaf.file], kvstore | there, orjson.loads(metadata))
-                    yield entry.key, _watched(entry, directory / (MANIFEST if packed else f"{leaf.path}/{leaf.file}"))
-                elif leaf.is_array:
-                    raise CheckpointError(f"Orbax checkpoint {directory} has no array {leaf.path!r}; copy it anew")
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        stored = dict(walk_store(tensorstore, directory)) if packed else {}
+        problems = list(file_problems(directory, stored.values()))
+        tree = _json(directory / TREE) if (directory / TREE).is_file() else {}
+        leaves = _leaves(tree) if tree else _listed_leaves(stored)
+        read = stored_reader(tensorstore, base, stored) if packed else _file_reader(directory)
+        filled = not tree.get("store_array_data_equal_to_fill_value")  # else every chunk is stored
+        entries = []
+        for leaf in leaves:
+            where: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": f"{leaf.path}/"}
+            if not packed:
+                where = base | {"path": f"{base['path']}{leaf.path}/"}
+            metadata = read(f"{leaf.path}/{leaf.file}")
+            if metadata:
+                told, file = orjson.loads(metadata), directory / (MANIFEST if packed else f"{leaf.path}/{leaf.file}")
+                spec = {"driver": _DRIVERS[leaf.file], "kvstore": where, "fill_missing_data_reads": filled}
+                entries.append(_entry(prefix + leaf.path, spec, told, file))
+                problems += [] if packed or filled else _missing_chunks(file.parent, entries[-1], told)
+            elif leaf.is_array:
+                raise CheckpointError(f"Orbax checkpoint {directory} has no array {leaf.path!r}; copy it anew")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(problem).splitlines()[0][:200]
         raise CheckpointError(f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew") from problem
+    return entries, problems
+
+
+def _file_reader(directory: Path) -> Callable[[str], bytes]:
+    def read(name: str) -> bytes:
+        file = directory / name
+        return file.read_bytes() if file.is_file() else b""
+
+    return read
+
+
+def _missing_chunks(directory: Path, entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
+    """Yields what is wrong with an array that lies in a directory of its own, each chunk a file."""
+    sizes = metadata.get("chunks") or metadata.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape", ())
+    count = math.prod(-(-size // max(1, chunk)) for size, chunk in zip(entry.shape, sizes, strict=True))
+    found = sum(1 for file in directory.rglob("*") if file.is_file() and file.name not in _DRIVERS)
+    if found < count:
+        yield f"array {entry.key!r}: {count - found} of {count} chunks are missing in {directory}; copy all files"
 
 
 class _Leaf(NamedTuple):
@@ -170,11 +202,8 @@ class _Leaf(NamedTuple):
     is_array: bool
 
 
-def _leaves(directory: Path) -> list[_Leaf] | None:
-    """Returns the leaves of an item's tree that hold something; None: no tree is told."""
-    if not (directory / TREE).is_file():
-        return None
-    tree = _json(directory / TREE)
+def _leaves(tree: dict[str, Any]) -> list[_Leaf]:
+    """Returns the leaves of an item's tree that hold something."""
     file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
     return [
         _Leaf(".".join(str(step["key"]) for step in leaf["key_metadata"]), file, told.get("value_type") in _ARRAYS)
@@ -183,11 +212,17 @@ def _leaves(directory: Path) -> list[_Leaf] | None:
     ]
 
 
-def _entry(key: str, driver: str, kvstore: dict[str, Any], metadata: dict[str, Any]) -> Entry:
-    """Returns an array by its `.zarray` or `zarr.json`."""
+def _listed_leaves(store: Iterable[str]) -> list[_Leaf]:
+    """Returns the arrays of a store whose tree is told in no format that is read here."""
+    keys = (key.rpartition("/") for key in store)
+    return [_Leaf(path, file, is_array=True) for path, _, file in keys if file in _DRIVERS]
+
+
+def _entry(key: str, spec: dict[str, Any], metadata: dict[str, Any], file: Path) -> Entry:
+    """Returns an array by its `.zarray` or `zarr.json`; a new save would replace `file`."""
     shape = tuple(int(size) for size in metadata["shape"])
     form = piece_format(metadata)
-    if driver == "zarr":
+    if spec["driver"] == "zarr":
         dtype, chunk = _numpy_name(str(metadata["dtype"])), metadata["chunks"]
     else:
         dtype, chunk = str(metadata["data_type"]), metadata["chunk_grid"]["configuration"]["chunk_shape"]
@@ -198,14 +233,8 @@ def _entry(key: str, driver: str, kvstore: dict[str, Any], metadata: dict[str, A
         raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
     held = held_bytes(shape, chunk, itemsize, in_pieces=form is not None)
-    spec = orjson.dumps({"driver": driver, "kvstore": kvstore}).decode()
-    return Entry(key, dtype, shape, (), ArrayStore(spec, chunk, held))
-
-
-def _watched(entry: Entry, file: Path) -> Entry:
-    """Notes the file that says whether an array was saved anew."""
-    assert entry.array is not None  # noqa: S101
-    return replace(entry, array=replace(entry.array, file=str(file), stamp=local_stamp(file.stat())))
+    store = ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(file), local_stamp(file.stat()))
+    return Entry(key, dtype, shape, (), store)
 
 
 @cache
@@ -219,4 +248,6 @@ def _json(path: Path) -> dict[str, Any]:
         found = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as problem:
         raise CheckpointError(f"{path} is no JSON: {problem}; copy the checkpoint anew") from problem
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} holds no JSON object; copy the checkpoint anew")
+    return found

@@ -49,8 +49,11 @@ def open_checkpoint(path: Place, complete: bool = True) -> Checkpoint:
         with _unreadable_told(path):
             place, file = _other_kinds(path)
         if place is not None:
-            fingerprint, entries = list_orbax(place)
-            return Checkpoint(place.directory, fingerprint, entries, place.name, Storage("Orbax", place.step))
+            listing = list_orbax(place)
+            if complete and listing.problems:
+                raise CheckpointError(listing.problems[0])
+            storage = Storage("Orbax", place.step, problems=listing.problems)
+            return Checkpoint(place.directory, listing.fingerprint, listing.entries, place.name, storage)
         if file is not None:
             told = list_keras(file)
             storage = Storage("Keras", None, told.layer_names, told.model)
@@ -107,7 +110,7 @@ class Checkpoint:
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """What is wrong with data files: they are gone, cut short, or too small."""
-        return tuple(file_problems(self.entries))
+        return (*self.storage.problems, *file_problems(self.entries))
 
     def check_unchanged(self) -> None:
         """Looks at its data files again.

@@ -137,12 +137,14 @@ class Storage:
       step: training step, as a directory's name says it.
       layer_names: key -> name of the variable's layer, where a Keras file says it.
       model: configuration of the Keras model, where the file has it: class and name of every layer.
+      problems: with its files, which no slice tells: they are missing or cut short.
     """
 
     kind: StorageKind = "TensorFlow"
     step: int | None = None
     layer_names: Mapping[str, str] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
 
 
 class StoredVariables(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import StatedTable, Statements
-from export.errors import NotConvertible
+from export.errors import CheckpointError, NotConvertible
 from export.plan import Writing, plan_tables
 from export.tables import carry_out, check_sources, manifest_table
 from export.verify import verify_tables
@@ -110,3 +111,35 @@ def test_stack_is_copied_as_its_layout_says(name: str, written: Path, tmp_path: 
     case = written / name
     checkpoint = open_checkpoint(case)
     assert copied(checkpoint, Statements(layouts=stated(case)), tmp_path) == as_bytes(values_of(case))
+
+
+@pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])
+def test_chunk_that_is_gone_is_told_and_never_read_as_zeros(name: str, written: Path, tmp_path: Path) -> None:
+    case = shutil.copytree(written / name, tmp_path / "case")
+    checkpoint = open_checkpoint(case)
+    chunks = (
+        file for file in (case / "params.a").rglob("*") if file.is_file() and "2" in (file.name[0], file.parent.name)
+    )
+    next(chunks).unlink()
+    with pytest.raises(CheckpointError, match="missing"):
+        checkpoint.read("params.a", 0, 40)
+    with pytest.raises(CheckpointError, match=r"'params\.a': 1 of 4 chunks are missing"):
+        open_checkpoint(case)
+    assert len(open_checkpoint(case, complete=False).problems) == 1
+
+
+@pytest.mark.parametrize("name", ["packed_zarr2", "packed_zarr3"])
+def test_data_file_that_is_missing_or_cut_short_is_told(name: str, written: Path, tmp_path: Path) -> None:
+    case = shutil.copytree(written / name, tmp_path / "case")
+    held = list((case / "ocdbt.process_0" / "d").iterdir())
+    for file in held:
+        file.write_bytes(file.read_bytes()[:2000])  # within the chunks, which lie first
+    with pytest.raises(CheckpointError, match="cut short"):
+        open_checkpoint(case)
+    for file in held:
+        file.unlink()
+    with pytest.raises(CheckpointError, match="is missing"):
+        open_checkpoint(case)
+    problems = open_checkpoint(case, complete=False).problems
+    assert problems
+    assert all("ocdbt.process_0" in problem for problem in problems)

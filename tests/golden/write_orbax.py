@@ -70,6 +70,8 @@ def flax_steps(root: Path) -> dict[str, Any]:
 def flat_tree(root: Path, *, packed: bool, zarr3: bool) -> dict[str, Any]:
     """A tree of two dtypes that a Checkpointer saves alone."""
     values = values_of(40, 8, 1)
+    if packed:  # a chunk of more than 1 KiB lies in a data file of its own, a smaller one in the store's tree
+        values = np.random.default_rng(1).standard_normal((40, 32), np.float32)
     tree = {
         "params": {"a": over_devices(values), "half": over_devices(jnp.asarray(values, jnp.bfloat16))},
         "step": np.int64(3),
@@ -186,7 +188,7 @@ def main(archive: Path) -> None:
         for marker in root.rglob("commit_success.txt"):  # it tells the directory of the machine that wrote it
             marker.write_text("Checkpoint commit was successful")
         with tarfile.open(archive, "w:xz") as written:
-            written.add(root, "", filter=_timeless)
+            written.add(root, ".", filter=_timeless)
 
 
 def _timeless(member: tarfile.TarInfo) -> tarfile.TarInfo:
