@@ -21,9 +21,10 @@ from bundle.checksums import BLOCK_BYTES, Digest, digest
 from bundle.errors import DestinationExists
 from bundle.manifest import Manifest, dump
 from bundle.staging import Staging
-from export.errors import DestinationError
+from export.errors import DestinationError, UsageError
 from export.leases import Lease
 from export.places import place_of
+from export.plan import ExportPlan
 from runtime.remote import Place, RemotePath, Stamp
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
@@ -57,6 +58,18 @@ class Destination:
             numbers = sorted((int(name) for name in versions.listing() if _VERSION.fullmatch(name)), reverse=True)
             # One without a manifest is of a run that did not end: it is gone on with.
             return 1 + next((each for each in numbers if (versions / str(each) / paths.MANIFEST).is_file()), 0)
+
+    def refuse_links(self, plan: ExportPlan) -> None:
+        """Refuses hard links where they would be sent as the whole files that they lead to.
+
+        Raises:
+          UsageError: the plan has some and goes to a store.
+        """
+        if self.store is not None and plan.links:
+            raise UsageError(
+                f"tables cannot be linked into {self.store}, which is no disk of this machine; copy them "
+                '(tables = "copy")'
+            )
 
     @contextmanager
     def held(self, model: str, version: int) -> Iterator[Lease | None]:

@@ -110,6 +110,7 @@ def prepare(
         workers=executors.worker_count(settings.workers),
     )
     check_limits(job, traced.spec, [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype])
+    destination.refuse_links(plan)
     check_space(plan, destination.root)
     return Prepared(job, base, checkpoint, inventory, traced, pages, destination, number, plan, missing)
 

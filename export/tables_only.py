@@ -106,6 +106,7 @@ def prepare_tables(
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
+    destination.refuse_links(plan)
     check_space(plan, destination.root)
     noted = {table.name: f"table {table.name!r}: {table.note}" for table in inventory.tables if table.note}
     noted |= {table.spec.name: f"table {table.spec.name!r}: {table.note}" for table in plan.tables if table.note}

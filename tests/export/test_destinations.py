@@ -161,6 +161,12 @@ def test_open_destination_url_with_credentials_is_refused(tmp_path: Path) -> Non
         open_destination("s3://key:secret@bucket/x", Path(), tmp_path)
 
 
+def test_tables_linked_into_a_url_are_refused(command: Command, checkpoint: Path, tmp_path: Path) -> None:
+    done = command("tables", checkpoint, f"memory://{tmp_path}", "--table", "a=t1", "--tables", "link")
+    assert done.code == 2
+    assert "cannot be linked into memory://" in done.err
+
+
 def test_tables_to_a_url_stages_in_the_scratch_directory(
     command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
