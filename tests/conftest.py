@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,19 @@ SOURCE = pages.TableSource(layout="plain", key="model/table")
 
 def write_table(directory: Path, name: str, stored: NDArray[Any], dtype: Any, cuts: list[int]) -> pages.Table:
     """Writes [rows, dim] of a stored dtype as shards that begin at row 0 and at each cut."""
+    rows, dim = stored.shape
+    shards = write_shards(directory, stored, cuts, partial(paths.table_shard, name))
+    return pages.Table(rows=rows, dim=dim, dtype=dtype, shards=shards, source=SOURCE)
+
+
+def write_shards(
+    directory: Path, stored: NDArray[Any], cuts: list[int], file_of: Callable[[int, int], str]
+) -> tuple[pages.Shard, ...]:
+    """Writes values as shards that begin at row 0 and at each cut."""
     ends = [*cuts, len(stored)]
     shards, first = [], 0
     for number, end in enumerate(ends):
-        path = paths.table_shard(name, number, len(ends))
+        path = file_of(number, len(ends))
         with ShardWriter(directory / path) as writer:
             writer.write(np.ascontiguousarray(stored[first:end]).tobytes())
         digest = writer.close()
@@ -35,8 +46,7 @@ def write_table(directory: Path, name: str, stored: NDArray[Any], dtype: Any, cu
             pages.Shard(file=path, first_row=first, rows=end - first, crc32c=digest.crc32c, blocks=digest.blocks)
         )
         first = end
-    rows, dim = stored.shape
-    return pages.Table(rows=rows, dim=dim, dtype=dtype, shards=tuple(shards), source=SOURCE)
+    return tuple(shards)
 
 
 def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> Path:
@@ -50,6 +60,7 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             "users": write_table(staging.directory, "users", users, "float32", [20, 21]),
             "movies": write_table(staging.directory, "movies", movies, "bfloat16", []),
             "hours": write_table(staging.directory, "hours", hours, "float16", [12]),
+            "brands": _write_int8_table(staging.directory, random.integers(-127, 128, (12, 5)).astype(np.int8)),
         }
         write_vocabulary(staging.directory / paths.vocabulary("movies"), np.array([10, 5, 70, 8], np.int64))
         write_vocabulary(staging.directory / paths.vocabulary("names"), np.array(["ann", "bob"], object))
@@ -90,6 +101,19 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             ),
         )
         return staging.commit(manifest)
+
+
+def _write_int8_table(directory: Path, stored: NDArray[np.int8]) -> pages.Table:
+    scales = np.linspace(0, 1, len(stored)).astype("<f4")
+    return pages.Table(
+        rows=len(stored),
+        dim=stored.shape[1],
+        dtype="int8",
+        shards=write_shards(directory, stored, [7], partial(paths.table_shard, "brands")),
+        scales=write_shards(directory, scales, [3, 4], partial(paths.table_scales, "brands")),
+        error=pages.TableError(source_dtype="float32", max_abs=0.5, rms=0.1, cosine_min=0.9, cosine_mean=0.95),
+        source=pages.TableSource(layout="sparse_core", key="stack", cores=4, core_rows=8, offset=0, rotation=1),
+    )
 
 
 def _features() -> dict[str, pages.Feature]:

@@ -65,6 +65,18 @@ def test_page_example_reads_every_row_with_manifest_and_mmap_alone(committed_bun
     assert (users == reader.tables["users"].gather(np.array([21]))[0]).all()
 
 
+def test_page_example_reads_int8_rows_with_their_scales(committed_bundle: Path) -> None:
+    example = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert example is not None
+    names: dict[str, Any] = {}
+    exec(example[1], names)
+    reader = TableReader(committed_bundle, read_manifest(committed_bundle).tables["brands"])
+    for row in range(reader.rows):
+        stored = np.frombuffer(names["read_row"](committed_bundle, "brands", row), np.int8)
+        scale = np.frombuffer(names["read_row"](committed_bundle, "brands", row, "scales"), "<f4")
+        assert (stored * scale == reader.gather(np.array([row]))[0]).all()
+
+
 def test_page_example_has_about_ten_lines() -> None:
     example = re.search(r"def open_table.*?(?=\n\n)", PAGE, re.DOTALL)
     assert example is not None

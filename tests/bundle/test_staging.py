@@ -24,7 +24,9 @@ def visible(root: Path) -> list[str]:
 def copied(stage: Staging, bundle: Path) -> Manifest:
     """Fills a staging directory with a committed bundle's files; returns a manifest of the staged version."""
     manifest = read_manifest(bundle)
-    for path in [file.path for file in manifest.files] + [s.file for t in manifest.tables.values() for s in t.shards]:
+    for path in [file.path for file in manifest.files] + [
+        s.file for t in manifest.tables.values() for s, _ in t.extents()
+    ]:
         target = stage.directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((bundle / path).read_bytes())
