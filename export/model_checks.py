@@ -14,7 +14,7 @@ from bundle import manifest
 from bundle.features import open_features
 from bundle.manifest import Manifest
 from bundle.staging import read_manifest
-from export import candidate_checks, replay
+from export import candidate_checks, replay, table_effects
 from export.audit import Audit, ModelCheck, open_parts, told_as_failures
 from export.checkpoint.reader import open_checkpoint
 from export.dense_copy import local_prefix
@@ -95,8 +95,9 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
     with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
         prefix = local_prefix(checkpoint, recognise_tables(checkpoint, traced, job, base), Path(aside, "dense"))
         features = open_features(bundle, page)
-        replayed = Replay(job, base, traced.spec, prefix, examples, features)
-        read_rows = checkpoint_rows(checkpoint, {name: table.source.key for name, table in page.tables.items()})
+        changed = frozenset(table_effects.converted(page.tables))
+        replayed = Replay(job, base, traced.spec, prefix, examples, features, changed)
+        read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in page.tables.items()})
         check_page(replayed, bundle, page, replay_original(replayed, read_rows), read_rows)
         recall = {}
         for name, index in page.indexes.items():

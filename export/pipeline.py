@@ -23,8 +23,7 @@ from bundle.features import FeatureReader
 from bundle.ids import Vocabulary
 from bundle.manifest import Manifest
 from bundle.tables import TableReader
-from export import candidate_checks, candidates, executors, indexes, replay, table_effects
-from export.audit import open_parts, told_as_failures
+from export import candidates, executors, indexes, replay, table_effects
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.specs import Inventory
 from export.compiled import compile_tower
@@ -33,9 +32,10 @@ from export.corpus_files import locate_corpus
 from export.dense_copy import local_prefix
 from export.destinations import Destination, open_destination
 from export.errors import UsageError
-from export.examples import Examples, make_examples, read_examples
+from export.examples import Examples
+from export.model_checks import check_page, examples_of
 from export.model_tables import recognise_tables
-from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
+from export.oracle import Replay, checkpoint_rows, replay_original
 from export.places import place_of
 from export.plan import ExportPlan, Writing, plan_tables
 from export.progress import Progress
@@ -47,7 +47,7 @@ from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out
 from export.towers import ModelSpec, check_limits, describe_features, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
-from export.vocabularies import read_keys, write_vocabulary
+from export.vocabularies import write_vocabulary
 from export.weights import find_weights
 from runtime.towers import open_tower
 
@@ -173,7 +173,7 @@ class Assembly:
             vocabularies = self._write_vocabularies()
         with self.progress.rows("candidates") as moved:
             corpora = self._write_candidates(moved)
-            examples = self._examples()
+            examples = examples_of(self.job, self.prepared.base, spec, self.prepared.pages)
         with self.progress.step("tables", self.prepared.plan.moved_bytes) as moved:
             tables = copy_tables(self.prepared.plan, self.stage, self.settings, moved)
         readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
@@ -216,7 +216,7 @@ class Assembly:
             files=self._files(),
         )
         with self.progress.step("page checked"):
-            self._check_page(page, replayed, expected, read_rows)
+            check_page(replayed, self.directory, page, expected, read_rows)
         features.close()
         return Published(self.draft.publish(page, self.progress), page, tuple(self.notes))
 
@@ -273,15 +273,6 @@ class Assembly:
                     forms.append(replay.WrittenForm(name, "litert", precision, path))
         return forms
 
-    def _examples(self) -> Examples:
-        part, model = self.job.verify, self.prepared.traced.spec
-        if part.examples is not None:
-            return read_examples(self.prepared.base / part.examples, model, self.prepared.pages, part.count)
-        keys = {
-            name: read_keys(self.prepared.base / page.file, page.dtype) for name, page in self.job.vocabularies.items()
-        }
-        return make_examples(model, self.prepared.pages, keys, part.count)
-
     def _replay(
         self, model: ModelSpec, examples: Examples, features: FeatureReader, changed: frozenset[str] = frozenset()
     ) -> Replay:
@@ -290,19 +281,6 @@ class Assembly:
     @cached_property
     def _local_prefix(self) -> Path:
         return local_prefix(self.prepared.checkpoint, self.prepared.inventory, self.directory / ".dense")
-
-    def _check_page(self, page: Manifest, replayed: Replay, expected: Results, read_rows: ReadRows) -> None:
-        """Asks the finished bundle by its page alone, as a service will."""
-
-        def vectors(name: str, examples: Examples) -> NDArray[Any]:
-            alone = replayed.model.of(name)
-            results = replay_original(self._replay(alone, examples, replayed.features), read_rows)
-            return results[name][alone.towers[name].result]
-
-        with told_as_failures():
-            replay.compare_page(replayed, self.directory, page, expected)
-            tuple(open_parts(self.directory, page))
-            candidate_checks.check_candidates(self.directory, page, self.job, self.prepared.base, vectors)
 
     def _write_candidates(self, moved: Callable[[int], None]) -> dict[str, manifest.Corpus]:
         pages = {}
