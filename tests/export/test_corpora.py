@@ -81,7 +81,7 @@ lines",,,1987.5,,2|-3e2
 """
 
 
-def test_read_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
+def test_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
     named = {name: name for name in ("genres", "cast", "year", "rated", "place")}
     content = _read_text(tmp_path, CSV, features={"movie": "id", "decade": "year", **named})
 
@@ -103,7 +103,7 @@ def test_read_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> Non
     assert features["place"].values.tolist() == [0.5, 1, 2, -300]
 
 
-def test_read_corpus_csv_attributes_take_the_narrowest_kind(tmp_path: Path) -> None:
+def test_corpus_csv_attributes_take_the_narrowest_kind(tmp_path: Path) -> None:
     content = _read_text(
         tmp_path,
         CSV,
@@ -119,7 +119,7 @@ def test_read_corpus_csv_attributes_take_the_narrowest_kind(tmp_path: Path) -> N
     }
 
 
-def test_read_corpus_csv_separator_is_the_recipes(tmp_path: Path) -> None:
+def test_corpus_csv_separator_is_the_recipes(tmp_path: Path) -> None:
     content = _read_text(
         tmp_path, "id,genres\n1,a|b;c\n", features={"genres": "genres"}, attributes=("genres",), list_separator=";"
     )
@@ -128,7 +128,7 @@ def test_read_corpus_csv_separator_is_the_recipes(tmp_path: Path) -> None:
     assert content.attributes["genres"].to_pylist() == [["a|b", "c"]]
 
 
-def test_read_corpus_csv_kinds_are_told_by_the_whole_column_not_its_start(tmp_path: Path) -> None:
+def test_corpus_csv_kinds_are_told_by_the_whole_column_not_its_start(tmp_path: Path) -> None:
     # pyarrow's own reader would take the kinds of the first block, and then fail.
     rows = "".join(f"{row},{row if row < 199_999 else 'x9'}\n" for row in range(200_000))
 
@@ -138,12 +138,12 @@ def test_read_corpus_csv_kinds_are_told_by_the_whole_column_not_its_start(tmp_pa
     assert content.attributes["studio"][199_999].as_py() == "x9"
 
 
-def test_read_corpus_string_ids_stay_strings(tmp_path: Path) -> None:
+def test_corpus_string_ids_stay_strings(tmp_path: Path) -> None:
     assert _read_text(tmp_path, "id\ntt01\ntt02\n").ids.to_pylist() == ["tt01", "tt02"]
     assert _read_columns(tmp_path, {"id": ["12", "tt02"]}).ids.to_pylist() == ["12", "tt02"]
 
 
-def test_read_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> None:
+def test_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> None:
     content = _read_columns(
         tmp_path,
         {
@@ -185,7 +185,7 @@ def test_read_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> Non
         ("id\n1\n9223372036854775808\n", "row 2: '9223372036854775808' is beyond int64"),
     ],
 )
-def test_read_corpus_csv_wrong_ids_name_the_row(tmp_path: Path, text: str, told: str) -> None:
+def test_corpus_csv_wrong_ids_name_the_row(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(NotConvertible) as refusal:
         _read_text(tmp_path, text)
 
@@ -204,7 +204,7 @@ def test_read_corpus_csv_wrong_ids_name_the_row(tmp_path: Path, text: str, told:
         (pa.array([], pa.int64()), "holds no candidates"),
     ],
 )
-def test_read_corpus_parquet_wrong_ids_name_the_row(tmp_path: Path, values: Any, told: str) -> None:
+def test_corpus_parquet_wrong_ids_name_the_row(tmp_path: Path, values: Any, told: str) -> None:
     with pytest.raises(NotConvertible) as refusal:
         _read_columns(tmp_path, {"id": values})
 
@@ -227,7 +227,7 @@ def test_read_corpus_parquet_wrong_ids_name_the_row(tmp_path: Path, values: Any,
         ("place", ["1|2", "1"], "row 2 has 1 values; a feature of shape (2,) takes 2"),
     ],
 )
-def test_read_corpus_csv_wrong_features_name_row_and_column(
+def test_corpus_csv_wrong_features_name_row_and_column(
     tmp_path: Path, feature: str, cells: list[str], told: str
 ) -> None:
     rows = "".join(f"{row},{cell}\n" for row, cell in enumerate(cells))
@@ -251,7 +251,7 @@ def test_read_corpus_csv_wrong_features_name_row_and_column(
         ("rated", pa.array([1.0, 2.0]), "row 1: '1.0' is double; an integer was expected"),
     ],
 )
-def test_read_corpus_parquet_wrong_features_name_row_and_column(
+def test_corpus_parquet_wrong_features_name_row_and_column(
     tmp_path: Path, feature: str, values: Any, told: str
 ) -> None:
     with pytest.raises(NotConvertible) as refusal:
@@ -272,7 +272,7 @@ def test_read_corpus_parquet_wrong_features_name_row_and_column(
         ("id,a\n1,2\n3\n", {"attributes": ("a",)}, "no readable CSV file"),
     ],
 )
-def test_read_corpus_csv_that_does_not_match_the_recipe_is_a_usage_error(
+def test_corpus_csv_that_does_not_match_the_recipe_is_a_usage_error(
     tmp_path: Path, text: str, part: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(UsageError) as refusal:
@@ -281,7 +281,7 @@ def test_read_corpus_csv_that_does_not_match_the_recipe_is_a_usage_error(
     assert told in str(refusal.value)
 
 
-def test_read_corpus_csv_of_other_bytes_is_a_usage_error(tmp_path: Path) -> None:
+def test_corpus_csv_of_other_bytes_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "movies.csv").write_bytes(b"id,a\n1,\xff\xfe\n")
 
     with pytest.raises(UsageError, match="no readable CSV file"):
@@ -289,12 +289,12 @@ def test_read_corpus_csv_of_other_bytes_is_a_usage_error(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("file", ["gone.csv", "gone.parquet"])
-def test_read_corpus_missing_file_is_a_usage_error(tmp_path: Path, file: str) -> None:
+def test_corpus_missing_file_is_a_usage_error(tmp_path: Path, file: str) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         _read(tmp_path, file=file)
 
 
-def test_read_corpus_of_another_kind_is_a_usage_error(tmp_path: Path) -> None:
+def test_corpus_of_another_kind_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "movies.json").write_text("{}")
     (tmp_path / "movies.parquet").write_text("no parquet")
 
