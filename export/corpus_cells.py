@@ -49,7 +49,7 @@ class Cells:
         lengths = pc.list_value_length(self.array)
         several = pc.index(pc.greater(lengths, 1), True).as_py()
         if several >= 0:
-            cure = "" if self.origin.records is not None else "; if a record holds many candidates, say prebatched = true"
+            cure = "" if self.origin.records is not None else "; if records hold many candidates, say prebatched = true"
             raise NotConvertible(f"{self.origin.at(several)} has {lengths[several]} values; one was expected{cure}")
         flat = self.array.flatten()
         places = pa.array(self.array.offsets.to_numpy()[:-1])
