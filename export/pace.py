@@ -46,7 +46,7 @@ class Pace:
             return "it takes no time that counts: nothing is copied"
         return (
             f"about {self.seconds:.1f} s by one worker, at the {self.bytes_per_s / (1 << 20):.0f} MiB/s at which its "
-            f"first {self.sample_bytes / (1 << 20):.0f} MiB were read; the destination may be slower"
+            f"first {self.sample_bytes / (1 << 20):.2g} MiB were read; the destination may be slower"
         )
 
 
@@ -61,7 +61,7 @@ def measure_pace(plan: ExportPlan) -> Pace:
     buffer, done = np.empty(_BLOCK_BYTES, np.uint8), 0
     begun = time.perf_counter()
     with DataFiles() as files:
-        for part in (part for task in plan.tasks for part in task.slices):
+        for part in dict.fromkeys(part for task in plan.tasks for part in task.slices):
             for start in range(0, min(part.bytes, SAMPLE_BYTES - done), _BLOCK_BYTES):
                 block = buffer[: min(_BLOCK_BYTES, part.bytes - start)]
                 files.read_into(part.file, part.offset + start, block)
