@@ -6,7 +6,7 @@ DATA ?=
 SHORT ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test check stubs bench bench-export soak clean
+.PHONY: help venv demo test check stubs bench bench-export soak soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## what can be made
@@ -42,6 +42,9 @@ bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memo
 
 soak: venv ## a hundred version changes, lost callers and an overload against one service; at most ten minutes
 	$(BIN)/python -m tests.soak
+
+soak-export: venv ## exports killed at 240 random moments and begun again; at most ten minutes
+	$(BIN)/python -m tests.soak.export
 
 clean: ## removes what was built, but .venv
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -89,6 +89,10 @@ class RayExecutor:
         import ray
 
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):  # where Ray tells of tasks tried again
+            yield from self._begun(ray, quiet)
+
+    def _begun(self, ray: Any, quiet: dict[str, Any]) -> Iterator[Any]:
         try:
             if self.where == LOCAL:
                 cores = self.workers or len(os.sched_getaffinity(0))
@@ -100,7 +104,8 @@ class RayExecutor:
         except (OSError, RuntimeError, ray.exceptions.RayError) as problem:
             raise UsageError(
                 f"no Ray cluster can be used at {self.where}: {_first_line(problem)}; give the address that "
-                "`ray start --head` told, with the same releases of Ray and Python on all machines"
+                "`ray start --head` told, with the same releases of Ray and Python on all machines, and RAY_AUTH_MODE=token "
+                "where the cluster asks for tokens"
             ) from problem
         try:
             yield ray
