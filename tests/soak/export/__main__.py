@@ -161,13 +161,20 @@ class Soak:
         return int(bool(failures) or not enough)
 
 
+def write_by_tensorflow(code: str, base: Path) -> None:
+    """Runs code in a process of its own."""
+    command = [sys.executable, "-c", code, str(base)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+
+
 def write_layouts(base: Path) -> list[Job]:
     """Has TensorFlow write a checkpoint of each layout."""
     code = (
         "import sys; from pathlib import Path; from tests.golden import write_checkpoints as golden\n"
         f"golden.CASES = {{name: golden.CASES[name] for name in {LAYOUTS!r}}}; golden.main(Path(sys.argv[1]))"
     )
-    subprocess.run([sys.executable, "-c", code, str(base)], check=True, env=os.environ | ENVIRONMENT)
+    write_by_tensorflow(code, base)
     return [Job(name, ("tables", str(base / name))) for name in LAYOUTS]
 
 
@@ -177,7 +184,7 @@ def write_run(base: Path) -> Job:
         "import sys; from pathlib import Path; from tests.export.cutting import cut, movies_recipe\n"
         "cut(movies_recipe(), Path(sys.argv[1]))"
     )
-    subprocess.run([sys.executable, "-c", code, str(base)], check=True, env=os.environ | ENVIRONMENT)
+    write_by_tensorflow(code, base)
     prefix = next(base.rglob("*.index")).with_suffix("")
     return Job("run", ("run", str(write_project(base / "project", recipe_of(prefix)))), "movies")
 
