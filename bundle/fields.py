@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from bundle import paths
 from bundle.errors import UnsafePath
 
 
+@lru_cache(maxsize=4096)  # a linked file has thousands of shards
 def _safe_path(path: str) -> str:
     try:
         return paths.checked(path)

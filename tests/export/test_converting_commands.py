@@ -1,0 +1,77 @@
+"""`tables --dtype`: what rows become, of all tables or of some; integers only when it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bundle import staging
+from bundle.tables import TableReader
+from tests.export.checkpoint.bundles import write_bundle
+from tests.export.commands import Command
+from tests.export.exporting import visible
+
+TABLE = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
+STORED = {
+    "user/embeddings": TABLE,
+    "user/embeddings/Adagrad": TABLE + 1,
+    "item/embeddings": TABLE.astype("f8"),
+    "city/embeddings": np.arange(30, dtype="i8").reshape(10, 3),
+}
+
+
+def test_tables_dtype_of_all_and_of_one_converts_rows_and_leaves_slots(command: Command, tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", STORED)
+    said = ("--dtype", "int8", "--dtype", "city=float32", "--table", "city=city/embeddings", "--with-slots", "--full")
+    page = command("tables", tmp_path / "c", tmp_path / "out", *said, "--json").page
+    assert set(page["table_errors"]) == {"user", "item", "city"}
+    assert page["table_errors"]["city"]["max_abs"] == 0
+    found = staging.read_manifest(tmp_path / "out/tables/1")
+    staging.check_files(tmp_path / "out/tables/1", found, tables="full")
+    assert {name: table.dtype for name, table in found.tables.items()} == {
+        "user": "int8",
+        "item": "int8",
+        "city": "float32",
+        "user.slot.Adagrad": "float32",
+    }
+    rows = TableReader(tmp_path / "out/tables/1", found.tables["item"]).gather(np.arange(30))
+    assert np.abs(rows - TABLE).max() <= np.abs(TABLE).max() / 254 * 1.001
+    done = command("verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "c", "--full", "--json")
+    assert done.page["tables"]["item"] == {"rows_compared": 30, "rows": 30}
+
+
+def test_tables_of_float64_become_float32_unasked_and_say_so(command: Command, tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", STORED)
+    page = command("tables", tmp_path / "c", tmp_path / "out", "--json").page
+    assert set(page["table_errors"]) == {"item"}
+    assert any("converted from float64 to float32" in note for note in page["notes"])
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "what"),
+    [
+        (["--dtype", "int4"], 2, "--dtype 'int4' was given; [NAME=]DTYPE was expected"),
+        (["--dtype", "users=int8"], 2, "--dtype users=...: no table of that name is exported"),
+        (["--table", "city=city/embeddings"], 4, "--dtype city=float32"),
+    ],
+)
+def test_tables_dtype_that_cannot_be_meant_is_refused(
+    command: Command, tmp_path: Path, said: list[str], code: int, what: str
+) -> None:
+    write_bundle(tmp_path / "c", STORED)
+    done = command("tables", tmp_path / "c", tmp_path / "out", *said)
+    assert done.code == code
+    assert what in done.err
+    assert visible(tmp_path / "out") == []
+
+
+def test_tables_value_that_cannot_be_converted_exits_4_with_its_row(command: Command, tmp_path: Path) -> None:
+    values = TABLE.copy()
+    values[17, 2] = np.inf
+    write_bundle(tmp_path / "c", {"user/embeddings": values})
+    done = command("tables", tmp_path / "c", tmp_path / "out", "--dtype", "int8")
+    assert done.code == 4
+    assert "table 'user': row 17 holds inf in column 2" in done.err
+    assert visible(tmp_path / "out") == []
