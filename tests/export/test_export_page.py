@@ -14,6 +14,7 @@ from export.audit import audit
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.inspect import inventory_json
+from export.pace import measure_pace
 from export.settings import ExportSettings, read_recipe
 from export.staged_tables import Published
 from tests.export.commands import Command
@@ -29,7 +30,7 @@ def pages(undisturbed: Path, movies: Cut) -> dict[str, dict[str, Any]]:
     published = Published(undisturbed, staging.read_manifest(undisturbed), ())
     return {
         "inspect": inventory_json(recognise(open_checkpoint(movies.prefix))),
-        "plan": plan_page.plan_json(prepared),
+        "plan": plan_page.plan_json(prepared, measure_pace(prepared.plan)),
         "run": plan_page.published_json(published) | {"seconds": {}},
         "verify": audit(undisturbed).to_json(),
     }
