@@ -10,6 +10,7 @@ Source: scann 1.4.2, `scann/scann_ops/cc/scann.cc` (Initialize, LoadArtifacts, S
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ def build_files(
     trained_on = vectors[:1] if kind == "brute_force" else _sampled(vectors, sample)
     ScannIndex.build(trained_on, distance, kind, parameters).write(directory)
     del trained_on
+    _give_back()
     if kind != "brute_force":
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".codes-") as beside:
             tasks = [
@@ -119,6 +121,13 @@ def encode_block(task: EncodeTask) -> None:
     del block
     encode(Path(task.trained), directory)
     (directory / DATASET).unlink()
+
+
+def _give_back() -> None:
+    """Gives what training freed back to the machine: the C library keeps it in the heaps of ScaNN's threads."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _sampled(vectors: VectorFile, sample: int) -> Vectors:
