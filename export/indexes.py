@@ -31,7 +31,7 @@ BRUTE_FORCE_BELOW = 20_000
 _LEAF_SHARES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.35, 0.6, 1.0)
 _REORDER_PER_NEIGHBOR = (2, 5, 15, 45)
 _LEVELS_BEYOND_TARGET = 2
-_EXACT_TIMED = 16
+_EXACT_TIMED, _EXACT_TIMED_BLOCKS = 16, 4
 _TIE = 1e-6
 _Z95 = 1.959963984540054
 
@@ -229,8 +229,8 @@ def _exact_answers(vectors: VectorFile, part: IndexPart, queries: Vectors) -> _T
     worst = np.array(
         [_scores(vectors, row, query, part.distance).min() for row, query in zip(found, queries, strict=True)]
     )
-    # Its time grows with the number of vectors, so it is taken over as many as may be in memory.
-    timed = vectors[: vectors.block_rows]
+    # Its time grows with the number of vectors, so it is taken over as many as may be in memory and fill no cache.
+    timed = vectors[: _EXACT_TIMED_BLOCKS * vectors.block_rows]
     exact = ExactIndex(timed, part.distance)
     times = []
     for query in queries[:_EXACT_TIMED]:
