@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bundle import paths
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
-from export.indexes import build_index, choose, wilson_low
+from export.indexes import build_index, choose, recall_of_tables, wilson_low
 from export.settings import IndexPart
 from runtime.scann import ScannIndex
 
@@ -25,7 +25,7 @@ def _clustered(size: int, dim: int, clusters: int, seed: int) -> Vectors:
 
 
 def _part(**changes: Any) -> IndexPart:
-    recall = {name: changes.pop(name) for name in ("k", "value", "queries") if name in changes}
+    recall = {name: changes.pop(name) for name in ("k", "value", "queries", "of_tables") if name in changes}
     return IndexPart(corpus="movies", query_tower="query", candidate_tower="candidate", recall=recall, **changes)
 
 
@@ -207,3 +207,26 @@ def test_wilson_low_equals_tabulated_values(share: float, queries: int, low: flo
 
     assert result == pytest.approx(low, abs=1e-4)
     assert (share - result) ** 2 == pytest.approx(1.9599639845**2 * result * (1 - result) / queries, abs=1e-9)
+
+
+def test_recall_of_tables_is_that_of_what_converted_rows_find_among_trained_ones(tmp_path: Path) -> None:
+    trained, queries = _clustered(2000, 16, 20, seed=1), _clustered(60, 16, 20, seed=2)
+    noise = np.random.default_rng(5)
+    vectors, asked = (each + noise.normal(0, 0.05, each.shape).astype(np.float32) for each in (trained, queries))
+    base, part = _stage(tmp_path, vectors), _part(queries=40)
+    page = build_index(base, "movies", part, asked)
+    trained.tofile(base / "aside")
+
+    recall = recall_of_tables(base, "movies", part, page, asked, queries, base / "aside")
+
+    sampled = np.linspace(0, 59, 40).round().astype(int)
+    hits = 0
+    for row in sampled:
+        right = np.argsort(-(trained.astype(np.float64) @ queries[row]), kind="stable")[:10]
+        hits += len(set(right) & set(np.argsort(-(vectors.astype(np.float64) @ asked[row]), kind="stable")[:10]))
+    assert page.recall.value == 1
+    assert recall.value == pytest.approx(hits / 400, abs=1e-9)
+    assert 0.7 < recall.value < 1
+    assert (recall.k, recall.queries, recall.target) == (10, 40, 0)
+    with pytest.raises(VerificationFailed, match=r"made of the checkpoint's own rows, the recipe asks for 0\.999"):
+        recall_of_tables(base, "movies", _part(queries=40, of_tables=0.999), page, asked, queries, base / "aside")

@@ -17,8 +17,8 @@ from tests.export.killed_jobs import KILLED, Expected, Job, resume, tables_job, 
 from tests.export.refused_calls import POSSIBLE
 
 ROWS = 3000
-HERE: tuple[str, ...] = ()
-POOL = ("--workers", "2")
+HERE = ("--dtype", "t2=int8", "--dtype", "t4=bfloat16")
+POOL = ("--workers", "2", *HERE)
 needs_filter = pytest.mark.skipif(not POSSIBLE, reason="the kernel's filter of system calls is not known here")
 
 
