@@ -60,7 +60,10 @@ def write_candidates(
     try:
         with StoreWriter(base / file) as writer:
             for batch in corpus.batches():
-                writer.append(batch.ids, batch.features, batch.attributes)
+                try:
+                    writer.append(batch.ids, batch.features, batch.attributes)
+                except FormatError as problem:
+                    raise NotConvertible(f"{batch.told}: {problem}") from problem
                 moved(len(batch.ids))
             for attribute, kind in corpus.numeric_attributes().items():
                 writer.cast(attribute, kind)

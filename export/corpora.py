@@ -25,11 +25,13 @@ class CorpusBatch:
       ids: a `pyarrow.Array` of int64 or strings, without nulls; of one type in all batches.
       features: column by feature.
       attributes: `pyarrow.Array` by attribute.
+      told: names corpus and file in messages.
     """
 
     ids: Any
     features: dict[str, Column]
     attributes: dict[str, Any]
+    told: str
 
 
 class CorpusReader:
@@ -129,6 +131,7 @@ class CorpusReader:
                 for key, column in self._part.features.items()
             },
             attributes,
+            str(batch.origin),
         )
 
 

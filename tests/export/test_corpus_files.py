@@ -241,3 +241,11 @@ def test_write_candidates_whose_ids_change_their_type_names_the_file(tmp_path: P
 
     with pytest.raises(NotConvertible, match=r"b\.parquet, column 'id' holds string, the ids above are integers"):
         _held(tmp_path, CorpusPart(file="?.parquet", id="id"))
+
+
+def test_write_candidates_whose_attribute_changes_its_type_names_the_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "x": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": [2], "x": ["one"]}), tmp_path / "b.parquet")
+
+    with pytest.raises(NotConvertible, match=r"'items', b\.parquet: attribute x holds large_string after int64"):
+        _held(tmp_path, CorpusPart(file="?.parquet", id="id", attributes=("x",)))
