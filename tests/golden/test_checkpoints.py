@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from export.errors import CheckpointError
 from export.plan import Writing, plan_tables
 from export.tables import carry_out, check_sources, manifest_table
 from export.verify import verify_tables
+from tests.hostile.damage import case_files, trial
 
 ENVIRONMENT = {
     "TF_USE_LEGACY_KERAS": "1",
@@ -42,6 +44,8 @@ CASES = (
     *("tf1_proximal_adagrad", "tf1_rows", "tf1_columns", "tf1_sharded_saver", "tf1_column", "tf1_mod"),
     *("stacks_2x4", "stacks_4x2_adam", "stacks_off", "stacks_of_two_objects"),
 )
+DAMAGES = 20
+"""Of each case; `python -m tests.soak.damaged_checkpoints` tries as many as there is time."""
 COPIED = tuple(name for name in CASES if name not in ("sharded_float64", "sharded_int32", "sharded_int64"))
 
 
@@ -183,3 +187,13 @@ def test_size_limited_case_is_cut_irregularly_over_files(written: Path) -> None:
     tables = [entry for entry in entries.values() if len(entry.shape) == 2]
     assert all(len(entry.slices) > 3 and entry.files > 3 for entry in tables)
     assert any(part.offset % 4 for entry in tables for part in entry.slices)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_checkpoint_of_tensorflow_with_any_damage_gives_values_or_a_typed_error(
+    name: str, written: Path, tmp_path: Path
+) -> None:
+    files = case_files(written / name)
+    for seed in range(DAMAGES):
+        with TemporaryDirectory(dir=tmp_path) as directory:
+            trial(seed, files, Path(directory))
