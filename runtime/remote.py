@@ -26,7 +26,7 @@ _TAGS = ("generation", "ETag", "etag", "mtime", "LastModified", "last_modified",
 """What a store tells of a file that changes with its bytes, the surest first."""
 _FLAT = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
 """Stores without directories. Making one there would make a bucket out of a misspelt name."""
-_PART_BYTES = 32 << 20
+_PART_BYTES = 16 << 20
 _PARTS_AT_A_TIME = 4
 
 

@@ -18,7 +18,10 @@ from export.checkpoint.specs import Inventory, StatedTable, Statements
 from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
 from export.plan import Writing, plan_tables
 from export.space import check_space
+from export.tasks import STORE_BYTES
+from runtime.remote import RemotePath
 from tests.export.checkpoint.bundles import write_bundle
+from tests.stores import uploaded
 
 
 class Opened(NamedTuple):
@@ -166,3 +169,14 @@ def test_plan_to_json_tells_what_would_happen(tmp_path: Path) -> None:
     page = plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path, workers=3).to_json()
     assert page["tables"]["a"]["bytes"] == page["read_bytes"] == page["written_bytes"] == 160
     assert (page["files"], page["tasks"], page["workers"]) == (1, 1, 3)
+
+
+def test_plan_counts_what_reading_from_a_store_holds(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "made/ckpt-1", {"t": np.zeros((10, 4), np.float32)})
+    store = uploaded(tmp_path / "made", RemotePath(f"memory://{tmp_path}"))
+    peaks = []
+    for place in (tmp_path / "made", store):
+        checkpoint = open_checkpoint(place)
+        plan = plan_tables(checkpoint, recognise(checkpoint, Statements({"t": "t"})), tmp_path)
+        peaks.append(plan.peak_memory_bytes)
+    assert peaks[1] - peaks[0] == STORE_BYTES
