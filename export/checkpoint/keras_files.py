@@ -7,6 +7,7 @@ the archive keeps the crc32 of the whole file, which is checked when it is opene
 
 from __future__ import annotations
 
+import re
 import struct
 import zipfile
 import zlib
@@ -20,7 +21,7 @@ import numpy as np
 import orjson
 
 from export.checkpoint.arrays import HDF5, held_bytes
-from export.checkpoint.hdf5_files import open_hdf5
+from export.checkpoint.hdf5_listing import Dataset, list_hdf5
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Slice, volume
 from export.errors import CheckpointError
 from runtime.remote import local_stamp
@@ -90,10 +91,11 @@ def list_keras(path: Path) -> KerasFile:
         if archived:
             start, size, crc, model = _member(file)
             told = f"{size} {crc:08x}"
-        with _damage_told(file), open_hdf5(str(file), WEIGHTS if archived else None) as opened:
-            for entry in _datasets(opened, file, start, names, archived=archived):
-                entries[entry.key] = entry
-            model = model or _attribute(opened, "model_config")
+        listing = list_hdf5(str(file), WEIGHTS if archived else None)
+        for dataset in listing.datasets:
+            entries[dataset.key] = _entry(dataset, file, start, archived=archived)
+        names |= listing.names
+        model = model or _object(listing.model_config)
         listed = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
         digest = google_crc32c.extend(digest, (told + listed).encode())
     layers = {key: names[group] for key in entries if (group := key.rpartition("/")[0]) in names}
@@ -137,54 +139,40 @@ def _crc32(raw: Any, start: int, size: int) -> int:
     return crc
 
 
-def _datasets(opened: Any, file: Path, start: int, names: dict[str, str], *, archived: bool) -> Iterator[Entry]:
-    """Yields every dataset; notes the names that groups have, which are those of layers."""
-    found: list[Any] = []
-
-    def visit(path: str, each: Any) -> None:
-        if hasattr(each, "shape"):
-            found.append(each)
-        elif "name" in each.attrs:
-            names[path] = str(each.attrs["name"])
-
-    opened.visititems(visit)
-    size, stamp = file.stat().st_size, local_stamp(file.stat())
-    for dataset in found:
-        key, shape, dtype = dataset.name.lstrip("/"), dataset.shape, _dtype(dataset)
-        if shape is None:
-            continue
-        if dtype not in NUMPY_DTYPES:
-            yield Entry(key, dtype, shape, ())
-            continue
-        itemsize = NUMPY_DTYPES[dtype].itemsize
-        offset, count = dataset.id.get_offset(), volume(shape) * itemsize
-        if offset is not None and dataset.external is None:
-            if start + offset + count > size or dataset.id.get_storage_size() != count:
-                raise CheckpointError(f"{file} is cut short: {key!r} lies behind its end; copy it anew")
-            slices = (Slice(str(file), start + offset, count, None, (0,) * len(shape), shape, stamp),)
-            yield Entry(key, dtype, shape, slices)
-            continue
-        chunk = dataset.chunks or shape
-        where = {"driver": HDF5, "path": str(file), "member": WEIGHTS if archived else None, "dataset": key}
-        held = held_bytes(shape, chunk, itemsize, in_pieces=False)
-        yield Entry(key, dtype, shape, (), ArrayStore(orjson.dumps(where).decode(), chunk, held, str(file), stamp))
+def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry:
+    """Returns a dataset: a slice of the file if it is contiguous, of which the listed part begins at `start`."""
+    key, shape, dtype = dataset.key, dataset.shape, _dtype(dataset)
+    if dtype not in NUMPY_DTYPES:
+        return Entry(key, dtype, shape, ())
+    itemsize = NUMPY_DTYPES[dtype].itemsize
+    status, count = file.stat(), volume(shape) * itemsize
+    if dataset.offset >= 0:
+        if start + dataset.offset + count > status.st_size or dataset.stored_bytes != count:
+            raise CheckpointError(f"{file} is cut short: {key!r} lies behind its end; copy it anew")
+        where = (str(file), start + dataset.offset, count, None, (0,) * len(shape), shape, local_stamp(status))
+        return Entry(key, dtype, shape, (Slice(*where),))
+    chunk = dataset.chunks or shape
+    spec = {"driver": HDF5, "path": str(file), "member": WEIGHTS if archived else None, "dataset": key}
+    held = held_bytes(shape, chunk, itemsize, in_pieces=False)
+    return Entry(
+        key, dtype, shape, (), ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(file), local_stamp(status))
+    )
 
 
-def _dtype(dataset: Any) -> str:
+def _dtype(dataset: Dataset) -> str:
     """Returns a dataset's dtype by TensorFlow's name; Keras writes bfloat16 as two bytes with an attribute."""
-    stored = dataset.dtype
-    if stored == np.dtype("V2") and dataset.attrs.get("dtype") == "bfloat16":
+    if dataset.dtype == "|V2" and dataset.told_dtype == "bfloat16":
         return "bfloat16"
-    if stored.kind in "fiub" and stored.newbyteorder("<") == stored:
-        return str(stored.name)
-    return f"HDF5 {stored.str}"
+    if re.fullmatch(r"[<|][fiub]\d+", dataset.dtype):
+        return np.dtype(dataset.dtype).name
+    return f"HDF5 {dataset.dtype}"
 
 
-def _attribute(opened: Any, name: str) -> dict[str, Any]:
-    """Returns a JSON object that an attribute of the file holds; {} if there is none."""
+def _object(text: str) -> dict[str, Any]:
+    """Returns a JSON object; {} if it is none."""
     try:
-        value = orjson.loads(opened.attrs.get(name, "{}"))
-    except (orjson.JSONDecodeError, TypeError):
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
         return {}
     return value if isinstance(value, dict) else {}
 
