@@ -12,6 +12,8 @@ from runtime.remote import is_url
 
 WORKER_BYTES = 80 << 20
 """What a table worker holds before it reads anything: the interpreter and its libraries."""
+DECODER_BYTES = 24 << 20
+"""What reading an array adds: tensorstore, or h5py."""
 STORE_BYTES = 160 << 20
 """What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB)."""
 _CONVERSION_COPIES = 12
@@ -81,7 +83,7 @@ class TableTask:
     @property
     def memory_bytes(self) -> int:
         """The most memory that the task holds, an upper bound."""
-        decoded = 0 if self.array is None else self.array.held_bytes
+        decoded = 0 if self.array is None else DECODER_BYTES + self.array.held_bytes
         copies = max(_CONVERSION_BYTES, _CONVERSION_COPIES * self.dim * 8) if self.converted else 0
         return _held(self.slices) + 2 * max(self.block_bytes, self.stored_row_bytes) + decoded + copies
 

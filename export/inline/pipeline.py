@@ -27,7 +27,7 @@ from bundle import manifest, staging
 from bundle.features import FeatureReader
 from bundle.ids import IntegerKeys, StringKeys, Vocabulary
 from bundle.tables import TableReader
-from export import executors, inline_proof, replay
+from export import executors, replay
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.specs import Inventory, TableSpec
@@ -35,7 +35,8 @@ from export.dense_copy import local_prefix
 from export.destinations import Destination, open_destination
 from export.errors import DestinationError, UsageError, VerificationFailed
 from export.examples import make_examples, read_examples
-from export.inline_files import (
+from export.inline import proofs
+from export.inline.files import (
     BLOCK_BYTES,
     Chunk,
     VariablesPlan,
@@ -45,7 +46,7 @@ from export.inline_files import (
     write_variables,
     written,
 )
-from export.inline_model import InlineGraph, Lookups, build_graph, open_vocabulary, variable_key, write_graph
+from export.inline.graph import InlineGraph, Lookups, build_graph, open_vocabulary, variable_key, write_graph
 from export.model_tables import recognise_tables
 from export.oracle import Replay, replay_original
 from export.places import place_of
@@ -265,8 +266,8 @@ def _prove(prepared: PreparedInline, directory: Path) -> dict[str, Any]:
     """Asks what was written raw examples, and holds its answers to those of the original model."""
     job, model = prepared.job, prepared.traced.spec
     keys = {name: read_keys(prepared.base / part.file, part.dtype) for name, part in job.vocabularies.items()}
-    free = inline_proof.available_bytes()
-    held = 2 * prepared.kept_bytes + inline_proof.RESERVE_BYTES
+    free = proofs.available_bytes()
+    held = 2 * prepared.kept_bytes + proofs.RESERVE_BYTES
     proof: dict[str, Any] = {"examples": 0, "tolerance": replay.TOLERANCE, "loaded_by": [], "max_abs_error": {}}
     if held > free:
         note = f"not replayed: the original model holds its large Keras Embeddings, {held} bytes, and {free} are free"
@@ -279,17 +280,17 @@ def _prove(prepared: PreparedInline, directory: Path) -> dict[str, Any]:
 
     def read_rows(table: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         spec = prepared.tables[table]
-        stored = inline_proof.stored_vectors(prepared.checkpoint, spec, stored_rows(spec.layout, rows))
+        stored = proofs.stored_vectors(prepared.checkpoint, spec, stored_rows(spec.layout, rows))
         return stored[:, : spec.dim].astype(np.float32)
 
     with tempfile.TemporaryDirectory() as aside:
         prefix = local_prefix(prepared.checkpoint, prepared.inventory, Path(aside))
         expected = replay_original(Replay(job, prepared.base, model, prefix, examples, features), read_rows)
-    inputs = inline_proof.signature_inputs(job, model, prepared.pages, prepared.graph, examples, features)
-    needed = prepared.variables.load_bytes + inline_proof.RESERVE_BYTES
+    inputs = proofs.signature_inputs(job, model, prepared.pages, prepared.graph, examples, features)
+    needed = prepared.variables.load_bytes + proofs.RESERVE_BYTES
     note = ""
     if needed <= free:
-        answers = inline_proof.load_and_ask(directory, inputs)
+        answers = proofs.load_and_ask(directory, inputs)
         proof["loaded_by"] = list(answers)
     else:
         answers = {"the graph over the rows of the examples": _ask_rows(prepared, inputs)}
@@ -300,7 +301,7 @@ def _prove(prepared: PreparedInline, directory: Path) -> dict[str, Any]:
     return proof | {"examples": examples.n, "max_abs_error": _compare(job, answers, expected), "note": note}
 
 
-def _ask_rows(prepared: PreparedInline, inputs: Mapping[str, inline_proof.Tensors]) -> inline_proof.Results:
+def _ask_rows(prepared: PreparedInline, inputs: Mapping[str, proofs.Tensors]) -> proofs.Results:
     job, traced = prepared.job, prepared.traced
     towers = {tower.spec.name: tower for tower in traced.towers}
     restore_weights(prepared.graph.weights.values(), traced.root, prepared.checkpoint, job.checkpoint.object_path)
@@ -310,14 +311,12 @@ def _ask_rows(prepared: PreparedInline, inputs: Mapping[str, inline_proof.Tensor
     def build(gather: Callable[[str, Any], Any]) -> Lookups:
         return Lookups(job, traced, prepared.pages, prepared.tables, vocabularies, gather)
 
-    return inline_proof.ask_rows(prepared.checkpoint, prepared.tables, build, towers, prepared.graph, inputs)
+    return proofs.ask_rows(prepared.checkpoint, prepared.tables, build, towers, prepared.graph, inputs)
 
 
 def _features(prepared: PreparedInline, keys: Mapping[str, NDArray[Any]]) -> FeatureReader:
     """Returns the bundle's reader of features, which resolves ids as a service would; it reads no table here."""
-    tables = {
-        name: cast(TableReader, inline_proof.KnownTable(spec.rows, spec.dim)) for name, spec in prepared.tables.items()
-    }
+    tables = {name: cast(TableReader, proofs.KnownTable(spec.rows, spec.dim)) for name, spec in prepared.tables.items()}
     vocabularies = {
         name: Vocabulary(IntegerKeys(values) if values.dtype == np.int64 else StringKeys(values.tolist()))
         for name, values in keys.items()
@@ -325,7 +324,7 @@ def _features(prepared: PreparedInline, keys: Mapping[str, NDArray[Any]]) -> Fea
     return FeatureReader(prepared.pages, tables, vocabularies)
 
 
-def _compare(job: ExportJob, answers: Mapping[str, inline_proof.Results], expected: inline_proof.Results) -> Errors:
+def _compare(job: ExportJob, answers: Mapping[str, proofs.Results], expected: proofs.Results) -> Errors:
     errors: Errors = {name: dict.fromkeys(outputs, 0.0) for name, outputs in expected.items()}
     for how, results in answers.items():
         for name, outputs in expected.items():

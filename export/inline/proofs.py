@@ -27,7 +27,7 @@ from export.checkpoint.stretches import read_stretches
 from export.errors import UsageError, VerificationFailed
 from export.examples import Examples
 from export.frameworks import load_tensorflow
-from export.inline_model import InlineGraph, Lookups, raw_dtype
+from export.inline.graph import InlineGraph, Lookups, raw_dtype
 from export.settings import ExportJob, HashRule
 from export.towers import SIGNATURE, DenseSpec, FeatureSpec, ModelSpec
 

@@ -18,11 +18,11 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle import staging
-from export import inline
 from export.checkpoint.index_writer import data_file, write_index
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Entry, Slice
 from export.frameworks import load_tensorflow
+from export.inline import pipeline as inline
 from export.model_code import load_factory
 from tests.export.checkpoint.bundles import GRAPH, Box, node, object_graph, varint, write_bundle
 from tests.export.commands import Command
@@ -344,7 +344,7 @@ import sys
 from export.frameworks import load_tensorflow
 load_tensorflow()
 import tensorflow_recommenders
-from export import inline
+from export.inline import pipeline as inline
 from export.main import main
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))

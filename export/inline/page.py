@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from export.inline import PreparedInline, PublishedInline
+from export.inline.pipeline import PreparedInline, PublishedInline
 from export.inspect import size_text
 
 

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from export import inline_files
 from export.checkpoint import objectgraph
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, DestinationError, NotConvertible
-from export.inline_files import Chunk, VariablesPlan, copy_chunk, link_files, plan_variables, write_variables
+from export.inline import files as inline_files
+from export.inline.files import Chunk, VariablesPlan, copy_chunk, link_files, plan_variables, write_variables
 from tests.export.checkpoint.bundles import Box, write_bundle
 
 Values = np.ndarray[Any, Any]
