@@ -132,10 +132,11 @@ def plan(
     job, wanted = _asked(_overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
     with kept_clean(), Progress(errors) as progress, progress.step("model and plan"):
         if _is_inline(job):
-            from export import inline, inline_page
+            from export.inline.page import inline_plan_json, inline_plan_page
+            from export.inline.pipeline import prepare_inline
 
-            alone = inline.prepare_inline(job, recipe.parent, settings, version, wanted)
-            page, table = inline_page.inline_plan_json(alone), inline_page.inline_plan_page(alone)
+            alone = prepare_inline(job, recipe.parent, settings, version, wanted)
+            page, table = inline_plan_json(alone), inline_plan_page(alone)
         else:
             from export import pipeline, plan_page
 
@@ -275,11 +276,12 @@ def _run_inline(
     job: ExportJob, base: Path, settings: ExportSettings, version: int | None, wanted: Wanted, progress: Progress
 ) -> tuple[dict[str, Any], Any]:
     with progress.step("model and plan"):
-        from export import inline, inline_page
+        from export.inline.page import inline_json, inline_page
+        from export.inline.pipeline import prepare_inline, run_inline
 
-        prepared = inline.prepare_inline(job, base, settings, version, wanted)
-    published = inline.run_inline(prepared, settings, progress)
-    return inline_page.inline_json(published), inline_page.inline_page(published)
+        prepared = prepare_inline(job, base, settings, version, wanted)
+    published = run_inline(prepared, settings, progress)
+    return inline_json(published), inline_page(published)
 
 
 def _settings(**given: Any) -> ExportSettings:
