@@ -53,19 +53,22 @@ class DataFiles:
             self._remote.close()
             self._remote = None
 
-    def read_into(self, file: str, offset: int, buffer: Buffer) -> None:
+    def read_into(self, file: str, offset: int, buffer: Buffer, end: int | None = None) -> None:
         """Fills a buffer from a file.
 
         Args:
           file: path of the data file.
           offset: its first byte to read.
           buffer: [bytes] uint8, contiguous; filled completely.
+          end: byte beyond which nothing will be read next: nothing behind it is fetched ahead from a store.
         Raises:
           CheckpointError: the file is gone, changed, ends early or cannot be read.
         """
         view = memoryview(buffer.data)
         if is_url(file):
-            self._remotely().read_into(file, offset, view, self._size(file))
+            size = self._size(file)
+            known = [each for each in (size, end) if each is not None]
+            self._remotely().read_into(file, offset, view, min(known, default=None))
             return
         done = 0
         try:

@@ -28,14 +28,14 @@ class ReadAhead:
         self._streams: OrderedDict[tuple[str, int], _Stream] = OrderedDict()
         self._ahead = 0
 
-    def read_into(self, file: str, offset: int, view: memoryview, size: int | None) -> None:
+    def read_into(self, file: str, offset: int, view: memoryview, end: int | None) -> None:
         """Fills a view from byte `offset` of a file.
 
         Args:
           file: URL of the data file.
           offset: its first byte to read.
           view: bytes; filled completely.
-          size: of the file, which is never read past it; None: nothing is fetched ahead.
+          end: byte beyond which nothing is fetched ahead; None: nothing at all.
         Raises:
           CheckpointError: the file is gone, ends early or cannot be read.
         """
@@ -44,9 +44,9 @@ class ReadAhead:
             stream = _Stream(self._pool, file, offset)
         else:
             self._ahead -= stream.ahead
-            if size is not None:
+            if end is not None:
                 limit = READ_AHEAD_BYTES // (len(self._streams) + 1)
-                stream.fetch_ahead(len(view), min(limit, size - offset - len(view)))
+                stream.fetch_ahead(len(view), min(limit, end - offset - len(view)))
         stream.fill(view)
         self._streams[file, stream.at] = stream
         self._ahead += stream.ahead

@@ -132,7 +132,7 @@ class SliceRows:
             while done < whole.bytes:
                 piece = buffer[: min(PIECE_BYTES, whole.bytes - done, bytes_max())]
                 source = SourceRange(whole.slice, whole.offset + done, piece.size)
-                self._files.read_into(source.slice.file, source.slice.offset + source.offset, piece)
+                self._fetch(source, piece)
                 crc = crc32c(piece)
                 self._add(source, combine(self._before(source), crc, piece.size))
                 yield piece, crc
@@ -166,8 +166,12 @@ class SliceRows:
     ) -> None:
         self._files.close()
 
+    def _fetch(self, source: SourceRange, data: Bytes) -> None:
+        part = source.slice
+        self._files.read_into(part.file, part.offset + source.offset, data, part.offset + part.bytes)
+
     def _read(self, source: SourceRange, data: Bytes) -> None:
-        self._files.read_into(source.slice.file, source.slice.offset + source.offset, data)
+        self._fetch(source, data)
         self._add(source, extend(self._before(source), data))
 
     def _before(self, source: SourceRange) -> int:

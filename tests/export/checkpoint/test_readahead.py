@@ -58,6 +58,15 @@ def test_data_files_single_rows_in_a_store_cost_what_they_hold(file: RemotePath)
     assert moved(file) == (4, 4 * 128)
 
 
+def test_data_files_stream_in_a_store_fetches_nothing_behind_its_end(file: RemotePath) -> None:
+    end = 3_000_000
+    with DataFiles({file.url: file.stamp()}) as files:
+        for at in range(0, end, 100_000):
+            buffer = np.empty(100_000, np.uint8)
+            files.read_into(file.url, at, buffer, end)
+    assert moved(file)[1] == end
+
+
 def test_data_files_interleaved_streams_in_a_store_are_each_gone_on_with(file: RemotePath) -> None:
     lanes, step = 64, 1000
     size = BYTES // lanes
