@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +19,8 @@ from export.pace import Pace
 from export.plan import ExportPlan
 
 VARIABLES_SHOWN = 20
+TABLES_SHOWN = 200
+LINES_SHOWN = 20
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -69,17 +71,19 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
     if inventory.storage != "TensorFlow":
         saved = f"saved by {inventory.storage}: tables are told by the names that layers have by default"
     parts: list[RenderableType] = [Text(f"checkpoint {inventory.checkpoint}, {step}, {saved}, {inventory.fingerprint}")]
-    parts += [Text(f"incomplete: {problem}") for problem in problems] or [Text("all data files are there")]
-    tables = _page("tables", "table", "rows", "dim", "dtype", "size", "layout", "pieces", "slots", "origin")
-    for spec in inventory.tables:
+    parts += _lines(f"incomplete: {problem}" for problem in problems) or [Text("all data files are there")]
+    shown = sorted(sorted(inventory.tables, key=lambda spec: -spec.bytes)[:TABLES_SHOWN], key=lambda spec: spec.name)
+    title = "tables" if len(shown) == len(inventory.tables) else f"tables ({len(inventory.tables)}), the largest"
+    tables = _page(title, "table", "rows", "dim", "dtype", "size", "layout", "pieces", "slots", "origin")
+    for spec in shown:
         slots = ", ".join(slot.name for slot in spec.slots)
         pieces = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
         row = (str(spec.rows), str(spec.dim), spec.dtype, size_text(spec.bytes), _layout_text(spec), pieces)
         tables.add_row(escape(spec.name), *row, escape(slots), spec.origin)
     parts.append(tables if inventory.tables else Text("no table is recognised"))
-    parts += [Text(f"stored twice, read once: {each.key} is {each.of}") for each in inventory.duplicates]
-    parts += [Text(f"note: table {spec.name}: {spec.note}") for spec in inventory.tables if spec.note]
-    parts += [Text(f"not exported: {refused.name}: {refused.reason}") for refused in inventory.refused]
+    parts += _lines(f"stored twice, read once: {each.key} is {each.of}" for each in inventory.duplicates)
+    parts += _lines(f"note: table {spec.name}: {spec.note}" for spec in inventory.tables if spec.note)
+    parts += _lines(f"not exported: {refused.name}: {refused.reason}" for refused in inventory.refused)
     if inventory.slots:
         count, saved_bytes = len(inventory.slots), size_text(inventory.slot_bytes)
         parts.append(Text(f"left out: {count} variables of optimizers, which saves {saved_bytes}"))
@@ -110,6 +114,13 @@ def plan_table(plan: ExportPlan, pace: Pace | None = None) -> RenderableType:
     )
     notes = [Text(f"note: table {table.spec.name}: {table.notes}") for table in plan.tables if table.notes]
     return Group(tables, *notes, Text(total), *([Text(pace.told())] if pace is not None else []))
+
+
+def _lines(told: Iterable[str]) -> list[Text]:
+    """Returns the first lines of one kind, and how many more there are."""
+    lines = list(told)
+    more = [Text(f"... and {len(lines) - LINES_SHOWN} more; --json tells all")] if len(lines) > LINES_SHOWN else []
+    return [Text(line) for line in lines[:LINES_SHOWN]] + more
 
 
 def _page(title: str, *columns: str) -> Table:

@@ -56,6 +56,8 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
                 found.refuse(name, key, f"it has the shape {list(entry.shape)}, not [rows, dim]")
             else:
                 specs[name] = table_spec(name, entry, origin, graph.paths.get(variables["parameters"], ""))
+        if not specs:
+            continue
         saved = _saved_layouts(found, graph, index, at)
         absent = {each.name for each in found.refused[refused:]}
         own = _unstacked(specs, saved, found, absent) if saved else specs.values()
@@ -163,6 +165,8 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
     for index, node in enumerate(graph.nodes):
         entry = found.checkpoint.entries.get(node.key)
         if entry is None or node.key in taken or len(entry.shape) != 2 or entry.dtype not in FLOATS:
+            continue
+        if "embedding" not in node.full_name and "embedding" not in node.key:  # of 10^5 variables most by far
             continue
         full_name = _EMBEDDINGS_NAME.match(node.full_name)
         if not (full_name or _EMBEDDINGS_KEY.search(node.key)):

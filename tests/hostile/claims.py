@@ -214,6 +214,56 @@ def messages_in_messages(prefix: Path) -> None:
     write_graph(prefix, nested)
 
 
+# SparseCore layouts.
+
+
+def write_stack(prefix: Path, layouts: bytes, rows: int, objects: int = 1) -> None:
+    """A stack of [rows, 1] that holds what the layouts say, in embedding objects that share it and the layouts."""
+    stored, crc = text_data(layouts)
+    key, at = f"e/s{SUFFIX}", 4 * rows
+    nodes = [node({f"o{number}": 1 + number for number in range(objects)})]
+    nodes += [
+        node({"_variables": 1 + objects + number, "_sparse_core_table_layouts": 1 + 3 * objects})
+        for number in range(objects)
+    ]
+    nodes += [node({"s": 1 + 2 * objects + number}) for number in range(objects)]
+    nodes += [node({"parameters": 2 + 3 * objects}) for _ in range(objects)]
+    pairs = [(key.encode(), entry(1, (rows, 1), 0, at, 0)), (b"layouts", entry(7, (), at, stored, crc))]
+    write_graph(prefix, *nodes, node(key="layouts"), node(key=key), pairs=pairs, data=bytes(at) + stored)
+
+
+def layout(name: str, cores: int, core_rows: int, rows: int = 1, offset: int = 0) -> bytes:
+    numbers = ((3, cores), (4, 1), (5, core_rows), (8, offset))
+    shapes = field(6, varint(rows) + varint(1)) + field(7, varint(-(-rows // cores) * cores) + varint(1))
+    said = field(1, name) + field(2, "s") + b"".join(field(number, value) for number, value in numbers if value)
+    return field(1, said + shapes)
+
+
+def tables_of_one_row(prefix: Path) -> None:
+    write_stack(prefix, b"".join(layout(f"t{at}", 1, MANY, offset=at) for at in range(MANY)), MANY)
+
+
+def tables_of_one_name(prefix: Path) -> None:
+    names = [*range(MANY - 1), MANY - 2]
+    write_stack(prefix, b"".join(layout(f"t{name}", 1, MANY, offset=at) for at, name in enumerate(names)), MANY)
+
+
+def tables_in_one_place(prefix: Path) -> None:
+    write_stack(prefix, b"".join(layout(f"t{at}", 1, MANY) for at in range(MANY)), MANY)
+
+
+def layouts_that_many_objects_share(prefix: Path) -> None:
+    write_stack(prefix, b"".join(layout(f"t{at}", 1, 1000, offset=at) for at in range(1000)), 1000, objects=1000)
+
+
+def cores_of_an_exabyte(prefix: Path) -> None:
+    write_stack(prefix, layout("t", 2**62, 2**62, rows=2**62), 100)
+
+
+def cores_without_rows(prefix: Path) -> None:
+    write_stack(prefix, layout("t", 2**20, 1), 2**20)
+
+
 CLAIMS: tuple[Claim, ...] = (
     restart_points_of_a_billion,
     block_of_an_exabyte,
@@ -242,4 +292,10 @@ CLAIMS: tuple[Claim, ...] = (
     optimizers_that_share_their_lists,
     partial_layers_that_share_their_features,
     messages_in_messages,
+    tables_of_one_row,
+    tables_of_one_name,
+    tables_in_one_place,
+    layouts_that_many_objects_share,
+    cores_of_an_exabyte,
+    cores_without_rows,
 )

@@ -17,8 +17,8 @@ from tests.hostile.ordeal import deadline, endure, memory_limit
 
 FLOOR_BYTES = 8 << 20
 """What a trial may hold beside the file: mostly what Python and rich take for the page."""
-HELD_PER_BYTE = 128
-"""An entry of 13 bytes becomes some objects of Python, then some of the JSON page: each of bounded size."""
+HELD_PER_BYTE = 256
+"""An entry of 13 bytes, or a table of 34, becomes objects of Python: specs, plan, page; each of bounded size."""
 VALUES = np.random.default_rng(11).standard_normal((23, 5)).astype(np.float32)
 
 
