@@ -11,10 +11,12 @@ from runtime.remote import Place, located
 def place_of(text: str, base: Path = Path()) -> Place:
     """Returns the place that a text means; a relative path is relative to `base`.
 
+    A path comes back absolute: table workers may run elsewhere.
+
     Raises:
       UsageError: a URL that holds credentials, or of a store that is not known.
     """
     try:
-        return located(text, base)
+        return located(text, base.absolute())
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
