@@ -27,7 +27,7 @@ from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCom
 from bundle.manifest import MANIFEST_BYTES_MAX, File, Manifest, dump, parse
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
-_STAGING = re.compile(r"\.staging-([1-9][0-9]{0,17})(\.journal|\.lock)?", re.ASCII)
+_STAGING = re.compile(r"\.staging-([1-9][0-9]{0,17})(\.journal|\.lock|\.parts)?", re.ASCII)
 
 _ATTEMPTS = ".attempts-"
 
@@ -180,12 +180,14 @@ class Staging:
             raise
         files.sync(self._parent)
         self._aside(".journal").unlink(missing_ok=True)
+        shutil.rmtree(parts(self.directory), ignore_errors=True)
         self.close()
         return self._final
 
     def discard(self) -> None:
         """Removes what is staged, and lets go of the lock."""
         self._clear()
+        shutil.rmtree(parts(self.directory), ignore_errors=True)
         self.close()
 
     def close(self) -> None:
@@ -220,6 +222,11 @@ class Staging:
             shutil.rmtree(self.directory)
 
 
+def parts(staged: Path) -> Path:
+    """Returns where other programs leave files for the version that is staged in a directory; gone with the version."""
+    return staged.with_name(f"{staged.name}.parts")
+
+
 def next_version(root: Path, model: str) -> int:
     """Returns the number after the newest version of a model, complete or not; 1 for a new model."""
     return max((version for version, _ in _numbered(root / model)), default=0) + 1
@@ -249,6 +256,7 @@ def sweep(root: Path, model: str) -> list[int]:
         if aside.exists():
             _end_attempts(aside)
             shutil.rmtree(aside)
+        shutil.rmtree(parts(aside), ignore_errors=True)
         (parent / f"{aside.name}.lock").unlink(missing_ok=True)
         os.close(lock)
         swept.append(version)

@@ -91,6 +91,9 @@ Towers = Annotated[
     str | None, typer.Option("--towers", metavar="X,Y", help="Export these towers alone, and what they need.")
 ]
 Budget = Annotated[int | None, typer.Option("--budget-bytes", min=16 << 20, help="Memory of one table worker, bytes.")]
+TaskFile = Annotated[
+    Path | None, typer.Option("--tasks", metavar="FILE", help="Write the table tasks to FILE, for `run-task`.")
+]
 Full = Annotated[bool, typer.Option("--full", help="Compare every row with the checkpoint instead of a sample.")]
 
 
@@ -125,6 +128,7 @@ def plan(
     scratch: Scratch = None,
     chosen: Tables = None,
     towers: Towers = None,
+    tasks: TaskFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Tells what `run` would read and write, in bytes, files, memory and time. Touches nothing."""
@@ -138,11 +142,12 @@ def plan(
             alone = prepare_inline(job, recipe.parent, settings, version, wanted)
             page, table = inline_plan_json(alone), inline_plan_page(alone)
         else:
-            from export import pipeline, plan_page
+            from export import pipeline, plan_page, task_files
 
             prepared = pipeline.prepare(job, recipe.parent, settings, version, wanted)
             pace = measure_pace(prepared.plan)
             page, table = plan_page.plan_json(prepared, pace), plan_page.plan_page(prepared, pace)
+            task_files.write_task_file(prepared.plan, tasks)
     _print(page, table, as_json)
 
 
@@ -202,10 +207,11 @@ def tables(
         ),
     ] = None,
     plan_only: Annotated[bool, typer.Option("--plan", help="Tell what would be done; touch nothing.")] = False,
+    tasks: TaskFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Exports only the tables, without model code: those that the metadata identifies or the user names."""
-    from export import plan_page, tables_only
+    from export import plan_page, tables_only, task_files
     from export.conversions import read_dtypes
     from export.plan import Writing
 
@@ -219,13 +225,30 @@ def tables(
         job = tables_only.TablesJob(model, version, _said(named, mod, layout), names, writing, single, slots)
         destination = open_destination(out, Path(), settings.scratch)
         prepared = tables_only.prepare_tables(place_of(checkpoint), destination, job, settings)
-        if plan_only:
+        if plan_only or tasks is not None:
+            task_files.write_task_file(prepared.plan, tasks)
             pace = measure_pace(prepared.plan)
             _print(prepared.plan.to_json() | pace.to_json(), plan_table(prepared.plan, pace), as_json)
             return
         published = tables_only.export_tables(prepared, settings, progress)
     page = plan_page.published_json(published) | {"seconds": progress.seconds}
     _print(page, plan_page.published_page(published), as_json)
+
+
+@app.command()
+def run_task(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `--tasks` wrote.")],
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="The task, from 0.")],
+    every: Annotated[int, typer.Option("--of", min=0, help="So many of us: take every such task from NUMBER on.")] = 0,
+) -> None:
+    """Runs table tasks of a plan on this machine; the job's own command takes up what they leave."""
+    from export import task_files
+
+    with kept_clean(), Progress(errors) as progress:
+        told = task_files.read_task_file(file)
+        for each in task_files.chosen(told, number, every):
+            with progress.step(f"task {each} of {len(told.tasks)}"):
+                task_files.run_task(told, each)
 
 
 @app.command()

@@ -34,6 +34,7 @@ from export.progress import Progress
 from export.settings import ExportSettings
 from export.space import check_space
 from export.tables import Receipt, carry_out, check_sources, manifest_table
+from export.task_files import take_up
 from export.tasks import RestTask, TableTask
 from runtime.remote import Place, is_url
 
@@ -151,20 +152,23 @@ def copy_tables(
     """
     receipts: list[Receipt] = []
     pending: list[TableTask | RestTask] = []
+
+    def note(task: TableTask | RestTask, receipt: Receipt) -> None:
+        stage.finish(task.step, receipt.model_dump(mode="json"), receipt.files(task))
+        receipts.append(receipt)
+        moved(task.bytes)
+
     for task in plan.work:
         finished = stage.finished(task.step)
-        if finished is None:
+        if finished is None and (left := take_up(stage.directory, task)) is not None:
+            note(task, left)
+        elif finished is None:
             pending.append(replace(task, attempts=str(stage.attempts)) if isinstance(task, TableTask) else task)
         else:
             receipts.append(Receipt.model_validate(finished.payload))
             moved(task.bytes)
     unwritten = sum(task.bytes for task in pending if isinstance(task, TableTask))
     check_space(plan, stage.directory, plan.bytes - unwritten)
-
-    def note(task: TableTask | RestTask, receipt: Receipt) -> None:
-        stage.finish(task.step, receipt.model_dump(mode="json"), receipt.files(task))
-        receipts.append(receipt)
-        moved(task.bytes)
 
     small = sum(task.bytes for task in pending) <= SMALL_JOB_BYTES
     executor = executors.open_executor(settings.executor, settings.workers or (1 if small else 0))
