@@ -29,6 +29,8 @@ Vectors = NDArray[np.float32]
 SAMPLE_ROWS = 100_000
 """Vectors that code books are trained on."""
 SAMPLE_ROWS_PER_LEAF = 100
+_ENCODED_BLOCKS = 4
+"""Blocks of a file that are encoded at a time: writing an index costs ScaNN seconds and 0.3 GB, however small it is."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def build_files(
                 EncodeTask(
                     str(directory), (str(vectors.path), vectors.shape[1]), first, count, distance, f"{beside}/{first}"
                 )
-                for first, count in _blocks(vectors)
+                for first, count in _blocks(vectors, _ENCODED_BLOCKS)
             ]
             run(encode_block, tasks)
             for name in (CODES, TOKENS):
@@ -121,10 +123,11 @@ def encode_block(task: EncodeTask) -> None:
     del block
     encode(Path(task.trained), directory)
     (directory / DATASET).unlink()
+    _give_back()
 
 
 def _give_back() -> None:
-    """Gives what training freed back to the machine: the C library keeps it in the heaps of ScaNN's threads."""
+    """Gives what ScaNN freed back to the machine: the C library keeps it in its heaps."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -139,9 +142,10 @@ def _sampled(vectors: VectorFile, sample: int) -> Vectors:
     return found
 
 
-def _blocks(vectors: VectorFile) -> Iterator[tuple[int, int]]:
-    for first in range(0, len(vectors), vectors.block_rows):
-        yield first, min(vectors.block_rows, len(vectors) - first)
+def _blocks(vectors: VectorFile, joined: int = 1) -> Iterator[tuple[int, int]]:
+    rows = vectors.block_rows * joined
+    for first in range(0, len(vectors), rows):
+        yield first, min(rows, len(vectors) - first)
 
 
 def _prepared(block: Vectors, distance: Distance) -> Vectors:
