@@ -80,7 +80,6 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
     Raises:
       CheckpointError: the checkpoint has no object graph, or no object at `object_path`.
     """
-    tf = load_tensorflow()
     graph = checkpoint.graph
     if graph is None:
         kind = checkpoint.storage.kind
@@ -99,6 +98,7 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
                 f"{step!r} among {', '.join(sorted(children)) or 'no attributes'}"
             )
         node = children[step]
+    tf = load_tensorflow()
     view = tf.train.TrackableView(root)
     places: dict[str, Place] = {}
     seen = {id(root)}

@@ -123,7 +123,10 @@ class ArrayRows:
             self._blocks, self._first, self._block = self._decoded(row), row, self._block[:0]
         while row >= self._first + len(self._block):
             self._first += len(self._block)
-            self._block = next(self._blocks)
+            block = next(self._blocks, None)
+            if block is None:
+                raise CheckpointError(f"an array has no row {row}: the checkpoint changed; read one that is complete")
+            self._block = block
 
     def _decoded(self, first: int) -> Iterator[Bytes]:
         """Yields the rows from the one given on, to the last."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow
 
 from export.errors import CheckpointError
 
@@ -117,6 +116,8 @@ class ChunkPieces:
         return None if start == _NO_CHUNK else self._decoded(key, start, end, low, high, bytes_max)
 
     def _decoded(self, key: str, start: int, end: int, low: int, high: int, bytes_max: int) -> Iterator[Bytes]:
+        import pyarrow  # 20 MiB that no other table needs
+
         stream = pyarrow.PythonFile(_Stored(self._kvstore, key, start, end), "r")
         if self._form.codec is not None:
             stream = pyarrow.CompressedInputStream(stream, self._form.codec)
