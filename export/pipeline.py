@@ -51,6 +51,9 @@ from export.vocabularies import write_vocabulary
 from export.weights import find_weights
 from runtime.towers import open_tower
 
+_ENCODERS = 4
+"""Processes that encode blocks of an index unless told otherwise: each holds up to half a GB."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -326,7 +329,8 @@ class Assembly:
             if finished is None:
                 tower = towers[part.query_tower]
                 queries = self._queries(tower, replayed, replayed.features)
-                run = executors.LocalExecutor(self.settings.workers).run
+                encoders = self.settings.workers or min(_ENCODERS, executors.worker_count(0))
+                run = executors.LocalExecutor(encoders).run
                 page = indexes.build_index(self.directory, name, part, queries, run)
                 if any(replayed.converted_tables(each) for each in (part.query_tower, part.candidate_tower)):
                     aside = self.directory / ".vectors"
