@@ -31,7 +31,7 @@ from export.progress import Progress
 from export.settings import ExportJob, ExportSettings, explain, read_recipe
 from export.subset import Wanted, read_tables_option, split_names
 from export.terminal import Shown, kept_clean, sentence
-from runtime.remote import Place, is_url
+from runtime.remote import Place, RemotePath, is_url
 
 app = typer.Typer(
     help="Turns training checkpoints into verified bundles that rowcast-serve answers from.",
@@ -253,7 +253,7 @@ def run_task(
 
 @app.command()
 def verify(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's directory: ROOT/MODEL/VERSION.")],
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="A bundle's directory: ROOT/MODEL/VERSION.")],
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", metavar="PATH", help="Compare the tables with this checkpoint too.")
     ] = None,
@@ -265,6 +265,11 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Checks a published bundle again: every byte against its checksum, and that everything in it opens."""
+    place = place_of(bundle)
+    if isinstance(place, RemotePath):
+        raise UsageError(
+            f"{place} is a URL; bring the bundle here with `rowcast-serve pull {place} ROOT`, then verify it"
+        )
     job = None if recipe is None else _overridden(read_recipe(recipe), checkpoint, None)
     with kept_clean(), Progress(errors) as progress:
         from export import audit
@@ -274,12 +279,12 @@ def verify(
         else:
             source = None if checkpoint is None else place_of(checkpoint)
         with progress.step("verify"):
-            report = audit.audit(bundle, source, full)
+            report = audit.audit(place, source, full)
         if job is not None and recipe is not None:
             with progress.step("model"):
                 from export import model_checks
 
-                report = model_checks.audit_model(report, bundle, job, recipe.parent)
+                report = model_checks.audit_model(report, place, job, recipe.parent)
     _print(report.to_json(), report.to_table(), as_json)
 
 

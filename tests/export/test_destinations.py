@@ -161,6 +161,12 @@ def test_open_destination_url_with_credentials_is_refused(tmp_path: Path) -> Non
         open_destination("s3://key:secret@bucket/x", Path(), tmp_path)
 
 
+def test_verify_of_a_url_says_how_to_bring_it_here(command: Command) -> None:
+    done = command("verify", "s3://models/bundles/m/1")
+    assert done.code == 2
+    assert "rowcast-serve pull s3://models/bundles/m/1 ROOT" in done.err
+
+
 def test_tables_linked_into_a_url_are_refused(command: Command, checkpoint: Path, tmp_path: Path) -> None:
     done = command("tables", checkpoint, f"memory://{tmp_path}", "--table", "a=t1", "--tables", "link")
     assert done.code == 2
