@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tarfile
 from collections.abc import Mapping
@@ -13,9 +12,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from export.checkpoint.layout_file import read_layouts
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import StatedTable, Statements
+from export.checkpoint.specs import Statements
 from export.errors import CheckpointError, NotConvertible
 from export.plan import Writing, plan_tables
 from export.tables import carry_out, check_sources, manifest_table
@@ -36,14 +36,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def values_of(case: Path) -> dict[str, np.ndarray[Any, Any]]:
     with np.load(case / "values.npz") as file:
         return {name: file[name] for name in file.files}
-
-
-def stated(case: Path) -> tuple[StatedTable, ...]:
-    layouts = json.loads((case / "layouts.json").read_text())
-    return tuple(
-        StatedTable(name=name, key=told.pop("stack"), kind="sparse_core", stack=True, **told)
-        for name, told in layouts.items()
-    )
 
 
 def copied(checkpoint: Checkpoint, said: Statements, directory: Path) -> dict[str, bytes]:
@@ -107,10 +99,12 @@ def test_stack_that_no_layout_tells_is_refused_with_the_cure(name: str, written:
 
 
 @pytest.mark.parametrize("name", ["jax_stacks", "keras_rs_stacks"])
-def test_stack_is_copied_as_its_layout_says(name: str, written: Path, tmp_path: Path) -> None:
+def test_stack_is_copied_as_its_trainer_says(name: str, written: Path, tmp_path: Path) -> None:
     case = written / name
     checkpoint = open_checkpoint(case)
-    assert copied(checkpoint, Statements(layouts=stated(case)), tmp_path) == as_bytes(values_of(case))
+    assert copied(checkpoint, Statements(layouts=read_layouts(case / "layout.pb")), tmp_path) == as_bytes(
+        values_of(case)
+    )
 
 
 @pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])

@@ -9,7 +9,6 @@ Usage: python tests/golden/write_orbax.py tests/golden/orbax.tar.xz
 # Its libraries are not in the environment that the checks run in.
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tarfile
@@ -82,7 +81,7 @@ def flat_tree(root: Path, *, packed: bool, zarr3: bool) -> dict[str, Any]:
     return {"a": values, "half": values}
 
 
-def jax_stacks(root: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def jax_stacks(root: Path) -> tuple[dict[str, Any], Any]:
     """Tables that jax-tpu-embedding stacks and shards itself, in the variable of its flax layer."""
     specs = [
         embedding_spec.FeatureSpec(
@@ -119,10 +118,10 @@ def jax_stacks(root: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     with ocp.CheckpointManager(root) as manager:
         tree = {"params": {"embed": {"sc_embedding_variables": variables}, "kernel": jnp.ones((4, 2))}, "step": 5}
         manager.save(5, args=ocp.args.StandardSave(tree))
-    return values, {name: stated(spec) for name, spec in tables.items()}
+    return values, specs
 
 
-def keras_rs_stacks(root: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def keras_rs_stacks(root: Path) -> tuple[dict[str, Any], Any]:
     """keras-rs' DistributedEmbedding, two of whose tables are stacked, saved by its own manager."""
     places = [(name, rows, "sparsecore") for name, rows in ROWS.items()] + [("tiny", 5, "default_device")]
     configs = {
@@ -151,40 +150,27 @@ def keras_rs_stacks(root: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     next(each for each in model.embed.variables if "tiny" in each.path).assign(values["tiny"])
     with JaxKeras3CheckpointManager(model, root, 1) as manager:
         manager.save_state(4)
-    tables = embedding.get_table_specs(model.embed._config.feature_specs)
-    return values, {name: stated(spec) for name, spec in tables.items()}
-
-
-def stated(spec: Any) -> dict[str, Any]:
-    """Returns what a layout file must say of a table."""
-    setting, stack = spec.setting_in_stack, spec.stacked_table_spec
-    return {
-        "rows": spec.vocabulary_size,
-        "dim": spec.embedding_dim,
-        "stack": stack.stack_name,
-        "cores": CORES,
-        "core_rows": stack.stack_vocab_size // CORES,
-        "offset": setting.row_offset_in_shard,
-        "rotation": setting.shard_rotation,
-    }
+    return values, model.embed._config.feature_specs
 
 
 def main(archive: Path) -> None:
-    """Writes every case, with the values and layouts that it must be read as, into one archive."""
+    """Writes every case, with the values that it must be read as, and its trainer's layout, into one archive."""
     utils.NUM_SC_PER_DEVICE_MAP["cpu"] = CORES // DEVICES
     DistributedEmbedding._has_sparsecore = lambda self: True
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        cases: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"flax_steps": (flax_steps(root / "flax_steps"), {})}
+        cases: dict[str, tuple[dict[str, Any], Any]] = {"flax_steps": (flax_steps(root / "flax_steps"), None)}
         for packed in (True, False):
             for zarr3 in (True, False):
                 name = f"{'packed' if packed else 'loose'}_{'zarr3' if zarr3 else 'zarr2'}"
-                cases[name] = flat_tree(root / name, packed=packed, zarr3=zarr3), {}
+                cases[name] = flat_tree(root / name, packed=packed, zarr3=zarr3), None
         cases["jax_stacks"] = jax_stacks(root / "jax_stacks")
         cases["keras_rs_stacks"] = keras_rs_stacks(root / "keras_rs_stacks")
-        for name, (values, layouts) in cases.items():
+        for name, (values, specs) in cases.items():
             np.savez_compressed(root / name / "values.npz", **values)
-            (root / name / "layouts.json").write_text(json.dumps(layouts))
+            if specs is not None:
+                told = embedding.create_proto_from_feature_specs(specs, DEVICES, CORES // DEVICES)
+                (root / name / "layout.pb").write_bytes(told.SerializeToString())
         for marker in root.rglob("commit_success.txt"):  # it tells the directory of the machine that wrote it
             marker.write_text("Checkpoint commit was successful")
         with tarfile.open(archive, "w:xz") as written:
