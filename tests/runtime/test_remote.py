@@ -41,6 +41,7 @@ def test_located_unknown_scheme_is_refused() -> None:
 def test_remote_path_what_was_written_is_read_and_listed(store: RemotePath) -> None:
     (store / "dir/a.bin").write(b"0123456789")
     assert (store / "dir/a.bin").read(3, 4) == b"3456"
+    assert (store / "dir/a.bin").read(3, 0) == b""
     assert (store / "dir/a.bin").is_file()
     assert (store / "dir").is_dir()
     assert not (store / "dir/none").is_file()
