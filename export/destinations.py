@@ -12,13 +12,13 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bundle import paths, staging
 from bundle.checksums import BLOCK_BYTES, Digest, digest
-from bundle.errors import DestinationExists
+from bundle.errors import DestinationExists, VersionBusy
 from bundle.manifest import Manifest, dump
 from bundle.staging import Staging
 from export.errors import DestinationError, UsageError
@@ -82,6 +82,7 @@ class Destination:
         if self.store is None:
             yield None
             return
+        self._sweep_published(self.store / model, model)
         target = self.store / model / str(version)
         if (target / paths.MANIFEST).is_file():
             raise DestinationExists(f"{target} is there already; committed bundles are never overwritten")
@@ -121,6 +122,14 @@ class Destination:
             raise DestinationError(f"{manifest} does not hold what was sent; remove it and run the export again")
         stage.discard()
         return target
+
+    def _sweep_published(self, versions: RemotePath, model: str) -> None:
+        """Removes what a run left staged that was killed between its manifest and this."""
+        for path in (self.root / model).glob(".staging-*/"):
+            number = path.name.removeprefix(".staging-")
+            if _VERSION.fullmatch(number) and (versions / number / paths.MANIFEST).is_file():
+                with suppress(VersionBusy, DestinationExists):
+                    Staging(self.root, model, int(number)).discard()
 
     def _owner(self) -> str:
         """Returns who writes from this scratch directory: the same after a crash."""

@@ -128,6 +128,16 @@ def test_publish_to_a_store_file_that_was_replaced_meanwhile_is_sent_again(
     np.testing.assert_array_equal(written(store, "t0"), VALUES["t0"])
 
 
+def test_publish_to_a_store_sweeps_what_was_published_before_its_run_was_killed(
+    checkpoint: Path, store: RemotePath, tmp_path: Path
+) -> None:
+    export(checkpoint, store, tmp_path / "scratch")
+    left = open_destination(str(store), Path(), tmp_path / "scratch").root / "m/.staging-1"
+    (left / "tables").mkdir(parents=True)
+    export(checkpoint, store, tmp_path / "scratch")
+    assert not left.exists()
+
+
 def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
     checkpoint: Path, store: RemotePath, tmp_path: Path
 ) -> None:
