@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
 from rich.console import Group, RenderableType
@@ -15,8 +15,10 @@ from rich.text import Text
 from export.checkpoint.layouts import Mod, SparseCore
 from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import Entry
-from export.pace import Pace
-from export.plan import ExportPlan
+
+if TYPE_CHECKING:
+    from export.pace import Pace
+    from export.plan import ExportPlan
 
 VARIABLES_SHOWN = 20
 TABLES_SHOWN = 200

@@ -5,33 +5,31 @@ Results go to stdout (as JSON with --json), progress and errors to stderr.
 
 from __future__ import annotations
 
+import gc
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 
-from export.checkpoint.layout_file import read_layouts
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Statements
-from export.destinations import open_destination
 from export.errors import CheckpointError, ExportError, UsageError
 from export.inspect import inventory_json, inventory_table, plan_table
-from export.pace import measure_pace
 from export.places import place_of
 from export.progress import Progress
-from export.settings import ExportJob, ExportSettings, explain, read_recipe
-from export.subset import Wanted, read_tables_option, split_names
 from export.terminal import Shown, kept_clean, sentence
-from runtime.remote import Place, RemotePath, is_url
+from runtime.remote import RemotePath
+
+if TYPE_CHECKING:
+    from export.settings import ExportJob, ExportSettings
+    from export.subset import Wanted
+    from runtime.remote import Place
 
 app = typer.Typer(
     help="Turns training checkpoints into verified bundles that rowcast-serve answers from.",
@@ -106,13 +104,20 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Tells what is in a checkpoint: tables, slot variables, dense variables, step. Reads no table."""
-    opened = open_checkpoint(place_of(checkpoint), complete=False)
-    problems = opened.problems
-    try:
-        inventory = recognise(opened, _said(named, mod, layout))
-    except CheckpointError as problem:
-        raise CheckpointError(problems[0] if problems else str(problem)) from problem
-    _print(inventory_json(inventory, problems), inventory_table(inventory, problems), as_json)
+    said = None
+    if named or mod or layout:
+        from export import options  # a fifth of a second, like all that is imported in commands here
+
+        said = options.read_statements(named, mod, layout)
+    with _uncollected():
+        opened = open_checkpoint(place_of(checkpoint), complete=False)
+        problems = opened.problems
+        try:
+            inventory = recognise(opened, said)
+        except CheckpointError as problem:
+            raise CheckpointError(problems[0] if problems else str(problem)) from problem
+        page = inventory_json(inventory, problems) if as_json else {}
+        _print(page, inventory_table(inventory, problems), as_json)
     if problems:
         raise CheckpointError(problems[0])
 
@@ -132,8 +137,12 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Tells what `run` would read and write, in bytes, files, memory and time. Touches nothing."""
-    settings = _settings(workers=workers, budget_bytes=budget_bytes, scratch=scratch)
-    job, wanted = _asked(_overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
+    from export import options
+    from export.pace import measure_pace
+    from export.settings import read_recipe
+
+    settings = options.read_settings(workers=workers, budget_bytes=budget_bytes, scratch=scratch)
+    job, wanted = options.asked(options.overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
     with kept_clean(), Progress(errors) as progress, progress.step("model and plan"):
         if _is_inline(job):
             from export.inline.page import inline_plan_json, inline_plan_page
@@ -167,8 +176,13 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Writes, verifies and publishes a bundle. A run that was stopped resumes; a failed check publishes nothing."""
-    settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full)
-    job, wanted = _asked(_overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
+    from export import options
+    from export.settings import read_recipe
+
+    settings = options.read_settings(
+        workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
+    )
+    job, wanted = options.asked(options.overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
     with kept_clean(), Progress(errors) as progress:
         if _is_inline(job):
             page, table = _run_inline(job, recipe.parent, settings, version, wanted, progress)
@@ -211,18 +225,25 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Exports only the tables, without model code: those that the metadata identifies or the user names."""
-    from export import plan_page, tables_only, task_files
+    from export import options, plan_page, tables_only, task_files
     from export.conversions import read_dtypes
+    from export.destinations import open_destination
+    from export.pace import measure_pace
     from export.plan import Writing
+    from export.subset import read_tables_option
 
-    settings = _settings(workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full)
+    settings = options.read_settings(
+        workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
+    )
     with kept_clean(), Progress(errors) as progress:
         how, names = read_tables_option(chosen or ())
         if how in ("inline", "inline-link"):
             raise UsageError(f"--tables {how} makes a SavedModel of a model: give its recipe to `rowcast-export run`")
         every, single = read_dtypes(dtypes or ())
         writing = Writing(dtype=every, link=how == "link")
-        job = tables_only.TablesJob(model, version, _said(named, mod, layout), names, writing, single, slots)
+        job = tables_only.TablesJob(
+            model, version, options.read_statements(named, mod, layout), names, writing, single, slots
+        )
         destination = open_destination(out, Path(), settings.scratch)
         prepared = tables_only.prepare_tables(place_of(checkpoint), destination, job, settings)
         if plan_only or tasks is not None:
@@ -265,12 +286,15 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Checks a published bundle again: every byte against its checksum, and that everything in it opens."""
+    from export import options
+    from export.settings import read_recipe
+
     place = place_of(bundle)
     if isinstance(place, RemotePath):
         raise UsageError(
             f"{place} is a URL; bring the bundle here with `rowcast-serve pull {place} ROOT`, then verify it"
         )
-    job = None if recipe is None else _overridden(read_recipe(recipe), checkpoint, None)
+    job = None if recipe is None else options.overridden(read_recipe(recipe), checkpoint, None)
     with kept_clean(), Progress(errors) as progress:
         from export import audit
 
@@ -286,14 +310,6 @@ def verify(
 
                 report = model_checks.audit_model(report, place, job, recipe.parent)
     _print(report.to_json(), report.to_table(), as_json)
-
-
-def _asked(job: ExportJob, chosen: list[str] | None, towers: str | None) -> tuple[ExportJob, Wanted]:
-    """Returns the recipe with what `--tables` says of writing, and what it and `--towers` say is wanted."""
-    how, names = read_tables_option(chosen or ())
-    if how is not None:
-        job = job.model_copy(update={"output": job.output.model_copy(update={"tables": how})})
-    return job, Wanted(tuple(split_names("--towers", towers)) if towers is not None else (), names)
 
 
 def _is_inline(job: ExportJob) -> bool:
@@ -312,48 +328,14 @@ def _run_inline(
     return inline_json(published), inline_page(published)
 
 
-def _settings(**given: Any) -> ExportSettings:
-    prefix = ExportSettings.model_config["env_prefix"]
-    for variable in os.environ:
-        if variable.startswith(prefix) and variable.removeprefix(prefix).lower() not in ExportSettings.model_fields:
-            known = ", ".join(f"{prefix}{name.upper()}" for name in ExportSettings.model_fields)
-            raise UsageError(f"the environment sets {variable}, which is no setting; they are {known}")
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Lets no cycles be looked for: 10^5 variables are a million objects without one, gone through again and again."""
+    gc.disable()
     try:
-        return ExportSettings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as problem:
-        raise UsageError(f"settings (options, or ROWCAST_EXPORT_ in the environment): {explain(problem)}") from problem
-
-
-def _overridden(job: ExportJob, checkpoint: str | None, root: str | None) -> ExportJob:
-    # Paths on the command line are relative to where the user stands, not to the recipe.
-    if checkpoint is not None:
-        path = _from_here(checkpoint)
-        job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"path": path})})
-    if root is not None:
-        path = _from_here(root)
-        job = job.model_copy(update={"output": job.output.model_copy(update={"root": path})})
-    return job
-
-
-def _from_here(text: str) -> str:
-    return text if is_url(text) else str(Path(text).absolute())
-
-
-def _said(named: list[str] | None, mod: list[str] | None, layout: Path | None) -> Statements:
-    layouts = read_layouts(layout) if layout is not None else ()
-    return Statements(_names(named), tuple(mod or ()), layouts)
-
-
-def _names(named: list[str] | None) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in named or []:
-        name, separator, key = text.partition("=")
-        if not (name and separator and key):
-            raise UsageError(f"--table {text!r} was given; NAME=KEY was expected")
-        if pairs.get(name, key) != key:
-            raise UsageError(f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was expected")
-        pairs[name] = key
-    return pairs
+        yield
+    finally:
+        gc.enable()
 
 
 def _print(page: dict[str, Any], table: Any, as_json: bool) -> None:

@@ -32,6 +32,8 @@ DTYPE_NAMES = {
     25: "float8_e4m3fn", 29: "int4", 30: "uint4",
 }  # fmt: skip
 
+_ITEMSIZES = {name: dtype.itemsize for name, dtype in NUMPY_DTYPES.items()}
+
 _Raw = tuple[int, tuple[int, ...], int, int, int, int, tuple[bytes, ...]]
 """dtype, shape, data file, offset, bytes, crc32c, slice protos."""
 _Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -170,14 +172,14 @@ def _raw_entry(data: bytes) -> _Raw:
             size = as_int(value)
         elif number == 6:
             crc = unmask(as_int(value) & 0xFFFFFFFF)
-    if dtype <= 0 or min(shard, offset, size) < 0:
+    if dtype <= 0 or (shard | offset | size) < 0:
         raise WireError(f"an entry of dtype {dtype} at byte {offset} of data file {shard} with {size} bytes")
     return dtype, shape, shard, offset, size, crc, tuple(slices)
 
 
 def _entry(name: str, fields: _Raw, raw: dict[bytes, _Raw], files: _Files) -> Entry:
     dtype, shape, _, _, _, _, slices = fields
-    dtype_name = DTYPE_NAMES.get(dtype, f"dtype {dtype}")
+    dtype_name = DTYPE_NAMES.get(dtype) or f"dtype {dtype}"
     whole = ((0,) * len(shape), shape)
     if not slices:
         return Entry(name, dtype_name, shape, (_slice(name, dtype_name, fields, whole, files),))
@@ -215,7 +217,7 @@ def _extents(data: bytes) -> list[tuple[int, int]]:
 
 def _slice(name: str, dtype: str, fields: _Raw, box: _Box, files: _Files) -> Slice:
     _, shape, shard, offset, size, crc, _ = fields
-    if dtype in NUMPY_DTYPES and volume(shape) * NUMPY_DTYPES[dtype].itemsize != size:
+    if volume(shape) * _ITEMSIZES.get(dtype, 0) != size and dtype in _ITEMSIZES:
         raise WireError(f"{name!r} of shape {shape}, {dtype}, claims {size} bytes")
     path, stamp = files.find(shard)
     return Slice(path, offset, size, crc, *box, stamp)

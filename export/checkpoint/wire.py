@@ -8,8 +8,6 @@ Source: protobuf.dev, "Encoding".
 
 from __future__ import annotations
 
-import struct
-
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 VARINT_BYTES_MAX = 10
 
@@ -29,18 +27,20 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     Raises:
       WireError: the bytes end within it, or it is longer than ten bytes or 64 bits.
     """
-    value = 0
-    for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
-        if at >= len(data):
-            raise WireError("the bytes end within a varint")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value >> 64:
-                raise WireError("a varint exceeds 64 bits")
-            return value, at
-    raise WireError(f"a varint is longer than {VARINT_BYTES_MAX} bytes")
+    value = shift = 0
+    try:
+        while (byte := data[at]) >= 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+            if shift == 7 * VARINT_BYTES_MAX:
+                raise WireError(f"a varint is longer than {VARINT_BYTES_MAX} bytes")
+    except IndexError:
+        raise WireError("the bytes end within a varint") from None
+    value |= byte << shift
+    if value >> 64:
+        raise WireError("a varint exceeds 64 bits")
+    return value, at + 1
 
 
 def read_fields(data: bytes) -> list[Field]:
@@ -66,15 +66,16 @@ def read_fields(data: bytes) -> list[Field]:
             if kind == VARINT:
                 fields.append((tag >> 3, value))
                 continue
-            if value > end - at:
+            stop = at + value
+            if stop > end:
                 raise WireError(f"field {tag >> 3} claims {value} bytes, {end - at} are left")
-            fields.append((tag >> 3, data[at : at + value]))
-            at += value
+            fields.append((tag >> 3, data[at:stop]))
+            at = stop
         elif kind in (FIXED32, FIXED64):
             width = 4 if kind == FIXED32 else 8
             if width > end - at:
                 raise WireError(f"the bytes end within field {tag >> 3}")
-            fields.append((tag >> 3, struct.unpack_from("<I" if width == 4 else "<Q", data, at)[0]))
+            fields.append((tag >> 3, int.from_bytes(data[at : at + width], "little")))
             at += width
         else:
             raise WireError(f"field {tag >> 3} has the wire type {kind}, which is not in use")
