@@ -90,7 +90,7 @@ def _pull(url: str, root: str, model: str | None, version: int | None, keep: int
 def _sentence(pulled: Pulled) -> str:
     told = f"{pulled.bundle}: {pulled.bytes} bytes, {pulled.downloaded_bytes} fetched, {pulled.kept_bytes} were there\n"
     if pulled.removed:
-        told += f"removed versions {', '.join(map(str, pulled.removed))}\n"
+        told += f"old versions removed: {', '.join(map(str, pulled.removed))}\n"
     if pulled.in_use:
-        told += f"versions {', '.join(map(str, pulled.in_use))} stay: something uses them\n"
+        told += f"old versions left, because they are in use: {', '.join(map(str, pulled.in_use))}\n"
     return told
