@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from bundle import files, paths, staging
@@ -21,8 +20,8 @@ from bundle.manifest import Index, Manifest, TableCheck
 from bundle.stores import check_store
 from export.checkpoint.reader import open_checkpoint
 from export.errors import UsageError, VerificationFailed
+from export.figures import count_text, page_table, size_text
 from export.frameworks import load_tensorflow
-from export.inspect import size_text
 from export.verify import SAMPLE_ROWS, verify_tables
 from runtime.exact import ExactIndex
 from runtime.remote import Place
@@ -77,8 +76,10 @@ class Audit:
 
     def to_table(self) -> RenderableType:
         """Returns the audit for a terminal."""
-        checks = Table("checked", "result", title=f"{self.model} version {self.version}")
-        checks.add_row("checksums", f"{self.files} files, {size_text(self.bytes)}: every byte as committed")
+        checks = page_table(f"{self.model} version {self.version}", "checked", "result")
+        checks.add_row(
+            "checksums", f"{count_text(self.files, 'file')}, {size_text(self.bytes)}: every byte as committed"
+        )
         for name, check in self.tables.items():
             compared = (
                 f"{check.rows_compared} of {check.rows} are the checkpoint's, bit for bit or as told to be converted"

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from export.checkpoint.layouts import Mod, SparseCore
 from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import Entry
+from export.figures import count_text, page_table, size_text
 
 if TYPE_CHECKING:
     from export.pace import Pace
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 VARIABLES_SHOWN = 20
 TABLES_SHOWN = 200
 LINES_SHOWN = 20
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def size_text(count: int) -> str:
-    """Returns a number of bytes for reading, e.g. `1.5 GiB`."""
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
 def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[str, Any]:
@@ -65,54 +55,53 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
 def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> RenderableType:
     """Returns the inventory for a terminal: tables, what is left out, and the largest of the other variables."""
     step = "no step recorded" if inventory.step is None else f"step {inventory.step}"
-    saved = (
-        "saved as objects"
-        if inventory.objects
-        else "saved by name: --table NAME=KEY names a table whose name does not tell it"
-    )
+    saved = "saved as objects" if inventory.objects else "saved by names"
     if inventory.storage != "TensorFlow":
-        saved = f"saved by {inventory.storage}: tables are told by the names that layers have by default"
+        saved = f"saved by {inventory.storage}"
     parts: list[RenderableType] = [Text(f"checkpoint {inventory.checkpoint}, {step}, {saved}, {inventory.fingerprint}")]
     parts += _lines(f"incomplete: {problem}" for problem in problems) or [Text("all data files are there")]
     shown = sorted(sorted(inventory.tables, key=lambda spec: -spec.bytes)[:TABLES_SHOWN], key=lambda spec: spec.name)
     title = "tables" if len(shown) == len(inventory.tables) else f"tables ({len(inventory.tables)}), the largest"
-    tables = _page(title, "table", "rows", "dim", "dtype", "size", "layout", "pieces", "slots", "origin")
+    tables = page_table(title, "table", "rows", "dim", "dtype", "size", "layout", "slices", "slots", "origin")
     for spec in shown:
         slots = ", ".join(slot.name for slot in spec.slots)
-        pieces = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
-        row = (str(spec.rows), str(spec.dim), spec.dtype, size_text(spec.bytes), _layout_text(spec), pieces)
+        slices = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
+        row = (str(spec.rows), str(spec.dim), spec.dtype, size_text(spec.bytes), _layout_text(spec), slices)
         tables.add_row(escape(spec.name), *row, escape(slots), spec.origin)
     parts.append(tables if inventory.tables else Text("no table is recognised"))
     parts += _lines(f"stored twice, read once: {each.key} is {each.of}" for each in inventory.duplicates)
     parts += _lines(f"note: table {spec.name}: {spec.note}" for spec in inventory.tables if spec.note)
     parts += _lines(f"not exported: {refused.name}: {refused.reason}" for refused in inventory.refused)
     if inventory.slots:
-        count, saved_bytes = len(inventory.slots), size_text(inventory.slot_bytes)
-        parts.append(Text(f"left out: {count} variables of optimizers, which saves {saved_bytes}"))
+        count, saved_bytes = count_text(len(inventory.slots), "optimizer variable"), size_text(inventory.slot_bytes)
+        parts.append(Text(f"left out: {count}, which saves {saved_bytes}"))
     candidates = inventory.candidates
     known = {entry.key for entry in candidates}
     others = sorted(
         (entry for entry in inventory.dense if entry.key not in known), key=lambda entry: (-entry.bytes, entry.key)
     )
-    parts += [_variables(f"might be tables ({len(candidates)}), name them with --table", candidates)] * bool(candidates)
-    parts += [_variables(f"other variables ({len(others)}), the largest", others)] * bool(others)
+    parts += [_variables(f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates)] * bool(
+        candidates
+    )
+    parts += [_variables(f"other variables ({len(others)})", others)] * bool(others)
     return Group(*parts)
 
 
 def plan_table(plan: ExportPlan, pace: Pace | None = None) -> RenderableType:
     """Returns a plan for a terminal: what would be read and written, and what that takes."""
-    tables = _page("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
+    tables = page_table("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
     for table in plan.tables:
         spec = table.spec
-        counts = (str(len(table.slices)), f"{table.shards}, linked" if table.linked else str(table.shards))
+        counts = (str(spec.slices), f"{table.shards}, linked" if table.linked else str(table.shards))
         shape = (str(spec.rows), str(spec.dim), table.dtype, size_text(table.bytes))
         tables.add_row(escape(spec.name), *shape, _layout_text(spec), *counts)
     total = (
         f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written, "
         + (f"{size_text(plan.linked_bytes)} linked, " if plan.links else "")
-        + f"{len(plan.tasks) + len(plan.links)} files, "
-        f"{len(plan.work)} tasks on {plan.workers} workers, at most {size_text(plan.peak_memory_bytes)} of memory; "
-        f"{size_text(plan.left_out_bytes)} of slot variables left out"
+        + f"{count_text(len(plan.tasks) + len(plan.links), 'file')}, "
+        f"{count_text(len(plan.work), 'task')} on {count_text(plan.workers, 'worker')} with at most "
+        f"{size_text(plan.peak_memory_bytes)} of memory"
+        + (f"; {size_text(plan.left_out_bytes)} of slot variables left out" if plan.left_out_bytes else "")
     )
     notes = [Text(f"note: table {table.spec.name}: {table.notes}") for table in plan.tables if table.notes]
     return Group(tables, *notes, Text(total), *([Text(pace.told())] if pace is not None else []))
@@ -125,12 +114,10 @@ def _lines(told: Iterable[str]) -> list[Text]:
     return [Text(line) for line in lines[:LINES_SHOWN]] + more
 
 
-def _page(title: str, *columns: str) -> Table:
-    return Table(*(Column(name, overflow="fold") for name in columns), title=title, title_justify="left", box=SIMPLE)
-
-
 def _variables(title: str, entries: Sequence[Entry]) -> Table:
-    variables = _page(title, "variable", "shape", "dtype", "size")
+    if len(entries) > VARIABLES_SHOWN:
+        title += f", the first {VARIABLES_SHOWN}; --json tells all"
+    variables = page_table(title, "variable", "shape", "dtype", "size")
     for entry in entries[:VARIABLES_SHOWN]:
         variables.add_row(escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes))
     return variables

@@ -10,6 +10,7 @@ import numpy as np
 
 from bundle.checksums import crc32c
 from export.checkpoint.datafiles import DataFiles
+from export.figures import size_text
 from export.plan import ExportPlan
 
 SAMPLE_BYTES = 64 << 20
@@ -44,9 +45,10 @@ class Pace:
             return "how long it takes is not known: its storage was not sampled"
         if not self.sample_bytes:
             return "it takes no time that counts: nothing is copied"
+        took = "less than a second" if self.seconds < 1 else f"about {self.seconds:,.0f} s"
         return (
-            f"about {self.seconds:.1f} s by one worker, at the {self.bytes_per_s / (1 << 20):.0f} MiB/s at which its "
-            f"first {self.sample_bytes / (1 << 20):.2g} MiB were read; the destination may be slower"
+            f"{took} by one worker, at the {size_text(int(self.bytes_per_s))}/s at which its first "
+            f"{size_text(self.sample_bytes)} were read; the destination may be slower"
         )
 
 

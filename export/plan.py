@@ -255,18 +255,17 @@ def check_exportable(spec: TableSpec, way: Writing = AS_STORED) -> None:
 
 def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writing) -> str:
     """Says why a table cannot be linked; "" if it can."""
-    if entry.array is not None or not isinstance(spec.layout, Plain) or spec.stored[1] != spec.dim:
-        return "its rows do not lie in order in the checkpoint"
     dtype = written_dtype(spec.name, spec.dtype, way.dtype)
-    if dtype != spec.dtype:
-        return f"its rows are converted from {spec.dtype} to {dtype}"
-    if any(len(band.slices) > 1 for band in bands):
-        return "its rows are cut by columns in the checkpoint"
-    if any(part.crc32c is None for part in entry.slices):
-        return "its storage keeps no checksums"
-    if any("://" in part.file for part in entry.slices):
-        return "the checkpoint is not on this machine's disks"
-    return ""
+    in_order = isinstance(spec.layout, Plain) and spec.stored[1] == spec.dim
+    hindrances = (
+        (entry.array is not None, "its values lie in encoded chunks"),
+        (not in_order, "its rows do not lie in order in the checkpoint"),
+        (dtype != spec.dtype, f"its rows are converted from {spec.dtype} to {dtype}"),
+        (any(len(band.slices) > 1 for band in bands), "its rows are cut by columns in the checkpoint"),
+        (any(part.crc32c is None for part in entry.slices), "its storage keeps no checksums"),
+        (any("://" in part.file for part in entry.slices), "the checkpoint is not on this machine's disks"),
+    )
+    return next((why for holds, why in hindrances if holds), "")
 
 
 def _check_held(spec: TableSpec, entry: Entry, budget_bytes: int) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from bundle.manifest import DenseFeature, Manifest
-from export.inspect import plan_table, size_text
+from export.figures import page_table, size_text
+from export.inspect import plan_table
 from export.pace import Pace
 from export.pipeline import Prepared
 from export.staged_tables import Published
@@ -45,7 +45,7 @@ def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
 
 def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
     """Returns the plan for a terminal."""
-    features = Table("feature", "reads", "kind", "combiner", "role", "ids", "unknown", title="features")
+    features = page_table("features", "feature", "reads", "kind", "combiner", "role", "ids", "unknown")
     for name, page in prepared.pages.items():
         if isinstance(page, DenseFeature):
             features.add_row(escape(name), "-", f"dense {list(page.shape)}", "", page.role, page.dtype, "")
@@ -53,7 +53,7 @@ def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
             unknown = page.unknown.rule if page.unknown.row is None else f"row {page.unknown.row}"
             row = (page.table, page.kind, page.combiner or "", page.role, page.ids.kind, unknown)
             features.add_row(escape(name), *row)
-    towers = Table("tower", "role", "takes", "gives", title="towers")
+    towers = page_table("towers", "tower", "role", "takes", "gives")
     for name, tower in prepared.traced.spec.towers.items():
         takes = ", ".join(tensor.feature for tensor in tower.inputs)
         towers.add_row(name, tower.role, escape(takes), ", ".join(tensor.name for tensor in tower.outputs))
@@ -73,7 +73,7 @@ def _left_out(prepared: Prepared) -> list[Text]:
     walked = sum(tower.operations for tower in prepared.traced.towers)
     lines = [Text(f"left out: tower{'s' if len(found.towers) > 1 else ''} {', '.join(found.towers)}")]
     for table, readers in found.tables.items():
-        reads = f"only {', '.join(readers)} reads it" if readers else "no tower reads it"
+        reads = f"only {', '.join(readers)} read{'s' * (len(readers) == 1)} it" if readers else "no tower reads it"
         lines.append(Text(f"left out: table {table}: {reads}; none of the {walked} operations kept reaches it"))
     return lines
 
@@ -107,7 +107,7 @@ def published_json(published: Published) -> dict[str, Any]:
 def published_page(published: Published) -> RenderableType:
     """Returns what was published and what was proved of it, for a terminal."""
     page = published.page
-    proofs = Table("checked", "against", "result", title=f"{page.model} version {page.version}")
+    proofs = page_table(f"{page.model} version {page.version}", "checked", "against", "result")
     for name, check in page.verification.tables.items():
         table = page.tables[name]
         how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
@@ -119,7 +119,7 @@ def published_page(published: Published) -> RenderableType:
             proofs.add_row(f"table {name}", f"its {table.error.source_dtype} values", f"difference: {lost}")
     for name, effects in page.verification.table_effect.items():
         worst = max(effects.values(), default=0.0)
-        proofs.add_row(f"tower {name}", "the same on the checkpoint's rows", f"converted tables make {worst:.2g} of it")
+        proofs.add_row(f"tower {name}", "itself on the checkpoint's rows", f"largest difference {worst:.2g}")
     for name, tower in page.towers.items():
         for form in tower.forms:
             worst = max(form.max_abs_error.values(), default=0.0)

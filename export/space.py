@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from export.errors import DestinationError
+from export.figures import size_text
 from export.plan import ExportPlan
 
 
@@ -25,5 +26,6 @@ def check_space(plan: ExportPlan, directory: Path, finished_bytes: int = 0) -> N
     needed = plan.bytes - finished_bytes + sum(put_aside)
     if needed > free:
         raise DestinationError(
-            f"{directory} has {free} bytes free, the tables need {needed}; free some, or export to another disk"
+            f"{directory} has {size_text(free)} free, the tables need {size_text(needed)}: "
+            f"{size_text(needed - free)} more; free some, or export to another disk"
         )

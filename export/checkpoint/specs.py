@@ -98,7 +98,7 @@ class TableSpec:
       stored: rows and columns of the variable: at least the table's.
       origin: who wrote it.
       path: attribute path of its variable in the object graph; "" where there is none.
-      slices, files: pieces that its variable lies in, and data files that hold them.
+      slices, files: how many slices (or chunks) its variable is cut into, and data files that hold them.
       bytes: of the table's values as stored, without padding.
       slots: slot variables of its variable; tables of a stack share them.
       note: what the user should know, or "".

@@ -6,11 +6,10 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from export.figures import count_text, page_table, size_text
 from export.inline.pipeline import PreparedInline, PublishedInline
-from export.inspect import size_text
 
 
 def inline_plan_json(prepared: PreparedInline) -> dict[str, Any]:
@@ -35,15 +34,19 @@ def inline_plan_json(prepared: PreparedInline) -> dict[str, Any]:
 def inline_plan_page(prepared: PreparedInline) -> RenderableType:
     """Returns the plan for a terminal."""
     plan = prepared.variables
-    tables = Table("table", "rows", "dim", "dtype", "layout", title=f"tables of {prepared.inventory.checkpoint}")
+    tables = page_table("plan", "table", "rows", "dim", "dtype", "layout")
     for name, spec in prepared.tables.items():
-        tables.add_row(name, f"{spec.rows:,}", str(spec.dim), spec.dtype, spec.layout.kind)
-    signatures = Table("signature", "takes", "gives", title="signatures")
+        tables.add_row(name, str(spec.rows), str(spec.dim), spec.dtype, spec.layout.kind)
+    signatures = page_table("signatures", "signature", "takes", "gives")
     for name, inputs in prepared.graph.inputs.items():
         takes = ", ".join(tensor for tensors in inputs.values() for tensor in tensors)
         gives = ", ".join(prepared.graph.signatures[name].structured_outputs)
         signatures.add_row(name, escape(takes), escape(gives))
-    told = f"{size_text(plan.end)} to be copied" if not plan.links else f"{len(plan.links)} data files to be linked"
+    told = (
+        f"{size_text(plan.end)} to be copied"
+        if not plan.links
+        else f"{count_text(len(plan.links), 'data file')} to be linked"
+    )
     return Group(
         tables,
         signatures,
@@ -62,7 +65,7 @@ def inline_page(published: PublishedInline) -> RenderableType:
     report = published.report
     proof = report["verification"]
     how = " and ".join(proof["loaded_by"]) or "the rows of the examples"
-    proofs = Table("checked", "against", "result", title=f"{report['model']} version {report['version']}")
+    proofs = page_table(f"{report['model']} version {report['version']}", "checked", "against", "result")
     for name, errors in proof["max_abs_error"].items():
         against = f"the original model, {proof['examples']} examples, by {how}"
         proofs.add_row(f"signature {name}", against, f"largest difference {max(errors.values(), default=0.0):.2g}")

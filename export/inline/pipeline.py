@@ -35,6 +35,7 @@ from export.dense_copy import local_prefix
 from export.destinations import Destination, open_destination
 from export.errors import DestinationError, UsageError, VerificationFailed
 from export.examples import make_examples, read_examples
+from export.figures import size_text
 from export.inline import proofs
 from export.inline.files import (
     BLOCK_BYTES,
@@ -213,8 +214,9 @@ def _check_space(prepared: PreparedInline) -> None:
     staged_bytes = plan.own.stat().st_blocks * 512 if plan.own.exists() else 0
     if plan.end - staged_bytes > free:
         raise DestinationError(
-            f"{root} has {free} bytes free, the tables need {plan.end}; free some, export to another disk, or set "
-            'output.tables = "inline-link" where the checkpoint lies on the same filesystem'
+            f"{root} has {size_text(free)} free, the tables need {size_text(plan.end - staged_bytes)}; free some, "
+            'export to another disk, or set output.tables = "inline-link" where the checkpoint lies on the same '
+            "filesystem"
         )
 
 

@@ -144,7 +144,7 @@ def test_check_space_counts_what_tasks_put_aside(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64))
     check_space(plan, tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64 - 1))
-    with pytest.raises(DestinationError, match="bytes free"):
+    with pytest.raises(DestinationError, match="1 B more; free some"):
         check_space(plan, tmp_path)
 
 
@@ -160,7 +160,7 @@ def test_check_space_plan_larger_than_the_disk_is_refused(tmp_path: Path, monkey
     plan = plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path)
     check_space(plan, tmp_path / "not" / "yet" / "there")
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
-    with pytest.raises(DestinationError, match="100 bytes free, the tables need 160"):
+    with pytest.raises(DestinationError, match="100 B free, the tables need 160 B: 60 B more"):
         check_space(plan, tmp_path)
     check_space(plan, tmp_path, finished_bytes=60)
 

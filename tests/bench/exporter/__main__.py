@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from export.inspect import size_text
+from export.figures import size_text
 from tests.bench.exporter import contests
 
 GIB = 1 << 30

@@ -1,0 +1,26 @@
+"""Figures as people read them: bytes, counts of things, and the tables in which results are shown."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE
+from rich.table import Column, Table
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size_text(count: int) -> str:
+    """Returns a number of bytes for reading, e.g. `1.5 GiB`."""
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """Returns a number of things for reading: `1 file`, `2 files`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def page_table(title: str, *columns: str) -> Table:
+    """Returns an empty table in the look of every page; long names are folded, never cut."""
+    return Table(*(Column(name, overflow="fold") for name in columns), title=title, title_justify="left", box=SIMPLE)
