@@ -7,7 +7,7 @@ one task are checked there, those shared by several tasks by `check_sources`, fr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from export.errors import CheckpointError, DestinationError
 from export.plan import ExportPlan, TablePlan
 from export.table_sources import source_of
 from export.tasks import RestTask, TableTask
+from export.write_behind import BUFFERS, WriteBehind
 
 
 class Receipt(Page):
@@ -74,12 +75,9 @@ def copy_rows(task: TableTask) -> Receipt:
             error = None
             if task.converted:
                 error = _convert(stored, task, writer, scales)
-            elif task.as_stored and stored.undivided:
-                for piece, crc in stored.pieces(lambda: writer.room_bytes):
-                    writer.write(piece, crc)
             else:
-                for _, rows in _blocks(stored, task):
-                    writer.write(rows)
+                with WriteBehind(writer) as behind:
+                    _copy(stored, task, behind)
             _refuse_damaged(stored, f"table {task.table!r}", task)
             return Receipt(
                 step=task.step,
@@ -191,6 +189,15 @@ def _closed(task: TableTask, file: str, writer: ShardWriter) -> Shard:
     return Shard(file=file, first_row=task.first_row, rows=task.rows, crc32c=digest.crc32c, blocks=digest.blocks)
 
 
+def _copy(stored: StoredRows, task: TableTask, behind: WriteBehind) -> None:
+    if task.as_stored and stored.undivided:
+        for piece, crc in stored.pieces(lambda: behind.room_bytes, BUFFERS):
+            behind.write(piece, crc)
+    else:
+        for _, rows in _blocks(stored, task, behind.wait):
+            behind.write(rows)
+
+
 def _convert(stored: StoredRows, task: TableTask, writer: ShardWriter, scales: ShardWriter | None) -> ErrorSums:
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
     for first, rows in _blocks(stored, task):
@@ -201,8 +208,13 @@ def _convert(stored: StoredRows, task: TableTask, writer: ShardWriter, scales: S
     return conversion.error
 
 
-def _blocks(stored: StoredRows, task: TableTask) -> Iterator[tuple[int, Bytes]]:
-    """Yields rows in their order, [n, bytes of a row] as stored, each with the first of them; good until the next."""
+def _blocks(
+    stored: StoredRows, task: TableTask, free: Callable[[], None] = lambda: None
+) -> Iterator[tuple[int, Bytes]]:
+    """Yields rows in their order, [n, bytes of a row] as stored, each with the first of them; good until the next.
+
+    Rows of lanes are read while those before them may still be in use: `free` is called before they are overwritten.
+    """
     lanes, width = task.layout.lanes, task.stored_row_bytes
     exact_bytes = task.dim * task.itemsize
     count = max(1, task.block_bytes // width)
@@ -212,10 +224,13 @@ def _blocks(stored: StoredRows, task: TableTask) -> Iterator[tuple[int, Bytes]]:
     for first in range(task.first_row, task.first_row + task.rows, count):
         n = min(count, task.first_row + task.rows - first)
         at = 0
+        if rows is read:
+            free()
         for lane in lane_ranges(task.layout, first, n):
             stored.read_into(lane.first, read[at : at + lane.rows])
             at += lane.rows
         if rows is not read:
+            free()
             _deal_back(read[:n], rows[:n], lanes)
         yield first, rows[:n]
 

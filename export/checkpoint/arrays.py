@@ -105,7 +105,7 @@ class ArrayRows:
             rows[done : done + len(here)] = here
             done += len(here)
 
-    def pieces(self, bytes_max: Callable[[], int]) -> Iterator[tuple[Bytes, int]]:  # noqa: ARG002
+    def pieces(self, bytes_max: Callable[[], int], buffers: int) -> Iterator[tuple[Bytes, int]]:  # noqa: ARG002
         """Yields nothing: what is decoded is not in the order of a file."""
         return iter(())
 

@@ -6,6 +6,7 @@ tasks that read the ranges of a slice in any order, on any machine, together kno
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ class StoredRows(Protocol):
     def read_into(self, first: int, rows: Bytes) -> None:
         """Fills [n, bytes of a stored row] with stored rows from `first` on."""
 
-    def pieces(self, bytes_max: Callable[[], int]) -> Iterator[tuple[Bytes, int]]:
+    def pieces(self, bytes_max: Callable[[], int], buffers: int) -> Iterator[tuple[Bytes, int]]:
         """Yields the bytes of all rows, if they are undivided, each piece with its crc32c."""
 
     def sums(self) -> tuple[SourceSum, ...]:
@@ -118,19 +119,20 @@ class SliceRows:
                 start, width = part.starts[1] * self._itemsize, part.shape[1] * self._itemsize
                 here[:, start : start + width] = data.reshape(band.rows, width)
 
-    def pieces(self, bytes_max: Callable[[], int]) -> Iterator[tuple[Bytes, int]]:
+    def pieces(self, bytes_max: Callable[[], int], buffers: int) -> Iterator[tuple[Bytes, int]]:
         """Yields the bytes of all rows, if they are undivided, wherever rows end, each piece with its crc32c.
 
         Args:
           bytes_max: asked before each piece how long it may be.
+          buffers: that pieces are read into by turns: one is good until `buffers - 1` more were asked for.
         Raises:
           CheckpointError: a data file is gone, changed, ends early or cannot be read.
         """
-        buffer = np.empty(PIECE_BYTES, np.uint8)
+        ring = itertools.cycle(np.empty((buffers, PIECE_BYTES), np.uint8))
         for band in self._bands:
             whole, done = bands.source_range(band.slices[0], band.first, band.rows), 0
             while done < whole.bytes:
-                piece = buffer[: min(PIECE_BYTES, whole.bytes - done, bytes_max())]
+                piece = next(ring)[: min(PIECE_BYTES, whole.bytes - done, bytes_max())]
                 source = SourceRange(whole.slice, whole.offset + done, piece.size)
                 self._fetch(source, piece)
                 crc = crc32c(piece)
