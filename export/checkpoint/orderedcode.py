@@ -9,6 +9,7 @@ Source: TensorFlow 2.20, tensorflow/core/lib/strings/ordered_code.cc, tensorflow
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 WHOLE_AXIS = -1
 """The length of an extent that spans its axis."""
@@ -21,10 +22,12 @@ def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
       name: the variable's key.
       extents: start and length on each axis; length WHOLE_AXIS where the slice was declared to span the axis.
     """
-    parts = [_rising(0), _text(name), _rising(len(extents))]
-    for start, length in extents:
-        parts += [_signed(start), _signed(length)]
-    return b"".join(parts)
+    return _lead(name, len(extents)) + b"".join([_signed(start) + _signed(length) for start, length in extents])
+
+
+@lru_cache(maxsize=64)  # a variable may have 10^5 slices
+def _lead(name: str, rank: int) -> bytes:
+    return _rising(0) + _text(name) + _rising(rank)
 
 
 def _text(text: str) -> bytes:
@@ -36,6 +39,7 @@ def _rising(number: int) -> bytes:
     return bytes([len(digits)]) + digits
 
 
+@lru_cache(maxsize=1 << 16)
 def _signed(number: int) -> bytes:
     """Encodes a signed integer in n bytes that hold 7n - 1 bits; the length stands in the leading bits."""
     magnitude = ~number if number < 0 else number

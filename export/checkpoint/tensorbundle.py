@@ -193,8 +193,8 @@ def _entry(name: str, fields: _Raw, raw: dict[bytes, _Raw], files: _Files) -> En
         found = raw.get(slice_key(name, declared))
         if found is None or found[0] != dtype:
             raise WireError(f"{name!r} lists a slice {declared} that the index does not hold")
-        starts = tuple(start for start, _ in declared)
-        sizes = tuple(shape[axis] if length == WHOLE_AXIS else length for axis, (_, length) in enumerate(declared))
+        starts = tuple([start for start, _ in declared])
+        sizes = tuple([shape[axis] if length == WHOLE_AXIS else length for axis, (_, length) in enumerate(declared)])
         inside = all(0 <= first <= total - size for first, size, total in zip(starts, sizes, shape, strict=True))
         if not inside or min(sizes, default=0) < 0 or found[1] != sizes:
             raise WireError(
@@ -206,13 +206,13 @@ def _entry(name: str, fields: _Raw, raw: dict[bytes, _Raw], files: _Files) -> En
 
 def _extents(data: bytes) -> list[tuple[int, int]]:
     """Decodes a TensorSliceProto: start and length on each axis; an extent without a length spans its axis."""
-    extents = []
-    for number, value in read_fields(data):
-        if number == 1:
-            extent = dict(read_fields(as_bytes(value)))
-            length = as_int(extent[2]) if 2 in extent else WHOLE_AXIS
-            extents.append((as_int(extent.get(1, 0)), length))
-    return extents
+    return [_extent(as_bytes(value)) for number, value in read_fields(data) if number == 1]
+
+
+@lru_cache(maxsize=1 << 14)
+def _extent(data: bytes) -> tuple[int, int]:
+    extent = dict(read_fields(data))
+    return as_int(extent.get(1, 0)), as_int(extent[2]) if 2 in extent else WHOLE_AXIS
 
 
 def _slice(name: str, dtype: str, fields: _Raw, box: _Box, files: _Files) -> Slice:
