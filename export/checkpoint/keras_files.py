@@ -22,7 +22,7 @@ import orjson
 
 from export.checkpoint.arrays import HDF5, held_bytes
 from export.checkpoint.hdf5_listing import Dataset, list_hdf5
-from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Slice, volume
+from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Slice, can_be, volume
 from export.errors import CheckpointError
 from runtime.remote import local_stamp
 
@@ -142,6 +142,8 @@ def _crc32(raw: Any, start: int, size: int) -> int:
 def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry:
     """Returns a dataset: a slice of the file if it is contiguous, of which the listed part begins at `start`."""
     key, shape, dtype = dataset.key, dataset.shape, _dtype(dataset)
+    if not can_be(shape):
+        raise CheckpointError(f"{file}: {key!r} has the shape {list(shape)}, which nothing can have; copy it anew")
     if dtype not in NUMPY_DTYPES:
         return Entry(key, dtype, shape, ())
     itemsize = NUMPY_DTYPES[dtype].itemsize

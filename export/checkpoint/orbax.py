@@ -24,7 +24,7 @@ import orjson
 from export.checkpoint.arrays import held_bytes, load_tensorstore
 from export.checkpoint.chunk_pieces import piece_format
 from export.checkpoint.ocdbt import file_problems, stored_reader, walk_store
-from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry
+from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, can_be
 from export.errors import CheckpointError
 from runtime.remote import local_stamp
 
@@ -221,7 +221,6 @@ def _listed_leaves(store: Iterable[str]) -> list[_Leaf]:
 def _entry(key: str, spec: dict[str, Any], metadata: dict[str, Any], file: Path) -> Entry:
     """Returns an array by its `.zarray` or `zarr.json`; a new save would replace `file`."""
     shape = tuple(int(size) for size in metadata["shape"])
-    form = piece_format(metadata)
     if spec["driver"] == "zarr":
         dtype, chunk = _numpy_name(str(metadata["dtype"])), metadata["chunks"]
     else:
@@ -229,8 +228,9 @@ def _entry(key: str, spec: dict[str, Any], metadata: dict[str, Any], file: Path)
         for codec in metadata["codecs"]:
             chunk = codec["configuration"]["chunk_shape"] if codec["name"] == "sharding_indexed" else chunk
     chunk = tuple(int(size) for size in chunk)
-    if len(chunk) != len(shape) or min((*shape, *(size - 1 for size in chunk), 0)) < 0:
+    if len(chunk) != len(shape) or min(chunk, default=1) < 1 or not (can_be(shape) and can_be(chunk)):
         raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
+    form = piece_format(metadata)
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
     held = held_bytes(shape, chunk, itemsize, in_pieces=form is not None)
     store = ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(file), local_stamp(file.stat()))

@@ -8,21 +8,19 @@ Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc and
 from __future__ import annotations
 
 import errno
-import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from export.checkpoint.orderedcode import WHOLE_AXIS, slice_key
 from export.checkpoint.sstable import TableError, read_table, unmask
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, volume
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, can_be, volume
 from export.checkpoint.wire import WireError, as_bytes, as_int, read_fields
 from export.errors import CheckpointError
 from runtime.remote import Place, RemotePath, Stamp, local_stamp
 
 FORMAT_VERSION = 1
 INDEX_BYTES_MAX = 256 << 20
-RANK_MAX = 32
 
 # Source: TensorFlow 2.20, tensorflow/core/framework/types.proto.
 DTYPE_NAMES = {
@@ -147,7 +145,7 @@ def _shape(data: bytes) -> tuple[int, ...]:
             sizes.append(as_int(dict(read_fields(as_bytes(value))).get(1, 0)))
         elif number == 3 and value:
             raise WireError("a stored variable without a rank")
-    if len(sizes) > RANK_MAX or min(sizes, default=0) < 0 or math.prod(max(size, 1) for size in sizes) >> 59:
+    if not can_be(sizes):
         raise WireError(f"a shape of {sizes[:8]}, which nothing can have")
     return tuple(sizes)
 

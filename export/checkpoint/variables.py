@@ -7,7 +7,7 @@ that covers it. Slices may lie in any file, in any order, cut along any axis; on
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -16,6 +16,8 @@ import numpy as np
 
 from export.checkpoint.objectgraph import ObjectGraph
 from runtime.remote import Stamp
+
+RANK_MAX = 32
 
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind)
@@ -118,6 +120,11 @@ class Entry:
     def files(self) -> int:
         """How many data files hold a part of it."""
         return len({part.file for part in self.slices})
+
+
+def can_be(shape: Sequence[int]) -> bool:
+    """Tells whether an array can have a shape: few axes, and bytes that 63 bits count, even if one axis is empty."""
+    return len(shape) <= RANK_MAX and min(shape, default=0) >= 0 and math.prod(size or 1 for size in shape) < 1 << 59
 
 
 def volume(shape: tuple[int, ...]) -> int:

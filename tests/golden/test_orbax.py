@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +22,8 @@ from export.errors import CheckpointError, NotConvertible
 from export.plan import Writing, plan_tables
 from export.tables import carry_out, check_sources, manifest_table
 from export.verify import verify_tables
+from tests.hostile.damage import case_files, trial
+from tests.hostile.ordeal import deadline, endure, memory_limit
 
 FLAT = ("packed_zarr2", "packed_zarr3", "loose_zarr2", "loose_zarr3")
 
@@ -137,3 +141,27 @@ def test_data_file_that_is_missing_or_cut_short_is_told(name: str, written: Path
     problems = open_checkpoint(case, complete=False).problems
     assert problems
     assert all("ocdbt.process_0" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("name", ["flax_steps", "jax_stacks", "keras_rs_stacks", *FLAT])
+def test_orbax_checkpoint_with_any_damage_gives_values_or_a_typed_error(
+    name: str, written: Path, tmp_path: Path
+) -> None:
+    files = case_files(written / name)
+    for seed in range(20):
+        with TemporaryDirectory(dir=tmp_path) as directory:
+            trial(seed, files, Path(directory))
+
+
+@pytest.mark.parametrize("shape", ["[1000000000000, 1000000000]", "[0, 0]", "[-1, 4]", "[]", "[1e400]", "null"])
+@pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])
+def test_orbax_array_that_claims_another_shape_is_told(name: str, shape: str, written: Path, tmp_path: Path) -> None:
+    files = case_files(written / name)
+    for path in [each for each in files if each.endswith((".zarray", "zarr.json"))]:
+        text = files[path].decode()
+        files[path] = re.sub(r'"(shape|chunks|chunk_shape)":\s*\[[^]]*\]', rf'"\1": {shape}', text).encode()
+    for path, data in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    with deadline(), memory_limit(64 << 20):
+        assert endure(tmp_path)
