@@ -20,7 +20,7 @@ from export.frameworks import load_tensorflow
 Positions = NDArray[np.int64]
 Rows = Generator[dict[str, Any], None, int]
 """Yields the wanted rows of a file and returns how many it has."""
-_BATCH_ROWS = 16_384
+BATCH_ROWS = 4096
 
 
 def read_rows(
@@ -73,8 +73,9 @@ def _parquet(file: CorpusFile, positions: Positions, columns: Sequence[str]) -> 
 
     first = 0
     with parquet.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as opened:
-        for batch in opened.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(columns)), use_threads=False):
-            yield from batch.take(_within(positions, first, batch.num_rows)).to_pylist()
+        for batch in opened.iter_batches(BATCH_ROWS, columns=list(dict.fromkeys(columns)), use_threads=False):
+            here = _within(positions, first, batch.num_rows)
+            yield from batch.take(here).to_pylist() if here else ()
             first += batch.num_rows
     return first
 
@@ -89,7 +90,7 @@ def _examples(
     )
     first = 0
     if batched_by is None:
-        for batch in records.batch(_BATCH_ROWS // 16):
+        for batch in records.batch(BATCH_ROWS):
             here = _within(positions, first, int(batch.shape[0]))
             for record in tf.gather(batch, here).numpy() if here else ():
                 yield _held(tf.train.Example.FromString(record), columns)

@@ -11,6 +11,7 @@ import pytest
 
 from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
 from bundle.stores import CandidateStore
+from export import corpus_samples
 from export.candidates import write_candidates
 from export.corpus_files import locate_corpus
 from export.corpus_samples import read_rows
@@ -118,7 +119,10 @@ def test_write_candidates_of_prebatched_records_holds_each(tmp_path: Path, zippe
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "tfrecord", "prebatched"])
-def test_read_rows_of_several_files_gives_the_cells_of_each(tmp_path: Path, kind: str) -> None:
+def test_read_rows_of_several_files_gives_the_cells_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(corpus_samples, "BATCH_ROWS", 2)  # some hold no wanted row
     rows = [row | {"studio": ["s"], "year": [1.5]} for row in ROWS]
     (tmp_path / "parts").mkdir()
     for number, members in enumerate((rows[:5], rows[5:])):
