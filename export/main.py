@@ -19,6 +19,30 @@ from rich.console import Console
 
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
+from export.command_line import (
+    AsJson,
+    Budget,
+    Checkpoint,
+    CheckpointPath,
+    Dtypes,
+    Executor,
+    Full,
+    LayoutFile,
+    Mod,
+    Model,
+    Named,
+    Out,
+    PlanOnly,
+    RecipePath,
+    Root,
+    Scratch,
+    Slots,
+    Tables,
+    TaskFile,
+    Towers,
+    Version,
+    Workers,
+)
 from export.errors import CheckpointError, ExportError, UsageError
 from export.inspect import inventory_json, inventory_table, plan_table
 from export.places import place_of
@@ -33,66 +57,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Turns training checkpoints into verified bundles that rowcast-serve answers from.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 PAGE_WIDTH = 160
 """Of what is printed to a file or a pipe."""
 INTERRUPTED = 130  # as typer tells it
+_UsageMistake: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for an option or argument that cannot be meant; it does not export the class."""
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
-
-CheckpointPath = Annotated[
-    str,
-    typer.Argument(
-        metavar="CHECKPOINT", help="A checkpoint's directory (its newest), prefix or .index file: a path or a URL."
-    ),
-]
-RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, TOML; see docs/recipe.md.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Named = Annotated[
-    list[str] | None,
-    typer.Option("--table", metavar="NAME=KEY", help="Variable KEY is table NAME; may be given several times."),
-]
-Mod = Annotated[
-    list[str] | None,
-    typer.Option("--mod", metavar="NAME", help="TF1 spread table NAME over its partitions by `mod`; several times."),
-]
-LayoutFile = Annotated[
-    Path | None, typer.Option("--layout", metavar="FILE", help="How tables lie in variables; see docs/checkpoints.md.")
-]
-Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", help="Read this checkpoint instead of the recipe's.", metavar="PATH")
-]
-Root = Annotated[
-    str | None, typer.Option("--root", help="Write under this root instead of the recipe's.", metavar="DIR")
-]
-Version = Annotated[int | None, typer.Option(min=1, help="Version to write; the next free one by default.")]
-Workers = Annotated[int | None, typer.Option(min=0, help="Table workers; 0: one per core.")]
-Executor = Annotated[
-    str | None,
-    typer.Option(metavar="WHERE", help="Where table workers run: local, ray-local, or a cluster's [ray://]HOST:PORT."),
-]
-Scratch = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Stage here what goes to a URL; .rowcast-scratch by default.", show_default=False),
-]
-Tables = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tables",
-        metavar="HOW|A,B",
-        help="How tables are written: copy, link, inline or inline-link; or which: names with commas. Several times.",
-    ),
-]
-Towers = Annotated[
-    str | None, typer.Option("--towers", metavar="X,Y", help="Export these towers alone, and what they need.")
-]
-Budget = Annotated[int | None, typer.Option("--budget-bytes", min=16 << 20, help="Memory of one table worker, bytes.")]
-TaskFile = Annotated[
-    Path | None, typer.Option("--tasks", metavar="FILE", help="Write the table tasks to FILE, for `run-task`.")
-]
-Full = Annotated[bool, typer.Option("--full", help="Compare every row with the checkpoint instead of a sample.")]
 
 
 @app.command()
@@ -199,12 +172,12 @@ def run(
 @app.command()
 def tables(
     checkpoint: CheckpointPath,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Root to write under: a path or a URL.")],
+    out: Out,
     named: Named = None,
     mod: Mod = None,
     layout: LayoutFile = None,
-    slots: Annotated[bool, typer.Option("--with-slots", help="Export slot variables too, for a warm restart.")] = False,
-    model: Annotated[str, typer.Option(help="Name of the bundle under the root.")] = "tables",
+    slots: Slots = False,
+    model: Model = "tables",
     version: Version = None,
     full: Full = False,
     workers: Workers = None,
@@ -212,15 +185,8 @@ def tables(
     budget_bytes: Budget = None,
     scratch: Scratch = None,
     chosen: Tables = None,
-    dtypes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dtype",
-            metavar="[NAME=]DTYPE",
-            help="What rows become: float32, bfloat16, float16 or int8 (with a scale a row). Several times.",
-        ),
-    ] = None,
-    plan_only: Annotated[bool, typer.Option("--plan", help="Tell what would be done; touch nothing.")] = False,
+    dtypes: Dtypes = None,
+    plan_only: PlanOnly = False,
     tasks: TaskFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -357,6 +323,11 @@ def _told_once() -> Iterator[None]:
     except ExportError as problem:
         errors.print(f"rowcast-export: {sentence(str(problem))}", markup=False)
         raise SystemExit(problem.exit_code) from problem
+    except _UsageMistake as problem:
+        page = f"{problem.ctx.command_path} --help" if problem.ctx else "rowcast-export --help"
+        told = sentence(problem.format_message()).rstrip(".")
+        errors.print(f"rowcast-export: {told} (`{page}` tells what there is)", markup=False)
+        raise SystemExit(UsageError.exit_code) from problem
     except SystemExit as finished:
         if finished.code == INTERRUPTED:
             errors.print("rowcast-export: interrupted; run the same command again to resume", markup=False)
@@ -366,7 +337,7 @@ def _told_once() -> Iterator[None]:
 def main() -> None:
     """Runs the command line; the exit codes are those of `export.errors`, 130 when interrupted."""
     with _told_once():
-        app()
+        raise SystemExit(app(sys.argv[1:] or ["--help"], prog_name="rowcast-export", standalone_mode=False) or 0)
 
 
 if __name__ == "__main__":

@@ -108,6 +108,19 @@ def test_arguments_that_cannot_be_meant_exit_2(command: Command, arguments: list
     assert "Traceback" not in done.err
 
 
+def test_misspelt_option_is_told_in_one_line_with_where_to_look(command: Command) -> None:
+    done = command("inspect", "somewhere", "--tabel", "a=b")
+    assert (done.code, done.out) == (2, "")
+    assert "--tabel" in done.told
+    assert "`rowcast-export inspect --help`" in done.told
+
+
+def test_no_arguments_show_the_commands(command: Command) -> None:
+    done = command()
+    assert (done.code, done.err) == (0, "")
+    assert "inspect" in done.out
+
+
 def test_environment_setting_out_of_its_limits_exits_2(
     command: Command, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
