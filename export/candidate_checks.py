@@ -17,8 +17,8 @@ from bundle import files
 from bundle.features import Column
 from bundle.manifest import Manifest
 from bundle.stores import StoredColumns
-from export.corpus_files import CorpusFile, locate_corpus
-from export.corpus_samples import read_rows
+from export.corpora.files import CorpusFile, locate_corpus
+from export.corpora.samples import read_rows
 from export.errors import VerificationFailed
 from export.examples import Examples
 from export.replay import allowed

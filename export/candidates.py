@@ -13,8 +13,8 @@ from bundle.errors import BundleError, FeatureError, FormatError
 from bundle.features import Column, FeatureReader
 from bundle.store_writer import StoreWriter
 from bundle.stores import StoredColumns
-from export.corpora import CorpusReader
-from export.corpus_files import locate_corpus
+from export.corpora.files import locate_corpus
+from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible
 from export.settings import CorpusPart
 from runtime.errors import InputRefused

@@ -28,7 +28,7 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.specs import Inventory
 from export.compiled import compile_tower
 from export.conversions import ErrorLimits
-from export.corpus_files import locate_corpus
+from export.corpora.files import locate_corpus
 from export.dense_copy import local_prefix
 from export.destinations import Destination, open_destination
 from export.errors import UsageError

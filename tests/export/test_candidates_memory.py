@@ -25,7 +25,7 @@ from bundle.manifest import EmbeddedFeature
 from export.candidates import write_candidates, write_vectors
 from export.indexes import build_index
 from export.settings import CorpusPart, IndexPart
-from tests.export.example_files import example, record
+from tests.export.corpora.example_files import example, record
 from tests.export.test_candidates import _features, _reader, _tower
 
 base = Path(sys.argv[1])

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from export import tfrecords
+from export.corpora import tfrecords
 from export.errors import NotConvertible, UsageError
 from export.settings import CorpusPart
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.corpus_files import CorpusFile
+from export.corpora.files import CorpusFile
 from export.frameworks import load_tensorflow
 
 Positions = NDArray[np.int64]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from export import tfrecords
+from export.corpora import tfrecords
+from export.corpora.tfrecords import read_examples
 from export.errors import ExportError, NotConvertible, UsageError
 from export.frameworks import load_tensorflow
-from export.tfrecords import read_examples
-from tests.export.example_files import example, masked, record, write_examples
+from tests.export.corpora.example_files import example, masked, record, write_examples
 
 NAMES = ["id", "tags", "score", "title", "gone"]
 PLAIN: list[dict[str, Any]] = [

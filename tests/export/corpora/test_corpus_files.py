@@ -11,13 +11,13 @@ import pytest
 
 from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
 from bundle.stores import CandidateStore
-from export import corpus_samples
 from export.candidates import write_candidates
-from export.corpus_files import locate_corpus
-from export.corpus_samples import read_rows
+from export.corpora import samples as corpus_samples
+from export.corpora.files import locate_corpus
+from export.corpora.samples import read_rows
 from export.errors import NotConvertible, UsageError
 from export.settings import CorpusPart
-from tests.export.example_files import write_examples
+from tests.export.corpora.example_files import write_examples
 
 FEATURES: dict[str, Feature] = {
     "item": EmbeddedFeature(kind="single", table="t", role="candidate"),

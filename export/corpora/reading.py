@@ -11,8 +11,8 @@ from typing import Any
 
 from bundle.columns import Column
 from bundle.manifest import Feature
-from export.corpus_cells import INTEGER, NUMBER, Cells, holds_lists
-from export.corpus_files import CorpusFile, Origin, RowBatch, read_batches
+from export.corpora.cells import INTEGER, NUMBER, Cells, holds_lists
+from export.corpora.files import CorpusFile, Origin, RowBatch, read_batches
 from export.errors import NotConvertible, UsageError
 from export.settings import CorpusPart
 

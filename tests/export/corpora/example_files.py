@@ -10,7 +10,7 @@ from typing import Any
 
 import google_crc32c
 
-from export.tfrecords import example_type
+from export.corpora.tfrecords import example_type
 
 
 def record(data: bytes) -> bytes:

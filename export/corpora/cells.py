@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bundle.columns import Column
 from bundle.manifest import BucketIds, DenseFeature, Feature, IdentityIds
-from export.corpus_files import Origin
+from export.corpora.files import Origin
 from export.errors import NotConvertible
 
 INTEGER = r"^(0|-?[1-9][0-9]*)$"
