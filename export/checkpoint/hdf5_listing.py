@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ class Dataset(NamedTuple):
       offset: its first byte in the file; -1: it is not contiguous.
       stored_bytes: on disk.
       chunks: extents of a chunk; () if it has none.
+      unwritten: chunks, or 1 for the whole, that were never written and would be read as zeros.
+      elsewhere: whether its values lie in other files.
     """
 
     key: str
@@ -35,6 +38,8 @@ class Dataset(NamedTuple):
     offset: int
     stored_bytes: int
     chunks: tuple[int, ...]
+    unwritten: int
+    elsewhere: bool
 
 
 class Listing(NamedTuple):
@@ -107,7 +112,8 @@ def _datasets(opened: Any, names: dict[str, str]) -> Iterator[Dataset]:
     for dataset in found:
         if dataset.shape is None:
             continue
-        offset = dataset.id.get_offset() if dataset.external is None else None
+        elsewhere = dataset.external is not None or dataset.is_virtual
+        offset = None if elsewhere else dataset.id.get_offset()
         yield Dataset(
             key=dataset.name.lstrip("/"),
             shape=dataset.shape,
@@ -116,7 +122,16 @@ def _datasets(opened: Any, names: dict[str, str]) -> Iterator[Dataset]:
             offset=-1 if offset is None else offset,
             stored_bytes=dataset.id.get_storage_size(),
             chunks=dataset.chunks or (),
+            unwritten=0 if elsewhere else _unwritten(dataset),
+            elsewhere=elsewhere,
         )
+
+
+def _unwritten(dataset: Any) -> int:
+    if dataset.chunks is None:
+        return int(dataset.size > 0 and dataset.id.get_storage_size() == 0)
+    chunks = math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+    return int(chunks - dataset.id.get_num_chunks())
 
 
 if __name__ == "__main__":

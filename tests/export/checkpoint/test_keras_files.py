@@ -176,3 +176,20 @@ def test_open_hdf5_without_h5py_names_the_extra(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(CheckpointError, match=r"pip install 'rowcast\[export\]'"):
         open_hdf5(str(tmp_path / "a.h5"), None)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"shape": (10**9, 64), "chunks": (100, 64)}, "were never written"),
+        ({"shape": (10**9, 64)}, "were never written"),
+        ({"shape": (10**15, 1000)}, "which nothing can have"),
+        ({"shape": (2, 4), "external": [("/etc/passwd", 0, 32)]}, "lie in other files"),
+    ],
+)
+def test_dataset_that_is_not_in_the_file_is_refused(tmp_path: Path, how: dict[str, Any], told: str) -> None:
+    """HDF5 reads what was never written as zeros, terabytes of them, and what lies elsewhere from any file."""
+    with h5py.File(tmp_path / "a.weights.h5", "w") as file:
+        file.create_dataset("layers/embedding/vars/0", dtype="f4", **how)
+    with pytest.raises(CheckpointError, match=told):
+        open_checkpoint(tmp_path / "a.weights.h5")
