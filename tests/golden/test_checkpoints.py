@@ -194,6 +194,6 @@ def test_checkpoint_of_tensorflow_with_any_damage_gives_values_or_a_typed_error(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     files = case_files(written / name)
-    for seed in range(DAMAGES):
+    for seed in range(DAMAGES if "_h5" not in name else DAMAGES // 5):  # HDF5 takes a process each
         with TemporaryDirectory(dir=tmp_path) as directory:
             trial(seed, files, Path(directory))
