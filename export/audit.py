@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,6 +55,8 @@ class Audit:
     """Files in its directory that its page does not name, so that nothing ever reads them."""
     tables: dict[str, TableCheck]
     """Whose rows were compared with a checkpoint; {} if none was given."""
+    converted: Mapping[str, str]
+    """Tables whose rows are not as they were trained -> what they became."""
     opened: tuple[str, ...]
     """Parts of the bundle that open and answer."""
     model_check: ModelCheck | None = None
@@ -81,10 +83,8 @@ class Audit:
             "checksums", f"{count_text(self.files, 'file')}, {size_text(self.bytes)}: every byte as committed"
         )
         for name, check in self.tables.items():
-            compared = (
-                f"{check.rows_compared} of {check.rows} are the checkpoint's, bit for bit or as told to be converted"
-            )
-            checks.add_row(f"rows of table {name}", compared)
+            how = f"right as {self.converted[name]}" if name in self.converted else "equal bit for bit"
+            checks.add_row(f"rows of table {name}", f"{check.rows_compared} of {check.rows} {how}")
         for what in self.opened:
             checks.add_row(what, "opens and answers")
         if self.model_check is not None:
@@ -115,9 +115,10 @@ def audit(bundle: Path, checkpoint: Place | None = None, full: bool = False) -> 
     checks: dict[str, TableCheck] = {}
     if checkpoint is not None:
         checks = verify_tables(open_checkpoint(checkpoint), bundle, page.tables, None if full else SAMPLE_ROWS)
+    converted = {name: table.dtype for name, table in page.tables.items() if table.error is not None}
     listed = _listed(page)
     total = sum(files.size(bundle, path) for path in listed)
-    return Audit(str(bundle), page.model, page.version, len(listed), total, unlisted, checks, opened)
+    return Audit(str(bundle), page.model, page.version, len(listed), total, unlisted, checks, converted, opened)
 
 
 def check_unlisted(bundle: Path, page: Manifest) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def plan_table(plan: ExportPlan, pace: Pace | None = None) -> RenderableType:
         f"{size_text(plan.peak_memory_bytes)} of memory"
         + (f"; {size_text(plan.left_out_bytes)} of slot variables left out" if plan.left_out_bytes else "")
     )
-    notes = [Text(f"note: table {table.spec.name}: {table.notes}") for table in plan.tables if table.notes]
+    notes = [Text(f"note: {note}") for note in plan.notes]
     return Group(tables, *notes, Text(total), *([Text(pace.told())] if pace is not None else []))
 
 

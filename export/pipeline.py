@@ -167,7 +167,7 @@ class Assembly:
     def __init__(self, prepared: Prepared, settings: ExportSettings, progress: Progress, draft: Draft) -> None:
         self.prepared, self.settings, self.progress, self.draft = prepared, settings, progress, draft
         self.job, self.stage, self.directory = prepared.job, draft.stage, draft.stage.directory
-        self.notes: list[str] = []
+        self.notes: list[str] = list(prepared.plan.notes)
 
     def publish(self) -> Published:
         """Runs the steps in order and commits."""

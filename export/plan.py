@@ -113,6 +113,11 @@ class ExportPlan:
         return {file: paths.linked_file(number) for number, file in enumerate(files)}
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of its tables, a sentence for each."""
+        return tuple(f"table {table.spec.name}: {table.notes}" for table in self.tables if table.notes)
+
+    @property
     def linked_bytes(self) -> int:
         """Bytes of tables that are linked: neither read nor written."""
         return sum(part.bytes for table in self.tables for part in table.linked)

@@ -134,8 +134,14 @@ def published_page(published: Published) -> RenderableType:
             result = f"recall@{recall.k} {recall.value:.4f} (at least {recall.low:.4f})"
             proofs.add_row(f"index {name}, {index.kind}", "exact search on the checkpoint's rows", result)
     notes = [Text(f"note: {note}") for note in published.notes]
-    size = size_text(table_bytes(page))
-    return Group(proofs, *notes, Text(f"published {published.directory} ({size} of tables)"))
+    size, linked = size_text(table_bytes(page)), linked_bytes(page)
+    of_it = f", {size_text(linked)} of it linked" if linked else ""
+    return Group(proofs, *notes, Text(f"published {published.directory} ({size} of tables{of_it})"))
+
+
+def linked_bytes(page: Manifest) -> int:
+    """Returns the bytes of tables that lie in files of the checkpoint."""
+    return sum(size for table in page.tables.values() for shard, size in table.extents() if not shard.blocks)
 
 
 def table_bytes(page: Manifest) -> int:

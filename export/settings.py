@@ -317,7 +317,8 @@ def explain(problem: ValidationError) -> str:
         return f"unknown key {where!r}" + (_nearest(str(first["loc"][-1]), known) if known else "")
     if first["type"] == "missing":
         return f"key {where!r} is missing"
-    return f"{where}: {first['msg']} (got {first['input']!r})"
+    told = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {told} (got {first['input']!r})"
 
 
 def read_recipe(path: Path) -> ExportJob:
@@ -330,8 +331,12 @@ def read_recipe(path: Path) -> ExportJob:
         page = tomllib.loads(path.read_text())
     except FileNotFoundError as problem:
         raise UsageError(f"recipe {path} does not exist") from problem
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise UsageError(f"recipe {path} cannot be read: {problem}") from problem
+    except OSError as problem:
+        raise UsageError(f"recipe {path} cannot be read: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"recipe {path} cannot be read: it is no UTF-8 text, a TOML file was expected") from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise UsageError(f"recipe {path} cannot be read as TOML: {problem}") from problem
     except RecursionError as problem:
         raise UsageError(f"recipe {path} cannot be read: it is nested too deep") from problem
     try:

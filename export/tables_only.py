@@ -53,14 +53,14 @@ class PreparedTables:
 
     Attributes:
       wanted: names of the tables, without their slot variables.
-      notes: what the user should know, by the table's name.
+      notes: what is left out unasked, and why.
     """
 
     job: TablesJob
     checkpoint: Checkpoint
     inventory: Inventory
     wanted: tuple[str, ...]
-    notes: Mapping[str, str]
+    notes: tuple[str, ...]
     destination: Destination
     version: int
     plan: ExportPlan
@@ -108,9 +108,7 @@ def prepare_tables(
     )
     destination.refuse_links(plan)
     check_space(plan, destination.root)
-    noted = {table.name: f"table {table.name!r}: {table.note}" for table in inventory.tables if table.note}
-    noted |= {table.spec.name: f"table {table.spec.name!r}: {table.note}" for table in plan.tables if table.note}
-    return PreparedTables(job, checkpoint, inventory, wanted, notes | noted, destination, number, plan)
+    return PreparedTables(job, checkpoint, inventory, wanted, tuple(notes.values()), destination, number, plan)
 
 
 def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: Progress) -> Published:
@@ -142,7 +140,7 @@ def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: 
             verification=manifest.Verification(tables=checks, examples=0, tolerance="no towers"),
             files=(),
         )
-        return Published(draft.publish(page, progress), page, tuple(prepared.notes.values()))
+        return Published(draft.publish(page, progress), page, (*prepared.notes, *prepared.plan.notes))
 
 
 def _wanted(inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:

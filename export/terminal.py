@@ -63,7 +63,9 @@ def kept_clean() -> Iterator[None]:
             yield
         except ExportError:
             raise  # tells its cause itself
-        except Exception:
+        except Exception as problem:
+            if isinstance(problem.__cause__ or problem.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from problem  # native modules tell it as their own failure to load
             sys.stderr.write(_tail(aside))
             raise
 

@@ -72,6 +72,7 @@ def test_settings_from_the_environment_replace_defaults(monkeypatch: pytest.Monk
 def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "your-model.md").read_text()
     shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    assert len(shown) == 1
     job = read_recipe(write(tmp_path, shown[0]))
     assert set(job.features) | {"user_id", "age"} == set(job.inputs)
+    for fragment in shown[1:]:
+        read_recipe(write(tmp_path, RECIPE + fragment))

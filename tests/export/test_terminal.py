@@ -26,6 +26,9 @@ def work(end):
 def fine(): pass
 def bug(): raise KeyError("bug")
 def told(): raise ExportError("told")
+def interrupted():
+    try: raise KeyboardInterrupt
+    except KeyboardInterrupt as at: raise ImportError("initialization failed") from at
 """
 
 
@@ -49,6 +52,12 @@ def test_kept_clean_bug_shows_the_native_lines_with_the_traceback() -> None:
 def test_kept_clean_export_error_shows_no_native_lines() -> None:
     done = ran("told")
     assert "ExportError: told" in done.stderr
+    assert "native warning" not in done.stderr
+
+
+def test_kept_clean_interrupt_that_a_native_module_tells_as_its_own_failure_is_an_interrupt() -> None:
+    done = ran("interrupted")
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert "native warning" not in done.stderr
 
 
