@@ -43,7 +43,8 @@ bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memo
 soak: venv ## a hundred version changes, lost callers and an overload against one service; at most ten minutes
 	$(BIN)/python -m tests.soak
 
-soak-export: venv ## exports killed at 240 random moments and begun again; at most ten minutes
+soak-export: venv ## damaged checkpoints for a minute; then exports killed at 240 random moments and begun again, at most ten
+	$(BIN)/python -m tests.soak.damaged_checkpoints 60
 	$(BIN)/python -m tests.soak.export
 
 clean: ## removes what was built, but .venv
