@@ -268,8 +268,9 @@ def _told_as_os_errors(url: str) -> Iterator[None]:
         told = problem.strerror or (os.strerror(number) if number != errno.EIO else str(problem) or "it failed")
         raise OSError(number, told, url) from problem  # of the class that the number means
     except Exception as problem:  # libraries of stores raise what they like
-        told = " ".join(str(problem).split())[:300]
-        raise OSError(errno.EIO, f"{type(problem).__name__}: {told}", url) from problem
+        kind, told = type(problem).__name__, " ".join(str(problem).split())[:300]
+        cure = "; the environment gives them (AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS, ...)"
+        raise OSError(errno.EIO, f"{kind}: {told}{cure if 'Credentials' in kind else ''}", url) from problem
 
 
 _NUMBERS: dict[type[OSError], int] = {

@@ -49,6 +49,9 @@ class _SparseCore(_Table):
     rotation: NonNegativeInt = 0
 
 
+_KINDS: dict[str, type[_Table]] = {"plain": _Plain, "mod": _Mod, "sparse_core": _SparseCore}
+
+
 class _Page(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -105,5 +108,14 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _first(problem: ValidationError) -> str:
     error = problem.errors()[0]
-    where = ".".join(str(part) for part in error["loc"])
+    parts = [str(part) for part in error["loc"]]
+    where = ".".join(parts[:2] + parts[3:])  # the third is the kind, which is no part of a key's name
+    kinds = ", ".join(repr(kind) for kind in _KINDS)
+    if error["type"].startswith("union_tag"):
+        return f"{where}.kind is one of {kinds}"
+    if error["type"] == "missing":
+        return f"key {where!r} is missing"
+    if error["type"] == "extra_forbidden":
+        known = list(_KINDS[parts[2]].model_fields) if len(parts) > 3 else ["tables"]
+        return f"unknown key {where!r}; known here: {', '.join(known)}"
     return f"{where}: {error['msg']} (got {error['input']!r})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -198,9 +199,11 @@ class Inventory:
                 raise NotConvertible(
                     f"table {name!r} in checkpoint {self.checkpoint} cannot be exported: {refused.reason}"
                 )
-        known = ", ".join(table.name for table in self.tables) or "none"
+        names = [table.name for table in self.tables]
+        close = difflib.get_close_matches(name, names[:2000], n=1)
+        hint = f"did you mean {close[0]!r}?" if close else self.naming_help()
         raise NotConvertible(
-            f"checkpoint {self.checkpoint} has no table {name!r} (recognised: {known}); {self.naming_help()}"
+            f"checkpoint {self.checkpoint} has no table {name!r} (recognised: {', '.join(names) or 'none'}); {hint}"
         )
 
     def naming_help(self) -> str:

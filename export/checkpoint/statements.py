@@ -123,7 +123,8 @@ def _key(found: Findings, name: str, wanted: str) -> str:
     if key is None:
         told = found.inventory()
         keys = [entry.key for entry in told.candidates[:2000]] + [table.key for table in told.tables]
-        close = difflib.get_close_matches(wanted, [each.removesuffix(VARIABLE_SUFFIX) for each in keys], n=1)
+        known = [each.removesuffix(VARIABLE_SUFFIX) for each in keys] + [table.name for table in told.tables]
+        close = difflib.get_close_matches(wanted, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else told.naming_help()
         raise NotConvertible(f"table {name!r}: checkpoint {told.checkpoint} has no variable {wanted!r}; {hint}")
     slot = found.slots.get(key)
@@ -211,7 +212,8 @@ def _mod_starts(name: str, entry: Entry) -> tuple[int, ...]:
     if len(held) < 2 or sizes != _mod_sizes(entry.shape[0], len(held)):
         shown = ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
         raise NotConvertible(
-            f"table {name!r}: {entry.key!r} lies in {len(held)} row ranges ({shown} rows); the `mod` strategy makes "
-            "two or more, of which the first ones may have one row more than the others: it was not spread so"
+            f"table {name!r}: {entry.key!r} lies in {len(held)} row range{'s' * (len(held) != 1)} ({shown} rows); the "
+            "`mod` strategy makes two or more, of which the first ones may have one row more than the others: it was "
+            "not spread so"
         )
     return tuple(start for start, _ in held)

@@ -58,5 +58,5 @@ def test_recognise_tables_without_the_layout_file_of_the_recipe_is_refused(movie
 
 
 def test_recognise_tables_by_mod_in_one_piece_is_refused(movies: Cut, tmp_path: Path) -> None:
-    with pytest.raises(NotConvertible, match=r"'users'.* 1 row ranges"):
+    with pytest.raises(NotConvertible, match=r"'users'.* 1 row range"):
         tables(movies, tmp_path, tables={"users": {"mod": True}})

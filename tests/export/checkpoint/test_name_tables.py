@@ -68,7 +68,7 @@ def test_column_slices_need_no_note(tmp_path: Path) -> None:
     assert inventory(tmp_path, {"s/x_embedding/embedding_weights": TABLE}, boxes=boxes).tables[0].note == ""
 
 
-@pytest.mark.parametrize(("counts", "what"), [((9,), r"1 row ranges \(9 rows\)"), ((2, 3, 4), r"\(2, 3, 4 rows\)")])
+@pytest.mark.parametrize(("counts", "what"), [((9,), r"1 row range \(9 rows\)"), ((2, 3, 4), r"\(2, 3, 4 rows\)")])
 def test_mod_of_slices_that_it_never_makes_is_refused(tmp_path: Path, counts: tuple[int, ...], what: str) -> None:
     with pytest.raises(NotConvertible, match=what):
         inventory(tmp_path, {"emb": TABLE}, Statements({"items": "emb"}, ("items",)), boxes={"emb": rows(*counts)})
