@@ -230,7 +230,7 @@ class Provenance(Page):
     """Base name of the checkpoint's prefix; never a path of the machine that wrote it."""
     step: int | None
     fingerprint: str
-    """`crc32c:` of the checkpoint's index file."""
+    """`crc32c:` of the checkpoint's index file; `sha256:` of what an Orbax checkpoint writes last."""
     model_code: str
     exporter: str
     libraries: dict[str, str]

@@ -10,6 +10,7 @@ Source: Orbax 0.12.8, checkpoint/_src/{metadata/tree,path/atomicity,path/step,se
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +18,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import google_crc32c
 import numpy as np
 import orjson
 
@@ -95,17 +95,17 @@ def list_orbax(place: OrbaxPlace) -> OrbaxListing:
     Raises:
       CheckpointError: its listing is damaged, or tensorstore is missing.
     """
-    digest = 0
+    digest = hashlib.sha256()  # a file that ends with its own crc32c, as OCDBT's do, has the crc32c of every other
     entries: list[Entry] = []
     problems: list[str] = []
     for name, directory in place.items.items():
         for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST, directory / TREE):
             if file.is_file():
-                digest = google_crc32c.extend(digest, file.read_bytes())
+                digest.update(file.read_bytes())
         held, wrong = _list_item(directory, f"{name}." if name else "")
         entries += held
         problems += wrong
-    return OrbaxListing(f"crc32c:{digest:08x}", {entry.key: entry for entry in entries}, tuple(problems))
+    return OrbaxListing(f"sha256:{digest.hexdigest()[:16]}", {entry.key: entry for entry in entries}, tuple(problems))
 
 
 def _at(directory: Path) -> OrbaxPlace | None:
