@@ -107,6 +107,11 @@ def audit(bundle: Path, checkpoint: Place | None = None, full: bool = False) -> 
       UsageError: the directory holds no bundle.
       VerificationFailed: a file differs from its checksum, does not open, or a row is not the checkpoint's.
     """
+    if (bundle / "saved_model.pb").is_file():
+        raise UsageError(
+            f"{bundle} is a SavedModel, no bundle; assets.extra/rowcast.json in it tells how it was proved before it "
+            "was published"
+        )
     with told_as_failures():
         page = staging.read_manifest(bundle)
         staging.check_files(bundle, page, tables="full")

@@ -92,7 +92,9 @@ def copy_rows(task: TableTask) -> Receipt:
         raise CheckpointError(f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew") from problem
     except OSError as problem:
         place = Path(task.directory, task.file)
-        raise DestinationError(f"shard {place} cannot be written: {problem.strerror or problem}") from problem
+        raise DestinationError(
+            f"shard {place} cannot be written: {problem.strerror or problem}; once it can, run again: it resumes"
+        ) from problem
 
 
 def sum_rest(task: RestTask) -> Receipt:

@@ -198,7 +198,9 @@ def _has_data(descriptor: int, start: int, size: int) -> bool:
 def _check_space(directory: Path, wanted: int) -> None:
     free = shutil.disk_usage(directory).free
     if wanted > free:
-        raise DestinationProblem(f"{directory} has {free} bytes free, {wanted} are to be fetched; free some")
+        raise DestinationProblem(
+            f"{directory} has {free >> 20:,} MiB free, {-(-wanted >> 20):,} MiB are to be fetched; free some"
+        )
 
 
 def _fetch(ranges: Sequence[_Range], source: RemotePath, directory: Path, moved: Callable[[int], None]) -> None:

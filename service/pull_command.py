@@ -88,7 +88,10 @@ def _pull(url: str, root: str, model: str | None, version: int | None, keep: int
 
 
 def _sentence(pulled: Pulled) -> str:
-    told = f"{pulled.bundle}: {pulled.bytes} bytes, {pulled.downloaded_bytes} fetched, {pulled.kept_bytes} were there\n"
+    all_of_it, fetched, kept = (
+        f"{count / (1 << 20):,.1f} MiB" for count in (pulled.bytes, pulled.downloaded_bytes, pulled.kept_bytes)
+    )
+    told = f"{pulled.bundle}: {all_of_it}, {fetched} fetched, {kept} were there\n"
     if pulled.removed:
         told += f"old versions removed: {', '.join(map(str, pulled.removed))}\n"
     if pulled.in_use:

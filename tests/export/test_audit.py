@@ -11,7 +11,7 @@ import pytest
 
 from bundle import staging
 from bundle.manifest import Manifest
-from export.audit import check_unlisted, told_as_failures
+from export.audit import audit, check_unlisted, told_as_failures
 from export.errors import UsageError, VerificationFailed
 
 FLIPS = 1000
@@ -145,3 +145,9 @@ def test_audit_file_in_a_directory_that_is_opened_whole_is_refused(bundle: Path,
     (bundle / file).write_bytes(b"x")
     with pytest.raises(VerificationFailed, match="is not in the manifest, yet"):
         check(bundle)
+
+
+def test_audit_of_a_self_contained_saved_model_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(UsageError, match="is a SavedModel, no bundle"):
+        audit(tmp_path)
