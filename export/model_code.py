@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,7 +52,11 @@ def load_factory(reference: str, base: Path) -> Factory:
         module = _load_file(path, source) if source.endswith(".py") else _load_module(source, folder)
     function = getattr(module, function_name, None)
     if not callable(function):
-        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        known = [
+            name
+            for name, value in vars(module).items()
+            if isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+        ]
         raise UsageError(
             f"code.factory: {source!r} has no function {function_name!r}; it has {', '.join(sorted(known)) or 'none'}"
         )

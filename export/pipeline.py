@@ -93,6 +93,7 @@ def prepare(
         towers = choose_towers(traced.spec, wanted)
         job, missing = reduced(job, traced.spec, towers), left_out(traced.spec, towers)
         traced = trace_towers(job, base)
+    _check_files(job, base)
     pages = describe_features(traced.spec, job)
     inventory = recognise_tables(checkpoint, traced, job, base)
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
@@ -127,6 +128,18 @@ def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:
         )
         for name, part in parts.items()
     }
+
+
+def _check_files(job: ExportJob, base: Path) -> None:
+    """Finds files that the recipe names and that are not there, before anything is written."""
+    named = {f"vocabularies.{name}.file": part.file for name, part in job.vocabularies.items()}
+    if job.verify.examples is not None:
+        named["verify.examples"] = job.verify.examples
+    for key, file in named.items():
+        if not (base / file).is_file():
+            raise UsageError(f"{key}: file {base / file} does not exist")
+    for name, part in job.candidates.items():
+        locate_corpus(base, name, part)
 
 
 def _check_indexes(job: ExportJob) -> None:

@@ -26,7 +26,7 @@ from tests.export.exporting import Recipe, changed, write_corpus, write_project
         ("towers.query.outputs", {"vector": "queries"}, "towers.query.outputs names 'queries'"),
         ("features.usr", {"role": "context"}, "features.usr: no tower takes a feature of that name"),
         ("tables.userz", {"shard_rows": 5}, "tables.userz: no tower reads a table of that name; they read genres_all"),
-        ("vocabularies.movies.file", "no.txt", "no.txt cannot be read"),
+        ("vocabularies.movies.file", "no.txt", "no.txt does not exist"),
         ("candidates.movies.file", "no.csv", "no.csv does not exist"),
         ("candidates.movies.id", "id", "movies.csv has no column 'id'; it has movieId"),
         ("candidates.movies.attributes", ["titel"], "movies.csv has no column 'titel'"),
@@ -111,3 +111,14 @@ def test_table_that_is_not_in_the_checkpoint_exits_4_with_the_nearest(
     done = command("tables", movies.prefix, tmp_path, "--table", f"users={key}")
     assert done.code == 4
     assert "did you mean 'model/embedding/_tpu_embedding/users'?" in done.told
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("vocabularies.movies.file", "no.txt"), ("candidates.movies.file", "no.csv")]
+)
+def test_plan_of_a_recipe_whose_files_are_not_there_exits_2(
+    command: Command, recipe: Recipe, tmp_path: Path, key: str, value: str
+) -> None:
+    refused(
+        command, write_project(tmp_path, changed(recipe, key, value)), 2, f"{value} does not exist", subcommand="plan"
+    )
