@@ -14,8 +14,11 @@ def place_of(text: str, base: Path = Path()) -> Place:
     A path comes back absolute: table workers may run elsewhere.
 
     Raises:
-      UsageError: a URL that holds credentials, or of a store that is not known.
+      UsageError: nothing (a variable of a shell that is not set), a URL that holds credentials, or of a store that is
+        not known.
     """
+    if not text:
+        raise UsageError("an empty path was given; '.' is the directory where you stand")
     try:
         return located(text, base.absolute())
     except ValueError as problem:

@@ -163,7 +163,7 @@ class ExportPlan:
                 "key": table.spec.key,
                 "layout": table.spec.layout.kind,
                 "bytes": table.bytes,
-                "slices": len(table.slices),
+                "slices": table.spec.slices,
                 "shards": table.shards,
                 "linked": bool(table.linked),
                 "note": table.notes,

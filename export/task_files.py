@@ -87,8 +87,10 @@ def read_task_file(file: Path) -> TaskFile:
         if page["exporter"] != installed_version("rowcast"):
             raise UsageError(f"{file} was written by rowcast {page['exporter']}; plan anew, or use that release")
         return TaskFile(Path(page["directory"]), _TASKS.validate_python(page["tasks"], strict=False))
-    except (OSError, ValueError, KeyError, TypeError, ValidationError) as problem:
-        raise UsageError(f"{file} is no file of tasks ({problem}); the option --tasks writes one") from problem
+    except OSError as problem:
+        raise UsageError(f"file of tasks {file} cannot be read: {problem.strerror}; --tasks writes one") from problem
+    except (ValueError, KeyError, TypeError, ValidationError) as problem:
+        raise UsageError(f"{file} is no file of tasks; the option --tasks writes one") from problem
 
 
 def run_task(told: TaskFile, number: int) -> None:

@@ -36,7 +36,13 @@ def state_layouts(found: Findings, stated: Iterable[StatedTable]) -> None:
         path = found.paths_by_key.get(key, "")
         specs = [
             table_spec(
-                each.name, entry, "layout file", path, rows=each.rows, dim=each.dim, layout=_stated_layout(each, entry)
+                each.name,
+                entry,
+                "layout file",
+                path,
+                rows=each.rows,
+                dim=each.dim,
+                layout=_stated_layout(found, each, entry),
             )
             for each in tables
         ]
@@ -161,12 +167,18 @@ def _matrix(found: Findings, name: str, key: str) -> Entry:
     return entry
 
 
-def _stated_layout(stated: StatedTable, entry: Entry) -> Layout:
+def _stated_layout(found: Findings, stated: StatedTable, entry: Entry) -> Layout:
     if stated.kind == "plain":
         return Plain()
     if stated.kind == "mod":
         if stated.partitions is None:
             return Mod(_mod_starts(stated.name, entry))
+        saved = len({part.starts[0] for part in entry.slices})
+        if found.checkpoint.graph is None and saved > 1 and saved != stated.partitions:  # TF1: a partition is a slice
+            raise NotConvertible(
+                f"layout file: table {stated.name!r} is said to have {stated.partitions} partitions, and TF1 saved "
+                f"{entry.key!r} in {saved}; leave `partitions` out"
+            )
         sizes = _mod_sizes(entry.shape[0], min(stated.partitions, entry.shape[0]))
         return Mod((0, *accumulate(sizes[:-1])))
     core_rows = stated.core_rows or entry.shape[0] // max(1, stated.cores)

@@ -100,7 +100,14 @@ def test_tables_without_model_code_then_verify(command: Command, movies: Cut, tm
 
 @pytest.mark.parametrize(
     "arguments",
-    [["run"], ["run", "r.toml", "--nope"], ["tables", "c", "o", "--budget-bytes", "5"], ["rum"], ["verify", "/"]],
+    [
+        ["run"],
+        ["run", "r.toml", "--nope"],
+        ["tables", "c", "o", "--budget-bytes", "5"],
+        ["rum"],
+        ["verify", "/"],
+        ["inspect", ""],
+    ],
 )
 def test_arguments_that_cannot_be_meant_exit_2(command: Command, arguments: list[str]) -> None:
     done = command(*arguments)

@@ -105,7 +105,9 @@ def test_run_task_of_what_is_no_task_exits_2(command: Command, job: Job, tmp_pat
     done = command("run-task", tmp_path / "other", 0)
     assert done.code == 2
     assert "was written by rowcast 0.0.1" in done.told
-    assert "is no file of tasks" in command("run-task", tmp_path / "nothing", 0).told
+    assert "nothing cannot be read: No such file" in command("run-task", tmp_path / "nothing", 0).told
+    (tmp_path / "noise").write_text("noise")
+    assert "noise is no file of tasks" in command("run-task", tmp_path / "noise", 0).told
 
 
 def test_task_file_keeps_tasks_of_every_layout(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from export.checkpoint.layouts import Mod, Plain
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Inventory, Statements
+from export.checkpoint.specs import Inventory, StatedTable, Statements
 from export.errors import NotConvertible
 from tests.export.checkpoint.bundles import Box, write_bundle
 
@@ -72,6 +72,12 @@ def test_column_slices_need_no_note(tmp_path: Path) -> None:
 def test_mod_of_slices_that_it_never_makes_is_refused(tmp_path: Path, counts: tuple[int, ...], what: str) -> None:
     with pytest.raises(NotConvertible, match=what):
         inventory(tmp_path, {"emb": TABLE}, Statements({"items": "emb"}, ("items",)), boxes={"emb": rows(*counts)})
+
+
+def test_layout_file_of_other_partitions_than_tf1_saved_is_refused(tmp_path: Path) -> None:
+    said = Statements(layouts=(StatedTable("items", "emb", "mod", partitions=7),))
+    with pytest.raises(NotConvertible, match="7 partitions, and TF1 saved 'emb' in 3"):
+        inventory(tmp_path, {"emb": TABLE}, said, boxes={"emb": rows(3, 3, 3)})
 
 
 def test_mod_of_an_unknown_table_tells_those_there_are(tmp_path: Path) -> None:
