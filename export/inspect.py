@@ -87,8 +87,8 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
     return Group(*parts)
 
 
-def plan_table(plan: ExportPlan, pace: Pace | None = None) -> RenderableType:
-    """Returns a plan for a terminal: what would be read and written, and what that takes."""
+def plan_table(plan: ExportPlan, pace: Pace | None = None, notes: Sequence[str] = ()) -> RenderableType:
+    """Returns a plan for a terminal: what would be read and written, what that takes, and what else is to be known."""
     tables = page_table("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
     for table in plan.tables:
         spec = table.spec
@@ -103,8 +103,8 @@ def plan_table(plan: ExportPlan, pace: Pace | None = None) -> RenderableType:
         f"{size_text(plan.peak_memory_bytes)} of memory"
         + (f"; {size_text(plan.left_out_bytes)} of slot variables left out" if plan.left_out_bytes else "")
     )
-    notes = [Text(f"note: {note}") for note in plan.notes]
-    return Group(tables, *notes, Text(total), *([Text(pace.told())] if pace is not None else []))
+    told = [Text(f"note: {note}") for note in (*notes, *plan.notes)]
+    return Group(tables, *told, Text(total), *([Text(pace.told())] if pace is not None else []))
 
 
 def _lines(told: Iterable[str]) -> list[Text]:

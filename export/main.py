@@ -215,11 +215,13 @@ def tables(
         if plan_only or tasks is not None:
             task_files.write_task_file(prepared.plan, tasks)
             pace = measure_pace(prepared.plan)
-            _print(prepared.plan.to_json() | pace.to_json(), plan_table(prepared.plan, pace), as_json)
-            return
-        published = tables_only.export_tables(prepared, settings, progress)
-    page = plan_page.published_json(published) | {"seconds": progress.seconds}
-    _print(page, plan_page.published_page(published), as_json)
+            page = prepared.plan.to_json() | pace.to_json() | {"notes": list(prepared.notes)}
+            table = plan_table(prepared.plan, pace, prepared.notes)
+        else:
+            published = tables_only.export_tables(prepared, settings, progress)
+            page = plan_page.published_json(published) | {"seconds": progress.seconds}
+            table = plan_page.published_page(published)
+    _print(page, table, as_json)
 
 
 @app.command()

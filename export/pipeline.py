@@ -104,12 +104,13 @@ def prepare(
     if unknown:
         known = ", ".join(sorted(traced.spec.tables))
         raise UsageError(f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}")
+    exported = [table for table in inventory.tables if (table.slot_of or table.name) in traced.spec.tables]
     plan = plan_tables(
         checkpoint,
         inventory,
         destination.root / job.model / f".staging-{number}",
-        tables=[table.name for table in inventory.tables if (table.slot_of or table.name) in traced.spec.tables],
-        writing=_writing(job, traced.spec.tables),
+        tables=[table.name for table in exported],
+        writing=_writing(job, [table.name for table in exported]),
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )

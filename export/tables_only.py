@@ -108,6 +108,8 @@ def prepare_tables(
     )
     destination.refuse_links(plan)
     check_space(plan, destination.root)
+    if job.keep_slots and len(names) == len(wanted):
+        notes["--with-slots"] = "no slot variables are kept: the checkpoint tells none that belongs to a table"
     return PreparedTables(job, checkpoint, inventory, wanted, tuple(notes.values()), destination, number, plan)
 
 

@@ -122,3 +122,12 @@ def test_plan_of_a_recipe_whose_files_are_not_there_exits_2(
     refused(
         command, write_project(tmp_path, changed(recipe, key, value)), 2, f"{value} does not exist", subcommand="plan"
     )
+
+
+def test_plan_links_slot_variables_as_it_links_their_tables(command: Command, recipe: Recipe, tmp_path: Path) -> None:
+    project = write_project(tmp_path, changed(recipe, "output.with_slots", True))
+    tables = command("plan", project, "--tables", "link", "--json").page["tables"]
+    slots = [name for name in tables if ".slot." in name]
+    assert slots
+    for name in slots:
+        assert tables[name]["linked"] == tables[name.partition(".slot.")[0]]["linked"] is True

@@ -38,6 +38,12 @@ def test_tables_with_slots_keeps_them_beside_their_table(command: Command, tmp_p
     assert written["features"] == {"user"}
 
 
+def test_tables_with_slots_where_none_is_known_says_so(command: Command, tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"user/embeddings": TABLE})
+    page = command("tables", tmp_path / "c", tmp_path / "out", "--with-slots", "--plan", "--json").page
+    assert page["notes"] == ["no slot variables are kept: the checkpoint tells none that belongs to a table"]
+
+
 @pytest.mark.parametrize("how", ["--mod", "--layout"])
 def test_tables_of_partitions_come_out_in_order_when_the_user_says_mod(
     command: Command, tmp_path: Path, how: str
