@@ -51,7 +51,8 @@ def _told(work: Callable[[], None]) -> int:
     try:
         work()
     except PullError as problem:
-        sys.stderr.write(f"rowcast-serve pull: {problem}\n")
+        told = str(problem).replace("local://", "")  # a path, which is read as a store is
+        sys.stderr.write(f"rowcast-serve pull: {told}\n")
         return problem.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("rowcast-serve pull: interrupted; run the same command again to resume\n")
