@@ -60,16 +60,24 @@ class Destination:
             return 1 + next((each for each in numbers if (versions / str(each) / paths.MANIFEST).is_file()), 0)
 
     def refuse_links(self, plan: ExportPlan) -> None:
-        """Refuses hard links where they would be sent as the whole files that they lead to.
+        """Refuses hard links that cannot be made, or would be sent as the whole files that they lead to.
 
         Raises:
           UsageError: the plan has some and goes to a store.
+          DestinationError: it goes to another filesystem than the checkpoint's.
         """
         if self.store is not None and plan.links:
             raise UsageError(
                 f"tables cannot be linked into {self.store}, which is no disk of this machine; copy them "
                 '(tables = "copy")'
             )
+        existing = next(place for place in (self.root.absolute(), *self.root.absolute().parents) if place.exists())
+        for source in plan.links:
+            if Path(source).stat().st_dev != existing.stat().st_dev:
+                raise DestinationError(
+                    f"data file {source} cannot be linked under {self.root}: they are on different filesystems; copy "
+                    'the tables instead (tables = "copy")'
+                )
 
     @contextmanager
     def held(self, model: str, version: int) -> Iterator[Lease | None]:

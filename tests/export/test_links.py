@@ -15,6 +15,7 @@ from export.checkpoint.layouts import Mod
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Inventory, Statements
+from export.destinations import open_destination
 from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.links import link_files, linked_table
 from export.plan import ExportPlan, Writing, plan_tables
@@ -136,3 +137,13 @@ def test_link_files_on_another_filesystem_says_to_copy(tmp_path: Path) -> None:
         elsewhere = Path("/proc/self")  # no filesystem for files at all: links are refused there too
     with pytest.raises(DestinationError, match='tables = "copy"'):
         link_files(plan, elsewhere)
+
+
+def test_refuse_links_to_another_filesystem_is_told_by_the_plan(tmp_path: Path) -> None:
+    elsewhere = Path("/dev/shm")
+    if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        elsewhere = Path("/proc")
+    plan = planned(tmp_path)
+    open_destination(str(tmp_path / "not" / "yet"), tmp_path, tmp_path).refuse_links(plan)
+    with pytest.raises(DestinationError, match="different filesystems"):
+        open_destination(str(elsewhere / "rowcast-none"), tmp_path, tmp_path).refuse_links(plan)
