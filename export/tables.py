@@ -225,12 +225,9 @@ def _blocks(
     rows = np.empty((count, exact_bytes), np.uint8) if lanes > 1 or width != exact_bytes else read
     for first in range(task.first_row, task.first_row + task.rows, count):
         n = min(count, task.first_row + task.rows - first)
-        at = 0
         if rows is read:
             free()
-        for lane in lane_ranges(task.layout, first, n):
-            stored.read_into(lane.first, read[at : at + lane.rows])
-            at += lane.rows
+        stored.read_each(((lane.first, lane.rows) for lane in lane_ranges(task.layout, first, n)), read[:n])
         if rows is not read:
             free()
             _deal_back(read[:n], rows[:n], lanes)

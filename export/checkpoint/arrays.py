@@ -10,7 +10,7 @@ import json
 import math
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from types import TracebackType
@@ -104,6 +104,13 @@ class ArrayRows:
             here = self._block[first + done - self._first :][: len(rows) - done]
             rows[done : done + len(here)] = here
             done += len(here)
+
+    def read_each(self, ranges: Iterable[tuple[int, int]], rows: Bytes) -> None:
+        """Fills [n, bytes of a stored row] with ranges of stored rows, one behind the other: first row and how many."""
+        at = 0
+        for first, count in ranges:
+            self.read_into(first, rows[at : at + count])
+            at += count
 
     def pieces(self, bytes_max: Callable[[], int], buffers: int) -> Iterator[tuple[Bytes, int]]:  # noqa: ARG002
         """Yields nothing: what is decoded is not in the order of a file."""

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import psutil
 
+LOOK_S = 0.1
+"""Between looks at the memory of a command: looking takes time of a core that the command may want."""
+
 EXPORT = (sys.executable, "-m", "export.main")
 
 
@@ -41,7 +44,7 @@ def run(command: Sequence[str | Path]) -> Ran:
         while process.poll() is None:
             peak = max(peak, _peak(process.pid))
             try:
-                process.wait(0.02)
+                process.wait(LOOK_S)
             except subprocess.TimeoutExpired:
                 continue
         seconds = time.perf_counter() - begun
