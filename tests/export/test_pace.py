@@ -23,7 +23,7 @@ def test_measure_pace_samples_the_beginning_and_extrapolates(tmp_path: Path) -> 
     assert SAMPLE_BYTES <= pace.sample_bytes <= SAMPLE_BYTES + (1 << 20)
     assert pace.seconds is not None
     assert np.isclose(pace.seconds * pace.bytes_per_s, 2 * values.nbytes)
-    assert "MiB/s at which its first 64.0 MiB were read" in pace.told()
+    assert "iB/s at which its first 64.0 MiB were read" in pace.told()
     assert not (tmp_path / "out").exists()
 
 

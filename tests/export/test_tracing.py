@@ -10,7 +10,7 @@ import pytest
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.settings import ExportJob
-from export.towers import DenseSpec, FeatureSpec, TableFacts
+from export.towers import DenseSpec, FeatureSpec, TableFacts, check_limits
 from export.tracing import trace_towers
 from tests.export.cutting import HERE, Cut, movies_recipe, one_recipe, recipe
 
@@ -193,10 +193,10 @@ def test_trace_towers_calls_that_cannot_be_cut_name_why_and_the_cure(
         trace_towers(recipe("build_two_layers", PAIR, towers), HERE)
 
 
-def test_trace_towers_limit_of_a_float32_tower_is_refused() -> None:
+def test_check_limits_limit_of_a_float32_tower_is_refused() -> None:
     job = recipe("build_plain", {"item": {"dtype": "int64"}}, {"tower": {"role": "query", "max_abs_error": {"f32": 1}}})
     with pytest.raises(UsageError, match=r"max_abs_error\.f32: the tower computes in float32"):
-        trace_towers(job, HERE)
+        check_limits(job, trace_towers(job, HERE).spec)
 
 
 def test_trace_towers_weights_that_the_recipe_does_not_tell_are_named(ads: Cut) -> None:
