@@ -39,7 +39,7 @@ from export.tasks import RestTask, TableTask
 from runtime.remote import Place, is_url
 
 SMALL_JOB_BYTES = 256 << 20
-"""Tables up to this size are copied by one worker unless more are asked for: starting them would take longer."""
+"""What a second worker could take off the first must be more, unless more are asked for: to start them takes longer."""
 
 _WITNESSES_MAX = 8
 
@@ -170,7 +170,8 @@ def copy_tables(
     unwritten = sum(task.bytes for task in pending if isinstance(task, TableTask))
     check_space(plan, stage.directory, plan.bytes - unwritten)
 
-    small = sum(task.bytes for task in pending) <= SMALL_JOB_BYTES
+    sizes = sorted(task.bytes for task in pending)
+    small = sum(sizes[:-1]) <= SMALL_JOB_BYTES
     executor = executors.open_executor(settings.executor, settings.workers or (1 if small else 0))
     memory_bytes = max((task.memory_bytes for task in pending), default=0)
     executor.run(carry_out, pending, note, memory_bytes=memory_bytes, shared=_shared(plan, stage))

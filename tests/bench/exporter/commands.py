@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 LOOK_S = 0.1
 """Between looks at the memory of a command: looking takes time of a core that the command may want."""
 
@@ -55,17 +53,13 @@ def run(command: Sequence[str | Path]) -> Ran:
 
 
 def _peak(pid: int) -> int:
-    """Returns the largest VmHWM of a process and those below it; a high-water mark, so it is enough to look often."""
-    try:
-        pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.Error:
-        return 0
-    return max(map(_high_water, pids))
-
-
-def _high_water(pid: int) -> int:
+    """Returns the largest VmHWM of a process and those below it: a high-water mark, so looking at times is enough."""
+    peak = 0
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    return int(status.partition("VmHWM:")[2].split()[0]) << 10 if "VmHWM:" in status else 0
+        peak = int(status.partition("VmHWM:")[2].split()[0]) << 10 if "VmHWM:" in status else 0
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            peak = max([peak, *(_peak(int(child)) for child in children.read_text().split())])
+    except OSError:  # it ended meanwhile
+        pass
+    return peak

@@ -32,7 +32,11 @@ def main(how: str, directory: Path, rows: int) -> None:
         table = tf.Variable(tf.random.stateless_normal([rows, DIM], [1, 2]))
         tf.train.Checkpoint(model=Model(table)).write(str(directory / "ckpt"))
         return
-    made = tf.Variable(tf.zeros([rows, DIM])) if how == "zeros" else UninitializedVariable([rows, DIM], tf.float32)
+    made = (
+        tf.Variable(tf.zeros([rows, DIM]))
+        if how == "zeros"
+        else UninitializedVariable(shape=[rows, DIM], dtype=tf.float32)
+    )
     model = Model(made)
     tf.train.Checkpoint(model=model).read(str(directory / "ckpt")).assert_existing_objects_matched()
     tf.saved_model.save(model, str(directory / "saved"))
