@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def _verify_table(checkpoint: Checkpoint, root: Path, name: str, table: Table, r
         for shard in table.scales:
             _check_digests(root, name, shard, SCALE_BYTES)
         return TableCheck(rows_compared=table.rows, rows=table.rows)
-    starts = [shard.first_row for shard in table.shards]
+    starts, located = [shard.first_row for shard in table.shards], cache(partial(_locate, root))
     sample = _sample(name, table, entry, rows)
     stretches = _runs(sample, frozenset(starts), max(1, BLOCK_BYTES // row_bytes) if plain else 1)
     # In the order of the variable: where it lies in chunks, each is decoded once.
@@ -78,7 +79,7 @@ def _verify_table(checkpoint: Checkpoint, root: Path, name: str, table: Table, r
     stored = read_stretches(checkpoint, entry.key, [(_stored_row(table.source, first), n) for first, n in ordered])
     for (first, count), trained in zip(ordered, stored, strict=True):
         shard = table.shards[bisect_right(starts, first) - 1]
-        written = _read_shard(root, shard, first, count, row_bytes)
+        written = _read_shard(located(shard.file), shard, first, count, row_bytes)
         _compare_rows(root, name, table, np.arange(first, first + count), trained[:, : table.dim], written)
     return TableCheck(rows_compared=len(sample), rows=table.rows)
 
@@ -193,23 +194,31 @@ def _check_digests(
     root: Path, name: str, shard: Shard, row_bytes: int, seen: Callable[[int, Bytes], None] = lambda _first, _rows: None
 ) -> None:
     """Compares a shard's bytes with its digests; `seen` takes each block of rows, and the first of them."""
-    step = max(1, BLOCK_BYTES // row_bytes)
+    step, path = max(1, BLOCK_BYTES // row_bytes), _locate(root, shard.file)
     digest = Digest()
     for first in range(shard.first_row, shard.first_row + shard.rows, step):
-        written = _read_shard(root, shard, first, min(step, shard.first_row + shard.rows - first), row_bytes)
+        written = _read_shard(path, shard, first, min(step, shard.first_row + shard.rows - first), row_bytes)
         seen(first, written)
         digest.update(written)
     if digest.crc32c != shard.crc32c or (shard.blocks and digest.blocks != shard.blocks):  # a linked shard has none
         raise VerificationFailed(f"table {name!r}: shard {shard.file!r} does not match its digests in the manifest")
 
 
-def _read_shard(root: Path, shard: Shard, first: int, count: int, row_bytes: int) -> Bytes:
+def _locate(root: Path, file: str) -> Path:
+    """Returns where a shard's file is, which takes longer than to read a row of it."""
+    try:
+        return files.locate(root, file)
+    except BundleError as problem:
+        raise VerificationFailed(f"shard {file!r} cannot be read: {problem}") from problem
+
+
+def _read_shard(path: Path, shard: Shard, first: int, count: int, row_bytes: int) -> Bytes:
     """Reads [count, row_bytes] of a shard by the manifest alone."""
     try:
-        with files.locate(root, shard.file).open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             file.seek(shard.offset + (first - shard.first_row) * row_bytes)
-            data = file.read(count * row_bytes)
-    except (BundleError, OSError) as problem:
+            data = file.read(count * row_bytes) or b""
+    except OSError as problem:
         raise VerificationFailed(f"shard {shard.file!r} cannot be read: {problem}") from problem
     if len(data) != count * row_bytes:
         raise VerificationFailed(
@@ -263,7 +272,9 @@ def _read_scales(root: Path, table: Table, rows: Integers) -> Scales | None:
     for low, high, shard in _by_shard(rows[order], table.scales):
         here = rows[order[low:high]]
         if here[-1] - here[0] + 1 == len(here):
-            scales[order[low:high]] = _read_shard(root, shard, int(here[0]), len(here), SCALE_BYTES)
+            scales[order[low:high]] = _read_shard(
+                _locate(root, shard.file), shard, int(here[0]), len(here), SCALE_BYTES
+            )
         else:
             _read_rows(root, shard, here, scales, order[low:high])
     return scales.view("<f4")[:, 0]
