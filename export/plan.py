@@ -23,7 +23,7 @@ SHARDS_MAX = 100_000
 REST_BYTES = 4 << 30
 
 _PLAIN_BLOCK_BYTES = 1 << 20
-_LANE_BYTES = 32 << 10
+_LANE_BYTES = 64 << 10
 """Read at a time of each lane, where the budget allows: fewer would be many small reads, more would leave the cache."""
 
 

@@ -26,8 +26,9 @@ from export.checkpoint.variables import Slice
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-PIECE_BYTES = 256 << 10
-"""Bytes read at a time where they are written as they are: what was read must still be in the core's cache then."""
+PIECE_BYTES = 1 << 20
+"""Bytes read at a time where they are written as they are: more would leave the cache before they are written, fewer
+would be handed from thread to thread too often."""
 
 
 class SourceSum(Page):
