@@ -56,7 +56,8 @@ def test_tree_index_over_100_000_vectors_tells_its_true_recall(tmp_path: Path) -
     assert (index.kind, index.dim, index.parameters["num_leaves"]) == ("tree_ah", 32, 316)
     assert 0.9 <= index.recall.value < 1
     recall = _independent_recall(base / index.directory, vectors, queries, 10)
-    assert index.recall.value == pytest.approx(recall, abs=1e-9)
+    # ScaNN adds up in the order that its threads and batches give: a tie of 600 neighbors may fall the other way.
+    assert index.recall.value == pytest.approx(recall, abs=1.5 / 600)
     assert (index.recall.k, index.recall.queries, index.recall.target) == (10, 60, 0.9)
     assert index.recall.low < index.recall.value
     costs = [point.relative_cost for point in index.curve]
