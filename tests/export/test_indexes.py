@@ -54,7 +54,7 @@ def test_tree_index_over_100_000_vectors_tells_its_true_recall(tmp_path: Path) -
     index = build_index(base, "movies", _part(value=0.9, queries=60), queries)
 
     assert (index.kind, index.dim, index.parameters["num_leaves"]) == ("tree_ah", 32, 316)
-    assert 0.9 <= index.recall.value < 1
+    assert 0.9 <= index.recall.value <= 1  # which setting is the cheapest is measured, and may be a better one
     recall = _independent_recall(base / index.directory, vectors, queries, 10)
     # ScaNN adds up in the order that its threads and batches give: a tie of 600 neighbors may fall the other way.
     assert index.recall.value == pytest.approx(recall, abs=1.5 / 600)
