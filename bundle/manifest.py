@@ -6,8 +6,9 @@ other file of the bundle but the page itself, so that each digest is written exa
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import orjson
 from pydantic import Field, ValidationError, model_validator
@@ -15,17 +16,61 @@ from pydantic import Field, ValidationError, model_validator
 from bundle import fields
 from bundle.checksums import crc32c
 from bundle.errors import DigestMismatch, FormatError, UnknownFormat
-from bundle.fields import Boundaries, Count, Crc32c, Length, Page, Path, Positive
+from bundle.feature_pages import (
+    BucketIds,
+    CrossedIds,
+    CrossKey,
+    DenseFeature,
+    EmbeddedFeature,
+    Feature,
+    HashIds,
+    IdentityIds,
+    IdRule,
+    KeyedIds,
+    Role,
+    Unknown,
+    VocabularyIds,
+    inputs_of,
+)
+from bundle.fields import Count, Crc32c, Page, Path, Positive
 from bundle.table_pages import BLOCK_BYTES, Shard, Table, TableDtype, TableError, TableSource
+from bundle.tower_pages import HeadEffect, Precision, Tower, TowerForm, TowerInput, TowerOutput, TowerPart
 
-__all__ = ["BLOCK_BYTES", "Shard", "Table", "TableDtype", "TableError", "TableSource"]
+__all__ = [
+    "BLOCK_BYTES",
+    "BucketIds",
+    "CrossKey",
+    "CrossedIds",
+    "DenseFeature",
+    "EmbeddedFeature",
+    "Feature",
+    "HashIds",
+    "HeadEffect",
+    "IdRule",
+    "IdentityIds",
+    "KeyedIds",
+    "Precision",
+    "Role",
+    "Shard",
+    "Table",
+    "TableDtype",
+    "TableError",
+    "TableSource",
+    "Tower",
+    "TowerForm",
+    "TowerInput",
+    "TowerOutput",
+    "TowerPart",
+    "Unknown",
+    "VocabularyIds",
+    "inputs_of",
+]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST_BYTES_MAX = 256 << 20
 
 Name = fields.Name
 Distance = Literal["dot_product", "squared_l2", "cosine"]
-Role = Literal["context", "candidate"]
 
 
 class File(Page):
@@ -36,136 +81,6 @@ class File(Page):
     crc32c: Crc32c
 
 
-class IdentityIds(Page):
-    """The id is the row."""
-
-    kind: Literal["identity"] = "identity"
-
-
-class HashIds(Page):
-    """Row = FarmHash Fingerprint64(decimal string of an integer, or the string itself) mod `buckets`."""
-
-    kind: Literal["hash"] = "hash"
-    buckets: Positive
-
-
-class VocabularyIds(Page):
-    """Row = `first_row` + position of the id in the named vocabulary."""
-
-    kind: Literal["vocabulary"] = "vocabulary"
-    vocabulary: Name
-    first_row: Count = 0
-
-
-class BucketIds(Page):
-    """Row = number of `boundaries` that are <= the (float) value."""
-
-    kind: Literal["buckets"] = "buckets"
-    boundaries: Boundaries
-
-
-IdRule = Annotated[IdentityIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")]
-
-
-class Unknown(Page):
-    """What an id outside the table becomes.
-
-    zeros: it contributes nothing. A single feature's vector is zeros; a bag leaves the id out, as TensorFlow's sparse
-    lookup leaves out negative ids; a sequence holds zeros at its position. row: it reads row `row`. refuse: an error.
-    """
-
-    rule: Literal["zeros", "row", "refuse"] = "zeros"
-    row: Count | None = None
-
-    @model_validator(mode="after")
-    def _row_given(self) -> Unknown:
-        if (self.rule == "row") != (self.row is not None):
-            raise ValueError("'row' is given with rule 'row', and only then")
-        return self
-
-
-class EmbeddedFeature(Page):
-    """A named input that reads one table with one combiner."""
-
-    kind: Literal["single", "bag", "sequence"]
-    table: Name
-    role: Role
-    ids: IdRule = IdentityIds()
-    unknown: Unknown = Unknown()
-    combiner: Literal["sum", "mean", "sqrtn"] | None = None
-    """Of a bag."""
-    encoding: Literal["sparse", "ragged"] = "sparse"
-    """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its ragged none."""
-    weighted: bool = False
-    """Whether callers may send a weight beside each id."""
-    length: Length | None = None
-    """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
-    default: Any = None
-    """The value taken when a caller leaves the feature out; null: it must be sent. Written as a request writes it."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> EmbeddedFeature:
-        if (self.kind == "bag") != (self.combiner is not None):
-            raise ValueError("'combiner' belongs to a bag, and a bag needs one")
-        if (self.kind == "sequence") != (self.length is not None):
-            raise ValueError("'length' belongs to a sequence, and a sequence needs one")
-        return self
-
-
-class DenseFeature(Page):
-    """A named input of numbers that goes to the towers as it is."""
-
-    kind: Literal["dense"]
-    role: Role
-    shape: tuple[Length, ...] = ()
-    """Of one example; () is a single number."""
-    dtype: Literal["float32", "int32", "int64"] = "float32"
-    default: Any = None
-
-
-Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
-
-
-class TowerInput(Page):
-    """One input tensor of a tower; `null` in `shape` is the batch."""
-
-    name: str
-    feature: str
-    dtype: str
-    shape: tuple[int | None, ...]
-
-
-class TowerOutput(Page):
-    """One output tensor of a tower."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-
-
-class TowerForm(Page):
-    """One way to run a tower: a SavedModel directory or a LiteRT flatbuffer."""
-
-    kind: Literal["saved_model", "litert"]
-    precision: Literal["f32", "int8"]
-    path: Path
-    max_abs_error: dict[str, float]
-    """Largest difference from the original model over the replayed examples, by output."""
-
-
-class Tower(Page):
-    """A query, candidate or ranking network without its tables."""
-
-    role: Literal["query", "candidate", "ranking"]
-    inputs: tuple[TowerInput, ...]
-    outputs: tuple[TowerOutput, ...]
-    result: str
-    """The output that is the vector, or the score that candidates are ordered by."""
-    forms: tuple[TowerForm, ...]
-    serve: Literal["f32", "int8"] = "f32"
-    """The precision that a service runs unless it is told otherwise."""
-
-
 class Vocabulary(Page):
     """Keys in the order of their rows: an Arrow IPC file with the one column `key`."""
 
@@ -174,8 +89,18 @@ class Vocabulary(Page):
     dtype: Literal["int64", "string"]
 
 
+class KeyIndex(Page):
+    """Distinct int64 keys of a table of dynamic keys, mapped: where each lies tells its row."""
+
+    file: Path
+    size: Positive
+
+
 class Corpus(Page):
-    """Candidates by id: an Arrow IPC file with columns `id`, `feature:<name>`, `weights:<name>`, `attribute:<name>`."""
+    """Candidates, or contexts, by id: an Arrow IPC file.
+
+    Columns `id`, `feature:<input>`, `weights:<input>`, `attribute:<name>`.
+    """
 
     file: Path
     size: Positive
@@ -257,19 +182,39 @@ class Verification(Page):
 class Manifest(Page):
     """The whole page."""
 
-    format_version: Literal[1, 2] = 2
+    format_version: Literal[1, 2, 3] = 3
     model: Name
     version: Positive
     created: str
     provenance: Provenance
     tables: dict[Name, Table]
     vocabularies: dict[Name, Vocabulary] = Field(default_factory=dict)
+    keys: dict[Name, KeyIndex] = Field(default_factory=dict)
     features: dict[str, Feature]
     towers: dict[Name, Tower]
     candidates: dict[Name, Corpus] = Field(default_factory=dict)
+    contexts: dict[Name, Corpus] = Field(default_factory=dict)
+    """Stores of context features by id, as candidates have theirs."""
     indexes: dict[Name, Index] = Field(default_factory=dict)
     verification: Verification
     files: tuple[File, ...]
+
+    @cached_property
+    def inputs(self) -> dict[str, tuple[str, ...]]:
+        """What callers send, by name, with the features that read it."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, feature in self.features.items():
+            for each in inputs_of(name, feature):
+                found[each] = (*found.get(each, ()), name)
+        return found
+
+    @model_validator(mode="after")
+    def _inputs_agree(self) -> Manifest:
+        for name, readers in self.inputs.items():
+            told = {(self.features[each].role, repr(self.features[each].default)) for each in readers}
+            if len(told) > 1:
+                raise ValueError(f"features {', '.join(readers)} read {name!r} with different roles or defaults")
+        return self
 
     @model_validator(mode="after")
     def _features_closed(self) -> Manifest:
@@ -278,6 +223,8 @@ class Manifest(Page):
                 _known(feature.table, self.tables, f"features.{name}.table")
                 if isinstance(feature.ids, VocabularyIds):
                     _known(feature.ids.vocabulary, self.vocabularies, f"features.{name}.ids.vocabulary")
+                if isinstance(feature.ids, KeyedIds):
+                    _known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
                 rows = self.tables[feature.table].rows
                 if feature.unknown.row is not None and feature.unknown.row >= rows:
                     raise ValueError(f"features.{name}.unknown.row is {feature.unknown.row}, the table has {rows} rows")
@@ -286,12 +233,15 @@ class Manifest(Page):
     @model_validator(mode="after")
     def _towers_closed(self) -> Manifest:
         for name, tower in self.towers.items():
-            for tower_input in tower.inputs:
-                _known(tower_input.feature, self.features, f"towers.{name}.inputs.{tower_input.name}.feature")
+            for each in (*tower.inputs, *(each for part in tower.parts for each in part.inputs)):
+                for source in each.sources:
+                    _known(source, self.features, f"towers.{name}.inputs.{each.name}.feature")
             _known(tower.result, {output.name for output in tower.outputs}, f"towers.{name}.result")
-        for name, corpus in self.candidates.items():
-            for feature_name in corpus.features:
-                _known(feature_name, self.features, f"candidates.{name}.features")
+        inputs = self.inputs
+        for kind, corpora in (("candidates", self.candidates), ("contexts", self.contexts)):
+            for name, corpus in corpora.items():
+                for feature_input in corpus.features:
+                    _known(feature_input, inputs, f"{kind}.{name}.features")
         for name, index in self.indexes.items():
             _known(index.corpus, self.candidates, f"indexes.{name}.corpus")
             _known(index.query_tower, self.towers, f"indexes.{name}.query_tower")
@@ -339,8 +289,8 @@ def parse(data: bytes) -> Manifest:
     version = page.get("format_version")
     if type(version) is int and version == 1:
         _forget_layouts(page)
-    elif type(version) is int and version == FORMAT_VERSION:
-        _check_digest(data)
+    elif type(version) is int and 1 < version <= FORMAT_VERSION:
+        _check_digest(data, version)
         del page["digest"]
     else:
         raise UnknownFormat(
@@ -366,15 +316,13 @@ def dump(manifest: Manifest) -> bytes:
     return before + name + str(crc32c(data)).encode() + after[1:]
 
 
-_BEFORE_DIGEST = b'{\n  "format_version": 2,\n  "digest": '
-"""What every page of today's format begins with, so that its digest is found without reading on."""
-
-
-def _check_digest(data: bytes) -> None:
-    digits = data.removeprefix(_BEFORE_DIGEST)[:11].partition(b",")[0]
-    rest = data[len(_BEFORE_DIGEST) + len(digits) :]
-    whole = data.startswith(_BEFORE_DIGEST) and digits.isdigit()
-    if not whole or crc32c(_BEFORE_DIGEST + b"0" + rest) != int(digits):
+def _check_digest(data: bytes, version: int) -> None:
+    # Every page since format 2 begins so, and its digest is found without reading on.
+    before = b'{\n  "format_version": %d,\n  "digest": ' % version
+    digits = data.removeprefix(before)[:11].partition(b",")[0]
+    rest = data[len(before) + len(digits) :]
+    whole = data.startswith(before) and digits.isdigit()
+    if not whole or crc32c(before + b"0" + rest) != int(digits):
         raise DigestMismatch("manifest differs from its digest; copy the bundle again")
 
 

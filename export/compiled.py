@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from bundle.manifest import Precision
 from export.errors import DestinationError
 from export.frameworks import load_tensorflow
 from export.towers import SIGNATURE
@@ -19,12 +19,12 @@ _LACKING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that
 class Compiled:
     """What became of a compilation: `bytes` written, or the `reason` why LiteRT cannot run the tower ("": it can)."""
 
-    precision: Literal["f32", "int8"]
+    precision: Precision
     bytes: int = 0
     reason: str = ""
 
 
-def compile_tower(saved_model: Path, precision: Literal["f32", "int8"], path: Path) -> Compiled:
+def compile_tower(saved_model: Path, precision: Precision, path: Path) -> Compiled:
     """Compiles one tower; its signature `serving_default` keeps the names of the SavedModel's.
 
     A tower with operations that LiteRT lacks is no error: it keeps its SavedModel, and the reason is told.

@@ -35,7 +35,7 @@ class WrittenForm:
 
     tower: str
     kind: Literal["saved_model", "litert"]
-    precision: Literal["f32", "int8"]
+    precision: manifest.Precision
     path: str
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from bundle.manifest import Distance, IdentityIds, Name, Role, Unknown
+from bundle.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
 from export.errors import UsageError
 
 _RAY = re.compile(r"ray-local|(ray://)?[^\s:/]+:[0-9]{1,5}")
@@ -31,6 +31,9 @@ class CheckpointPart(Part):
     """A directory (its newest checkpoint), a prefix, or a prefix' `.index` file, relative to the recipe; or its URL."""
     object_path: str = ""
     """Attribute path of the model in the checkpoint, e.g. `model` for `tf.train.Checkpoint(model=...)`."""
+    by: Literal["objects", "names"] | None = None
+    """How variables are found: by the model's objects, or by their names as TF1's Saver wrote them; None: by names
+    where the checkpoint has no object graph."""
     layout: str | None = None
     """A layout file, relative to the recipe: how tables lie in variables where the checkpoint cannot say it."""
 
@@ -39,7 +42,12 @@ class CodePart(Part):
     """The user's model code."""
 
     factory: str
-    """`package.module:function` or `file.py:function`, relative to the recipe; called without arguments."""
+    """`package.module:function` or `file.py:function`, relative to the recipe; called without arguments. It returns the
+    built, untrained model, or, of TF1, a function of one dict of inputs that builds the graph."""
+    table_threshold: int = Field(default=10_000, ge=0)
+    """Rows up to which a table that is read by plain gathers may stay inside its towers."""
+    inline_bytes_max: int = Field(default=64 << 20, ge=0)
+    """The most bytes of a table that stays inside a tower because it cannot be cut out of it."""
 
 
 class InputPart(Part):
@@ -73,6 +81,10 @@ class VocabularyRule(Part):
     """One of the vocabularies."""
     first_row: int = Field(default=0, ge=0)
     """Row of the first key."""
+    oov_buckets: int = Field(default=0, ge=0)
+    """Rows for ids that the vocabulary does not hold: `oov_first_row` + their hash mod `oov_buckets`."""
+    oov_first_row: int | None = Field(default=None, ge=0)
+    """None: the row behind the last key."""
 
 
 class HashRule(Part):
@@ -95,13 +107,22 @@ class BucketRule(Part):
     """Ascending."""
 
 
+class KeyedRule(Part):
+    """ids = { kind = "keyed" }: of a table that is imported with its keys."""
+
+    kind: Literal["keyed"]
+    """Row = the position of the id among the table's own keys."""
+
+
 class FeaturePart(Part):
     """What the graph does not tell of one feature. The feature is called as the model's input that feeds it."""
 
     role: Role | None = None
     """None: candidate if a candidate corpus has a column for it, else context."""
-    ids: IdentityIds | VocabularyRule | HashRule | BucketRule = Field(default=IdentityIds(), discriminator="kind")
-    """How what a caller sends becomes a row."""
+    ids: IdentityIds | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
+        default=IdentityIds(), discriminator="kind"
+    )
+    """How what a caller sends becomes a row, where the model does not tell."""
     unknown: Unknown = Unknown()
     """What an id outside the table becomes."""
     default: Any = None
@@ -121,11 +142,23 @@ class TowerPart(Part):
     """Output name -> key in what the call returns (a dict); {} when it returns one tensor, which becomes `result`."""
     result: str | None = None
     """The output that is the vector or the score; needed when there are several."""
-    precisions: tuple[Literal["f32", "int8"], ...] = ("f32",)
-    """Which compiled forms are made."""
-    serve: Literal["f32", "int8"] = "f32"
+    formula: str | None = None
+    """What candidates are ordered by, over the names of outputs: numbers, + - * / ^, brackets, min, max, exp, log,
+    sqrt, sigmoid, e.g. `click^0.7 * like^0.3`; None: `result`."""
+    split: bool = True
+    """Of a ranking tower: also cut it by data flow into what runs once for a context, once for a candidate, and only
+    for the outputs that are asked for."""
+    precisions: tuple[Precision, ...] = ("f32",)
+    """Which forms are made: f32 and int8 for LiteRT; bf16 is a SavedModel, for service hosts with TensorFlow."""
+    serve: Precision = "f32"
     """The precision that a service runs unless told otherwise."""
-    max_abs_error: dict[Literal["f32", "int8"], float] = {}
+    kendall_tau_min: dict[Literal["int8", "bf16"], float] = {}
+    """The least Kendall tau-b between the orders by the original's values and by the precision's, of every output."""
+    overlap_min: dict[Literal["int8", "bf16"], float] = {}
+    """The least share of the original's best tenth (at most 100) that stay the best, of every output."""
+    auc_loss_max: dict[Literal["int8", "bf16"], float] = {}
+    """The most that an output's area under the ROC curve may fall; needs `verify.labels`."""
+    max_abs_error: dict[Precision, float] = {}
     """Limit of the difference from the original model where the parity rule does not bind: of int8, and of f32 in a
     tower that computes in bfloat16 or float16 itself or reads a table whose rows are converted."""
 
@@ -139,6 +172,8 @@ class TablePart(Part):
     """Variable of the checkpoint that holds it, or the name it has there, where metadata does not say."""
     mod: bool = False
     """Its variable was saved by TF1 in partitions over which the `mod` strategy spread the rows."""
+    dump: str | None = None
+    """Directory with a key and a vector file of SOK or HugeCTR, which holds this table instead of the checkpoint."""
     dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
     """Of its rows in the bundle, int8 with a scale for each row; None: as stored, float64 as float32."""
     max_abs_error: float | None = Field(default=None, ge=0)
@@ -210,6 +245,8 @@ class VerifyPart(Part):
     """A Parquet or JSON-lines file of raw examples (a column per input); None: made from the feature specs."""
     count: PositiveInt = 256
     """Examples replayed."""
+    labels: dict[str, str] = {}
+    """Output -> column of `examples` that holds its label, 0 or 1: precisions below f32 are then told by their AUC."""
     rows: PositiveInt = 4096
     """Rows compared per table unless `--full`."""
 
@@ -251,6 +288,8 @@ class ExportJob(Part):
     """How tables are written."""
     candidates: dict[Name, CorpusPart] = {}
     """Candidate corpora."""
+    contexts: dict[Name, CorpusPart] = {}
+    """Stored features of contexts (users) by id, read as corpora are; a request may then send the id alone."""
     indexes: dict[Name, IndexPart] = {}
     """Nearest-candidate indexes."""
     verify: VerifyPart = VerifyPart()

@@ -53,6 +53,10 @@ class FeatureSpec:
       length: of a sequence; longer ones are cut at their end.
       weights: name of the input that holds a weight beside each id.
       ids_dtype: the input's dtype in the model's call.
+      inputs: the inputs that its ids come from; (): the one of its own name.
+      rule: what the model itself does to ids before they are rows; None: the recipe tells.
+      unknown: what the model itself does with ids outside the table; None: the recipe tells.
+      keys: of a `rule` that is a vocabulary: its keys in the order of the rows.
     """
 
     name: str
@@ -63,15 +67,26 @@ class FeatureSpec:
     length: int | None = None
     weights: str | None = None
     ids_dtype: str = "int64"
+    inputs: tuple[str, ...] = ()
+    rule: manifest.IdRule | None = None
+    unknown: manifest.Unknown | None = None
+    keys: tuple[int, ...] | tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """One input of numbers that goes into a tower as it is; `shape` is one example's."""
+    """One input of numbers that goes into a tower as it is; `shape` is one example's.
+
+    Attributes:
+      input: the input that it is taken from; "": the one of its own name.
+      take: its numbers, or how many ids it holds.
+    """
 
     name: str
     dtype: Literal["float32", "int32", "int64"]
     shape: tuple[int, ...]
+    input: str = ""
+    take: Literal["values", "lengths"] = "values"
 
 
 @dataclass(frozen=True)
@@ -210,6 +225,8 @@ def _describe_ids(spec: FeatureSpec, part: settings.FeaturePart, rows: int, job:
     if isinstance(rule, settings.BucketRule):
         _check_reach(spec, "boundaries", len(rule.boundaries), rows)
         return manifest.BucketIds(boundaries=rule.boundaries)
+    if isinstance(rule, settings.KeyedRule):
+        return manifest.KeyedIds(keys=spec.table)
     if isinstance(rule, settings.VocabularyRule):
         if rule.vocabulary not in job.vocabularies:
             known = ", ".join(sorted(job.vocabularies)) or "none"

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
@@ -177,7 +177,7 @@ class _Runner:
         return InputRefused(f"tower {self._name!r} failed on inputs of shapes {self._shapes}: {problem}")
 
 
-def open_tower(root: Path, tower: manifest.Tower, precision: Literal["f32", "int8"] | None = None) -> Tower:
+def open_tower(root: Path, tower: manifest.Tower, precision: manifest.Precision | None = None) -> Tower:
     """Opens the best form of a tower: compiled if there is one of the precision, else the SavedModel.
 
     Args:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from bundle.manifest import Precision
 from bundle.paths import MANIFEST
 
 PREFIX = "ROWCAST_"
@@ -48,7 +49,7 @@ class ServiceSettings(BaseSettings):
     """File that the bound ports are written to, as JSON `{"http": N, "grpc": N}`, once both doors listen."""
     require: Annotated[tuple[str, ...], NoDecode] = ()
     """Model that must load at start, else exit 7; may be given several times (in the environment: comma between)."""
-    precision: Literal["f32", "int8"] | None = None
+    precision: Precision | None = None
     """Precision of the compiled towers; left out: what each bundle says. A tower without that form runs its own."""
     verify: Literal["sizes", "full"] = "sizes"
     """Table shards before a version is served: by size (fast whatever the table), or every checksum."""

@@ -19,7 +19,7 @@ from export.frameworks import load_tensorflow
 from export.lookups import original_lookup
 from export.pruning import TracedTower, distinct_identifiers, resource
 from export.renumbering import renumber
-from export.settings import ExportJob, HashRule, InputPart
+from export.settings import ExportJob, HashRule, KeyedRule, InputPart
 from export.towers import SIGNATURE, FeatureSpec
 from export.tracing import TracedModel, input_spec
 
@@ -161,7 +161,7 @@ class Lookups:
 def raw_dtype(feature: str, job: ExportJob) -> str:
     """Returns the dtype of the ids that callers send for a feature that reads a table."""
     rule = job.features[feature].ids if feature in job.features else None
-    if rule is None or rule.kind == "identity":
+    if rule is None or isinstance(rule, manifest.IdentityIds | KeyedRule):
         return job.inputs[feature].dtype
     if isinstance(rule, HashRule):
         return rule.dtype

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import psutil
@@ -16,14 +15,13 @@ from numpy.typing import NDArray
 from bundle import files, retention, staging
 from bundle.errors import DigestMismatch, FormatError
 from bundle.features import open_features
-from bundle.manifest import Index, Manifest, Tower
+from bundle.manifest import Index, Manifest, Precision, Tower
 from bundle.stores import CandidateStore
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
 from runtime.towers import open_tower
 from service.generations.generation import Generation, LoadedCorpus, LoadedIndex, LoadedTower
 
-Precision = Literal["f32", "int8"]
 _CGROUP = Path("/sys/fs/cgroup")
 _TENSORFLOW_BYTES = 600 << 20
 """What a process grows by when a SavedModel makes it load TensorFlow (measured: 510 MB)."""

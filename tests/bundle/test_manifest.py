@@ -18,7 +18,7 @@ def test_manifest_written_twice_has_the_same_bytes(committed_bundle: Path) -> No
 
 
 def test_manifest_begins_with_its_format_version(committed_bundle: Path) -> None:
-    assert (committed_bundle / "manifest.json").read_text().startswith('{\n  "format_version": 2,\n  "digest": ')
+    assert (committed_bundle / "manifest.json").read_text().startswith('{\n  "format_version": 3,\n  "digest": ')
 
 
 def test_manifest_is_frozen(committed_bundle: Path) -> None:

@@ -104,7 +104,7 @@ def test_page_that_breaks_a_rule_is_refused(sample_bundle: Path, change: Callabl
         read_manifest(sample_bundle)
 
 
-@pytest.mark.parametrize("value", [3, 0, -1, True, 1.0, "1", None, 1.5, [1], 10**30])
+@pytest.mark.parametrize("value", [4, 0, -1, True, 1.0, "1", None, 1.5, [1], 10**30])
 def test_format_version_that_is_not_known_says_so(sample_bundle: Path, value: Any) -> None:
     rewrite(sample_bundle, setting("format_version", value))
     with pytest.raises(UnknownFormat, match="newer product version"):

@@ -1,0 +1,154 @@
+"""The pages of a manifest that describe features: what callers send, and how it becomes an activation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from bundle.fields import Boundaries, Count, Length, Name, Page, Positive
+
+Role = Literal["context", "candidate"]
+
+CROSS_KEY = 0xDECAFCAFFE
+"""The `hash_key` that TensorFlow's crossed columns take unless told otherwise."""
+
+
+class IdentityIds(Page):
+    """The id is the row."""
+
+    kind: Literal["identity"] = "identity"
+
+
+class HashIds(Page):
+    """Row = `first_row` + FarmHash Fingerprint64(decimal string of an integer, or the string itself) mod `buckets`."""
+
+    kind: Literal["hash"] = "hash"
+    buckets: Positive
+    first_row: Count = 0
+
+
+class VocabularyIds(Page):
+    """Row = `first_row` + position of the id in the named vocabulary; what is not in it may be hashed to other rows."""
+
+    kind: Literal["vocabulary"] = "vocabulary"
+    vocabulary: Name
+    first_row: Count = 0
+    oov_buckets: Count = 0
+    """Rows for ids that the vocabulary does not hold: `oov_first_row` + their hash (as HashIds) mod `oov_buckets`."""
+    oov_first_row: Count = 0
+
+
+class BucketIds(Page):
+    """Row = number of `boundaries` that are <= the (float) value."""
+
+    kind: Literal["buckets"] = "buckets"
+    boundaries: Boundaries
+
+
+class CrossKey(Page):
+    """One of the inputs of a cross; with `boundaries`, its values are buckets first."""
+
+    dtype: Literal["int64", "string"]
+    boundaries: Boundaries | None = None
+
+
+class CrossedIds(Page):
+    """Row = hash of one value of each input together, as TensorFlow's crossed columns do, mod `buckets`.
+
+    An example with several values of an input has a row for every combination.
+    """
+
+    kind: Literal["crossed"] = "crossed"
+    keys: tuple[CrossKey, ...]
+    """One for each of the feature's `inputs`, in their order."""
+    buckets: Positive
+    hash_key: Count = CROSS_KEY
+
+
+class KeyedIds(Page):
+    """Row = what a key index of the bundle (`keys`) holds for the int64 id: tables of dynamic keys."""
+
+    kind: Literal["keyed"] = "keyed"
+    keys: Name
+
+
+IdRule = Annotated[
+    IdentityIds | HashIds | VocabularyIds | BucketIds | CrossedIds | KeyedIds, Field(discriminator="kind")
+]
+
+
+class Unknown(Page):
+    """What an id outside the table becomes.
+
+    zeros: it contributes nothing. A single feature's vector is zeros; a bag leaves the id out, as TensorFlow's sparse
+    lookup leaves out negative ids; a sequence holds zeros at its position. row: it reads row `row`. refuse: an error.
+    """
+
+    rule: Literal["zeros", "row", "refuse"] = "zeros"
+    row: Count | None = None
+
+    @model_validator(mode="after")
+    def _row_given(self) -> Unknown:
+        if (self.rule == "row") != (self.row is not None):
+            raise ValueError("'row' is given with rule 'row', and only then")
+        return self
+
+
+class EmbeddedFeature(Page):
+    """What reads one table with one combiner."""
+
+    kind: Literal["single", "bag", "sequence"]
+    table: Name
+    role: Role
+    inputs: tuple[str, ...] = ()
+    """What callers send, by name; (): one input of the feature's own name. Several features may read one input; only
+    crossed ids read several."""
+    ids: IdRule = IdentityIds()
+    unknown: Unknown = Unknown()
+    combiner: Literal["sum", "mean", "sqrtn"] | None = None
+    """Of a bag."""
+    encoding: Literal["sparse", "ragged"] = "sparse"
+    """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its ragged none."""
+    weighted: bool = False
+    """Whether callers may send a weight beside each id."""
+    length: Length | None = None
+    """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
+    default: Any = None
+    """The value taken when a caller leaves the input out; null: it must be sent. Written as a request writes it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EmbeddedFeature:
+        if (self.kind == "bag") != (self.combiner is not None):
+            raise ValueError("'combiner' belongs to a bag, and a bag needs one")
+        if (self.kind == "sequence") != (self.length is not None):
+            raise ValueError("'length' belongs to a sequence, and a sequence needs one")
+        crossed = len(self.ids.keys) if isinstance(self.ids, CrossedIds) else None
+        if crossed is not None and (crossed != len(self.inputs) or self.kind != "bag" or self.weighted):
+            raise ValueError("crossed ids need a bag without weights, and an input for each of their keys")
+        if crossed is None and len(self.inputs) > 1:
+            raise ValueError("'inputs' names several, which only crossed ids read")
+        return self
+
+
+class DenseFeature(Page):
+    """Numbers that go to the towers as they are."""
+
+    kind: Literal["dense"]
+    role: Role
+    inputs: tuple[str, ...] = Field(default=(), max_length=1)
+    """What callers send; (): one input of the feature's own name. It may be the ids of embedded features, too."""
+    take: Literal["values", "lengths"] = "values"
+    """values: the input's numbers. lengths: how many ids each example has in the input, uncut."""
+    shape: tuple[Length, ...] = ()
+    """Of one example; () is a single number."""
+    dtype: Literal["float32", "int32", "int64"] = "float32"
+    default: Any = None
+
+
+Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
+
+
+def inputs_of(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[str, ...]:
+    """Returns the names of what callers send for a feature."""
+    return feature.inputs or (name,)
