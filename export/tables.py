@@ -7,8 +7,8 @@ one task are checked there, those shared by several tasks by `check_sources`, fr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,10 @@ from bundle.tables import ShardWriter
 from export.checkpoint.arrays import ArrayRows, SpooledRows
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.layouts import lane_ranges
-from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRows
+from export.checkpoint.stored_rows import SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice
 from export.conversions import Conversion, ErrorSums, table_error
+from export.dealing import rows_in_order
 from export.errors import CheckpointError, DestinationError
 from export.plan import ExportPlan, TablePlan
 from export.table_sources import source_of
@@ -196,59 +197,20 @@ def _copy(stored: StoredRows, task: TableTask, behind: WriteBehind) -> None:
         for piece, crc in stored.pieces(lambda: behind.room_bytes, BUFFERS):
             behind.write(piece, crc)
     else:
-        for _, rows in _blocks(stored, task, behind.wait):
-            behind.write(rows)
+        with closing(rows_in_order(stored, task)) as blocks:
+            for _, rows in blocks:
+                behind.write(rows)
 
 
 def _convert(stored: StoredRows, task: TableTask, writer: ShardWriter, scales: ShardWriter | None) -> ErrorSums:
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
-    for first, rows in _blocks(stored, task):
-        for piece in conversion.pieces(rows, first):
-            writer.write(piece.stored)
-            if scales is not None and piece.scales is not None:
-                scales.write(piece.scales)
+    with closing(rows_in_order(stored, task)) as blocks:
+        for first, rows in blocks:
+            for piece in conversion.pieces(rows, first):
+                writer.write(piece.stored)
+                if scales is not None and piece.scales is not None:
+                    scales.write(piece.scales)
     return conversion.error
-
-
-def _blocks(
-    stored: StoredRows, task: TableTask, free: Callable[[], None] = lambda: None
-) -> Iterator[tuple[int, Bytes]]:
-    """Yields rows in their order, [n, bytes of a row] as stored, each with the first of them; good until the next.
-
-    Rows of lanes are read while those before them may still be in use: `free` is called before they are overwritten.
-    """
-    lanes, width = task.layout.lanes, task.stored_row_bytes
-    exact_bytes = task.dim * task.itemsize
-    count = max(1, task.block_bytes // width)
-    count = min(task.rows, count - count % lanes or count)
-    read = np.empty((count, width), np.uint8)
-    rows = np.empty((count, exact_bytes), np.uint8) if lanes > 1 or width != exact_bytes else read
-    for first in range(task.first_row, task.first_row + task.rows, count):
-        n = min(count, task.first_row + task.rows - first)
-        if rows is read:
-            free()
-        stored.read_each(((lane.first, lane.rows) for lane in lane_ranges(task.layout, first, n)), read[:n])
-        if rows is not read:
-            free()
-            _deal_back(read[:n], rows[:n], lanes)
-        yield first, rows[:n]
-
-
-def _deal_back(read: Bytes, rows: Bytes, lanes: int) -> None:
-    """Puts rows that were read lane by lane back into the order of the table, and leaves padding columns out."""
-    n, width = rows.shape
-    whole = n - n % lanes
-    if whole == n and read.shape[1] == width:
-        row = np.dtype((np.void, width))  # rows move as one value each: twice as fast as byte by byte
-        rows.view(row).reshape(-1, lanes)[...] = read.view(row).reshape(lanes, -1).T
-    elif whole == n:
-        rows.reshape(-1, lanes, width)[...] = read.reshape(lanes, -1, read.shape[1])[:, :, :width].transpose(1, 0, 2)
-    else:
-        at = 0
-        for place in range(min(lanes, n)):
-            here = rows[place::lanes]
-            here[...] = read[at : at + len(here), :width]
-            at += len(here)
 
 
 def _refuse_damaged(stored: StoredRows, what: str, task: TableTask | RestTask) -> None:

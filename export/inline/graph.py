@@ -19,7 +19,7 @@ from export.frameworks import load_tensorflow
 from export.lookups import original_lookup
 from export.pruning import TracedTower, distinct_identifiers, resource
 from export.renumbering import renumber
-from export.settings import ExportJob, HashRule, KeyedRule, InputPart
+from export.settings import ExportJob, HashRule, InputPart, KeyedRule
 from export.towers import SIGNATURE, FeatureSpec
 from export.tracing import TracedModel, input_spec
 
