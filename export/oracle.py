@@ -21,11 +21,12 @@ from bundle.manifest import TableSource
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.stretches import read_stretches
+from export.cuts.embedding_layers import intercepted, original_lookup
+from export.cuts.lookups import Lookup
 from export.errors import NotConvertible
 from export.examples import Examples
 from export.frameworks import load_tensorflow
 from export.id_rules import check_rows
-from export.lookups import Lookup, intercepted, original_lookup
 from export.model_code import load_factory
 from export.settings import ExportJob, FeaturePart, InputPart
 from export.table_sources import layout_of
@@ -170,8 +171,9 @@ class _Tables:
     def positions(self, lookup: Lookup) -> Any:
         """Returns the ids of a lookup as positions in its small table."""
         tf = load_tensorflow()
+        (looked_up,) = lookup.ids
         if id(lookup.variable) not in self._made:
-            return lookup.ids  # a table of the user's own, restored whole
+            return looked_up  # a table of the user's own, restored whole
         held = np.append(self._rows.get(lookup.table.name, np.empty(0, np.int64)), _NONE)
 
         def position(ids: Any) -> Any:
@@ -179,11 +181,11 @@ class _Tables:
             place = tf.reshape(tf.searchsorted(held, tf.reshape(wanted, [-1]), out_type=tf.int64), tf.shape(wanted))
             return tf.where(tf.gather(held, place) == wanted, place, tf.constant(held.size - 1, tf.int64))
 
-        if isinstance(lookup.ids, tf.RaggedTensor):
-            return lookup.ids.with_values(position(lookup.ids.values))
-        if isinstance(lookup.ids, tf.SparseTensor):
-            return tf.SparseTensor(lookup.ids.indices, position(lookup.ids.values), lookup.ids.dense_shape)
-        return position(lookup.ids)
+        if isinstance(looked_up, tf.RaggedTensor):
+            return looked_up.with_values(position(looked_up.values))
+        if isinstance(looked_up, tf.SparseTensor):
+            return tf.SparseTensor(looked_up.indices, position(looked_up.values), looked_up.dense_shape)
+        return position(looked_up)
 
 
 def _resolve(spec: FeatureSpec, replay: Replay) -> _Resolved:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from export.cuts.embedding_layers import intercepted
+from export.cuts.lookups import Lookup, batch_size
 from export.errors import ExportError, NotConvertible, UsageError
 from export.frameworks import load_tensorflow
-from export.lookups import Lookup, batch_size, intercepted
 from export.model_code import load_factory
 from export.origins import Source, Sources, origin, sources_of
 from export.pruning import INLINE_ROWS_MAX, TracedCall, TracedTower, identifier, prune, resource
@@ -141,7 +142,7 @@ def input_spec(part: InputPart) -> Any:
 def zeros(lookup: Lookup) -> Any:
     """Answers a lookup with zeros of its shape: while the model is built, nobody reads the values."""
     tf = load_tensorflow()
-    activation = tf.zeros([batch_size(lookup.ids), *lookup.shape[1:]])
+    activation = tf.zeros([batch_size(lookup.ids[0]), *lookup.shape[1:]])
     return activation if tf.executing_eagerly() else tf.ensure_shape(activation, lookup.shape)
 
 
@@ -221,14 +222,14 @@ def _name_lookups(trace: TracedCall, lookups: list[tuple[Lookup, Any]], parts: M
     """Finds the input behind each lookup; the feature is called as it."""
     sources = sources_of(trace.inputs)
     for lookup, activation in lookups:
-        name = _input_of(lookup.path, "ids", lookup.ids, sources)
+        name = _input_of(lookup.path, "ids", lookup.ids[0], sources)
         part = parts[name]
         if part.dtype not in ("int32", "int64"):
             raise NotConvertible(f"input {name!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids")
         if lookup.encoding == "dense" and math.prod(part.shape) != (lookup.length or 1):
             raise NotConvertible(
                 f"input {name!r} has shape {part.shape} in each example, and feature {lookup.path!r} is given ids of "
-                f"shape {lookup.ids.shape}; each example's ids must stay together"
+                f"shape {lookup.ids[0].shape}; each example's ids must stay together"
             )
         weights = None
         if lookup.weights is not None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from bundle import manifest
 from export.checkpoint.specs import TableSpec
+from export.cuts.embedding_layers import original_lookup
 from export.errors import DestinationError, UsageError
 from export.frameworks import load_tensorflow
-from export.lookups import original_lookup
 from export.pruning import TracedTower, distinct_identifiers, resource
 from export.renumbering import renumber
 from export.settings import ExportJob, HashRule, InputPart, KeyedRule

@@ -11,52 +11,15 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from bundle import paths
+from export.cuts.lookups import Answer, Lookup, MakeTable, table_name
 from export.errors import ExportError, NotConvertible
 from export.frameworks import load_tensorflow
-from export.towers import Combiner, Encoding, Kind, TableFacts
+from export.towers import Encoding, Kind, TableFacts
 
 _HOOK = "_rowcast_answer"
 
-Tensors = Any
-"""A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """One feature of one call of an embedding layer.
-
-    Attributes:
-      path: the feature's name in the layer's configuration.
-      table: what it reads.
-      variable: the table's variable, as the layer holds it.
-      ids, weights: what the layer was called with.
-      config: the layer's FeatureConfig.
-      kind, encoding, combiner, length: as in FeatureSpec; of one dense id in a dimension of its own, `length` is 1.
-    """
-
-    path: str
-    table: TableFacts
-    variable: Any
-    ids: Tensors
-    weights: Tensors | None
-    config: Any
-    kind: Kind
-    encoding: Encoding
-    combiner: Combiner | None
-    length: int | None
-
-    @property
-    def shape(self) -> tuple[int | None, ...]:
-        """Of the activation; None is the batch."""
-        return (None, self.table.dim) if self.length is None else (None, self.length, self.table.dim)
-
-
-MakeTable = Callable[[TableFacts], Any]
-Answer = Callable[[Lookup], Any]
 Original = Callable[[Any, Any, Mapping[Any, Any], Any], Any]
 
 
@@ -70,9 +33,7 @@ def table_facts(config: Any) -> TableFacts:
         raise NotConvertible(
             f"a table of {config.vocabulary_size} x {config.dim} has no name; give its TableConfig a name"
         )
-    name = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in config.name)
-    if not paths.is_name(name):
-        raise NotConvertible(f"table {config.name!r} cannot be called so in a bundle: begin with a letter or digit")
+    name = table_name(config.name, "table")
     return TableFacts(name, config.name, int(config.vocabulary_size), int(config.dim))
 
 
@@ -185,7 +146,8 @@ def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> 
     one = encoding == "dense" and length in (None, 1)
     kind: Kind = "single" if one else "sequence" if length is not None else "bag"
     combiner = config.table.combiner if kind == "bag" else None
-    return Lookup(path, table_facts(config.table), variable, ids, weights, config, kind, encoding, combiner, length)
+    table = table_facts(config.table)
+    return Lookup(path, table, variable, (ids,), weights, kind, encoding, combiner, length, config)
 
 
 def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
@@ -212,11 +174,3 @@ def _check_weights(path: str, ids: Any, weights: Any, length: int | None, config
         raise NotConvertible(
             f"feature {path!r} is weighted with validate_weights_and_indices=False, a rule that is not carried over"
         )
-
-
-def batch_size(ids: Tensors) -> Any:
-    """Returns the number of examples that ids are of, as a scalar tensor."""
-    tf = load_tensorflow()
-    if isinstance(ids, tf.RaggedTensor):
-        return ids.nrows()
-    return tf.shape(ids)[0]

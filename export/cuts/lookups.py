@@ -1,0 +1,83 @@
+"""What an interception tells of one lookup, whichever way the model looks up.
+
+Every interception is a context manager: within the `with`, what the user's code calls is answered by `answer(lookup)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bundle import paths
+from bundle.manifest import IdRule, Unknown
+from export.errors import NotConvertible
+from export.frameworks import load_tensorflow
+from export.towers import Combiner, Encoding, Kind, TableFacts
+
+Tensors = Any
+"""A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One reading of one table, with one combiner.
+
+    Attributes:
+      path: of the feature, layer or column, for messages.
+      table: what it reads.
+      variable: the table's variable, as the model holds it.
+      ids: what the ids are computed from, before `rule`; several only of a cross.
+      weights: beside the ids.
+      kind, encoding, combiner, length: as in FeatureSpec; of one dense id in a dimension of its own, `length` is 1.
+      config: a layer's FeatureConfig, if it has one.
+      rule: what the model itself does to ids; None: they are rows, or the recipe tells.
+      unknown: what the model itself does with ids outside the table; None: the recipe tells.
+      keys: of a `rule` that is a vocabulary: its keys in the order of the rows.
+    """
+
+    path: str
+    table: TableFacts
+    variable: Any
+    ids: tuple[Tensors, ...]
+    weights: Tensors | None
+    kind: Kind
+    encoding: Encoding
+    combiner: Combiner | None
+    length: int | None
+    config: Any = None
+    rule: IdRule | None = None
+    unknown: Unknown | None = None
+    keys: tuple[int, ...] | tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Of the activation; None is the batch."""
+        return (None, self.table.dim) if self.length is None else (None, self.length, self.table.dim)
+
+
+MakeTable = Callable[[TableFacts], Any]
+Answer = Callable[[Lookup], Any]
+
+
+def table_name(name: str, what: str) -> str:
+    """Returns what a table is called in a bundle.
+
+    Args:
+      name: as the model calls it; what no file may be called is replaced by `_`.
+      what: the table, for messages.
+    Raises:
+      NotConvertible: nothing of it can be a name.
+    """
+    made = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in name)
+    if not paths.is_name(made):
+        raise NotConvertible(f"{what} {name!r} cannot be called so in a bundle: begin with a letter or digit")
+    return made
+
+
+def batch_size(ids: Tensors) -> Any:
+    """Returns the number of examples that ids are of, as a scalar tensor."""
+    tf = load_tensorflow()
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.nrows()
+    return tf.shape(ids)[0]
