@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError
 
-from examples.movielens import data, evaluate, served
+from examples import served
+from examples.movielens import asking, data, evaluate
 from examples.movielens.evaluate import Ask, Quality
 from examples.movielens.examples import encode, requests
 from examples.movielens.settings import Settings
@@ -127,7 +128,7 @@ def _export(console: Console) -> int:
 
 def _ask(question: Ask, titles: Titles, grpc: Client, http: Client, console: Console) -> None:
     """Asks all three calls for one viewer and shows the answers."""
-    asked = served.features(question)
+    asked = asking.features(question)
     watched = _table(f"viewer {question.user_id} watched last", "title", "year", "genres")
     for movie in question.history[-5:][::-1].tolist():
         watched.add_row(*titles.row(movie))
@@ -172,8 +173,8 @@ def _quality(questions: Sequence[Ask], popular: evaluate.Answer, grpc: Client, h
     """Measures the service's own answers."""
     answers = {
         "popularity": popular,
-        "retrieval": served.by_retrieval(grpc),
-        "retrieval + ranking": served.by_recommendation(http),
+        "retrieval": asking.by_retrieval(grpc),
+        "retrieval + ranking": asking.by_recommendation(http),
     }
     title = f"quality of the served answers, {len(questions)} viewers"
     table = _table(title, "", f"hit-rate@{evaluate.K} (95 %)", f"NDCG@{evaluate.K} (95 %)")

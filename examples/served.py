@@ -1,4 +1,4 @@
-"""A running service: started, asked through its client, looked into, and stopped."""
+"""A running service: started, looked into, and stopped."""
 
 from __future__ import annotations
 
@@ -9,22 +9,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from rowcast_client import Client
-
-from examples.movielens.data import Ints
-from examples.movielens.evaluate import Answer, Ask, K
 
 READY_S = 120
 STOP_S = 30
-AT_ONCE = 100
-"""Questions in one call: a hundred with a hundred candidates each are well within a service's limits."""
 
 
 class ServiceFailed(Exception):
@@ -102,33 +93,6 @@ def _found(url: str) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def features(question: Ask) -> dict[str, Any]:
-    """Returns what a caller sends for one viewer."""
-    return {"user_id": question.user_id, "history": question.history.tolist(), "hour": question.hour}
-
-
-def by_retrieval(client: Client) -> Answer:
-    """Answers by the service's nearest movies."""
-    return _in_parts(client.retrieve)
-
-
-def by_recommendation(client: Client) -> Answer:
-    """Answers by the service's nearest movies, ranked."""
-    return _in_parts(client.recommend)
-
-
-def _in_parts(call: Any) -> Answer:
-    def answer(questions: Sequence[Ask]) -> list[Ints]:
-        answers: list[Ints] = []
-        for first in range(0, len(questions), AT_ONCE):
-            part = questions[first : first + AT_ONCE]
-            found = call([features(one) for one in part], k=K, exclude=[one.seen for one in part], timeout_s=60)
-            answers += [np.asarray(neighbors.ids, np.int64) for neighbors in found]
-        return answers
-
-    return answer
 
 
 def tensorflow_mapped(process: subprocess.Popen[bytes]) -> bool | None:
