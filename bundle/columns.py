@@ -62,3 +62,17 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
     if offsets[0] != 0 or offsets[-1] != size or np.count_nonzero(offsets[1:] < offsets[:-1]):
         raise FeatureError(name, f"offsets must begin with 0, never fall, and end with the number of values, {size}")
     return offsets
+
+
+def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:
+    """Returns a column whose i-th example stands counts[i] times.
+
+    Raises:
+      FeatureError: as `checked_offsets`.
+    """
+    offsets = checked_offsets(name, column, counts.size)
+    lengths = np.diff(offsets).repeat(counts)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.arange(ends[-1]) + (offsets[:-1].repeat(counts) - ends[:-1]).repeat(lengths)
+    weights = None if column.weights is None else column.weights[places]
+    return Column(column.values[places], ends, weights)

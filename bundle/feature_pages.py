@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -51,6 +52,10 @@ class CrossKey(Page):
 
     dtype: Literal["int64", "string"]
     boundaries: Boundaries | None = None
+    role: Role = "context"
+    """Of the input. The feature itself is the candidate's as soon as one of its inputs is."""
+    default: Any = None
+    """Of the input, as a feature's `default`."""
 
 
 class CrossedIds(Page):
@@ -115,7 +120,8 @@ class EmbeddedFeature(Page):
     length: Length | None = None
     """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
     default: Any = None
-    """The value taken when a caller leaves the input out; null: it must be sent. Written as a request writes it."""
+    """The value taken when a caller leaves the input out; null: it must be sent. Written as a request writes it.
+    Crossed ids tell those of their inputs themselves."""
 
     @model_validator(mode="after")
     def _consistent(self) -> EmbeddedFeature:
@@ -126,6 +132,10 @@ class EmbeddedFeature(Page):
         crossed = len(self.ids.keys) if isinstance(self.ids, CrossedIds) else None
         if crossed is not None and (crossed != len(self.inputs) or self.kind != "bag" or self.weighted):
             raise ValueError("crossed ids need a bag without weights, and an input for each of their keys")
+        if isinstance(self.ids, CrossedIds):
+            by_candidate = any(key.role == "candidate" for key in self.ids.keys)
+            if self.default is not None or (self.role == "candidate") != by_candidate:
+                raise ValueError("crossed ids tell role and default of each input by its key, and the role follows")
         if crossed is None and len(self.inputs) > 1:
             raise ValueError("'inputs' names several, which only crossed ids read")
         return self
@@ -147,6 +157,28 @@ class DenseFeature(Page):
 
 
 Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
+
+
+def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[str, tuple[str, ...]]:
+    """Returns the features that read each input; the first tells how its values are written: one that reads a table."""
+    order = sorted(features, key=lambda name: (isinstance(features[name], DenseFeature), _crossed(features[name])))
+    read: dict[str, tuple[str, ...]] = {each: () for name in features for each in inputs_of(name, features[name])}
+    for name in order:
+        for each in inputs_of(name, features[name]):
+            read[each] = (*read[each], name)
+    return read
+
+
+def _crossed(feature: EmbeddedFeature | DenseFeature) -> bool:
+    return isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, CrossedIds)
+
+
+def input_told(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[Role, Any]:
+    """Returns the role and the default that a feature tells of one of its inputs."""
+    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, CrossedIds):
+        key = feature.ids.keys[feature.inputs.index(name)]
+        return key.role, key.default
+    return feature.role, feature.default
 
 
 def inputs_of(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[str, ...]:

@@ -1,5 +1,8 @@
 """Ids of one feature -> rows -> combined vector: used by both programs, never written twice.
 
+Callers send inputs; features read them. Several features may read one input, so columns are told by input, and what is
+looked up is told by feature.
+
 What TensorFlow's CPU lookup does, told as rules:
 - A single feature reads one row per example, bit for bit.
 - A bag's rows are combined as `bundle/combiner.py` says; an empty bag gives zeros.
@@ -10,7 +13,7 @@ What TensorFlow's CPU lookup does, told as rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,7 +25,17 @@ from bundle.columns import Activation, Column, Offsets, checked_offsets
 from bundle.combiner import Combiner, combine
 from bundle.dense import Dense
 from bundle.errors import FeatureError, FormatError, UnknownRefused
-from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, Feature, HashIds, Manifest, VocabularyIds
+from bundle.manifest import (
+    BucketIds,
+    DenseFeature,
+    EmbeddedFeature,
+    Feature,
+    HashIds,
+    Manifest,
+    VocabularyIds,
+    inputs_of,
+    readers_of,
+)
 from bundle.tables import TableReader
 
 __all__ = ["Activation", "Column", "FeatureReader", "open_features"]
@@ -43,17 +56,22 @@ class FeatureReader:
     ) -> None:
         """Joins the features of a manifest with its open tables and vocabularies.
 
+        `inputs` tells of each input the features that read it.
+
         Raises:
           FormatError: a default does not fit its feature, or a table or vocabulary is not among those given.
         """
         self.tables = tables
         self._features: dict[str, Dense | _Embedded] = {}
+        self._inputs = {name: inputs_of(name, feature) for name, feature in features.items()}
+        self.inputs = readers_of(features)
         for name, feature in features.items():
+            (read,) = self._inputs[name]
             try:
                 if isinstance(feature, DenseFeature):
-                    self._features[name] = Dense(name, feature)
+                    self._features[name] = Dense(read, feature)
                 else:
-                    self._features[name] = _Embedded(name, feature, tables[feature.table], vocabularies)
+                    self._features[name] = _Embedded(read, feature, tables[feature.table], vocabularies)
             except KeyError as problem:
                 raise FormatError(f"features.{name} needs {problem}, which is not open") from problem
             except (
@@ -66,38 +84,39 @@ class FeatureReader:
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)
 
-    def activation(self, name: str, column: Column | None, n: int) -> Activation:
+    def activation(self, name: str, columns: Mapping[str, Column], n: int) -> Activation:
         """Looks up and combines one feature of n examples.
 
         Args:
           name: of the feature.
-          column: what the caller sent; None takes the feature's default.
+          columns: what the caller sent, by input; one that is not there takes its default.
           n: examples in the call.
         Raises:
-          FeatureError: the feature is unknown or must be sent, or the values do not fit it.
+          FeatureError: there is no such feature, or an input must be sent, or its values do not fit; names the input.
           UnknownRefused: an id is unknown and the feature refuses those.
         """
-        return self._feature(name).activation(column, n)
+        feature, column = self._found(name, columns)
+        return feature.activation(column, n)
 
-    def activations(self, columns: Mapping[str, Column | None], n: int) -> dict[str, Activation]:
+    def activations(self, names: Iterable[str], columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
         """Does the same as `activation` for several features, and checks the ids that are rows all at once."""
+        wanted = {name: self._found(name, columns) for name in names}
         plain: dict[str, tuple[TableReader, Rows]] = {}
-        for name, column in columns.items():
-            feature = self._feature(name)
+        for name, (feature, column) in wanted.items():
             if isinstance(feature, _Embedded) and column is not None and feature.takes_rows(column, n):
                 plain[name] = feature.table, column.values
         if plain and not _within_tables(list(plain.values()), n):
             plain = {}  # one is unknown: to each feature its own rule
         found: dict[str, Activation] = {}
-        for name, column in columns.items():
+        for name, (feature, column) in wanted.items():
             if name in plain:
                 table, values = plain[name]
                 found[name] = Activation(table.take(values))
             else:
-                found[name] = self.activation(name, column, n)
+                found[name] = feature.activation(column, n)
         return found
 
-    def rows(self, name: str, column: Column | None, n: int) -> tuple[Rows, Offsets]:
+    def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of one feature of n examples, without its unknown rule, cutting or combining.
 
         Returns:
@@ -105,7 +124,7 @@ class FeatureReader:
         Raises:
           FeatureError: as `activation`; also for a dense feature, which has no ids.
         """
-        feature = self._feature(name)
+        feature, column = self._found(name, columns)
         if isinstance(feature, Dense):
             raise FeatureError(name, "it is dense: it reads no table, so it has no rows")
         return feature.rows(column, n)
@@ -115,11 +134,11 @@ class FeatureReader:
         for table in self.tables.values():
             table.close()
 
-    def _feature(self, name: str) -> Dense | _Embedded:
+    def _found(self, name: str, columns: Mapping[str, Column]) -> tuple[Dense | _Embedded, Column | None]:
         found = self._features.get(name)
         if found is None:
             raise FeatureError(name, f"the model has no such feature; it has {', '.join(self._features)}")
-        return found
+        return found, columns.get(self._inputs[name][0])
 
 
 def open_features(root: Path, manifest: Manifest) -> FeatureReader:

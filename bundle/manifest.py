@@ -6,6 +6,7 @@ other file of the bundle but the page itself, so that each digest is written exa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
@@ -30,7 +31,9 @@ from bundle.feature_pages import (
     Role,
     Unknown,
     VocabularyIds,
+    input_told,
     inputs_of,
+    readers_of,
 )
 from bundle.fields import Count, Crc32c, Page, Path, Positive
 from bundle.table_pages import BLOCK_BYTES, Shard, Table, TableDtype, TableError, TableSource
@@ -64,6 +67,7 @@ __all__ = [
     "Unknown",
     "VocabularyIds",
     "inputs_of",
+    "readers_of",
 ]
 
 FORMAT_VERSION = 3
@@ -201,17 +205,25 @@ class Manifest(Page):
 
     @cached_property
     def inputs(self) -> dict[str, tuple[str, ...]]:
-        """What callers send, by name, with the features that read it."""
-        found: dict[str, tuple[str, ...]] = {}
-        for name, feature in self.features.items():
-            for each in inputs_of(name, feature):
-                found[each] = (*found.get(each, ()), name)
-        return found
+        """What callers send, by name, with the features that read it; the first tells how its values are written."""
+        return readers_of(self.features)
+
+    def role_of(self, name: str) -> Role:
+        """Returns whether an input is sent once for a context or for each candidate."""
+        return input_told(name, self.features[self.inputs[name][0]])[0]
+
+    def default_of(self, name: str) -> Any:
+        """Returns what stands for an input that is not sent; None: it must be sent."""
+        return input_told(name, self.features[self.inputs[name][0]])[1]
+
+    def inputs_of(self, features: Iterable[str]) -> tuple[str, ...]:
+        """Returns what callers send for some features, each input once, in the order of the features."""
+        return tuple(dict.fromkeys(each for name in features for each in inputs_of(name, self.features[name])))
 
     @model_validator(mode="after")
     def _inputs_agree(self) -> Manifest:
         for name, readers in self.inputs.items():
-            told = {(self.features[each].role, repr(self.features[each].default)) for each in readers}
+            told = {repr(input_told(name, self.features[each])) for each in readers}
             if len(told) > 1:
                 raise ValueError(f"features {', '.join(readers)} read {name!r} with different roles or defaults")
         return self

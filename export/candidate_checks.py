@@ -50,7 +50,9 @@ def check_candidates(root: Path, page: Manifest, job: ExportJob, base: Path, ori
     for name, index in page.indexes.items():
         store, corpus = stores[index.corpus], page.candidates[index.corpus]
         positions = _sample(store.size)
-        taken = {tensor.feature for tensor in page.towers[index.candidate_tower].inputs}
+        taken = page.inputs_of(
+            source for tensor in page.towers[index.candidate_tower].inputs for source in tensor.sources
+        )
         columns = store.features(positions, [each for each in corpus.features if each in taken])
         right = original(index.candidate_tower, Examples(positions.size, columns))
         written = np.memmap(files.locate(root, index.vectors), "<f4", "r", shape=(store.size, index.dim))[positions]

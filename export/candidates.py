@@ -117,12 +117,13 @@ def write_vectors(
     """
     where = f"index {index!r}, corpus {corpus_name!r}"
     needed = list(dict.fromkeys(tensor.feature for tensor in spec.inputs))
-    held = [name for name in needed if name in corpus.features]
+    inputs = {name: readers for name, readers in features.inputs.items() if set(needed) & set(readers)}
+    held = [name for name in inputs if name in corpus.features]
     try:
         store = StoredColumns(base / corpus.file, corpus)
         tower = open_tower(base, spec, "f32")
-        for name in sorted(set(needed) - set(held)):
-            features.activation(name, None, 1)
+        for name in sorted(set(inputs) - set(held)):
+            features.activation(inputs[name][0], {}, 1)
     except FeatureError as problem:
         raise NotConvertible(
             f"{where}: {problem}; name its column in candidates.{corpus_name}.features, or give it a default"
@@ -172,11 +173,10 @@ def _vectors(
 ) -> NDArray[np.float32]:
     activations = {}
     for name in {tensor.feature for tensor in spec.inputs}:
-        column = columns.get(name)
         try:
-            activations[name] = features.activation(name, column, n).values
+            activations[name] = features.activation(name, columns, n).values
         except BundleError as problem:
-            place = _first_refused(features, name, column, n)
+            place = _first_refused(features, name, columns, n)
             raise NotConvertible(f"{candidates.where}: {candidates.told(place)}: {problem}") from problem
     try:
         outputs = tower.run({tensor.name: activations[tensor.feature] for tensor in spec.inputs})
@@ -197,11 +197,11 @@ def _vectors(
     return vectors
 
 
-def _first_refused(features: FeatureReader, name: str, column: Column | None, n: int) -> int:
+def _first_refused(features: FeatureReader, name: str, columns: Mapping[str, Column], n: int) -> int:
     # The reader's message tells the value; whose it is, is found again one by one.
     for place in range(n):
         try:
-            features.activation(name, column and _one(column, place, n), 1)
+            features.activation(name, {each: _one(column, place, n) for each, column in columns.items()}, 1)
         except BundleError:
             return place
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ Keys = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Examples:
-    """`n` examples by feature; a feature without a column takes its default."""
+    """`n` examples by input; an input without a column takes its default."""
 
     n: int
     columns: Mapping[str, Column]
@@ -34,7 +34,7 @@ class Examples:
 def read_examples(path: Path, model: ModelSpec, pages: Mapping[str, manifest.Feature], count: int) -> Examples:
     """Reads the first `count` examples of a Parquet file, or of one with a JSON object in each line.
 
-    It has a column (or key) for each input; a feature with a default may be left out. Weights stand in the column of
+    It has a column (or key) for each input; one with a default may be left out. Weights stand in the column of
     their input.
 
     Raises:
@@ -50,12 +50,13 @@ def read_examples(path: Path, model: ModelSpec, pages: Mapping[str, manifest.Fea
     if n == 0:
         raise UsageError(f"verify.examples: {path} holds no example")
     columns = {}
-    for name, spec in model.features.items():
+    for name, readers in model.inputs.items():
         if name not in table:
-            if pages[name].default is None:
+            if pages[readers[0].name].default is None:
                 raise UsageError(f"verify.examples: {path} has no {name!r}, which has no default; it has {list(table)}")
             continue
-        weights = table.get(spec.weights) if isinstance(spec, FeatureSpec) and spec.weights else None
+        weighted = [spec.weights for spec in readers if isinstance(spec, FeatureSpec) and spec.weights]
+        weights = table.get(weighted[0]) if weighted else None
         try:
             columns[name] = _pack(table[name], weights)
         except (TypeError, ValueError, OverflowError) as problem:
@@ -77,26 +78,32 @@ def make_examples(
     """
     random = np.random.default_rng(seed)
     columns = {}
-    for name, spec in model.features.items():
-        if isinstance(spec, DenseSpec):
-            columns[name] = Column(_numbers(spec, count, random))
+    for name, readers in model.inputs.items():
+        embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
+        numbers = [spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "values"]
+        if not embedded and numbers:
+            columns[name] = Column(_numbers(numbers[0], count, random))
             continue
-        page = pages[name]
-        assert isinstance(page, manifest.EmbeddedFeature)  # noqa: S101 - described from this very spec
-        sizes = _sizes(spec, count)
-        ids = _known_ids(page, model.tables[spec.table].rows, keys, int(sizes.sum()), random)
+        spec = min(embedded, key=lambda each: len(each.reads), default=None)
+        sizes = _sizes(spec, numbers, count)
+        rows = min((model.tables[each.table].rows for each in embedded), default=1)
+        ids = _known_ids(name, pages[spec.name] if spec else None, rows, keys, int(sizes.sum()), random)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         again = offsets[:-1][sizes > 1]
         ids[again[::2] + 1] = ids[again[::2]]
         weights = None
-        if spec.weights is not None:
+        if any(each.weights is not None for each in embedded):
             weights = random.uniform(0.25, 2.0, ids.size).astype(np.float32)
             weights[::7] = 0
-        columns[name] = Column(ids, None if spec.kind == "single" else offsets, weights)
+        columns[name] = Column(ids, None if spec and spec.kind == "single" else offsets, weights)
     return Examples(count, columns)
 
 
-def _sizes(spec: FeatureSpec, count: int) -> NDArray[np.int64]:
+def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -> NDArray[np.int64]:
+    if numbers:  # the ids are read as numbers, too, and so are equally many in all examples
+        return np.full(count, int(np.prod(numbers[0].shape, dtype=np.int64)), np.int64)
+    if spec is None:
+        return np.arange(count, dtype=np.int64) % BAG_SIZES
     if spec.kind == "single":
         return np.ones(count, np.int64)
     if spec.length is None:
@@ -107,9 +114,16 @@ def _sizes(spec: FeatureSpec, count: int) -> NDArray[np.int64]:
 
 
 def _known_ids(
-    page: manifest.EmbeddedFeature, rows: int, keys: Keys, size: int, random: np.random.Generator
+    name: str, page: manifest.Feature | None, rows: int, keys: Keys, size: int, random: np.random.Generator
 ) -> NDArray[Any]:
-    rule = page.ids
+    rule = page.ids if isinstance(page, manifest.EmbeddedFeature) else manifest.IdentityIds()
+    if isinstance(rule, manifest.CrossedIds) and page is not None:
+        key = rule.keys[page.inputs.index(name)]
+        if key.boundaries is not None:
+            rule = manifest.BucketIds(boundaries=key.boundaries)
+        else:
+            ids = random.integers(0, 1 << 40, size)
+            return ids if key.dtype == "int64" else ids.astype(str).astype(object)
     if isinstance(rule, manifest.VocabularyIds):
         known = keys[rule.vocabulary]
         return known[random.integers(0, max(1, min(known.size, rows - rule.first_row)), size)]

@@ -103,9 +103,7 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
         for name, index in page.indexes.items():
             tower = page.towers[index.query_tower]
             inputs = {
-                tensor.name: features.activation(
-                    tensor.feature, examples.columns.get(tensor.feature), examples.n
-                ).values
+                tensor.name: features.activation(tensor.feature, examples.columns, examples.n).values
                 for tensor in tower.inputs
             }
             recall[name] = check_recall(bundle, page, name, open_tower(bundle, tower, "f32").run(inputs)[tower.result])

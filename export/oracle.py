@@ -189,12 +189,13 @@ class _Tables:
 
 
 def _resolve(spec: FeatureSpec, replay: Replay) -> _Resolved:
-    part = replay.job.features.get(spec.name, FeaturePart())
-    column = replay.examples.columns.get(spec.name)
-    rows, offsets = replay.features.rows(spec.name, column, replay.examples.n)
+    (read,) = spec.reads
+    part = replay.job.features.get(read, FeaturePart())
+    column = replay.examples.columns.get(read)
+    rows, offsets = replay.features.rows(spec.name, replay.examples.columns, replay.examples.n)
     if column is not None and column.values.size == rows.size:  # else defaults stand among them
         table = replay.model.tables[spec.table]
-        check_rows(spec.name, column.values, rows, part, table.rows, replay.job.vocabularies, replay.base)
+        check_rows(read, column.values, rows, part, table.rows, replay.job.vocabularies, replay.base)
     weights = None
     if spec.weights is not None:
         sent = column.weights if column is not None else None
@@ -221,7 +222,7 @@ def _input(name: str, part: InputPart, replay: Replay, resolved: Mapping[str, _R
         if part.weights_for is not None:
             values = np.ones(found.rows.size, np.float32) if found.weights is None else found.weights
     elif name in replay.model.features:
-        values = replay.features.activation(name, replay.examples.columns.get(name), n).values
+        values = replay.features.activation(name, replay.examples.columns, n).values
     elif part.kind != "dense":
         values = np.empty(0)
     if dtype == tf.string:

@@ -89,7 +89,7 @@ def compare_page(replay: Replay, root: Path, page: manifest.Manifest, expected: 
     features = open_features(root, page)
     for name, tower in page.towers.items():
         inputs = {
-            tensor.name: features.activation(tensor.feature, examples.columns.get(tensor.feature), examples.n).values
+            tensor.name: features.activation(tensor.feature, examples.columns, examples.n).values
             for tensor in tower.inputs
         }
         for each in tower.forms:
@@ -108,9 +108,8 @@ def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
 def feature_values(replay: Replay, features: FeatureReader) -> dict[str, NDArray[Any]]:
     """Returns what the towers take of each feature of the examples, read by `features`."""
     examples = replay.examples
-    return {
-        name: features.activation(name, examples.columns.get(name), examples.n).values for name in replay.model.features
-    }
+    found = features.activations(replay.model.features, examples.columns, examples.n)
+    return {name: activation.values for name, activation in found.items()}
 
 
 def open_form(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:

@@ -113,16 +113,16 @@ def reduced(job: ExportJob, model: ModelSpec, towers: Iterable[str]) -> ExportJo
     kept = {name: job.towers[name] for name in job.towers if name in set(towers)}
     specs = [model.of(name) for name in kept]
     tables = {table for spec in specs for table in spec.tables}
-    features = {feature for spec in specs for feature in spec.features}
+    inputs = {name for spec in specs for name in spec.inputs}
     indexes = {
         name: part for name, part in job.indexes.items() if part.query_tower in kept and part.candidate_tower in kept
     }
     corpora = {}
     for name, part in job.candidates.items():
-        columns = {feature: column for feature, column in part.features.items() if feature in features}
+        columns = {name: column for name, column in part.features.items() if name in inputs}
         if columns or any(index.corpus == name for index in indexes.values()):
             corpora[name] = part.model_copy(update={"features": columns})
-    parts = {name: part for name, part in job.features.items() if name in features}
+    parts = {name: part for name, part in job.features.items() if name in inputs}
     read = {rule.vocabulary for part in parts.values() if (rule := part.ids).kind == "vocabulary"}
     return job.model_copy(
         update={

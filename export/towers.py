@@ -72,6 +72,11 @@ class FeatureSpec:
     unknown: manifest.Unknown | None = None
     keys: tuple[int, ...] | tuple[str, ...] = ()
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The inputs that its ids come from."""
+        return self.inputs or (self.name,)
+
 
 @dataclass(frozen=True)
 class DenseSpec:
@@ -87,6 +92,11 @@ class DenseSpec:
     shape: tuple[int, ...]
     input: str = ""
     take: Literal["values", "lengths"] = "values"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The input that it is taken from."""
+        return (self.input or self.name,)
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,15 @@ class ModelSpec:
     features: Mapping[str, FeatureSpec | DenseSpec]
     towers: Mapping[str, TowerSpec]
 
+    @property
+    def inputs(self) -> dict[str, tuple[FeatureSpec | DenseSpec, ...]]:
+        """What callers send, by name, with the features that read it; weights are sent with the ids they belong to."""
+        found: dict[str, tuple[FeatureSpec | DenseSpec, ...]] = {}
+        for spec in self.features.values():
+            for name in spec.reads:
+                found[name] = (*found.get(name, ()), spec)
+        return found
+
     def of(self, tower: str) -> ModelSpec:
         """Returns what one tower needs of the model."""
         taken = {tensor.feature for tensor in self.towers[tower].inputs}
@@ -154,12 +173,12 @@ class ModelSpec:
         return ModelSpec(tables, features, {tower: self.towers[tower]})
 
 
-def role_of(feature: str, job: settings.ExportJob) -> manifest.Role:
-    """Returns a feature's role: the recipe's, else candidate where a corpus has a column for it, else context."""
-    stated = job.features[feature].role if feature in job.features else None
+def role_of(name: str, job: settings.ExportJob) -> manifest.Role:
+    """Returns an input's role: the recipe's, else candidate where a corpus has a column for it, else context."""
+    stated = job.features[name].role if name in job.features else None
     if stated is not None:
         return stated
-    in_corpus = any(feature in corpus.features for corpus in job.candidates.values())
+    in_corpus = any(name in corpus.features for corpus in job.candidates.values())
     return "candidate" if in_corpus else "context"
 
 
@@ -167,7 +186,7 @@ def describe_features(model: ModelSpec, job: settings.ExportJob) -> dict[str, ma
     """Turns what was traced and what the recipe says into the manifest's features.
 
     Raises:
-      UsageError: the recipe speaks of a feature or vocabulary that is not there, or gives a dense feature an id rule.
+      UsageError: the recipe speaks of an input or vocabulary that is not there, or gives numbers an id rule.
     """
     named = [("features", name) for name in job.features]
     named += [
@@ -179,36 +198,46 @@ def describe_features(model: ModelSpec, job: settings.ExportJob) -> dict[str, ma
 
 
 def _check_known(name: str, model: ModelSpec, where: str) -> None:
-    if name in model.features:
+    if name in model.inputs:
         return
     weighted = [f.name for f in model.features.values() if isinstance(f, FeatureSpec) and f.weights == name]
     if weighted:
         raise UsageError(
             f"{where}.{name}: this input holds the weights of feature {weighted[0]!r}, and is sent with it"
         )
-    close = difflib.get_close_matches(name, model.features, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"they take {', '.join(sorted(model.features)) or 'none'}"
+    close = difflib.get_close_matches(name, model.inputs, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"they take {', '.join(sorted(model.inputs)) or 'none'}"
     raise UsageError(f"{where}.{name}: no tower takes a feature of that name; {hint}")
 
 
 def _describe_feature(spec: FeatureSpec | DenseSpec, model: ModelSpec, job: settings.ExportJob) -> manifest.Feature:
-    part = job.features.get(spec.name, settings.FeaturePart())
-    role = role_of(spec.name, job)
+    first = spec.reads[0]
+    part = job.features.get(first, settings.FeaturePart())
+    role = role_of(first, job)
+    inputs = () if spec.reads == (spec.name,) else spec.reads
     if isinstance(spec, DenseSpec):
-        if {"ids", "unknown"} & part.model_fields_set:
-            raise UsageError(f"features.{spec.name}: it reads no table, so it has neither 'ids' nor 'unknown'")
-        return manifest.DenseFeature(kind="dense", role=role, shape=spec.shape, dtype=spec.dtype, default=part.default)
+        numbers = all(isinstance(each, DenseSpec) for each in model.inputs[first])
+        if numbers and {"ids", "unknown"} & part.model_fields_set:
+            raise UsageError(f"features.{first}: it reads no table, so it has neither 'ids' nor 'unknown'")
+        return manifest.DenseFeature(
+            kind="dense",
+            role=role,
+            inputs=inputs,
+            take=spec.take,
+            shape=spec.shape,
+            dtype=spec.dtype,
+            default=part.default,
+        )
     rows = model.tables[spec.table].rows
     if part.unknown.row is not None and part.unknown.row >= rows:
-        raise UsageError(
-            f"features.{spec.name}.unknown.row is {part.unknown.row}; table {spec.table!r} has {rows} rows"
-        )
+        raise UsageError(f"features.{first}.unknown.row is {part.unknown.row}; table {spec.table!r} has {rows} rows")
     return manifest.EmbeddedFeature(
         kind=spec.kind,
         table=spec.table,
         role=role,
-        ids=_describe_ids(spec, part, rows, job),
-        unknown=part.unknown,
+        inputs=inputs,
+        ids=spec.rule or _describe_ids(spec, part, rows, job),
+        unknown=spec.unknown or part.unknown,
         combiner=spec.combiner,
         encoding="ragged" if spec.encoding == "ragged" else "sparse",
         weighted=spec.weights is not None,
@@ -231,7 +260,7 @@ def _describe_ids(spec: FeatureSpec, part: settings.FeaturePart, rows: int, job:
         if rule.vocabulary not in job.vocabularies:
             known = ", ".join(sorted(job.vocabularies)) or "none"
             raise UsageError(
-                f"features.{spec.name}.ids.vocabulary is {rule.vocabulary!r}; the recipe's vocabularies: {known}"
+                f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's vocabularies: {known}"
             )
         return manifest.VocabularyIds(vocabulary=rule.vocabulary, first_row=rule.first_row)
     return rule
@@ -240,8 +269,8 @@ def _describe_ids(spec: FeatureSpec, part: settings.FeaturePart, rows: int, job:
 def _check_reach(spec: FeatureSpec, key: str, last: int, rows: int) -> None:
     if last >= rows:
         raise UsageError(
-            f"features.{spec.name}.ids.{key} reaches row {last}, table {spec.table!r} has {rows} rows; these are not "
-            "the ones that were trained with"
+            f"features.{spec.reads[0]}.ids.{key} reaches row {last}, table {spec.table!r} has {rows} rows; these "
+            "are not the ones that were trained with"
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bundle.columns import Column
-from bundle.manifest import Feature
+from bundle.manifest import Feature, readers_of
 from export.corpora.cells import INTEGER, NUMBER, Cells, holds_lists
 from export.corpora.files import CorpusFile, Origin, RowBatch, read_batches
 from export.errors import NotConvertible, UsageError
@@ -55,13 +55,14 @@ class CorpusReader:
         Raises:
           UsageError: the recipe names a feature that the model does not have.
         """
-        for feature in part.features:
-            if feature not in features:
+        readers = readers_of(features)
+        for key in part.features:
+            if key not in readers:
                 raise UsageError(
-                    f"candidates.{name}.features: the model has no feature {feature!r}; it has {', '.join(features)}"
+                    f"candidates.{name}.features: the model has no feature {key!r}; it has {', '.join(readers)}"
                 )
         self._files, self._name, self._part = files, name, part
-        self._features = {key: features[key] for key in part.features}
+        self._features = {key: features[readers[key][0]] for key in part.features}
         self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
         self._ids = _Ids()
         self._texts = {column: _Text() for column in part.attributes}

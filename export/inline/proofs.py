@@ -70,7 +70,7 @@ def signature_inputs(
     sent: dict[str, tuple[NDArray[Any], NDArray[np.int64] | None]] = {}
     for name, spec in model.features.items():
         if isinstance(spec, DenseSpec):
-            sent[name] = (features.activation(name, examples.columns.get(name), examples.n).values, None)
+            sent[name] = (features.activation(name, examples.columns, examples.n).values, None)
             continue
         column = _column(name, spec, pages[name], examples)
         values, offsets, weights = column.values, column.offsets, column.weights

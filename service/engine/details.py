@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bundle.manifest import DenseFeature, HashIds, IdentityIds, VocabularyIds
+from bundle.manifest import CrossedIds, DenseFeature, HashIds, IdentityIds, KeyedIds, VocabularyIds
 from service.engine.requests import (
     CallSignature,
     CorpusDetails,
@@ -84,26 +84,33 @@ def _features(generation: Generation, tower: LoadedTower, *, stored: bool = True
     in_store = (
         {name for corpus in generation.manifest.candidates.values() for name in corpus.features} if stored else set()
     )
-    return tuple(_feature(generation, name, name in in_store) for name in tower.features)
+    taken = generation.manifest.inputs_of(tower.features)
+    return tuple(_feature(generation, name, name in in_store) for name in taken)
 
 
 def _feature(generation: Generation, name: str, in_store: bool) -> FeatureDetails:
-    feature = generation.manifest.features[name]
-    stored = in_store and feature.role == "candidate"
-    required = feature.default is None and not stored
+    """Tells of one input what the first of the features that read it tells."""
+    manifest = generation.manifest
+    feature, role = manifest.features[manifest.inputs[name][0]], manifest.role_of(name)
+    default = manifest.default_of(name)
+    stored = in_store and role == "candidate"
+    required = default is None and not stored
     if isinstance(feature, DenseFeature):
         return FeatureDetails(
             name=name,
             kind=feature.kind,
             type=feature.dtype,
-            role=feature.role,
+            role=role,
             required=required,
             shape=feature.shape,
-            default=feature.default,
+            default=default,
             stored=stored,
         )
-    if isinstance(feature.ids, IdentityIds):
+    if isinstance(feature.ids, IdentityIds | KeyedIds):
         kind = "int64"
+    elif isinstance(feature.ids, CrossedIds):
+        key = feature.ids.keys[feature.inputs.index(name)]
+        kind = key.dtype if key.boundaries is None else "float32"
     elif isinstance(feature.ids, HashIds):
         kind = "int64 or string"
     elif isinstance(feature.ids, VocabularyIds):
@@ -115,13 +122,13 @@ def _feature(generation: Generation, name: str, in_store: bool) -> FeatureDetail
         name=name,
         kind=feature.kind,
         type=kind,
-        role=feature.role,
+        role=role,
         required=required,
         length=feature.length or 0,
         combiner=feature.combiner or "",
         weighted=feature.weighted,
         unknown=unknown,
         table=feature.table,
-        default=feature.default,
+        default=default,
         stored=stored,
     )

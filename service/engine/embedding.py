@@ -21,9 +21,10 @@ def embed(generation: Generation, request: Embedding, settings: ServiceSettings,
       FeatureError: a column does not fit its feature.
     """
     name, tower = choice.tower(generation, request.tower)
-    lookup.check_names(request.features, tower.features, "feature", f"tower {name!r}")
+    taken = generation.manifest.inputs_of(tower.features)
+    lookup.check_names(request.features, taken, "feature", f"tower {name!r}")
     lookup.check_size(settings, request.features.values())
-    n = lookup.count_examples(generation.manifest.features, request.features)
+    n = lookup.count_examples(generation.manifest, request.features)
     check_queries(n, settings)
     steps.computed(n)
     vectors = result(generation, tower, request.features, n, steps)

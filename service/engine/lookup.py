@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
 from bundle.features import Column
-from bundle.manifest import DenseFeature, EmbeddedFeature, Feature
+from bundle.manifest import CrossedIds, DenseFeature, EmbeddedFeature, Manifest, inputs_of
 from service.engine.limits import at_most
 from service.engine.requests import Ids, LookedUp, Lookup, Offsets
 from service.engine.steps import Steps
@@ -41,7 +41,7 @@ def check_names(sent: Iterable[str], taken: Iterable[str], what: str, taker: str
             raise InvalidArgument(f"{what} {name[:128]!r} is not taken by {taker}; {cure}")
 
 
-def count_examples(features: Mapping[str, Feature], columns: Mapping[str, Column]) -> int:
+def count_examples(manifest: Manifest, columns: Mapping[str, Column]) -> int:
     """Tells how many examples packed columns hold: by offsets, else by the values of a single or dense feature.
 
     Bags and sequences without offsets tell nothing: they hold one example if nothing else is sent.
@@ -49,8 +49,10 @@ def count_examples(features: Mapping[str, Feature], columns: Mapping[str, Column
     for name, column in columns.items():
         if column.offsets is not None:
             return max(0, int(column.offsets.size) - 1)
-        feature = features[name]
+        feature = manifest.features[manifest.inputs[name][0]]
         if isinstance(feature, DenseFeature):
+            if feature.take == "lengths":
+                continue
             return -(-int(column.values.size) // math.prod(feature.shape))
         if feature.kind == "single":
             return int(column.values.size)
@@ -73,13 +75,14 @@ def activations(
     """Looks features up, each once.
 
     Args:
-      names: the features wanted; one without a column takes its default.
+      names: the features wanted; an input without a column takes its default.
+      columns: what was sent, by input.
       n: examples in every column.
     Raises:
-      FeatureError: a column does not fit its feature, or is missing without a default; names the feature.
+      FeatureError: a column does not fit its feature, or is missing without a default; names the input.
     """
     with steps.phase("lookup"):
-        found = generation.reader.activations({name: columns.get(name) for name in names}, n)
+        found = generation.reader.activations(names, columns, n)
         for name, activation in found.items():
             steps.unknown(generation.model, name, activation.unknown)
     return {name: activation.values for name, activation in found.items()}
@@ -107,16 +110,21 @@ def look_up(generation: Generation, request: Lookup, settings: ServiceSettings, 
       InvalidArgument: the feature is dense: it has no table.
       FeatureError: a value is no id of the feature, or is unknown and the feature refuses those.
     """
-    name = request.feature
-    feature = generation.manifest.features.get(name)
+    manifest, name = generation.manifest, request.feature
+    if name not in manifest.features and name in manifest.inputs:
+        name = manifest.inputs[name][0]
+    feature = manifest.features.get(name)
     if feature is None:
         raise NotFound(f"model {generation.model!r} version {generation.version} has no feature {name[:128]!r}")
     if not isinstance(feature, EmbeddedFeature):
         raise InvalidArgument(f"feature {name!r} is dense: it has no table to look up in")
+    if isinstance(feature.ids, CrossedIds):
+        raise InvalidArgument(f"feature {name!r} crosses several inputs: no id alone has a row of its table")
+    (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)
     at_most(n, settings.ids_max, "ids in one request", "ids_max")
     with steps.phase("lookup"):
-        rows, _ = generation.reader.rows(name, Column(request.ids.values), n)
+        rows, _ = generation.reader.rows(name, {read: Column(request.ids.values)}, n)
         found = rows >= 0
         steps.unknown(generation.model, name, n - int(np.count_nonzero(found)))
         if feature.unknown.rule == "refuse" and not found.all():

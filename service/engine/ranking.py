@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.columns import repeated
 from bundle.features import Column
 from service.engine import choice, lookup, towers
 from service.engine.candidates import known_positions
@@ -40,7 +41,7 @@ def rank(generation: Generation, request: Ranking, settings: ServiceSettings, st
       FeatureError: a column does not fit its feature.
     """
     name, tower = choice.ranking_tower(generation, request.tower)
-    context, stored = split(generation, tower)
+    context, stored = inputs(generation, tower)
     lookup.check_names(request.context, context, "context feature", f"tower {name!r}")
     lookup.check_names(request.candidates, stored, "candidate feature", f"tower {name!r}")
     outputs = {output.name for output in tower.page.outputs if math.prod(size or 1 for size in output.shape) == 1}
@@ -63,11 +64,12 @@ def rank(generation: Generation, request: Ranking, settings: ServiceSettings, st
     )
 
 
-def split(generation: Generation, tower: LoadedTower) -> tuple[list[str], list[str]]:
-    """Returns a ranking tower's features by role: of the context, and of each candidate."""
-    features = generation.manifest.features
-    context = [name for name in tower.features if features[name].role == "context"]
-    return context, [name for name in tower.features if features[name].role != "context"]
+def inputs(generation: Generation, tower: LoadedTower) -> tuple[list[str], list[str]]:
+    """Returns what callers send for a ranking tower by role: of the context, and of each candidate."""
+    manifest = generation.manifest
+    taken = manifest.inputs_of(tower.features)
+    context = [name for name in taken if manifest.role_of(name) == "context"]
+    return context, [name for name in taken if manifest.role_of(name) != "context"]
 
 
 def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], Offsets]:
@@ -85,18 +87,18 @@ def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], O
     return order[place < k], np.concatenate([np.zeros(1, np.int64), np.cumsum(np.minimum(counts, k))])
 
 
-def _candidates(generation: Generation, request: Ranking, features: list[str], settings: ServiceSettings) -> Candidates:
+def _candidates(generation: Generation, request: Ranking, taken: list[str], settings: ServiceSettings) -> Candidates:
     """Finds out how many candidates there are, whose they are, and where the features come from that were not sent."""
     ids = request.candidate_ids
     if ids is None and not request.candidates:
         raise InvalidArgument("candidates are told by candidate_ids, by their features, or by both; got neither")
-    m = int(ids.size) if ids is not None else lookup.count_examples(generation.manifest.features, request.candidates)
+    m = int(ids.size) if ids is not None else lookup.count_examples(generation.manifest, request.candidates)
     at_most(m, settings.candidates_max, "candidates in one request", "candidates_max")
     offsets = np.array([0, m], np.int64) if request.offsets is None else request.offsets
     n = max(0, int(offsets.size) - 1)
     check_queries(n, settings)
     lookup.check_offsets(offsets, n, m, "candidates")
-    missing = set(features) - set(request.candidates)
+    missing = set(taken) - set(request.candidates)
     if ids is None or not missing:
         return Candidates(offsets, request.candidates)
     corpus = choice.corpus_of(generation, missing)
@@ -109,19 +111,23 @@ def score(
     generation: Generation, tower: LoadedTower, context: Mapping[str, Column], candidates: Candidates, steps: Steps
 ) -> dict[str, Scores]:
     """Runs a ranking tower over every candidate with its context; outputs by name, [m] float32 each."""
-    context_names, candidate_names = split(generation, tower)
+    features = generation.manifest.features
+    by_context = [name for name in tower.features if features[name].role == "context"]
+    by_candidate = [name for name in tower.features if features[name].role != "context"]
     counts = np.diff(candidates.offsets)
     m = int(candidates.offsets[-1])
-    once = lookup.activations(generation, context_names, context, int(counts.size), steps)
+    once = lookup.activations(generation, by_context, context, int(counts.size), steps)
     if m == 0:
         return {output.name: np.empty(0, np.float32) for output in tower.page.outputs}
     columns = dict(candidates.sent)
     if candidates.corpus is not None and candidates.positions is not None:
         stored = set(candidates.corpus.page.features)
-        wanted_names = [name for name in candidate_names if name in stored and name not in columns]
+        wanted_names = [name for name in inputs(generation, tower)[1] if name in stored and name not in columns]
         with steps.phase("lookup"):
             columns.update(candidates.corpus.store.features(candidates.positions, wanted_names))
-    values = lookup.activations(generation, candidate_names, columns, m, steps)
+    crossed = set(generation.manifest.inputs_of(by_candidate)) & set(context)  # with inputs of the candidates
+    columns.update({name: repeated(name, context[name], counts) for name in crossed})
+    values = lookup.activations(generation, by_candidate, columns, m, steps)
     with steps.phase("lookup"):
         values.update({name: array.repeat(counts, axis=0) for name, array in once.items()})
     outputs = towers.run(tower, values, m, steps)

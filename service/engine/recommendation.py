@@ -24,13 +24,13 @@ def recommend(generation: Generation, request: Recommendation, settings: Service
     index_name, index = choice.index(generation, request.index)
     name, tower = choice.ranking_tower(generation, request.tower)
     query_tower = generation.towers[index.page.query_tower]
-    query = query_tower.features
-    context, _ = ranking.split(generation, tower)
+    query = generation.manifest.inputs_of(query_tower.features)
+    context, _ = ranking.inputs(generation, tower)
     what = f"index {index_name!r} with tower {name!r}"
     lookup.check_names(request.features, [*query, *context], "feature", what)
     candidates.check_attributes(index.corpus, request.attributes)
     lookup.check_size(settings, request.features.values(), request.exclude.ids if request.exclude else None)
-    n = lookup.count_examples(generation.manifest.features, request.features)
+    n = lookup.count_examples(generation.manifest, request.features)
     check_queries(n, settings)
     k = wanted(request.k, retrieval.K_DEFAULT, settings.k_max)
     fetched = _fetched(index.corpus, request.candidates, k, n, settings)

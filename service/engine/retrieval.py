@@ -140,8 +140,8 @@ def _queries(
     if request.features is not None:
         tower = generation.towers[index.page.query_tower]
         what = f"query tower {index.page.query_tower!r}"
-        lookup.check_names(request.features, tower.features, "feature", what)
-        n = lookup.count_examples(generation.manifest.features, request.features)
+        lookup.check_names(request.features, generation.manifest.inputs_of(tower.features), "feature", what)
+        n = lookup.count_examples(generation.manifest, request.features)
         check_queries(n, settings)
         return embedding.result(generation, tower, request.features, n, steps), None
     if request.ids is not None:

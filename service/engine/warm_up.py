@@ -47,30 +47,35 @@ def run(generation: Generation, settings: ServiceSettings) -> None:
 
 def _ask(generation: Generation, settings: ServiceSettings, steps: Steps) -> None:
     """Embeds, ranks and recommends for features that are made up."""
+    manifest = generation.manifest
     for name, tower in generation.towers.items():
-        features = _columns(generation, tower.features)
+        features = _columns(generation, manifest.inputs_of(tower.features))
         embedding.embed(generation, Embedding(Target(), name, features), settings, steps)
         if tower.page.role != "ranking":
             continue
-        context, candidate = ranking.split(generation, tower)
+        context, candidate = ranking.inputs(generation, tower)
         asked = _columns(generation, context)
         if candidate:
             ranked = Ranking(Target(), asked, candidates=_columns(generation, candidate), tower=name)
             ranking.rank(generation, ranked, settings, steps)
         for index_name, index in generation.indexes.items():
             unstored = set(candidate) - set(index.corpus.page.features)
-            if any(generation.manifest.features[feature].default is None for feature in unstored):
+            if any(manifest.default_of(name) is None for name in unstored):
                 continue  # such candidates are ranked by features that callers send
-            asked.update(_columns(generation, generation.towers[index.page.query_tower].features))
+            query = generation.towers[index.page.query_tower]
+            asked.update(_columns(generation, manifest.inputs_of(query.features)))
             wanted = Recommendation(Target(), asked, 1, 1, index=index_name, tower=name)
             recommendation.recommend(generation, wanted, settings, steps)
 
 
 def _columns(generation: Generation, names: Iterable[str]) -> dict[str, Column]:
-    """One example of each feature: id 0 (or "0"), or zeros."""
+    """One example of each input: id 0 (or "0"), or zeros."""
     columns: dict[str, Column] = {}
+    manifest = generation.manifest
     for name in names:
-        feature = generation.manifest.features[name]
+        readers = [manifest.features[each] for each in manifest.inputs[name]]
+        numbers = [each for each in readers if isinstance(each, DenseFeature) and each.take == "values"]
+        feature = numbers[0] if numbers else readers[0]
         if isinstance(feature, DenseFeature):
             columns[name] = Column(np.zeros(math.prod(feature.shape), np.dtype(feature.dtype)))
             continue

@@ -37,7 +37,7 @@ class LoadedTower:
     @cached_property
     def features(self) -> tuple[str, ...]:
         """The features that the tower takes, each once, in the order of its inputs."""
-        return tuple(dict.fromkeys(tower_input.feature for tower_input in self.page.inputs))
+        return tuple(dict.fromkeys(source for tower_input in self.page.inputs for source in tower_input.sources))
 
     @cached_property
     def inputs(self) -> tuple[tuple[str, str, tuple[int, ...], np.dtype[Any]], ...]:

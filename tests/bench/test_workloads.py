@@ -33,7 +33,7 @@ def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(ranking: Ran
     sent = {name: Column(np.repeat(ids[5], 200)) for name, ids in ranking.context.items()}
     sent |= {name: Column(ids[5]) for name, ids in ranking.candidates.items()}
     sent["numbers"] = Column(np.tile(ranking.numbers[5], 200))
-    inputs = {name: reader.activation(name, column, 200).values for name, column in sent.items()}
+    inputs = {name: reader.activation(name, sent, 200).values for name, column in sent.items()}
     scores = open_tower(ranking.directory, page.towers["ranking"]).run(inputs)["score"]
 
     weights = {name: values.astype(np.float64) for name, values in workload_towers.ranking_weights().items()}

@@ -205,7 +205,7 @@ def _query_vectors(
 ) -> Floats:
     reader = FeatureReader(features, {name: TableReader(place, table) for name, table in tables.items()}, {})
     sent = {"user": Column(users), "history": Column(histories.reshape(-1))}
-    activations = {name: reader.activation(name, column, len(users)).values for name, column in sent.items()}
+    activations = {name: reader.activation(name, sent, len(users)).values for name, column in sent.items()}
     reader.close()
     vectors: Floats = open_tower(place, tower).run(activations)["vector"]
     return vectors

@@ -64,7 +64,7 @@ def bags(seed: int, longest: int, negative_ids: bool, positive_weights: bool) ->
 
 
 def activation(table: TableReader, feature: pages.Feature, column: Column) -> NDArray[Any]:
-    return FeatureReader({"f": feature}, {"t": table}, {}).activation("f", column, EXAMPLES).values
+    return FeatureReader({"f": feature}, {"t": table}, {}).activation("f", {"f": column}, EXAMPLES).values
 
 
 def sparse(given: Bags, values: NDArray[Any]) -> Any:

@@ -299,6 +299,6 @@ def test_sequence_is_a_loop_over_its_ids(
     feature = pages.EmbeddedFeature(kind="sequence", table="t", role="context", length=length)
     with tempfile.TemporaryDirectory() as root:
         reader = TableReader(Path(root), write_shards(Path(root), dtype, stored, cuts, junk))
-        found = FeatureReader({"f": feature}, {"t": reader}, {}).activation("f", column, len(examples))
+        found = FeatureReader({"f": feature}, {"t": reader}, {}).activation("f", {"f": column}, len(examples))
     np.testing.assert_array_equal(found.values, expected)
     assert found.unknown == unknown
