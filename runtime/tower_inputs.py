@@ -1,0 +1,35 @@
+"""What a tower takes, laid out from activations: one array for each of its inputs, packed ones side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.tower_pages import TowerInput
+
+Array = NDArray[Any]
+
+
+def tower_inputs(inputs: Sequence[TowerInput], values: Mapping[str, Array], n: int) -> dict[str, Array]:
+    """Lays out the inputs of a tower, or of a part of one.
+
+    Args:
+      inputs: the manifest's.
+      values: [n, ...] by the name of the feature, or of the earlier part's output, that an input is made of.
+      n: examples.
+    Returns:
+      By input, C-ordered, of its dtype; what is so already is not copied.
+    """
+    return {each.name: _laid_out(each, values, n) for each in inputs}
+
+
+def _laid_out(one: TowerInput, values: Mapping[str, Array], n: int) -> Array:
+    if one.features:
+        side_by_side = [values[name].reshape(n, math.prod(values[name].shape[1:])) for name in one.features]
+        return np.concatenate(side_by_side, axis=1, dtype=one.dtype, casting="unsafe")
+    shape = [-1 if size is None else size for size in one.shape[1:]]
+    return np.ascontiguousarray(values[one.feature or one.tensor].reshape(n, *shape), one.dtype)
