@@ -1,0 +1,88 @@
+"""Intercepts what is gathered one row for each id: `tf.gather`, `tf.nn.embedding_lookup`, Embedding layers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from export.cuts.lookups import Answer, Lookup
+from export.cuts.stand_ins import gathering, stand_in_class
+from export.frameworks import load_tensorflow
+from export.towers import TableFacts
+
+
+def facts_of(variable: Any) -> TableFacts:
+    """Returns a table as its variable tells it; what it is called in the bundle is known when the model is built."""
+    rows, dim = variable.shape.as_list()
+    return TableFacts("", variable.name.partition(":")[0], rows, dim)
+
+
+@contextlib.contextmanager
+def gathers_intercepted(answer: Answer) -> Iterator[None]:
+    """Answers gathers from StandIns within the `with`, where an example has a fixed number of ids.
+
+    What `answer` returns has the lookup's shape; where it returns None, TensorFlow gathers.
+    """
+
+    def gather(variable: Any, ids: Any) -> Any:
+        lookup = describe_gather(variable, ids)
+        found = answer(lookup) if lookup is not None else None
+        if lookup is None or found is None:
+            return None
+        tf = load_tensorflow()
+        shaped = tf.reshape(found, [-1, *ids.shape.as_list()[1:], lookup.table.dim]) if lookup.length else found
+        return tf.cast(shaped, variable.dtype)
+
+    with gathering(gather), keras_3_gathers():
+        yield
+
+
+def describe_gather(variable: Any, ids: Any) -> Lookup | None:
+    """Returns a gather as a lookup; None where its ids are not those of a batch, as of positions in a sequence."""
+    tf = load_tensorflow()
+    ids = tf.convert_to_tensor(ids)
+    if ids.shape.rank is None or ids.shape.rank < 1 or ids.shape[0] is not None or None in ids.shape[1:]:
+        return None
+    length = math.prod(ids.shape[1:]) if ids.shape.rank > 1 else None
+    return Lookup(
+        path=variable.name.partition(":")[0],
+        table=facts_of(variable),
+        variable=variable,
+        ids=(ids,),
+        weights=None,
+        kind="single" if length in (None, 1) else "sequence",
+        encoding="dense",
+        combiner=None,
+        length=length,
+    )
+
+
+@contextlib.contextmanager
+def keras_3_gathers() -> Iterator[None]:
+    """Lets the Embedding of Keras 3 gather from a StandIn; its own way there is to read the whole table first.
+
+    Source: Keras 3.15, src/layers/core/embedding.py and src/backend/tensorflow/numpy.py (`take`).
+    """
+    if "keras.src.layers.core.embedding" not in sys.modules:
+        yield
+        return
+    layer = sys.modules["keras.src.layers.core.embedding"].Embedding
+    call = layer.call
+
+    def looked_up(self: Any, inputs: Any) -> Any:
+        tf = load_tensorflow()
+        table = getattr(getattr(self, "_embeddings", None), "value", None)
+        plain = isinstance(table, stand_in_class()) and not self.lora_enabled
+        if not plain or not (tf.is_tensor(inputs) or isinstance(inputs, tf.RaggedTensor)):
+            return call(self, inputs)
+        ids = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
+        return tf.cast(tf.nn.embedding_lookup(table, ids), self.compute_dtype)
+
+    layer.call = looked_up
+    try:
+        yield
+    finally:
+        layer.call = call

@@ -1,0 +1,129 @@
+"""Variables without memory that stand for tables while a model is built, traced and asked again.
+
+Every matrix of floats that the user's code makes may be a table, so each becomes a StandIn. A small one is given its
+first value, so that a factory may call its model; a large one holds nothing. `tf.gather`, `tf.nn.embedding_lookup` and
+the Embedding of Keras 2 all end in a variable's `sparse_read`, which a StandIn hands to whoever listens.
+Source: TensorFlow 2.20, python/ops/resource_variable_ops.py, array_ops.py (`gather`), embedding_ops.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from export.frameworks import load_tensorflow
+
+FIRST_VALUE_BYTES = 64 << 20
+"""A matrix up to this size has its first value."""
+
+Gather = Callable[[Any, Any], Any]
+"""(StandIn, ids of any shape) -> [*shape of ids, dim], or None: let TensorFlow gather."""
+
+
+@cache
+def stand_in_class() -> Any:
+    """Returns the class StandIn; it cannot be told before TensorFlow is there."""
+    load_tensorflow()
+    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+    class StandIn(UninitializedVariable):  # type: ignore[misc]
+        """A table's variable whose gathers are answered by `gather`, where one is set."""
+
+        gather: Gather | None = None
+
+        def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+            answer = StandIn.gather
+            found = answer(self, indices) if answer is not None else None
+            return super().sparse_read(indices, name) if found is None else found
+
+        @property
+        def device(self) -> str:
+            # None of its own: on the ids' device `embedding_lookup_sparse` would read the whole table.
+            return "" if StandIn.gather is not None else str(self.handle.device)
+
+        def _serialize_to_tensors(self) -> Any:
+            return super()._serialize_to_tensors() if bytes_of(self) <= FIRST_VALUE_BYTES else {}
+
+        def _restore_from_tensors(self, restored_tensors: Any) -> Any:
+            # Without tensors nothing was read: the table is larger than what is ever restored.
+            return super()._restore_from_tensors(restored_tensors) if restored_tensors else None
+
+    return StandIn
+
+
+def bytes_of(variable: Any) -> int:
+    """Returns the size of a variable's value."""
+    return int(variable.shape.num_elements() * variable.dtype.size)
+
+
+@contextlib.contextmanager
+def tables_unallocated() -> Iterator[list[Any]]:
+    """Makes every matrix of floats a StandIn within the `with`; yields them as they are made."""
+    tf = load_tensorflow()
+    made: list[Any] = []
+
+    def create(make: Callable[..., Any], **how: Any) -> Any:
+        shape = _shape(how)
+        if shape is None:
+            return make(**how)
+        variable = _stand_in(shape, how)
+        made.append(variable)
+        return variable
+
+    with tf.variable_creator_scope(create):
+        yield made
+
+
+@contextlib.contextmanager
+def gathering(gather: Gather) -> Iterator[None]:
+    """Lets `gather` answer whatever is gathered from a StandIn, within the `with`."""
+    stand_in = stand_in_class()
+    before, stand_in.gather = stand_in.gather, staticmethod(gather)
+    try:
+        yield
+    finally:
+        stand_in.gather = before
+
+
+def _stand_in(shape: Any, how: dict[str, Any]) -> Any:
+    tf = load_tensorflow()
+    dtype: Any = how.get("dtype")
+    value: Any = how.get("initial_value")
+    if dtype is None:
+        dtype = value.dtype if hasattr(value, "dtype") else tf.float32
+    kept = {
+        key: how[key] for key in ("trainable", "name", "constraint", "aggregation", "synchronization") if key in how
+    }
+    variable = stand_in_class()(shape=shape, dtype=tf.as_dtype(dtype), **kept)
+    if value is not None and bytes_of(variable) <= FIRST_VALUE_BYTES:
+        with tf.init_scope():
+            variable.assign(tf.cast(value() if callable(value) else value, variable.dtype))
+    return variable
+
+
+def _shape(how: dict[str, Any]) -> Any:
+    """Returns the shape of a matrix of floats that is asked for; None of anything else."""
+    tf = load_tensorflow()
+    shape, value = how.get("shape"), how.get("initial_value")
+    dtype = how.get("dtype")
+    if shape is None and callable(value):
+        shape, dtype = _told(value, dtype)
+    elif shape is None and value is not None:
+        value = tf.convert_to_tensor(value, dtype) if not hasattr(value, "shape") else value
+        shape, dtype = value.shape, dtype or getattr(value, "dtype", None)
+    shape = tf.TensorShape(shape)
+    matrix = shape.rank == 2 and shape.is_fully_defined()
+    return shape if matrix and tf.as_dtype(dtype or tf.float32).is_floating else None
+
+
+def _told(value: Callable[[], Any], dtype: Any) -> tuple[Any, Any]:
+    """Returns shape and dtype of what an initializer makes, without letting it: Keras 3 tells no shape."""
+    tf = load_tensorflow()
+    try:
+        with tf.init_scope():
+            made = tf.function(value, autograph=False).get_concrete_function().structured_outputs
+        return made.shape, dtype or made.dtype
+    except Exception:  # noqa: BLE001 - the user's own code: TensorFlow then makes the variable, and tells what is wrong
+        return None, dtype
