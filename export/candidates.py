@@ -18,6 +18,7 @@ from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible
 from export.settings import CorpusPart
 from runtime.errors import InputRefused
+from runtime.tower_inputs import tower_inputs
 from runtime.towers import Tower, open_tower
 
 BATCH_CANDIDATES = 2048
@@ -116,7 +117,7 @@ def write_vectors(
       DestinationError: the file cannot be written.
     """
     where = f"index {index!r}, corpus {corpus_name!r}"
-    needed = list(dict.fromkeys(tensor.feature for tensor in spec.inputs))
+    needed = list(dict.fromkeys(source for tensor in spec.inputs for source in tensor.sources))
     inputs = {name: readers for name, readers in features.inputs.items() if set(needed) & set(readers)}
     held = [name for name in inputs if name in corpus.features]
     try:
@@ -172,14 +173,14 @@ def _vectors(
     candidates: _Candidates,
 ) -> NDArray[np.float32]:
     activations = {}
-    for name in {tensor.feature for tensor in spec.inputs}:
+    for name in {source for tensor in spec.inputs for source in tensor.sources}:
         try:
             activations[name] = features.activation(name, columns, n).values
         except BundleError as problem:
             place = _first_refused(features, name, columns, n)
             raise NotConvertible(f"{candidates.where}: {candidates.told(place)}: {problem}") from problem
     try:
-        outputs = tower.run({tensor.name: activations[tensor.feature] for tensor in spec.inputs})
+        outputs = tower.run(tower_inputs(spec.inputs, activations, n))
     except InputRefused as problem:
         raise NotConvertible(f"{candidates.where}: {problem}") from problem
     vectors = outputs[spec.result]

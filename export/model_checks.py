@@ -29,6 +29,7 @@ from export.subset import Wanted, choose_towers, reduced
 from export.towers import ModelSpec
 from export.tracing import trace_towers
 from export.vocabularies import read_keys
+from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
 
@@ -102,10 +103,7 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
         recall = {}
         for name, index in page.indexes.items():
             tower = page.towers[index.query_tower]
-            inputs = {
-                tensor.name: features.activation(tensor.feature, examples.columns, examples.n).values
-                for tensor in tower.inputs
-            }
+            inputs = tower_inputs(tower.inputs, replay.feature_values(replayed, features), examples.n)
             recall[name] = check_recall(bundle, page, name, open_tower(bundle, tower, "f32").run(inputs)[tower.result])
         features.close()
     return replace(report, model_check=ModelCheck(examples.n, recall))

@@ -49,6 +49,7 @@ from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
 from export.vocabularies import write_vocabulary
 from export.weights import find_weights
+from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
 _ENCODERS = 4
@@ -363,7 +364,7 @@ class Assembly:
     def _queries(self, tower: manifest.Tower, replayed: Replay, features: FeatureReader) -> NDArray[Any]:
         """Returns the examples' vectors, as `features` reads their rows."""
         values = replay.feature_values(replayed, features)
-        inputs = {tensor.name: values[tensor.feature] for tensor in tower.inputs}
+        inputs = tower_inputs(tower.inputs, values, replayed.examples.n)
         return open_tower(self.directory, tower, "f32").run(inputs)[tower.result]
 
     def _files(self) -> tuple[manifest.File, ...]:

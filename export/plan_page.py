@@ -29,7 +29,7 @@ def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
             "towers": {
                 name: {
                     "role": tower.role,
-                    "features": [tensor.feature for tensor in tower.inputs],
+                    "features": [source for tensor in tower.inputs for source in tensor.sources],
                     "outputs": [tensor.name for tensor in tower.outputs],
                     "weights": list(tower.variables),
                 }
@@ -55,7 +55,7 @@ def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
             features.add_row(escape(name), *row)
     towers = page_table("towers", "tower", "role", "takes", "gives")
     for name, tower in prepared.traced.spec.towers.items():
-        takes = ", ".join(tensor.feature for tensor in tower.inputs)
+        takes = ", ".join(source for tensor in tower.inputs for source in tensor.sources)
         towers.add_row(name, tower.role, escape(takes), ", ".join(tensor.name for tensor in tower.outputs))
     destination = str(prepared.destination.place(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:

@@ -22,6 +22,7 @@ from export.errors import VerificationFailed
 from export.oracle import Replay, Results
 from export.towers import TowerSpec
 from runtime.savedmodels import SavedModelTower
+from runtime.tower_inputs import tower_inputs
 from runtime.towers import CompiledTower, Tower
 
 ABSOLUTE, RELATIVE = 1e-5, 1e-5
@@ -88,10 +89,10 @@ def compare_page(replay: Replay, root: Path, page: manifest.Manifest, expected: 
     examples = replay.examples
     features = open_features(root, page)
     for name, tower in page.towers.items():
-        inputs = {
-            tensor.name: features.activation(tensor.feature, examples.columns, examples.n).values
-            for tensor in tower.inputs
-        }
+        taken = [source for tensor in tower.inputs for source in tensor.sources]
+        found = features.activations(taken, examples.columns, examples.n)
+        values = {source: activation.values for source, activation in found.items()}
+        inputs = tower_inputs(tower.inputs, values, examples.n)
         for each in tower.forms:
             opened = _fed_from_bundle(replay, WrittenForm(name, each.kind, each.precision, str(each.path)), root)
             results = opened.tower.run(inputs)
@@ -110,6 +111,11 @@ def feature_values(replay: Replay, features: FeatureReader) -> dict[str, NDArray
     examples = replay.examples
     found = features.activations(replay.model.features, examples.columns, examples.n)
     return {name: activation.values for name, activation in found.items()}
+
+
+def inputs_of(spec: TowerSpec, values: Mapping[str, NDArray[Any]], n: int) -> dict[str, NDArray[Any]]:
+    """Lays out what a tower takes of the values of features."""
+    return tower_inputs([tensor.input_page for tensor in spec.inputs], values, n)
 
 
 def open_form(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:
@@ -145,7 +151,7 @@ def compare(
     errors: dict[str, float] = {}
     n = len(next(iter(expected.values())))
     for count in dict.fromkeys((n, min(n, 1))):
-        inputs = {tensor.name: np.ascontiguousarray(values[tensor.feature][:count]) for tensor in spec.inputs}
+        inputs = inputs_of(spec, {name: array[:count] for name, array in values.items()}, count)
         try:
             results = opened.tower.run(inputs)
         except BundleError as problem:

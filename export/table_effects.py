@@ -84,8 +84,7 @@ def measure_effects(
         opened = replay.open_form(replayed, form, root)
         replay.compare(opened, values[trained], expected[form.tower])
         right, found = (
-            opened.tower.run({tensor.name: each[tensor.feature] for tensor in opened.spec.inputs})
-            for each in values.values()
+            opened.tower.run(replay.inputs_of(opened.spec, each, replayed.examples.n)) for each in values.values()
         )
         apart = {output.name: np.abs(found[output.name] - right[output.name]) for output in opened.spec.outputs}
         effects[form.tower] = {name: float(each.max(initial=0.0)) for name, each in apart.items()}

@@ -101,12 +101,37 @@ class DenseSpec:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A named tensor at a tower's edge; None in `shape` is the batch. `feature` is what an input is computed from."""
+    """A named tensor at the edge of a tower or of a part of one; None in `shape` is the batch.
+
+    Attributes:
+      name, dtype, shape: as its file has them.
+      feature: what an input is computed from.
+      features: instead, several that lie side by side.
+      tensor: instead, the output of an earlier part.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
     feature: str = ""
+    features: tuple[str, ...] = ()
+    tensor: str = ""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The features that it is made of, in their order."""
+        return self.features or ((self.feature,) if self.feature else ())
+
+    @property
+    def input_page(self) -> manifest.TowerInput:
+        """What the manifest says of an input."""
+        made_of = {"feature": self.feature, "features": self.features, "tensor": self.tensor}
+        return manifest.TowerInput(name=self.name, dtype=self.dtype, shape=self.shape, **made_of)
+
+    @property
+    def output_page(self) -> manifest.TowerOutput:
+        """What the manifest says of an output."""
+        return manifest.TowerOutput(name=self.name, dtype=self.dtype, shape=self.shape)
 
 
 @dataclass(frozen=True)
@@ -166,7 +191,7 @@ class ModelSpec:
 
     def of(self, tower: str) -> ModelSpec:
         """Returns what one tower needs of the model."""
-        taken = {tensor.feature for tensor in self.towers[tower].inputs}
+        taken = {source for tensor in self.towers[tower].inputs for source in tensor.sources}
         features = {name: spec for name, spec in self.features.items() if name in taken}
         read = {spec.table for spec in features.values() if isinstance(spec, FeatureSpec)}
         tables = {name: table for name, table in self.tables.items() if name in read}
@@ -322,13 +347,8 @@ def describe_tower(spec: TowerSpec, job: settings.ExportJob, forms: tuple[manife
         )
     return manifest.Tower(
         role=spec.role,
-        inputs=tuple(
-            manifest.TowerInput(name=tensor.name, feature=tensor.feature, dtype=tensor.dtype, shape=tensor.shape)
-            for tensor in spec.inputs
-        ),
-        outputs=tuple(
-            manifest.TowerOutput(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape) for tensor in spec.outputs
-        ),
+        inputs=tuple(tensor.input_page for tensor in spec.inputs),
+        outputs=tuple(tensor.output_page for tensor in spec.outputs),
         result=spec.result,
         forms=forms,
         serve=serve,
