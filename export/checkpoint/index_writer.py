@@ -14,9 +14,10 @@ from pathlib import Path
 
 import google_crc32c
 
+from export.checkpoint.entry_protos import DTYPE_NAMES
 from export.checkpoint.orderedcode import slice_key
 from export.checkpoint.sstable import FOOTER_BYTES, MAGIC
-from export.checkpoint.tensorbundle import DTYPE_NAMES, FORMAT_VERSION
+from export.checkpoint.tensorbundle import FORMAT_VERSION
 from export.checkpoint.variables import Entry, Slice
 from export.checkpoint.wire import BYTES, FIXED32, VARINT
 

@@ -22,12 +22,17 @@ def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
       name: the variable's key.
       extents: start and length on each axis; length WHOLE_AXIS where the slice was declared to span the axis.
     """
-    return _lead(name, len(extents)) + b"".join([_signed(start) + _signed(length) for start, length in extents])
+    return name_key(name, len(extents)) + extents_key(extents)
 
 
-@lru_cache(maxsize=64)  # a variable may have 10^5 slices
-def _lead(name: str, rank: int) -> bytes:
+def name_key(name: str, rank: int) -> bytes:
+    """Returns what the keys of all slices of a variable begin with."""
     return _rising(0) + _text(name) + _rising(rank)
+
+
+def extents_key(extents: Sequence[tuple[int, int]]) -> bytes:
+    """Returns what the key of a slice ends with, whatever the variable."""
+    return b"".join([_signed(start) + _signed(length) for start, length in extents])
 
 
 def _text(text: str) -> bytes:

@@ -14,7 +14,6 @@ Source: TensorFlow 2.20, tensorflow/core/lib/io/{format,block,table}.cc; LevelDB
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import google_crc32c
 
@@ -22,6 +21,7 @@ from export.checkpoint.wire import WireError, read_varint
 
 MAGIC = bytes.fromhex("57fb808b247547db")  # 0xdb4775248b80fb57, little-endian
 FOOTER_BYTES = 48
+MASK_DELTA = 0xA282EAD8
 TRAILER_BYTES = 5
 KEY_BYTES_MAX = 64 << 10
 EXPANSION_MAX = 16
@@ -40,16 +40,16 @@ def unmask(masked: int) -> int:
 
     Source: TensorFlow 2.20, tensorflow/core/lib/hash/crc32c.h.
     """
-    rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
+    rotated = (masked - MASK_DELTA) & 0xFFFFFFFF
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
-def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     """Reads a whole table.
 
     Args:
       data: the file's bytes.
-    Yields:
+    Returns:
       Keys, strictly rising, with their values.
     Raises:
       TableError: the bytes are no table, damaged, or compressed.
@@ -62,17 +62,17 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     try:
         at = read_varint(footer, read_varint(footer, 0)[1])[1]  # the metaindex block is empty in every checkpoint
         index = _block(data, *_handle(footer, at))
-        previous: bytes | None = None
         allowance, end = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data), 0
-        for _, handle in _entries(index, None, allowance):
+        pairs: list[tuple[bytes, bytes]] = []
+        handles: list[tuple[bytes, bytes]] = []
+        _add_entries(handles, index, allowance)
+        for _, handle in handles:
             offset, size = _handle(handle, 0)
             if offset < end:
                 raise TableError(f"its blocks overlap or go backwards at byte {offset}")
             end = offset + size + TRAILER_BYTES
-            for key, value in _entries(_block(data, offset, size), previous, allowance):
-                allowance -= len(key)
-                previous = key
-                yield key, value
+            allowance = _add_entries(pairs, _block(data, offset, size), allowance)
+        return pairs
     except WireError as problem:
         raise TableError(str(problem)) from problem
 
@@ -103,9 +103,14 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
     return data[offset : offset + size - 4 - 4 * restarts]
 
 
-def _entries(block: bytes, previous: bytes | None, allowance: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yields a block's entries; keys must rise above `previous`, their bytes stay within `allowance`."""
-    at, end, key, last = 0, len(block), b"", previous
+def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int) -> int:
+    """Adds a block's entries to those before; keys must rise, and their bytes stay within the allowance.
+
+    Returns:
+      What is left of the allowance.
+    """
+    at, end, length, key = 0, len(block), 0, b""
+    last = pairs[-1][0] if pairs else None
     while at < end:
         if end - at >= 3 and (block[at] | block[at + 1] | block[at + 2]) < 0x80:  # nearly every entry
             shared, tail, size = block[at], block[at + 1], block[at + 2]
@@ -114,17 +119,20 @@ def _entries(block: bytes, previous: bytes | None, allowance: int) -> Iterator[t
             shared, at = read_varint(block, at)
             tail, at = read_varint(block, at)
             size, at = read_varint(block, at)
-        if shared > len(key) or tail > end - at or size > end - at - tail:
+        middle = at + tail
+        stop = middle + size
+        if shared > length or stop > end:
             raise TableError("an entry reaches outside its block")
-        key = key[:shared] + block[at : at + tail]
-        at += tail
-        allowance -= len(key)
-        if len(key) > KEY_BYTES_MAX or allowance < 0:
+        key = key[:shared] + block[at:middle]
+        length = shared + tail
+        allowance -= length
+        if length > KEY_BYTES_MAX or allowance < 0:
             raise TableError(
                 f"its keys unfold to more than {KEY_BYTES_MAX} bytes each or {EXPANSION_MAX} times the file"
             )
         if last is not None and key <= last:
             raise TableError("its keys do not rise")
         last = key
-        yield key, block[at : at + size]
-        at += size
+        pairs.append((key, block[middle:stop]))
+        at = stop
+    return allowance

@@ -9,33 +9,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 
-from export.checkpoint.orderedcode import WHOLE_AXIS, slice_key
-from export.checkpoint.sstable import TableError, read_table, unmask
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, can_be, volume
+from export.checkpoint.entry_protos import Form, StoredEntry, decode_cut, decode_entries, made
+from export.checkpoint.orderedcode import name_key
+from export.checkpoint.sstable import TableError, read_table
+from export.checkpoint.variables import Entry, Slice
 from export.checkpoint.wire import WireError, as_bytes, as_int, read_fields
 from export.errors import CheckpointError
 from runtime.remote import Place, RemotePath, Stamp, local_stamp
 
 FORMAT_VERSION = 1
 INDEX_BYTES_MAX = 256 << 20
-
-# Source: TensorFlow 2.20, tensorflow/core/framework/types.proto.
-DTYPE_NAMES = {
-    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64",
-    10: "bool", 11: "qint8", 12: "quint8", 13: "qint32", 14: "bfloat16", 15: "qint16", 16: "quint16", 17: "uint16",
-    18: "complex128", 19: "float16", 20: "resource", 21: "variant", 22: "uint32", 23: "uint64", 24: "float8_e5m2",
-    25: "float8_e4m3fn", 29: "int4", 30: "uint4",
-}  # fmt: skip
-
-_ITEMSIZES = {name: dtype.itemsize for name, dtype in NUMPY_DTYPES.items()}
-
-_Raw = tuple[int, tuple[int, ...], int, int, int, int, tuple[bytes, ...]]
-"""dtype, shape, data file, offset, bytes, crc32c, slice protos."""
-_Box = tuple[tuple[int, ...], tuple[int, ...]]
-"""First index and extent on each axis."""
 
 
 class _Files:
@@ -79,14 +66,9 @@ def read_index(prefix: Place, complete: bool = True) -> tuple[bytes, dict[str, E
     data = _file_bytes(path)
     try:
         pairs = read_table(data)
-        first = next(pairs, (None, b""))  # the empty key is before every other
+        first = pairs.pop(0) if pairs else (None, b"")  # the empty key is before every other
         files = _Files(prefix, _header(first[1] if first[0] == b"" else None, path))
-        raw = {key: _raw_entry(value) for key, value in pairs}
-        entries = {}
-        for key, fields in raw.items():
-            if key[0]:  # keys that begin with a zero byte are slices of another
-                name = key.decode()
-                entries[name] = _entry(name, fields, raw, files)
+        entries = _entries([key for key, _ in pairs], decode_entries([value for _, value in pairs]), files)
     except OSError as problem:
         raise CheckpointError(f"checkpoint {prefix}: its files cannot be listed: {problem.strerror}") from problem
     except (TableError, WireError, UnicodeDecodeError) as problem:
@@ -136,89 +118,57 @@ def _header(data: bytes | None, path: Place) -> int:
     return shards
 
 
-@lru_cache(maxsize=4096)
-def _shape(data: bytes) -> tuple[int, ...]:
-    """Decodes a TensorShapeProto; most variables of a checkpoint share a few shapes."""
-    sizes = []
-    for number, value in read_fields(data):
-        if number == 2:
-            sizes.append(as_int(dict(read_fields(as_bytes(value))).get(1, 0)))
-        elif number == 3 and value:
-            raise WireError("a stored variable without a rank")
-    if not can_be(sizes):
-        raise WireError(f"a shape of {sizes[:8]}, which nothing can have")
-    return tuple(sizes)
+def _entries(keys: Sequence[bytes], stored: Sequence[StoredEntry], files: _Files) -> dict[str, Entry]:
+    """Returns every variable by its key; slices have keys of their own, which rise and begin with a zero byte."""
+    plain = bisect_left(keys, b"\1")
+    if plain == len(keys):
+        return {}
+    names = [key.decode() for key in keys[plain:]]
+    forms, shards, offsets, sizes, crcs, listed = zip(*stored[plain:], strict=True)
+    for name, form, size, slices in zip(names, forms, sizes, listed, strict=True):
+        if form.bytes != size and form.bytes is not None and not slices:
+            raise _lies_about_bytes(name, form, size)
+    found = {shard: files.find(shard) for shard in set(shards)}
+    paths, stamps = zip(*[found[shard] for shard in shards], strict=True)
+    _, dtypes, shapes, _, starts = zip(*forms, strict=True)
+    whole = made(Slice, paths, offsets, sizes, crcs, starts, shapes, stamps)
+    entries = dict(zip(names, made(Entry, names, dtypes, shapes, zip(whole, strict=True), repeat(None)), strict=True))
+    if any(listed):
+        slices_by_key = dict(zip(keys[:plain], stored[:plain], strict=True))
+        for name, form, protos in zip(names, forms, listed, strict=True):
+            if protos:
+                entries[name] = _cut_entry(name, form, protos, slices_by_key, files)
+    return entries
 
 
-def _raw_entry(data: bytes) -> _Raw:
-    """Decodes a BundleEntryProto."""
-    dtype = shard = offset = size = crc = 0
-    shape: tuple[int, ...] = ()
-    slices: list[bytes] = []
-    for number, value in read_fields(data):
-        if number == 2:
-            shape = _shape(as_bytes(value))
-        elif number == 7:
-            slices.append(as_bytes(value))
-        elif number == 1:
-            dtype = as_int(value)
-        elif number == 3:
-            shard = as_int(value)
-        elif number == 4:
-            offset = as_int(value)
-        elif number == 5:
-            size = as_int(value)
-        elif number == 6:
-            crc = unmask(as_int(value) & 0xFFFFFFFF)
-    if dtype <= 0 or (shard | offset | size) < 0:
-        raise WireError(f"an entry of dtype {dtype} at byte {offset} of data file {shard} with {size} bytes")
-    return dtype, shape, shard, offset, size, crc, tuple(slices)
-
-
-def _entry(name: str, fields: _Raw, raw: dict[bytes, _Raw], files: _Files) -> Entry:
-    dtype, shape, _, _, _, _, slices = fields
-    dtype_name = DTYPE_NAMES.get(dtype) or f"dtype {dtype}"
-    whole = ((0,) * len(shape), shape)
-    if not slices:
-        return Entry(name, dtype_name, shape, (_slice(name, dtype_name, fields, whole, files),))
-    if len(set(slices)) != len(slices):
+def _cut_entry(
+    name: str, form: Form, protos: tuple[bytes, ...], slices: Mapping[bytes, StoredEntry], files: _Files
+) -> Entry:
+    """Returns a variable that is cut into slices, which need not cover it."""
+    if len(set(protos)) != len(protos):
         raise WireError(f"{name!r} lists a slice twice")
+    shape, lead = form.shape, name_key(name, len(form.shape))
     parts = []
-    for proto in slices:
-        declared = _extents(proto)
-        if len(declared) != len(shape):
-            raise WireError(f"{name!r} has rank {len(shape)} and a slice of rank {len(declared)}")
-        found = raw.get(slice_key(name, declared))
-        if found is None or found[0] != dtype:
-            raise WireError(f"{name!r} lists a slice {declared} that the index does not hold")
-        starts = tuple([start for start, _ in declared])
-        sizes = tuple([shape[axis] if length == WHOLE_AXIS else length for axis, (_, length) in enumerate(declared)])
-        inside = all(0 <= first <= total - size for first, size, total in zip(starts, sizes, shape, strict=True))
-        if not inside or min(sizes, default=0) < 0 or found[1] != sizes:
+    for proto in protos:
+        key, starts, sizes, fits = decode_cut(proto, shape)
+        stored = slices.get(lead + key)
+        if stored is None or stored.form.number != form.number:
+            raise WireError(f"{name!r} lists a slice at {starts} of shape {sizes} that the index does not hold")
+        part, shard, offset, size, crc, _ = stored
+        if not fits or part.shape != sizes:
             raise WireError(
-                f"{name!r} of shape {shape} lists a slice {declared} of shape {found[1]}, which does not fit"
+                f"{name!r} of shape {shape} lists a slice at {starts} of shape {sizes} and stores one of shape "
+                f"{part.shape}, which does not fit"
             )
-        parts.append(_slice(name, dtype_name, found, (starts, sizes), files))
-    return Entry(name, dtype_name, shape, tuple(parts))
+        if part.bytes != size and part.bytes is not None:
+            raise _lies_about_bytes(name, part, size)
+        path, stamp = files.find(shard)
+        parts.append((path, offset, size, crc, starts, sizes, stamp))
+    return Entry(name, form.dtype, shape, tuple(made(Slice, *zip(*parts, strict=True))))
 
 
-def _extents(data: bytes) -> list[tuple[int, int]]:
-    """Decodes a TensorSliceProto: start and length on each axis; an extent without a length spans its axis."""
-    return [_extent(as_bytes(value)) for number, value in read_fields(data) if number == 1]
-
-
-@lru_cache(maxsize=1 << 14)
-def _extent(data: bytes) -> tuple[int, int]:
-    extent = dict(read_fields(data))
-    return as_int(extent.get(1, 0)), as_int(extent[2]) if 2 in extent else WHOLE_AXIS
-
-
-def _slice(name: str, dtype: str, fields: _Raw, box: _Box, files: _Files) -> Slice:
-    _, shape, shard, offset, size, crc, _ = fields
-    if volume(shape) * _ITEMSIZES.get(dtype, 0) != size and dtype in _ITEMSIZES:
-        raise WireError(f"{name!r} of shape {shape}, {dtype}, claims {size} bytes")
-    path, stamp = files.find(shard)
-    return Slice(path, offset, size, crc, *box, stamp)
+def _lies_about_bytes(name: str, form: Form, size: int) -> WireError:
+    return WireError(f"{name!r} of shape {form.shape}, {form.dtype}, claims {size} bytes")
 
 
 def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:

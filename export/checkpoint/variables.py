@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -40,8 +40,7 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 """Fixed-width dtypes, by TensorFlow's name. Whatever else a checkpoint holds is listed, never read as rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """Where an index range of a variable lies.
 
     Attributes:
@@ -82,8 +81,7 @@ class ArrayStore:
     stamp: Stamp | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One stored variable: `slices` of it in files, or `array`, never both."""
 
     key: str
@@ -102,7 +100,7 @@ class Entry:
         """Bytes of its values as stored, all slices together; uncompressed."""
         if self.array is not None:
             return volume(self.shape) * self.itemsize
-        return sum(part.bytes for part in self.slices)
+        return self.slices[0].bytes if len(self.slices) == 1 else sum(part.bytes for part in self.slices)
 
     @property
     def whole(self) -> bool:

@@ -123,8 +123,8 @@ def plan_variables(prefix: Path, variables: Mapping[str, Entry], link: bool, che
             if not link or check:
                 chunks += _chunks(key, piece, part, "" if link else own, at)
             at += 0 if link else part.bytes
-            placed.append(replace(part, file=file, offset=offset))
-        streamed[key] = _merged(replace(entry, slices=tuple(placed)))
+            placed.append(part._replace(file=file, offset=offset))
+        streamed[key] = _merged(entry._replace(slices=tuple(placed)))
         if len(streamed[key].slices) > 1 and entry.dtype in _UNSLICED_ONLY:
             cure = 'set output.tables = "inline", which joins them' if link and _by_rows(entry) else "save it anew"
             raise NotConvertible(
@@ -242,7 +242,7 @@ def _ordered(key: str, entry: Entry) -> Entry:
             raise CheckpointError(f"{entry.key!r}: {problem}; save the checkpoint anew") from problem
     elif sum(volume(part.shape) for part in slices) != volume(entry.shape):
         raise CheckpointError(f"the slices of {entry.key!r} overlap or leave a gap; save the checkpoint anew")
-    return replace(entry, key=key, slices=tuple(slices))
+    return entry._replace(key=key, slices=tuple(slices))
 
 
 def _by_rows(entry: Entry) -> bool:
@@ -268,7 +268,7 @@ def _merged(entry: Entry) -> Entry:
         (0,) * len(entry.shape),
         entry.shape,
     )
-    return replace(entry, slices=(whole,))
+    return entry._replace(slices=(whole,))
 
 
 def _chunks(key: str, piece: int, part: Slice, destination: str, at: int) -> list[Chunk]:
@@ -305,8 +305,8 @@ def _summed(entry: Entry, plan: VariablesPlan, sums: Mapping[Chunk, int]) -> Ent
                 f"{entry.key!r}: {part.bytes} bytes read from {_sources(chunks)} do not match their checksum: the "
                 "checkpoint is damaged; copy it anew or take an older one"
             )
-    slices = tuple(replace(part, crc32c=crc) for part, crc in zip(entry.slices, found, strict=True))
-    return replace(entry, slices=slices)
+    slices = tuple(part._replace(crc32c=crc) for part, crc in zip(entry.slices, found, strict=True))
+    return entry._replace(slices=slices)
 
 
 def _sources(chunks: Sequence[Chunk]) -> str:

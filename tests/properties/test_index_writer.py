@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def test_written_index_reads_back(data: st.DataObject, files: int) -> None:
 
 
 def _unstamped(entry: Entry) -> Entry:
-    return replace(entry, slices=tuple(replace(part, stamp=None) for part in entry.slices))
+    return entry._replace(slices=tuple(part._replace(stamp=None) for part in entry.slices))
 
 
 @given(st.integers(0, (1 << 32) - 1))

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -365,8 +364,8 @@ def test_terabyte_is_linked_in_the_memory_that_tensorflow_takes_anyway(tmp_path:
     moved = {str(data_file(small, 0, 1)): str(data_file(prefix, 0, 2))}
     data_file(prefix, 0, 2).write_bytes(data_file(small, 0, 1).read_bytes())
     for name, entry in entries.items():
-        slices = tuple(replace(part, file=moved[part.file]) for part in entry.slices)
-        entries[name] = replace(entry, slices=slices)
+        slices = tuple(part._replace(file=moved[part.file]) for part in entry.slices)
+        entries[name] = entry._replace(slices=slices)
     whole = Slice(str(data_file(prefix, 1, 2)), 8, rows * row_bytes, 0, (0, 0), (rows, 4))
     entries[key] = Entry(key, "float32", (rows, 4), (whole,))
     picked = [0, 12345678901, rows - 1]
