@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,19 +95,12 @@ def prune(
         which: trace.activations[which] for which in trace.activations if trace.activations[which].name in found.stops
     }
     inputs.update(_dense_inputs(name, found, trace))
-    captures = [pair for pair in trace.function.graph.captures if pair[1].name in {p.name for p in found.placeholders}]
     known = {resource(variable.handle): variable for variable in trace.function.graph.variables}
-    _refuse_tables(name, found, captures, known, stand_ins, rows_max)
+    _refuse_tables(name, found, captures_of(trace.function, found), known, stand_ins, rows_max)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
     names = distinct_identifiers(inputs)
-    graph, everything = trace.function.graph, trace.function.graph.captures
-    _set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
-    try:
-        function = trace.function.prune(list(inputs.values()), results)
-    finally:
-        _set_captures(graph, everything)
-    variables = _variables(name, known, captures)
+    function, variables = narrowed(name, trace.function, list(inputs.values()), results)
     half = _half(found)
     spec = TowerSpec(
         name=name,
@@ -128,6 +121,36 @@ def _half(found: Needed) -> str:
     """Returns the dtype of less than float32 that is computed in, if there is one."""
     dtypes = (tensor.dtype.name for operation in found.operations for tensor in operation.outputs)
     return next((name for name in dtypes if name in ("bfloat16", "float16")), "")
+
+
+def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    """Cuts a function of its own out of a traced one.
+
+    Args:
+      name: of the tower, for messages.
+      function: a TensorFlow WrappedFunction.
+      feeds: tensors of its graph that the new function takes, in their order.
+      fetches: tensors of its graph that it returns, by name.
+    Returns:
+      The function, and the variables that it reads.
+    Raises:
+      NotConvertible: it needs something that is no variable.
+    """
+    graph, everything = function.graph, function.graph.captures
+    captures = captures_of(function, needed(fetches.values(), feeds))
+    _set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
+    try:
+        cut = function.prune(list(feeds), dict(fetches))
+    finally:
+        _set_captures(graph, everything)
+    known = {resource(variable.handle): variable for variable in graph.variables}
+    return cut, _variables(name, known, captures)
+
+
+def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
+    """Returns what results capture: the variable or constant outside the graph, and its placeholder within."""
+    reached = {placeholder.name for placeholder in found.placeholders}
+    return [pair for pair in function.graph.captures if pair[1].name in reached]
 
 
 def _set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
