@@ -3,10 +3,12 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
+ONLY ?=
+SCALE ?=
 SHORT ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test check stubs bench bench-export soak soak-export clean
+.PHONY: help venv demo demo-models test check stubs bench bench-export soak soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## what can be made
@@ -24,6 +26,9 @@ $(STAMP): pyproject.toml client/pyproject.toml
 
 demo: venv ## train, export, serve and ask: real recommendations (DATA=DIR: MovieLens there)
 	$(BIN)/python -m examples.movielens.demo $(if $(DATA),--data $(DATA)) $(if $(SHORT),--short)
+
+demo-models: venv ## every example trained, exported, served, asked and compared (ONLY="dlrm ple", SCALE=article)
+	$(BIN)/python -m examples.demo_models $(if $(SCALE),--scale $(SCALE)) $(foreach name,$(ONLY),--only $(name))
 
 test: venv ## the tests
 	$(BIN)/python -m pytest -q

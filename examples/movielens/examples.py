@@ -8,31 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from examples.columns import Ragged, slices
 from examples.movielens.data import Ints, MovieLens
 from examples.movielens.settings import Settings
 
 FIRST_USER_ROW = 1
 """Row 0 of the users table is for viewers who were not there in training."""
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Values of n examples, packed: example i owns values[offsets[i]:offsets[i + 1]]."""
-
-    values: Ints
-    offsets: Ints
-
-    def take(self, positions: Ints) -> Ragged:
-        """Returns the examples at `positions`."""
-        return slices(self.values, self.offsets[positions], self.offsets[positions + 1])
-
-
-def slices(values: Ints, starts: Ints, ends: Ints) -> Ragged:
-    """Packs values[start:end] of each start and end."""
-    lengths = ends - starts
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-    return Ragged(values[np.repeat(starts, lengths) + within], offsets)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from examples.columns import Ragged
 from examples.movielens.data import Ints
-from examples.movielens.examples import FIRST_USER_ROW, Batch, Encoded, Ragged, Requests, Sampler
+from examples.movielens.examples import FIRST_USER_ROW, Batch, Encoded, Requests, Sampler
 from examples.movielens.losses import joint_loss
 from examples.movielens.model import MovieModel, Sizes
 from examples.movielens.settings import Settings
@@ -127,7 +128,7 @@ def movie_features(encoded: Encoded, movies: Ints) -> dict[str, Any]:
     """Returns the candidate side of the model's features, in rows."""
     return {
         "movie_id": tf.constant(movies),
-        "genres": _ragged(encoded.movie_genres.take(movies)),
+        "genres": _ragged(encoded.movie_genres[movies]),
         "year": tf.constant(encoded.years[movies]),
     }
 

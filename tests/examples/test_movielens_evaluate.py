@@ -89,8 +89,8 @@ def test_encode_numbers_users_from_one_and_genres_by_name() -> None:
     encoded = encode(small())
     assert encoded.users.tolist() == [1, 1, 1, 1, 2, 2, 2]
     assert encoded.genres == ("X", "Y")
-    assert encoded.movie_genres.take(np.array([3, 1, 2])).values.tolist() == [1, 1, 0]
-    assert encoded.movie_genres.take(np.array([3, 1, 2])).offsets.tolist() == [0, 1, 3, 3]
+    assert encoded.movie_genres[np.array([3, 1, 2])].values.tolist() == [1, 1, 0]
+    assert encoded.movie_genres[np.array([3, 1, 2])].offsets.tolist() == [0, 1, 3, 3]
 
 
 def test_popularity_leaves_out_what_was_seen_and_orders_ties_by_id() -> None:

@@ -1,0 +1,161 @@
+"""Every example from training to answers: trained, exported, served without TensorFlow, asked, compared.
+
+make demo-models, or python -m examples.demo_models [--only NAME ...] [--scale small|article]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from examples import replay, served, trained
+
+
+@dataclass(frozen=True)
+class Example:
+    """One way to train and export an example.
+
+    Attributes:
+      package: its folder under examples/.
+      training: options of `python -m examples.<package>.train`.
+      exporting: options of `rowcast-export run`.
+    """
+
+    package: str
+    training: tuple[str, ...] = ()
+    exporting: tuple[str, ...] = ()
+
+
+EXAMPLES = {
+    "dlrm": Example("dlrm"),
+}
+COLUMNS = (
+    "model", "features", "tables", "in tables", "in towers", "runs in", "HTTP: largest |d|", "gRPC: largest |d|",
+    "ms per 200",
+)  # fmt: skip
+
+
+VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+
+
+class ExampleFailed(Exception):
+    """An example could not be shown; the message says where to read on."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one example reached; `cells` are those of COLUMNS."""
+
+    cells: tuple[str, ...]
+    within: bool
+    """Whether every answer keeps the parity rule."""
+
+
+def show(name: str, scale: str, console: Console) -> Shown:
+    """Trains, exports, serves and asks one example.
+
+    Raises:
+      ExampleFailed, ServiceFailed: a step failed.
+    """
+    example, folder = EXAMPLES[name], trained.BUILD / name
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "log.txt"
+    log.write_bytes(b"")
+    start = time.monotonic()
+    _run([sys.executable, "-m", f"examples.{example.package}.train", "--out", str(folder), "--scale", scale,
+          *example.training], log)  # fmt: skip
+    after_training = time.monotonic()
+    _run([served.program("rowcast-export"), "run", str(folder / "recipe.toml"), *example.exporting], log)
+    after_export = time.monotonic()
+    shown = serve_and_ask(name, folder)
+    console.print(
+        f"{name}: trained in {after_training - start:.0f} s, exported in {after_export - after_training:.0f} s, "
+        f"served and asked in {time.monotonic() - after_export:.0f} s; {trained.told(folder)}",
+        highlight=False,
+    )
+    return shown
+
+
+def _run(command: Sequence[str], log: Path) -> None:
+    with log.open("ab") as file:
+        code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
+    if code != 0:
+        raise ExampleFailed(f"{' '.join(command[1:])} ended with {code}; read {log}")
+
+
+def newest(root: Path) -> tuple[str, int, dict[str, Any]]:
+    """Returns model, version and manifest of the newest bundle of the one model in a root."""
+    page = max(root.glob("*/[0-9]*/manifest.json"), key=lambda path: int(path.parent.name))
+    return page.parents[1].name, int(page.parent.name), json.loads(page.read_bytes())
+
+
+def serve_and_ask(name: str, folder: Path) -> Shown:
+    """Serves the newest bundle of a folder, sends all requests through both doors and compares the answers."""
+    model, version, page = newest(folder / "bundles")
+    bodies, expected = trained.read_requests(folder)
+    with served.serving(folder / "bundles", model, version, folder / "serve.log") as service:
+        http = replay.compare(bodies, replay.over_http(service.http, model, bodies), expected)
+        grpc = replay.compare(bodies, replay.over_grpc(service.grpc, bodies), expected)
+        took_ms = replay.milliseconds(service.grpc, bodies)
+        if served.tensorflow_mapped(service.process):
+            raise ExampleFailed(f"{name}: TensorFlow is mapped in the service, which should run without it")
+    forms = [form for tower in page["towers"].values() for form in tower["forms"]]
+    compiled = [form["path"] for form in forms if form["kind"] == "litert"]
+    cells = (
+        name,
+        str(len(page["features"])),
+        str(len(page["tables"])),
+        _size(sum(table["rows"] * table["dim"] * VALUE_BYTES[table["dtype"]] for table in page["tables"].values())),
+        _size(sum(file["bytes"] for file in page["files"] if file["path"] in compiled)),
+        "LiteRT" if len(compiled) == len(page["towers"]) else "SavedModel",
+        f"{http.largest:.1e}",
+        f"{grpc.largest:.1e}",
+        f"{took_ms:.2f}",
+    )
+    return Shown(cells, max(http.of_limit, grpc.of_limit) <= 1)
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code: 1 if an example failed or broke the parity rule."""
+    parser = argparse.ArgumentParser(prog="python -m examples.demo_models", description=__doc__.split("\n")[0])
+    parser.add_argument("--only", action="append", choices=EXAMPLES, help="an example; may be given several times")
+    parser.add_argument("--scale", choices=trained.SCALES, default="small", help="how large data and tables are")
+    arguments = parser.parse_args()
+    console = Console(width=max(132, Console().width))
+    table = Table(title="answers of the service against the original model, 1 000 requests", box=box.SIMPLE_HEAD)
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("model", "runs in") else "right", no_wrap=True)
+    failed = []
+    for name in arguments.only or EXAMPLES:
+        try:
+            shown = show(name, arguments.scale, console)
+        except (ExampleFailed, served.ServiceFailed, ValueError) as problem:
+            console.print(f"[red]{name} failed:[/] {problem}")
+            failed.append(name)
+            continue
+        table.add_row(*shown.cells, style=None if shown.within else "red")
+        if not shown.within:
+            failed.append(name)
+    console.print(table)
+    if failed:
+        console.print(f"[red]not shown, or beyond |d| <= 1e-5 + 1e-5 |y|:[/] {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Asks a service an example's requests through both of its doors, and compares with the original model's answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import httpx
+import numpy as np
+from rowcast_client import Client
+
+from examples.requests import Answers, Body
+
+TOLERANCE = 1e-5
+"""An output y may differ from the original's by this much, and by this much times |y|."""
+CANDIDATES = 200
+TIMED, WARM_UP = 60, 10
+TIMEOUT_S = 60
+NEIGHBORS = "neighbors"
+SCORE = "score"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far answers are from the original model's.
+
+    Attributes:
+      largest: |d|.
+      of_limit: the largest |d| / (1e-5 + 1e-5 |y|); above 1 the parity rule is broken.
+    """
+
+    largest: float
+    of_limit: float
+
+
+def over_http(url: str, model: str, bodies: Sequence[Body]) -> list[Answers]:
+    """Sends each body as JSON; returns the answers' numbers."""
+    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
+        return [_read_json(body, _post(client, model, body)) for body in bodies]
+
+
+def _post(client: httpx.Client, model: str, body: Body) -> Any:
+    content = {name: value for name, value in body.items() if name != "call"}
+    answer = client.post(f"/v1/models/{model}:{body['call']}", json=content)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def _read_json(body: Body, found: Any) -> Answers:
+    if body["call"] == "rank":
+        named = {SCORE: found["scores"], **found["heads"]}
+    elif body["call"] == "embed":
+        named = {body["tower"]: [found["vector"]]}
+    else:
+        named = {NEIGHBORS: [[neighbor["score"] for neighbor in found["neighbors"]]]}
+    return {name: np.array(values, np.float32) for name, values in named.items()}
+
+
+def over_grpc(url: str, bodies: Sequence[Body]) -> list[Answers]:
+    """Sends each body by the client; returns the answers' numbers."""
+    with Client(url, timeout_s=TIMEOUT_S) as client:
+        return [_read_message(body, _send(client, body)) for body in bodies]
+
+
+def _send(client: Client, body: Body) -> Any:
+    return getattr(client, body["call"])(**{name: value for name, value in body.items() if name != "call"})
+
+
+def _read_message(body: Body, found: Any) -> Answers:
+    if body["call"] == "rank":
+        return {SCORE: found[0].scores, **found[0].heads}
+    if body["call"] == "embed":
+        return {body["tower"]: found.vectors}
+    return {NEIGHBORS: found[0].scores[np.newaxis]}
+
+
+def compare(bodies: Sequence[Body], found: Sequence[Answers], expected: Answers) -> Difference:
+    """Compares the answers to all bodies with what was expected.
+
+    Raises:
+      ValueError: an answer misses what was asked for, or has another length.
+    """
+    towers = {body["tower"] for body in bodies if body["call"] == "embed"}
+    heads = [name for name in expected if name not in {NEIGHBORS, *towers}]
+    places = dict.fromkeys(expected, 0)
+    largest = of_limit = 0.0
+    for body, answers in zip(bodies, found, strict=True):
+        names = {"rank": heads, "embed": [body.get("tower")], "retrieve": [NEIGHBORS]}[body["call"]]
+        for name in names:
+            original = expected[name][places[name] : places[name] + _rows(body)]
+            places[name] += _rows(body)
+            if body["call"] == "rank" and name not in {SCORE, *body.get("heads", ())}:
+                continue
+            if name not in answers or answers[name].shape != original.shape:
+                raise ValueError(f"{name!r} of shape {original.shape} was asked for, {list(answers)} came")
+            difference = np.abs(answers[name].astype(np.float64) - original)
+            largest = max(largest, float(difference.max(initial=0)))
+            of_limit = max(of_limit, float((difference / (TOLERANCE + TOLERANCE * np.abs(original))).max(initial=0)))
+    if any(places[name] != len(values) for name, values in expected.items()):
+        raise ValueError(f"the requests are of {places} values, which is not what is expected of them")
+    return Difference(largest, of_limit)
+
+
+def _rows(body: Body) -> int:
+    if body["call"] != "rank":
+        return 1
+    return len(body["candidates"]) if "candidates" in body else len(next(iter(body["features"].values())))
+
+
+def milliseconds(url: str, bodies: Sequence[Body]) -> float:
+    """Returns the median time of a gRPC call for 200 candidates: ranked, or else found."""
+    asked = [_enlarged(body) for body in bodies[: TIMED + WARM_UP] if body["call"] in ("rank", "retrieve")]
+    times = []
+    with Client(url, timeout_s=TIMEOUT_S) as client:
+        for body in asked:
+            start = time.perf_counter()
+            _send(client, body)
+            times.append(time.perf_counter() - start)
+    return 1e3 * median(times[WARM_UP:])
+
+
+def _enlarged(body: Body) -> Body:
+    """Asks for 200 candidates: those of the request again and again."""
+    if body["call"] != "rank":
+        return {**body, "k": CANDIDATES}
+
+    def again(values: Sequence[Any]) -> list[Any]:
+        return [values[place % len(values)] for place in range(CANDIDATES)]
+
+    features = {name: again(values) for name, values in body.get("features", {}).items()}
+    candidates = {"candidates": again(body["candidates"])} if "candidates" in body else {}
+    return {**body, "features": features, **candidates}
