@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     """Anything whose contiguous bytes can be read."""
 
 BLOCK_BYTES = 4 << 20
+_APART_MAX = 4096
+"""Sums kept apart before they are joined, which is fast only for many at once."""
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
 
 
@@ -137,6 +139,55 @@ class Digest:
         """The crc32c of all bytes seen so far."""
         crc = joined((block, BLOCK_BYTES) for block in self._done)
         return combine(crc, self._open, self._open_bytes)
+
+
+class PlacedDigest:
+    """What the manifest says of a file whose bytes come in any order, each once."""
+
+    def __init__(self, size: int) -> None:
+        """Begins a digest of `size` bytes."""
+        self._size, self._bytes = size, 0
+        self._blocks = np.zeros(-(-size // BLOCK_BYTES), np.uint32)
+        self._apart: list[tuple[int, int, int]] = []  # block, crc32c, bytes behind it in the block
+
+    def place(self, at: int, data: Bytes) -> None:
+        """Takes bytes from byte `at` on.
+
+        Raises:
+          ValueError: they leave the file.
+        """
+        flat = contiguous(data)
+        if at + flat.size > self._size:
+            raise ValueError(f"bytes {at} to {at + flat.size} leave a file of {self._size}")
+        self._bytes += flat.size
+        while flat.size:
+            block = at // BLOCK_BYTES
+            end = min((block + 1) * BLOCK_BYTES, self._size)
+            piece, flat = flat[: end - at], flat[end - at :]
+            at += piece.size
+            self._apart.append((block, int(google_crc32c.value(piece)), end - at))
+        if len(self._apart) >= _APART_MAX:
+            self._join()
+
+    def digest(self) -> Digest:
+        """Returns the digest of the file.
+
+        Raises:
+          ValueError: not as many bytes came as it has.
+        """
+        if self._bytes != self._size:
+            raise ValueError(f"{self._bytes} bytes came of a file of {self._size}")
+        self._join()
+        result = Digest()
+        for crc in self._blocks.tolist():
+            result.append(crc, min(BLOCK_BYTES, self._size - result.bytes))
+        return result
+
+    def _join(self) -> None:
+        if self._apart:
+            blocks, crcs, behind = zip(*self._apart, strict=True)
+            np.bitwise_xor.at(self._blocks, np.array(blocks), shifted_each(crcs, behind))
+            self._apart.clear()
 
 
 def digest(stream: BinaryIO, size: int | None = None) -> Digest:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle import files, manifest
-from bundle.checksums import Digest, contiguous
+from bundle.checksums import Digest, PlacedDigest, contiguous
 from bundle.codecs import SCALE_BYTES, STORED, widened
 from bundle.errors import RowOutOfRange
 from bundle.maps import MappedRows
@@ -35,12 +35,13 @@ class ShardWriter:
     being written, so one that is thought dead and writes on harms nobody.
     """
 
-    def __init__(self, path: Path, attempts: Path | None = None) -> None:
+    def __init__(self, path: Path, attempts: Path | None = None, size: int | None = None) -> None:
         """Begins a file.
 
         Args:
           path: where it will be; its directory is made.
           attempts: directory on the same disk where it lies until it is whole; None: beside `path`.
+          size: bytes of the file, where they come in any order; None: they come in theirs.
         Raises:
           OSError: it cannot be written, or `attempts` is gone, as when the run that asked for the file is over.
         """
@@ -50,6 +51,7 @@ class ShardWriter:
         self._attempt = (attempts or path.parent) / f".{path.name}-{secrets.token_hex(8)}"
         self._file = self._attempt.open("xb", buffering=0)
         self._digest = Digest()
+        self._placed = None if size is None else PlacedDigest(size)
 
     @property
     def room_bytes(self) -> int:
@@ -73,9 +75,25 @@ class ShardWriter:
         while left:
             left = left[self._file.write(left) :]
 
+    def place(self, at: int, data: Bytes) -> None:
+        """Puts bytes at their place in a file whose size was told; each byte once, in any order.
+
+        Raises:
+          OSError: the disk is full or broken; the file is unfinished.
+        """
+        left = contiguous(data).data
+        if self._placed is None:
+            raise ValueError("the size of the file was not told")
+        self._placed.place(at, left)
+        while left:
+            count = os.pwrite(self._file.fileno(), left, at)
+            at, left = at + count, left[count:]
+
     def close(self) -> Digest:
         """Syncs and closes the file, gives it its name and returns its digest: `crc32c`, `blocks`, `bytes`."""
         if not self._file.closed:
+            if self._placed is not None:
+                self._digest = self._placed.digest()
             os.fsync(self._file.fileno())
             self._file.close()
             self._path.parent.mkdir(parents=True, exist_ok=True)

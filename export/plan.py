@@ -16,15 +16,12 @@ from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, StoredVariables
 from export.conversions import NO_LIMITS, ErrorLimits, written_dtype
 from export.errors import CheckpointError, NotConvertible, UsageError
-from export.tasks import RestTask, TableTask, stored_range
+from export.tasks import RestTask, TableTask, block_bytes, stored_range
+from runtime.remote import is_url
 
 BUDGET_BYTES = 256 << 20
 SHARDS_MAX = 100_000
 REST_BYTES = 4 << 30
-
-_PLAIN_BLOCK_BYTES = 1 << 20
-_LANE_BYTES = 64 << 10
-"""Read at a time of each lane, where the budget allows: fewer would be many small reads, more would leave the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +288,8 @@ def _block_bytes(spec: TableSpec, bands: Sequence[Band], budget_bytes: int) -> i
             f"table {spec.name!r} is put together from several places and has rows of {row_bytes} bytes, two of which "
             f"exceed the budget of {budget_bytes}; raise ROWCAST_EXPORT_BUDGET_BYTES"
         )
-    return min(max(_PLAIN_BLOCK_BYTES, spec.layout.lanes * _LANE_BYTES), max(1, budget_bytes // 2))
+    remote = any(is_url(part.file) for band in bands for part in band.slices)
+    return block_bytes(spec.layout.lanes, row_bytes, budget_bytes, remote=remote)
 
 
 def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
@@ -365,8 +363,8 @@ def _rest(checkpoint: StoredVariables, specs: Sequence[TableSpec], budget_bytes:
                 if part.starts[0] < end and part.starts[0] + part.shape[0] > first
             )
             step = f"rest of {key} {len(tasks):05d}"
-            block_bytes = min(_PLAIN_BLOCK_BYTES, max(1, budget_bytes // 2))
-            tasks.append(RestTask(step, key, columns, itemsize, tuple(ranges), slices, block_bytes))
+            held = block_bytes(1, columns * itemsize, budget_bytes)
+            tasks.append(RestTask(step, key, columns, itemsize, tuple(ranges), slices, held))
     return tuple(tasks)
 
 

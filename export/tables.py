@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from export.checkpoint.layouts import lane_ranges
 from export.checkpoint.stored_rows import SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice
 from export.conversions import Conversion, ErrorSums, table_error
-from export.dealing import rows_in_order
+from export.dealing import stripes_of
 from export.errors import CheckpointError, DestinationError
 from export.plan import ExportPlan, TablePlan
 from export.table_sources import source_of
@@ -70,9 +70,10 @@ def copy_rows(task: TableTask) -> Receipt:
     """
     try:
         with ExitStack() as opened:
-            writer = opened.enter_context(_writer(task, task.file))
-            scales = opened.enter_context(_writer(task, task.scales)) if task.scales else None
             stored = opened.enter_context(_open_rows(task))
+            size = None if _in_order(stored, task) else task.rows * row_bytes(task.written_dtype, task.dim)
+            writer = opened.enter_context(_writer(task, task.file, size))
+            scales = opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES)) if task.scales else None
             error = None
             if task.converted:
                 error = _convert(stored, task, writer, scales)
@@ -183,8 +184,8 @@ def _open_rows(task: TableTask) -> StoredRows:
     return SliceRows(task.slices, task.stored[1], task.itemsize, first, end - first)
 
 
-def _writer(task: TableTask, file: str) -> ShardWriter:
-    return ShardWriter(Path(task.directory, file), None if task.attempts is None else Path(task.attempts))
+def _writer(task: TableTask, file: str, size: int | None) -> ShardWriter:
+    return ShardWriter(Path(task.directory, file), None if task.attempts is None else Path(task.attempts), size)
 
 
 def _closed(task: TableTask, file: str, writer: ShardWriter) -> Shard:
@@ -193,23 +194,29 @@ def _closed(task: TableTask, file: str, writer: ShardWriter) -> Shard:
 
 
 def _copy(stored: StoredRows, task: TableTask, behind: WriteBehind) -> None:
-    if task.as_stored and stored.undivided:
+    if _in_order(stored, task):
         for piece, crc in stored.pieces(lambda: behind.room_bytes, BUFFERS):
             behind.write(piece, crc)
     else:
-        with closing(rows_in_order(stored, task)) as blocks:
-            for _, rows in blocks:
-                behind.write(rows)
+        for stripes in stripes_of(stored, task, behind.wait):
+            behind.place([((first - task.first_row) * rows.shape[1], rows) for first, rows in stripes])
+
+
+def _in_order(stored: StoredRows, task: TableTask) -> bool:
+    """Returns whether the shard's bytes come one behind the other."""
+    return task.as_stored and stored.undivided
 
 
 def _convert(stored: StoredRows, task: TableTask, writer: ShardWriter, scales: ShardWriter | None) -> ErrorSums:
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
-    with closing(rows_in_order(stored, task)) as blocks:
-        for first, rows in blocks:
+    for stripes in stripes_of(stored, task):
+        for first, rows in stripes:
+            at = first - task.first_row
             for piece in conversion.pieces(rows, first):
-                writer.write(piece.stored)
+                writer.place(at * row_bytes(task.written_dtype, task.dim), piece.stored)
                 if scales is not None and piece.scales is not None:
-                    scales.write(piece.scales)
+                    scales.place(at * SCALE_BYTES, piece.scales)
+                at += len(piece.stored)
     return conversion.error
 
 

@@ -16,6 +16,14 @@ DECODER_BYTES = 24 << 20
 """What reading an array adds: tensorstore, or h5py."""
 STORE_BYTES = 160 << 20
 """What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB)."""
+_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES_MAX = 16 << 20
+_LANE_BYTES = 32 << 10
+"""Read at a time of each of many lanes: fewer would be many small reads, more would leave the cache."""
+_REMOTE_BLOCK_BYTES = 64 << 20
+"""Where each read of a lane is a request to a store."""
+STRIPE_BYTES = 64 << 10
+"""Written at a time of rows that lie in many lanes: fewer would be many small writes, more would leave the cache."""
 _CONVERSION_COPIES = 12
 _CONVERSION_BYTES = 8 << 20
 """What converting holds: some copies of a piece of rows, of one row at least."""
@@ -138,6 +146,22 @@ class RestTask:
     def bytes(self) -> int:
         """Bytes to be read."""
         return sum(end - first for first, end in self.ranges) * self.stored_row_bytes
+
+
+def block_bytes(lanes: int, row_bytes: int, budget_bytes: int, *, remote: bool = False) -> int:
+    """Returns the stored bytes that a task holds at a time, or twice as many.
+
+    Args:
+      lanes: of the layout.
+      row_bytes: of a stored row.
+      budget_bytes: memory that a worker may hold beyond its libraries.
+      remote: whether they come from a store.
+    """
+    abreast = min(lanes, max(1, STRIPE_BYTES // row_bytes))
+    wanted = min(max(_BLOCK_BYTES, abreast * _LANE_BYTES), _BLOCK_BYTES_MAX)
+    if remote and lanes > 1:
+        wanted = _REMOTE_BLOCK_BYTES
+    return min(wanted, max(1, budget_bytes // 2))
 
 
 def _held(slices: Sequence[Slice]) -> int:

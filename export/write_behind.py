@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from queue import Queue
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +27,7 @@ class WriteBehind:
 
     def __init__(self, writer: ShardWriter) -> None:
         self._writer = writer
-        self._waiting: Queue[tuple[_Bytes, int | None] | None] = Queue(maxsize=1)
+        self._waiting: Queue[Callable[[], None] | None] = Queue(maxsize=1)
         self._handed_bytes = 0
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="shard writer", daemon=True)
@@ -43,8 +44,17 @@ class WriteBehind:
         Raises:
           OSError: what was handed over before could not be written.
         """
-        self._waiting.put((data, crc32c))
+        self._waiting.put(lambda: self._writer.write(data, crc32c))
         self._handed_bytes += data.size
+        self._tell()
+
+    def place(self, parts: Sequence[tuple[int, _Bytes]]) -> None:
+        """Hands bytes over that belong anywhere in the shard, each with its place; they must stay as those of `write`.
+
+        Raises:
+          OSError: what was handed over before could not be written.
+        """
+        self._waiting.put(lambda: self._place(parts))
         self._tell()
 
     def wait(self) -> None:
@@ -71,11 +81,15 @@ class WriteBehind:
         while (part := self._waiting.get()) is not None:
             try:
                 if self._problem is None:
-                    self._writer.write(*part)
+                    part()
             except BaseException as problem:  # noqa: BLE001 (told to whoever waits)
                 self._problem = problem
             finally:
                 self._waiting.task_done()
+
+    def _place(self, parts: Sequence[tuple[int, _Bytes]]) -> None:
+        for at, data in parts:
+            self._writer.place(at, data)
 
     def _tell(self) -> None:
         if self._problem is not None:

@@ -8,7 +8,18 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from bundle.checksums import BLOCK_BYTES, Digest, combine, crc32c, digest, extend, joined, shifted, shifted_each
+from bundle.checksums import (
+    BLOCK_BYTES,
+    Digest,
+    PlacedDigest,
+    combine,
+    crc32c,
+    digest,
+    extend,
+    joined,
+    shifted,
+    shifted_each,
+)
 
 
 def slow_crc32c(data: bytes) -> int:
@@ -102,3 +113,27 @@ def test_digest_append_of_summed_bytes_equals_update_of_them() -> None:
     assert (summed.crc32c, summed.blocks, summed.bytes) == (plain.crc32c, plain.blocks, plain.bytes)
     with pytest.raises(ValueError, match="cross the end of the block"):
         summed.append(0, BLOCK_BYTES)
+
+
+@pytest.mark.parametrize("size", [BLOCK_BYTES, 2 * BLOCK_BYTES + 12345])
+def test_placed_digest_of_pieces_in_any_order_equals_the_digest_at_once(size: int) -> None:
+    rng = random.Random(3)
+    data = rng.randbytes(size)
+    cuts = [0, *sorted(rng.sample(range(1, size), 5000)), size]
+    pieces = list(pairwise(cuts))
+    rng.shuffle(pieces)
+    placed = PlacedDigest(size)
+    for start, end in pieces:
+        placed.place(start, data[start:end])
+    whole = digest(io.BytesIO(data))
+    found = placed.digest()
+    assert (found.bytes, found.crc32c, found.blocks) == (whole.bytes, whole.crc32c, whole.blocks)
+
+
+def test_placed_digest_of_too_few_or_too_many_bytes_is_refused() -> None:
+    placed = PlacedDigest(10)
+    placed.place(4, b"abcdef")
+    with pytest.raises(ValueError, match="6 bytes came of a file of 10"):
+        placed.digest()
+    with pytest.raises(ValueError, match="leave a file of 10"):
+        placed.place(8, b"abc")

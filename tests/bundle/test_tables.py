@@ -119,6 +119,22 @@ def test_shard_writer_digests_what_lies_on_disk(tmp_path: Path) -> None:
     assert digest.blocks == (crc32c(data[: pages.BLOCK_BYTES]), crc32c(data[pages.BLOCK_BYTES :]))
 
 
+def test_shard_writer_of_a_known_size_takes_bytes_in_any_order(tmp_path: Path) -> None:
+    data = os.urandom(pages.BLOCK_BYTES + 100)
+    with ShardWriter(tmp_path / "t", size=len(data)) as writer:
+        for start in (5000, 0, 1000):
+            writer.place(start, data[start : {5000: len(data), 0: 1000, 1000: 5000}[start]])
+    digest = writer.close()
+    assert (tmp_path / "t").read_bytes() == data
+    assert (digest.bytes, digest.crc32c) == (len(data), crc32c(data))
+
+
+def test_shard_writer_of_an_unknown_size_places_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="size"), ShardWriter(tmp_path / "t") as writer:
+        writer.place(0, b"abc")
+    assert not (tmp_path / "t").exists()
+
+
 def test_shard_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> None:
     with pytest.raises(KeyError), ShardWriter(tmp_path / "t") as writer:  # noqa: PT012
         writer.write(b"abc")

@@ -41,6 +41,16 @@ def test_write_behind_wait_lets_a_buffer_be_used_again(tmp_path: Path) -> None:
     assert (tmp_path / "shard").read_bytes() == b"".join(bytes([value]) * 1000 for value in range(50))
 
 
+def test_write_behind_places_what_comes_in_another_order(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "shard", size=VALUES.size) as writer:
+        with WriteBehind(writer) as behind:
+            behind.place([(1000, VALUES[1000:3000]), (5000, VALUES[5000:])])
+            behind.place([(3000, VALUES[3000:5000]), (0, VALUES[:1000])])
+        digest = writer.close()
+    assert (tmp_path / "shard").read_bytes() == VALUES.tobytes()
+    assert digest.crc32c == crc32c(VALUES)
+
+
 def write_often(writer: ShardWriter, times: int, problem: BaseException | None = None) -> None:
     with WriteBehind(writer) as behind:
         for _ in range(times):
