@@ -1,0 +1,172 @@
+"""What a categorical feature column does to ids, told as data.
+
+Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, and feature_column.py for the classes of TF1, which
+have the same fields under the same names with a leading underscore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bundle.feature_pages import CROSS_KEY
+from bundle.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdRule, Unknown, VocabularyIds
+from export.cuts.lookups import Tensors, table_name
+from export.errors import NotConvertible
+from export.frameworks import load_tensorflow
+
+Read = Callable[[str], Tensors]
+"""Returns a raw input of the model by its key, of rank 2 or more."""
+
+
+@dataclass(frozen=True)
+class ColumnRule:
+    """How a categorical column turns raw inputs into rows.
+
+    Attributes:
+      inputs: keys of the raw inputs; several of a cross.
+      rule, unknown, keys: as in Lookup.
+      weights: key of the input that holds a weight beside each id.
+      sequence: whether each place has a row of its own.
+      one: whether an example always has exactly one id.
+    """
+
+    inputs: tuple[str, ...]
+    rule: IdRule | None = None
+    unknown: Unknown | None = None
+    keys: tuple[int, ...] | tuple[str, ...] = ()
+    weights: str | None = None
+    sequence: bool = False
+    one: bool = False
+
+
+def is_a(column: Any, *kinds: str) -> bool:
+    """Tells whether a column, or what it derives from, is TensorFlow's of one of these kinds, of TF1 or TF2."""
+    names = {name for kind in kinds for name in (f"{kind}Column", f"_{kind}Column")}
+    return any(
+        each.__name__ in names and each.__module__.startswith("tensorflow.python.feature_column")
+        for each in type(column).__mro__
+    )
+
+
+def column_rule(column: Any, read: Read) -> ColumnRule:
+    """Returns what a categorical column does.
+
+    Raises:
+      NotConvertible: it does what no rule of a manifest says; names it, and the cure.
+    """
+    for kinds, told in _RULES.items():
+        if is_a(column, *kinds):
+            return told(column, read)
+    raise NotConvertible(
+        f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is not known; use one of "
+        "TensorFlow's own categorical columns"
+    )
+
+
+def _sequence(column: Any, read: Read) -> ColumnRule:
+    inner = column_rule(column.categorical_column, read)
+    if inner.weights is not None or len(inner.inputs) > 1:
+        raise NotConvertible(f"column {column.name!r} is a sequence of weighted or crossed ids; take neither")
+    return replace(inner, sequence=True)
+
+
+def _weighted(column: Any, read: Read) -> ColumnRule:
+    return replace(column_rule(column.categorical_column, read), weights=column.weight_feature_key)
+
+
+def _identity(column: Any, _read: Read) -> ColumnRule:
+    default = column.default_value
+    return ColumnRule((column.key,), None, None if default is None else Unknown(rule="row", row=int(default)))
+
+
+def _hashed(column: Any, _read: Read) -> ColumnRule:
+    return ColumnRule((column.key,), HashIds(buckets=int(column.hash_bucket_size)))
+
+
+def _buckets(column: Any, _read: Read) -> ColumnRule:
+    key, boundaries = _bucketized(column)
+    return ColumnRule((key,), BucketIds(boundaries=boundaries), one=True)
+
+
+def _vocabulary(column: Any, _read: Read) -> ColumnRule:
+    keys = column.vocabulary_list if hasattr(column, "vocabulary_list") else _lines(column)
+    known: tuple[int, ...] | tuple[str, ...]
+    if column.dtype.is_integer:
+        known = tuple(int(key) for key in keys)
+    else:
+        known = tuple(key.decode() if isinstance(key, bytes) else str(key) for key in keys)
+    oov = int(column.num_oov_buckets)
+    rule = VocabularyIds(
+        vocabulary=table_name(column.key, "vocabulary"), oov_buckets=oov, oov_first_row=len(known) if oov else 0
+    )
+    default = -1 if oov or column.default_value is None else int(column.default_value)
+    unknown = Unknown() if default < 0 else Unknown(rule="row", row=default)
+    return ColumnRule((column.key,), rule, unknown, known)
+
+
+def _lines(column: Any) -> list[str]:
+    tf = load_tensorflow()
+    where = f"column {column.key!r}: vocabulary_file {column.vocabulary_file!r}"
+    if getattr(column, "file_format", None) == "tfrecord_gzip":
+        raise NotConvertible(f"{where} is a TFRecord file; write it as text, one key a line")
+    try:
+        with tf.io.gfile.GFile(column.vocabulary_file, "rb") as file:
+            lines: list[str] = file.read().decode().removesuffix("\n").split("\n")
+    except (tf.errors.OpError, UnicodeDecodeError) as problem:
+        raise NotConvertible(f"{where} cannot be read: {problem}") from problem
+    size = column.vocabulary_size
+    if size is not None and len(lines) < size:
+        raise NotConvertible(f"{where} has {len(lines)} lines; vocabulary_size is {size}")
+    return lines if size is None else lines[:size]
+
+
+def _bucketized(column: Any) -> tuple[str, tuple[float, ...]]:
+    source = column.source_column
+    if tuple(source.shape) != (1,):
+        raise NotConvertible(
+            f"column {column.name!r} makes buckets of {source.shape} numbers an example; give each its own column"
+        )
+    if source.normalizer_fn is not None:
+        raise NotConvertible(
+            f"column {column.name!r} makes buckets of what normalizer_fn returns; apply the inverse to its boundaries, "
+            "and leave normalizer_fn out"
+        )
+    return source.key, tuple(float(each) for each in column.boundaries)
+
+
+def _crossed(column: Any, read: Read) -> ColumnRule:
+    inputs, keys = [], []
+    for leaf in _leaves(column):
+        if is_a(leaf, "Bucketized"):
+            key, boundaries = _bucketized(leaf)
+            inputs.append(key)
+            keys.append(CrossKey(dtype="int64", boundaries=boundaries))
+        elif isinstance(leaf, str):
+            inputs.append(leaf)
+            keys.append(CrossKey(dtype="string" if read(leaf).dtype.name == "string" else "int64"))
+        else:
+            raise NotConvertible(
+                f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; cross inputs by their "
+                "names, or bucketized columns"
+            )
+    hash_key = CROSS_KEY if column.hash_key is None else int(column.hash_key)
+    rule = CrossedIds(keys=tuple(keys), buckets=int(column.hash_bucket_size), hash_key=hash_key)
+    return ColumnRule(tuple(inputs), rule)
+
+
+def _leaves(column: Any) -> list[Any]:
+    """Returns what is crossed, crosses of crosses taken apart, as TensorFlow does."""
+    return [leaf for key in column.keys for leaf in (_leaves(key) if is_a(key, "Crossed") else [key])]
+
+
+_RULES: dict[tuple[str, ...], Callable[[Any, Read], ColumnRule]] = {
+    ("SequenceCategorical",): _sequence,
+    ("WeightedCategorical",): _weighted,
+    ("IdentityCategorical",): _identity,
+    ("HashedCategorical",): _hashed,
+    ("VocabularyListCategorical", "VocabularyFileCategorical"): _vocabulary,
+    ("Bucketized",): _buckets,
+    ("Crossed",): _crossed,
+}

@@ -1,0 +1,186 @@
+"""Intercepts embedding columns where column, table and raw inputs are known: before the id rule, after the combiner.
+
+What a column does to ids (hash, vocabulary, buckets, cross) becomes data; none of its operations enter the graph.
+Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, feature_column.py (TF1's), python/tpu/
+feature_column.py and feature_column_v2.py, which call the former on a CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from export.cuts.column_rules import Read, column_rule
+from export.cuts.gathers import facts_of
+from export.cuts.lookups import Answer, Lookup, Tensors
+from export.errors import NotConvertible
+from export.frameworks import load_tensorflow
+from export.towers import Encoding, Kind
+
+Lengths = Callable[[Tensors], Any]
+"""(dense ids [n, length]) -> [n] int64 how many of each example's places are taken."""
+
+
+@contextlib.contextmanager
+def columns_intercepted(answer: Answer, lengths: Lengths) -> Iterator[None]:
+    """Answers lookups of embedding columns by `answer` within the `with`, and lengths of sequences by `lengths`."""
+    load_tensorflow()
+    from tensorflow.python.feature_column import feature_column as v1
+    from tensorflow.python.feature_column import feature_column_v2 as v2
+    from tensorflow.python.util import deprecation
+
+    columns = _Columns(answer, lengths)
+    replaced: dict[type, dict[str, Callable[..., Any]]] = {
+        v2.EmbeddingColumn: {
+            "get_dense_tensor": columns.own,
+            "get_sequence_dense_tensor": columns.sequence_of_own,
+            "_get_dense_tensor": columns.own_by_name,
+            "_get_sequence_dense_tensor": columns.sequence_by_name,
+            "_get_dense_tensor_internal_helper": columns.looked_up,
+        },
+        v2.SharedEmbeddingColumn: {
+            "_get_dense_tensor_internal": columns.shared,
+            "get_sequence_dense_tensor": columns.sequence_of_shared,
+        },
+        v1._EmbeddingColumn: {
+            "_get_dense_tensor_internal": columns.own_of_old,
+            "_get_sequence_dense_tensor": columns.sequence_of_old,
+        },
+        v1._SharedEmbeddingColumn: {
+            "_get_dense_tensor_internal": columns.shared_of_old,
+            "_get_sequence_dense_tensor": columns.sequence_of_old,
+        },
+    }
+    originals = [(kind, name, kind.__dict__[name]) for kind, methods in replaced.items() for name in methods]
+    for kind, methods in replaced.items():
+        for name, method in methods.items():
+            setattr(kind, name, _method(method))
+    try:
+        with deprecation.silence():  # feature columns are, in TensorFlow 2.20, and every call of each says so
+            yield
+    finally:
+        for kind, name, original in originals:
+            setattr(kind, name, original)
+
+
+def _method(bound: Callable[..., Any]) -> Callable[..., Any]:
+    def method(column: Any, *arguments: Any, **how: Any) -> Any:
+        return bound(column, *arguments, **how)
+
+    return method
+
+
+class _Columns:
+    """What stands for the columns' methods. Those of a name take `inputs`, TF1's cache of raw and transformed ones."""
+
+    def __init__(self, answer: Answer, lengths: Lengths) -> None:
+        self._answer, self._lengths = answer, lengths
+
+    def looked_up(self, column: Any, read: Read, variable: Any) -> Any:
+        return self._answer(describe_column(column, read, variable))
+
+    def own(self, column: Any, cache: Any, state: Any) -> Any:
+        return column._get_dense_tensor_internal(partial(cache.get, state_manager=state), state)
+
+    def sequence_of_own(self, column: Any, cache: Any, state: Any) -> Any:
+        return self._sequence(column, partial(cache.get, state_manager=state), self.own(column, cache, state))
+
+    def own_by_name(self, column: Any, inputs: Any, weight_collections: Any = None, trainable: Any = None) -> Any:
+        return column._old_get_dense_tensor_internal(inputs.get, weight_collections, trainable)
+
+    def sequence_by_name(self, column: Any, inputs: Any, *how: Any) -> Any:
+        return self._sequence(column, inputs.get, self.own_by_name(column, inputs, *how))
+
+    def shared(self, column: Any, cache: Any, state: Any) -> Any:
+        weights = column.shared_embedding_column_creator.embedding_weights
+        return self.looked_up(column, partial(cache.get, state_manager=state), weights)
+
+    def sequence_of_shared(self, column: Any, cache: Any, state: Any) -> Any:
+        return self._sequence(column, partial(cache.get, state_manager=state), self.shared(column, cache, state))
+
+    def own_of_old(self, column: Any, inputs: Any, weight_collections: Any = None, **_how: Any) -> Any:
+        scope = load_tensorflow().compat.v1.get_variable_scope()
+        return self.looked_up(column, inputs.get, column.layer_creator(weight_collections, scope))
+
+    def shared_of_old(self, column: Any, inputs: Any, *_how: Any, **_named: Any) -> Any:
+        v1, name = load_tensorflow().compat.v1, column.shared_embedding_collection_name
+        if not v1.get_collection(name):
+            shape = (column.categorical_column._num_buckets, column.dimension)
+            v1.add_to_collection(name, v1.get_variable("embedding_weights", shape))
+        return self.looked_up(column, inputs.get, v1.get_collection(name)[0])
+
+    def sequence_of_old(self, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+        dense = column._get_dense_tensor_internal(inputs, *how, **named)
+        return self._sequence(column, inputs.get, dense)
+
+    def _sequence(self, column: Any, read: Read, dense: Any) -> Any:
+        from tensorflow.python.feature_column import feature_column_v2 as v2
+
+        (key,) = column_rule(column.categorical_column, read).inputs
+        return v2.SequenceDenseColumn.TensorSequenceLengthPair(dense, self._lengths(read(key)))
+
+
+def describe_column(column: Any, read: Read, variable: Any) -> Lookup:
+    """Returns what an embedding column looks up.
+
+    Args:
+      column: of TF1 or TF2.
+      read: returns the raw inputs.
+      variable: its table's.
+    Raises:
+      NotConvertible: a combination that no feature of a bundle does; names the column, and the cure.
+    """
+    found = column_rule(column.categorical_column, read)
+    if column.max_norm is not None:
+        raise NotConvertible(
+            f"column {column.name!r} has max_norm, which scales rows while they are looked up; where the trained rows "
+            "keep to it anyway leave it out of the model code, else scale them once in the checkpoint"
+        )
+    if found.weights is not None and not column.use_safe_embedding_lookup:
+        raise NotConvertible(
+            f"column {column.name!r} is weighted with use_safe_embedding_lookup=False, whose treatment of weights <= 0 "
+            "is not carried over; leave it out"
+        )
+    ids = tuple(read(key) for key in found.inputs)
+    encoding, width = _encoding(column.name, ids)
+    kind: Kind = "bag"
+    if found.sequence:
+        kind = "sequence"
+        if width is None:
+            raise NotConvertible(
+                f"column {column.name!r} is a sequence of any length; declare input {found.inputs[0]!r} as dense in "
+                "the recipe, with the length that it is padded to as its shape"
+            )
+    elif len(ids) == 1 and found.weights is None and (found.one or width == 1):
+        kind = "single"
+    return Lookup(
+        path=column.name,
+        table=facts_of(variable),
+        variable=variable,
+        ids=ids,
+        weights=read(found.weights) if found.weights is not None else None,
+        kind=kind,
+        encoding=encoding,
+        combiner=column.combiner if kind == "bag" else None,
+        length=width if kind == "sequence" else None,
+        rule=found.rule,
+        unknown=found.unknown,
+        keys=found.keys,
+        padded=encoding == "dense" and not found.one and len(ids) == 1,
+    )
+
+
+def _encoding(name: str, ids: tuple[Tensors, ...]) -> tuple[Encoding, int | None]:
+    """Returns how ids come, and how many places each example of dense ones has."""
+    tf = load_tensorflow()
+    if any(isinstance(each, tf.SparseTensor) for each in ids):
+        return "sparse", None
+    shapes = [each.shape.as_list() if each.shape.rank is not None else None for each in ids]
+    for shape in shapes:
+        if shape is None or len(shape) != 2 or shape[1] is None:
+            raise NotConvertible(
+                f"column {name!r} was given a dense tensor of shape {shape}; [batch] or [batch, length] was expected"
+            )
+    return "dense", shapes[0][1] if shapes[0] else None
