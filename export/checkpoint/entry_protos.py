@@ -11,17 +11,17 @@ core/framework/tensor_slice.proto.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from export.checkpoint.orderedcode import WHOLE_AXIS, extents_key
 from export.checkpoint.sstable import MASK_DELTA, unmask
 from export.checkpoint.variables import NUMPY_DTYPES, can_be, volume
-from export.checkpoint.wire import WireError, as_bytes, as_int, read_fields
+from export.checkpoint.wire import VARINT_PATTERN, WireError, as_bytes, as_int, decode_varints, made, read_fields
 
 DTYPE_NAMES = {
     1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64",
@@ -30,11 +30,10 @@ DTYPE_NAMES = {
     25: "float8_e4m3fn", 29: "int4", 30: "uint4",
 }  # fmt: skip
 
-_VARINT = rb"([\x80-\xff]{0,8}[\x00-\x7f])"
-_VARINT_BYTES = 9
-_TAIL = re.compile(rb"(?:\x18%b)?(?:\x20%b)?(?:\x28%b)?\x35(.{4})" % (_VARINT, _VARINT, _VARINT), re.S)
+_TAIL = re.compile(
+    b"".join(rb"(?:%b%b)?" % (tag, VARINT_PATTERN) for tag in (rb"\x18", rb"\x20", rb"\x28")) + rb"\x35(.{4})", re.S
+)
 """Data file, offset, size, crc32c: in the order in which every protobuf library writes them; a 0 is left out."""
-_SHIFTS = 1 << np.arange(0, 7 * _VARINT_BYTES, 7, dtype=np.int64)
 
 
 class Form(NamedTuple):
@@ -84,11 +83,6 @@ class Cut(NamedTuple):
     fits: bool
 
 
-def made(kind: type[Any], *columns: Iterable[Any]) -> list[Any]:
-    """Returns named tuples of one kind, given their fields as columns: without a call of Python for each."""
-    return list(map(tuple.__new__, repeat(kind), zip(*columns)))  # noqa: B905 (some columns have no end)
-
-
 def decode_entries(values: Sequence[bytes]) -> list[StoredEntry]:
     """Decodes the entries of an index.
 
@@ -110,20 +104,12 @@ def decode_entries(values: Sequence[bytes]) -> list[StoredEntry]:
     *numbers, masked = zip(*tails, strict=True)
     rotated = np.frombuffer(b"".join(masked), "<u4") - np.uint32(MASK_DELTA)  # as `unmask` does one by one
     crcs = (rotated >> np.uint32(17) | rotated << np.uint32(15)).tolist()
-    found: list[StoredEntry] = made(StoredEntry, forms, *map(_varints, numbers), crcs, repeat(()))
+    shards, offsets, sizes = (decode_varints(column).tolist() for column in numbers)
+    found: list[StoredEntry] = made(StoredEntry, forms, shards, offsets, sizes, crcs, repeat(()))
     if len(found) == len(values):
         return found
     by_place = dict(zip(usual, found, strict=True))
     return [by_place.get(place) or _decode(value) for place, value in enumerate(values)]
-
-
-def _varints(column: Sequence[bytes]) -> list[int]:
-    """Decodes varints of at most nine bytes."""
-    known = list(set(column))  # many have one size, nearly all one data file
-    digits = np.frombuffer(b"".join([each.ljust(_VARINT_BYTES, b"\0") for each in known]), np.uint8)
-    decoded = ((digits.reshape(-1, _VARINT_BYTES) & 0x7F).astype(np.int64) @ _SHIFTS).tolist()
-    number = dict(zip(known, decoded, strict=True))
-    return [number[each] for each in column]
 
 
 @lru_cache(maxsize=4096)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import repeat, zip_longest
 from types import MappingProxyType
 from typing import NamedTuple
 
-from export.checkpoint.wire import WireError, as_bytes, as_int, as_text, read_fields
+from export.checkpoint.graph_runs import LARGE_BYTES, reference_runs, variable_runs
+from export.checkpoint.wire import WireError, as_bytes, as_int, as_text, made, read_fields
 
 KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -82,7 +84,7 @@ def parse_object_graph(data: bytes) -> ObjectGraph:
     Raises:
       WireError: the bytes are no object graph, or name a node that it does not have.
     """
-    nodes = tuple(_node(as_bytes(value)) for number, value in read_fields(data) if number == 1)
+    nodes = tuple(_nodes(data))
     if not nodes:
         raise WireError("an object graph without nodes")
     for node in nodes:
@@ -96,22 +98,57 @@ def parse_object_graph(data: bytes) -> ObjectGraph:
 _EMPTY = Node(MappingProxyType({}), "", "", ())
 
 
+def _nodes(data: bytes) -> list[Node]:
+    """Decodes all nodes: variables, which are most of a large graph, at once."""
+    between, found = variable_runs(data)
+    whole: list[Node] = made(Node, repeat(_EMPTY.children), found.keys, found.names, repeat(()))
+    nodes = []
+    for gap, node in zip_longest(between, whole):
+        if gap:
+            nodes += [_node(as_bytes(value)) for number, value in read_fields(gap) if number == 1]
+        if node:
+            nodes.append(node)
+    return nodes
+
+
 def _node(data: bytes) -> Node:
     if not data:  # two bytes of the file; a node of its own would be a hundred times that
         return _EMPTY
     children: dict[str, int] = {}
     slots: list[SlotVariable] = []
     key = full_name = ""
-    for number, value in read_fields(data):
-        if number == 1:
-            child = dict(read_fields(as_bytes(value)))
-            children[as_text(child.get(2, b""))] = as_int(child.get(1, 0))
-        elif number == 2:
-            attribute = dict(read_fields(as_bytes(value)))
-            if attribute.get(1) == b"VARIABLE_VALUE" or not key:
-                full_name = as_text(attribute.get(2, b""))
-                key = as_text(attribute.get(3, b""))
-        elif number == 3:
-            slot = dict(read_fields(as_bytes(value)))
-            slots.append(SlotVariable(as_int(slot.get(1, 0)), as_text(slot.get(2, b"")), as_int(slot.get(3, 0))))
+    runs = reference_runs(data) if len(data) > LARGE_BYTES else [data]
+    for run in runs:
+        if not isinstance(run, bytes):
+            if run.others is None:
+                children.update(zip(run.names, run.nodes, strict=True))
+            else:
+                slots += made(SlotVariable, run.nodes, run.names, run.others)
+            continue
+        for number, value in read_fields(run):
+            if number == 1:
+                name, child = _child(as_bytes(value))
+                children[name] = child
+            elif number == 2:
+                attribute = dict(read_fields(as_bytes(value)))
+                if attribute.get(1) == b"VARIABLE_VALUE" or not key:
+                    full_name = as_text(attribute.get(2, b""))
+                    key = as_text(attribute.get(3, b""))
+            elif number == 3:
+                slot = dict(read_fields(as_bytes(value)))
+                slots.append(SlotVariable(as_int(slot.get(1, 0)), as_text(slot.get(2, b"")), as_int(slot.get(3, 0))))
     return Node(children or _EMPTY.children, key, full_name, tuple(slots))
+
+
+def _child(data: bytes) -> tuple[str, int]:
+    """Decodes name and node of a child."""
+    if len(data) > 5 and data[0] == 8:  # nearly every one: a node of one to three bytes, then a short name
+        node, at = data[1], 2
+        if node >= 0x80:
+            node, at = node & 0x7F | data[2] << 7, 3
+            if node >= 1 << 14:
+                node, at = node & 0x3FFF | data[3] << 14, 4
+        if node < 1 << 21 and data[at] == 0x12 and data[at + 1] == len(data) - at - 2 < 0x80:
+            return as_text(data[at + 2 :]), node
+    child = dict(read_fields(data))
+    return as_text(child.get(2, b"")), as_int(child.get(1, 0))

@@ -13,11 +13,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 
-from export.checkpoint.entry_protos import Form, StoredEntry, decode_cut, decode_entries, made
+from export.checkpoint.entry_protos import Form, StoredEntry, decode_cut, decode_entries
 from export.checkpoint.orderedcode import name_key
 from export.checkpoint.sstable import TableError, read_table
 from export.checkpoint.variables import Entry, Slice
-from export.checkpoint.wire import WireError, as_bytes, as_int, read_fields
+from export.checkpoint.wire import WireError, as_bytes, as_int, made, read_fields
 from export.errors import CheckpointError
 from runtime.remote import Place, RemotePath, Stamp, local_stamp
 
