@@ -1,0 +1,70 @@
+"""Traces of the models of ranking_models.py, and their parts run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.frameworks import load_tensorflow
+from export.parts import TracedPart
+from export.pruning import TracedTower
+from export.settings import ExportJob
+from export.tracing import trace_towers
+from runtime.tower_inputs import tower_inputs
+from tests.export.cutting import HERE, IDS, RAGGED, recipe
+
+Values = dict[str, NDArray[Any]]
+
+FEATURES = {"user": IDS, "history": RAGGED, "item": IDS, "shop": IDS}
+AGE = {"dtype": "float32"}
+CONTEXT = ("user", "history", "age")
+TASKS = ("click", "like", "share", "both", "loyal")
+
+
+def ranking_recipe(function: str, outputs: Iterable[str], inputs: Mapping[str, Any], **parts: Any) -> ExportJob:
+    tower = {"role": "ranking", "outputs": {name: name for name in outputs}, "result": next(iter(outputs))}
+    code = {"factory": f"ranking_models.py:{function}"}
+    return recipe("", inputs, {"ranking": tower | parts.pop("tower", {})}, {"code": code} | parts)
+
+
+def experts_recipe(**parts: Any) -> ExportJob:
+    roles = {name: {"role": "candidate"} for name in ("item", "shop")}
+    return ranking_recipe("build_experts", TASKS, {**FEATURES, "age": AGE}, features=roles, **parts)
+
+
+def traced(function: str, outputs: Iterable[str], inputs: Mapping[str, Any] = FEATURES) -> TracedTower:
+    return trace_towers(ranking_recipe(function, outputs, inputs), HERE).towers[0]
+
+
+def made_values(tower: TracedTower, n: int) -> Values:
+    """Values of each feature that a tower takes."""
+    random = np.random.default_rng(2)
+    return {
+        each.feature: random.standard_normal([n, *(size or 1 for size in each.shape[1:])]).astype(each.dtype)
+        for each in tower.spec.inputs
+    }
+
+
+def run(cut: TracedTower | TracedPart, values: Values, n: int) -> Values:
+    tf = load_tensorflow()
+    inputs = tower_inputs([each.input_page for each in cut.spec.inputs], values, n)
+    results = cut.function(*(tf.constant(inputs[each.name]) for each in cut.spec.inputs))
+    return {name: result.numpy() for name, result in results.items()}
+
+
+def run_parts(parts: Iterable[TracedPart], values: Values, n: int, candidates: int = 1) -> Values:
+    """Runs parts as a service does: those of a context once for every `candidates` examples, which share its features.
+
+    Values of what is computed per context are those of each context's first example.
+    """
+    made = dict(values)
+    for part in parts:
+        if part.spec.per == "context":
+            results = run(part, {name: array[::candidates] for name, array in made.items()}, n // candidates)
+            made |= {name: array.repeat(candidates, axis=0) for name, array in results.items()}
+        else:
+            made |= run(part, made, n)
+    return made

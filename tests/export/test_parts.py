@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from export.parts import Split, split_tower
+from export.pruning import TracedTower
+from tests.export.splitting import AGE, CONTEXT, FEATURES, TASKS, made_values, run, run_parts, traced
+
+
+def split(tower: TracedTower) -> Split:
+    roles = {each.feature: "context" if each.feature in CONTEXT else "candidate" for each in tower.spec.inputs}
+    return split_tower(tower, roles)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def experts() -> TracedTower:
+    return traced("build_experts", TASKS, {**FEATURES, "age": AGE})
+
+
+def assert_parts_compute_the_tower(tower: TracedTower, candidates: int) -> None:
+    n, values = 12, made_values(tower, 12)
+    for name in set(values) & set(CONTEXT):
+        values[name] = values[name][::candidates].repeat(candidates, axis=0)
+    whole, composed = run(tower, values, n), run_parts(split(tower).parts, values, n, candidates)
+    for name, expected in whole.items():
+        np.testing.assert_allclose(composed[name], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_split_tower_of_several_heads_has_a_context_a_trunk_and_a_part_for_each(experts: TracedTower) -> None:
+    parts = {part.spec.name: part.spec for part in split(experts).parts}
+    assert list(parts) == ["context", "trunk", "head-click", "head-like", "head-share", "head-both"]
+    assert {name: part.per for name, part in parts.items() if part.per == "context"} == {"context": "context"}
+    assert {each.feature for each in parts["context"].inputs} == set(CONTEXT)
+    assert [each.name for each in parts["context"].outputs] == ["loyal", "context_0"]
+    assert [each.name for each in parts["head-share"].outputs] == ["share"]
+    assert [each.tensor for each in parts["head-both"].inputs] == ["click", "like"]
+
+
+def test_split_tower_parts_read_no_more_variables_than_the_tower(experts: TracedTower) -> None:
+    parts = split(experts).parts
+    read = [variable.name for part in parts for variable in part.variables]
+    assert sorted(read) == sorted(experts.spec.variables)
+
+
+@pytest.mark.parametrize("candidates", [1, 4])
+def test_split_tower_of_several_heads_computes_the_tower(experts: TracedTower, candidates: int) -> None:
+    assert_parts_compute_the_tower(experts, candidates)
+
+
+@pytest.mark.parametrize("candidates", [1, 4])
+def test_split_tower_that_shapes_by_the_other_sides_batch_computes_the_tower(candidates: int) -> None:
+    tower = traced("build_crossed", ["score"])
+    parts = split(tower).parts
+    assert [part.spec.name for part in parts] == ["context", "candidate"]
+    assert [each.shape for each in parts[0].spec.outputs] == [(None, 16)]  # and no tensor made of the batch's size
+    assert_parts_compute_the_tower(tower, candidates)
+
+
+@pytest.mark.parametrize(
+    ("function", "note"),
+    [
+        ("build_together", "has no context part: only 0 multiply-adds depend on context features alone"),
+        ("build_mixed", "(Mean) makes no row of its own for each context"),
+    ],
+)
+def test_split_tower_that_has_nothing_to_split_stays_whole_and_says_why(function: str, note: str) -> None:
+    found = split(traced(function, ["click", "like"]))
+    assert found.parts == ()
+    assert note in found.notes[0]
