@@ -32,14 +32,18 @@ def linked_file(number: int) -> str:
     return f"linked/{number:05d}.data"
 
 
-def saved_model(tower: str) -> str:
-    """Returns the directory of a tower's SavedModel."""
-    return f"towers/{tower}/saved_model"
+def saved_model(tower: str, part: str = "", precision: str = "f32") -> str:
+    """Returns the directory of the SavedModel of a tower, or of one of its parts; below f32 its precision's too."""
+    return f"{_tower(tower, part)}/saved_model{'' if precision == 'f32' else f'-{precision}'}"
 
 
-def compiled_tower(tower: str, precision: str) -> str:
-    """Returns the file of a tower compiled for LiteRT; `precision` is `f32` or `int8`."""
-    return f"towers/{tower}/compiled-{precision}.tflite"
+def compiled_tower(tower: str, precision: str, part: str = "") -> str:
+    """Returns the file of a tower, or of one of its parts, compiled for LiteRT; `precision` is `f32` or `int8`."""
+    return f"{_tower(tower, part)}/compiled-{precision}.tflite"
+
+
+def _tower(tower: str, part: str) -> str:
+    return f"towers/{tower}/parts/{part}" if part else f"towers/{tower}"
 
 
 def candidate_store(corpus: str) -> str:
