@@ -6,7 +6,8 @@ BundleError
 │   └── IndexUnreadable    an index' files that are damaged, incomplete, or not what the manifest says
 ├── InputRefused           arrays that a tower or an index does not take: shape, dtype, NaN
 ├── IndexRefused           vectors or parameters from which no index can be built
-└── LibraryMissing         an optional library that is needed here and not installed; names the extra
+├── LibraryMissing         an optional library that is needed here and not installed; names the extra
+└── DeviceMissing          a device to run on that TensorFlow does not see
 """
 
 from __future__ import annotations
@@ -32,3 +33,7 @@ class IndexRefused(BundleError):
 
 class LibraryMissing(BundleError):
     """An optional library is not installed; the message names the extra that brings it."""
+
+
+class DeviceMissing(BundleError):
+    """TensorFlow does not see the device that was asked for."""

@@ -10,24 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import InputRefused, LibraryMissing, TowerUnreadable
-from runtime.towers import SIGNATURE, Array, Tensor, missing_input
+from runtime.errors import DeviceMissing, InputRefused, LibraryMissing, TowerUnreadable
+from runtime.towers import SIGNATURE, Array, Device, Tensor, missing_input
+
+_DEVICES: dict[Device, str] = {"cpu": "/device:CPU:0", "gpu": "/device:GPU:0"}
 
 
 class SavedModelTower:
     """A SavedModel's `serving_default` signature, run by TensorFlow; the same face as a compiled tower."""
 
-    def __init__(self, path: Path) -> None:
-        """Loads a SavedModel; the first one of a process imports TensorFlow, which takes seconds.
+    def __init__(self, path: Path, device: Device = "cpu") -> None:
+        """Loads a SavedModel onto a device; the first one of a process imports TensorFlow, which takes seconds.
 
         Raises:
           TowerUnreadable: the directory is missing, damaged, or has no signature `serving_default`.
           LibraryMissing: TensorFlow is not installed.
         """
-        self._tensorflow = tensorflow = _imported(path.parent.name)
+        missing = (
+            f"tower {path.parent.name!r} has no compiled form, and TensorFlow, which runs its SavedModel, is not "
+            "installed; install rowcast[savedmodel], or export the tower again with a compiled form"
+        )
+        self._tensorflow = tensorflow = _imported(missing)
+        self._device = _DEVICES[device]
         try:
-            # The signature is of use only while the object that owns its variables lives.
-            self._loaded = tensorflow.saved_model.load(str(path))
+            # The signature is of use only while the object that owns its variables lives. These lie on the device, and
+            # so does what is computed with them.
+            with tensorflow.device(self._device):
+                self._loaded = tensorflow.saved_model.load(str(path))
         except (OSError, ValueError, tensorflow.errors.OpError) as problem:
             raise TowerUnreadable(f"SavedModel {path.parent.name}/{path.name} cannot be loaded: {problem}") from problem
         if SIGNATURE not in self._loaded.signatures:
@@ -50,8 +59,9 @@ class SavedModelTower:
             raise missing_input(self._name, inputs, self._input_names) from problem
         tensorflow = self._tensorflow
         try:
-            tensors = {name: tensorflow.constant(value) for name, value in values.items()}
-            results = self._function(**tensors)
+            with tensorflow.device(self._device):
+                tensors = {name: tensorflow.constant(value) for name, value in values.items()}
+                results = self._function(**tensors)
         except (ValueError, TypeError, tensorflow.errors.OpError) as problem:
             shapes = {name: f"{value.dtype}{list(value.shape)}" for name, value in values.items()}
             declared = {tensor.name: f"{tensor.dtype}{list(tensor.shape)}" for tensor in self.inputs}
@@ -66,15 +76,44 @@ class SavedModelTower:
         return [results[tensor.name] for tensor in self.outputs]
 
 
-def _imported(tower: str) -> Any:
+def require_library(why: str) -> None:
+    """Imports TensorFlow.
+
+    Args:
+      why: what needs it, as a subject: `--precision bf16`.
+    Raises:
+      LibraryMissing: it is not installed.
+    """
+    _imported(f"{why} needs TensorFlow, which is not installed; install rowcast[savedmodel]")
+
+
+def require_gpu() -> None:
+    """Finds a GPU, and has TensorFlow take its memory as it is needed instead of all at once.
+
+    Raises:
+      LibraryMissing: TensorFlow is not installed.
+      DeviceMissing: it sees no GPU.
+    """
+    tensorflow = _imported("--device gpu needs TensorFlow, which is not installed; install rowcast[savedmodel]")
+    found = tensorflow.config.list_physical_devices("GPU")
+    if not found:
+        built = "" if tensorflow.test.is_built_with_cuda() else " (it is built without CUDA)"
+        raise DeviceMissing(
+            f"TensorFlow {tensorflow.__version__}{built} sees no GPU here; install its CUDA libraries "
+            "(tensorflow[and-cuda]) and a driver, or leave --device out"
+        )
+    tensorflow.config.set_soft_device_placement(True)  # what has no kernel for a GPU runs on the CPU
+    for gpu in found:
+        with contextlib.suppress(RuntimeError):  # it has run something there already
+            tensorflow.config.experimental.set_memory_growth(gpu, True)
+
+
+def _imported(missing: str) -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters is raised; its lines are no log's
     try:
         import tensorflow
     except ImportError as problem:
-        raise LibraryMissing(
-            f"tower {tower!r} has no compiled form, and TensorFlow, which runs its SavedModel, is not installed; "
-            "install rowcast[savedmodel], or export the tower again with a compiled form"
-        ) from problem
+        raise LibraryMissing(missing) from problem
     # One thread per call, as many calls as callers. TensorFlow refuses a change once it has run something.
     with contextlib.suppress(RuntimeError):
         tensorflow.config.threading.set_intra_op_parallelism_threads(1)

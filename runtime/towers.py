@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
@@ -20,6 +20,7 @@ from runtime.errors import InputRefused, TowerUnreadable
 from runtime.native_output import silenced
 
 Array = NDArray[Any]
+Device = Literal["cpu", "gpu"]
 SIGNATURE = "serving_default"
 
 
@@ -185,24 +186,48 @@ def open_tower(root: Path, tower: manifest.Tower, precision: manifest.Precision 
       tower: what the manifest says of it.
       precision: None takes the one that the manifest serves.
     Raises:
-      TowerUnreadable: there is no such form, it is damaged, or its inputs and outputs are not the manifest's.
-      DigestMismatch, UnsafePath: its file is missing, or lies outside the bundle.
-      LibraryMissing: only a SavedModel is there, and TensorFlow is not installed.
+      TowerUnreadable: there is no such form; otherwise as `open_form`.
     """
     wanted = precision or tower.serve
-    forms = {(form.kind, form.precision): form for form in tower.forms}
-    opened: Tower
-    if compiled := forms.get(("litert", wanted)):
-        opened = CompiledTower(files.locate(root, compiled.path))
-    elif saved := forms.get(("saved_model", wanted)):
-        from runtime.savedmodels import SavedModelTower
-
-        opened = SavedModelTower(files.locate(root, saved.path))
-    else:
+    form = find_form(tower.forms, ("litert", wanted), ("saved_model", wanted))
+    if form is None:
         known = ", ".join(sorted(f"{form.kind} {form.precision}" for form in tower.forms)) or "none"
         raise TowerUnreadable(f"no form of precision {wanted!r} was exported for this tower; forms: {known}")
-    _agree("input", opened.inputs, tower.inputs)
-    _agree("output", opened.outputs, tower.outputs)
+    return open_form(root, tower, form)
+
+
+def find_form(
+    forms: Sequence[manifest.TowerForm], *wanted: tuple[str, manifest.Precision]
+) -> manifest.TowerForm | None:
+    """Returns the first of the wanted kinds and precisions that there is; None: there is none of them."""
+    found = {(form.kind, form.precision): form for form in forms}
+    return next((found[each] for each in wanted if each in found), None)
+
+
+def open_form(
+    root: Path, page: manifest.Tower | manifest.TowerPart, form: manifest.TowerForm, device: Device = "cpu"
+) -> Tower:
+    """Opens one form of a tower, or of a part of one.
+
+    Args:
+      root: directory of the bundle.
+      page: what the manifest says of the tower or part.
+      form: which of its forms.
+      device: where a SavedModel runs; compiled forms run on the CPU.
+    Raises:
+      TowerUnreadable: it is damaged, or its inputs and outputs are not the manifest's.
+      DigestMismatch, UnsafePath: its file is missing, or lies outside the bundle.
+      LibraryMissing: it is a SavedModel, and TensorFlow is not installed.
+    """
+    opened: Tower
+    if form.kind == "litert":
+        opened = CompiledTower(files.locate(root, form.path))
+    else:
+        from runtime.savedmodels import SavedModelTower
+
+        opened = SavedModelTower(files.locate(root, form.path), device)
+    _agree("input", opened.inputs, page.inputs)
+    _agree("output", opened.outputs, page.outputs)
     return opened
 
 

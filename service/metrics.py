@@ -77,6 +77,22 @@ class Metrics:
                 registry=self.registry,
             ).labels
         )
+        self._part_examples = cache(
+            Counter(
+                "rowcast_part_examples",
+                "Examples that each part of a tower was run on; `whole`: a tower that is not cut",
+                ("model", "tower", "part"),
+                registry=self.registry,
+            ).labels
+        )
+        self._unknown_contexts = cache(
+            Counter(
+                "rowcast_unknown_contexts",
+                "Contexts asked for by an id that their store does not hold: they were given the defaults",
+                ("model", "store"),
+                registry=self.registry,
+            ).labels
+        )
         self.in_flight = Gauge("rowcast_in_flight", "Calls admitted and not yet answered", registry=self.registry)
         build = Gauge("rowcast_build_info", "1 for what is running", ("product", "format"), registry=self.registry)
         build.labels(metadata.version("rowcast"), str(FORMAT_VERSION)).set(1)
@@ -118,6 +134,14 @@ class Metrics:
     def unknown_ids(self, model: str, feature: str, count: int) -> None:
         """Counts ids that a feature's table does not know."""
         self._unknown(model, feature).inc(count)
+
+    def part_ran(self, model: str, tower: str, part: str, examples: int) -> None:
+        """Counts the examples that a part of a tower was run on."""
+        self._part_examples(model, tower, part).inc(examples)
+
+    def unknown_contexts(self, model: str, store: str, count: int) -> None:
+        """Counts contexts that a store does not hold."""
+        self._unknown_contexts(model, store).inc(count)
 
     def versions(self, states: list[tuple[str, int, str]]) -> None:
         """Tells which versions there are, as (model, version, state); what is not named is gone."""

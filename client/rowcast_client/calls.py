@@ -10,13 +10,21 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from rowcast_client.candidates import (
+    Candidates,
+    Contexts,
+    candidate_features,
+    exclusion_of,
+    listed_contexts,
+    lists_of,
+    pack_contexts,
+)
 from rowcast_client.columns import (
     Column,
     Features,
     pack_column,
-    pack_features,
     pack_ids,
     pack_offsets,
     pack_requests,
@@ -39,8 +47,6 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Result_co = TypeVar("Result_co", covariant=True)
 Requests = Features | Sequence[Features]
-Candidates = Sequence[Any] | NDArray[Any]
-"""Ids: a list or array; or, for several requests, a list of such, one per request."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ def retrieve(
     exclude: Candidates | None = None,
     attributes: Sequence[str] = (),
     exact: bool = False,
+    context_ids: Contexts | None = None,
     index: str = "",
     model: str = "",
     version: int = 0,
@@ -83,7 +90,7 @@ def retrieve(
 ) -> Call[Retrieved]:
     """Finds the k nearest candidates of each query.
 
-    Queries are told by exactly one of features, vectors and ids.
+    Queries are told by exactly one of features (or context_ids, or both), vectors and ids.
 
     Args:
       features: of one query, `{"user_id": 5, "history": [1, 2, 3]}`, or a list of such dicts.
@@ -93,6 +100,7 @@ def retrieve(
       exclude: candidates never returned: a list for all queries, or a list of lists, one per query.
       attributes: returned with each neighbor, such as `["title"]`.
       exact: search exactly, whatever the index.
+      context_ids: of contexts whose stored features are taken where `features` sends none: one, or a list of them.
       index: empty: the only one.
       model: empty: the only one.
       version: 0: the newest.
@@ -105,8 +113,9 @@ def retrieve(
     Raises:
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
-    if sum(told is not None for told in (features, vectors, ids)) != 1:
-        raise InvalidArgument("queries must be told by exactly one of features, vectors and ids")
+    by_features = features is not None or context_ids is not None
+    if by_features + (vectors is not None) + (ids is not None) != 1:
+        raise InvalidArgument("queries must be told by exactly one of features (or context_ids), vectors and ids")
     packed, queries = pack_vectors(vectors) if vectors is not None else (b"", 1)
     request = pb.RetrieveRequest(
         model=_model(model, version),
@@ -117,18 +126,21 @@ def retrieve(
         ids=pack_ids("ids", ids) if ids is not None else None,
         attributes=_names("attributes", attributes),
         exact=exact,
-        **_exclusion(exclude),
+        context_ids=pack_contexts(context_ids),
+        **exclusion_of(exclude),
     )
     return Call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, timeout_s, request_id, queries)
 
 
 def rank(
-    context: Requests,
+    context: Requests | None = None,
     candidates: Candidates | None = None,
     *,
     features: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     k: int = 0,
     heads: Sequence[str] = (),
+    formula: str = "",
+    context_ids: Contexts | None = None,
     tower: str = "",
     model: str = "",
     version: int = 0,
@@ -138,12 +150,14 @@ def rank(
     """Scores candidates for each context.
 
     Args:
-      context: features of one context, or a list of them.
+      context: features of one context, or a list of them; None: all are stored, or have defaults.
       candidates: ids; of several contexts a list of lists of ids, one per context. None: told by features alone.
       features: of the candidates, name -> one value per candidate; of several contexts a list of such dicts. What is
         not sent is taken from the candidate store.
       k: only the k best of each context, best first; 0: all, in the order sent.
       heads: outputs returned beside the score.
+      formula: over outputs, gives the score: `click^0.7 * like^0.3`; empty: the model's own.
+      context_ids: of contexts whose stored features are taken where `context` sends none: one, or a list of them.
       tower: empty: the only ranking tower.
       model: empty: the only one.
       version: 0: the newest.
@@ -156,13 +170,15 @@ def rank(
     Raises:
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
-    lists = None if candidates is None else _lists("candidates", candidates)
+    if context is None:
+        context = {} if (listed := listed_contexts(context_ids)) is None else [{}] * len(listed)
+    lists = None if candidates is None else lists_of("candidates", candidates)
     flat = candidates if lists is None else [one for ids in lists for one in ids]
     packed = isinstance(context, Mapping) and any(isinstance(value, Column) for value in context.values())
     several = not isinstance(context, Mapping) or (packed and lists is not None)
     if candidates is not None and several == (lists is None):
         raise InvalidArgument("candidates of one context are a list of ids; of a list of contexts a list of lists")
-    columns, feature_counts = _candidate_features(features, several)
+    columns, feature_counts = candidate_features(features, several)
     if candidates is None and not columns:
         raise InvalidArgument("candidates must be told by their ids, by features, or by both")
     counts = feature_counts if lists is None else [len(one) for one in lists]
@@ -181,17 +197,21 @@ def rank(
         offsets=pack_offsets("candidates", np.cumsum([0, *counts])) if counts is not None else b"",
         heads=_names("heads", heads),
         k=_count("k", k),
+        formula=formula,
+        context_ids=pack_contexts(context_ids),
     )
     return Call("Rank", request, pb.RankResponse, unpack_ranked, timeout_s, request_id)
 
 
 def recommend(
-    features: Requests,
+    features: Requests | None = None,
     *,
     k: int = 0,
     candidates: int = 0,
     exclude: Candidates | None = None,
     attributes: Sequence[str] = (),
+    formula: str = "",
+    context_ids: Contexts | None = None,
     index: str = "",
     tower: str = "",
     model: str = "",
@@ -202,11 +222,13 @@ def recommend(
     """Retrieves candidates, ranks them and returns the k best, all with one version of the model.
 
     Args:
-      features: query and context features of one request, or a list of them.
+      features: query and context features of one request, or a list of them; None: all are stored, or have defaults.
       k: recommendations wanted; 0: 10.
       candidates: how many are retrieved and ranked; 0: max(100, 10 k).
       exclude: candidates never returned: a list for all requests, or a list of lists, one per request.
       attributes: returned with each neighbor.
+      formula: over the ranking tower's outputs, gives the score; empty: the model's own.
+      context_ids: of contexts whose stored features are taken where `features` sends none: one, or a list of them.
       index: empty: the only one.
       tower: empty: the only ranking tower.
       model: empty: the only one.
@@ -222,13 +244,15 @@ def recommend(
     """
     request = pb.RecommendRequest(
         model=_model(model, version),
-        features=pack_requests(features),
+        features=None if features is None else pack_requests(features),
         k=_count("k", k),
         candidates=_count("candidates", candidates),
         attributes=_names("attributes", attributes),
         index=index,
         tower=tower,
-        **_exclusion(exclude),
+        formula=formula,
+        context_ids=pack_contexts(context_ids),
+        **exclusion_of(exclude),
     )
     return Call("Recommend", request, pb.RecommendResponse, unpack_recommended, timeout_s, request_id)
 
@@ -327,58 +351,3 @@ def _names(name: str, values: Sequence[str]) -> Sequence[str]:
     if isinstance(values, str) or not all(isinstance(value, str) for value in values):
         raise InvalidArgument(f"{name} is {values!r}: expected a list of names")
     return values
-
-
-def _lists(name: str, ids: Candidates) -> list[Sequence[Any]] | None:
-    """The lists of a list of lists; None if it is a flat list of ids."""
-    if isinstance(ids, np.ndarray):
-        return list(ids) if ids.ndim > 1 else None
-    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Sequence):
-        raise InvalidArgument(f"{name} is {ids!r}: expected a list of ids")
-    nested = [isinstance(one, (list, tuple, np.ndarray)) for one in ids]
-    if not any(nested):
-        return None
-    if not all(nested):
-        raise InvalidArgument(f"{name} mixes ids and lists of ids: expected one of the two")
-    return list(ids)
-
-
-def _exclusion(exclude: Candidates | None) -> dict[str, Any]:
-    if exclude is None:
-        return {}
-    lists = _lists("exclude", exclude)
-    if lists is None:
-        return {"exclude_ids": pack_ids("exclude", exclude)}
-    return {
-        "exclude_ids": pack_ids("exclude", [one for ids in lists for one in ids]),
-        "exclude_offsets": pack_offsets("exclude", np.cumsum([0, *map(len, lists)])),
-    }
-
-
-def _candidate_features(
-    features: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, several: bool
-) -> tuple[dict[str, pb.Column], list[int] | None]:
-    """Columns of all candidates, and how many candidates each of several contexts has by them."""
-    if not features:
-        return {}, None
-    if isinstance(features, Mapping):
-        if several:
-            raise InvalidArgument("features of the candidates of several contexts are a list of dicts, one per context")
-        return pack_features(features), None
-    if not several:
-        raise InvalidArgument("features of the candidates of one context are one dict: name -> one value per candidate")
-    names = features[0].keys()
-    for place, one in enumerate(features):
-        if one.keys() != names:
-            raise InvalidArgument(
-                f"candidates of context {place} have features {sorted(one)}, the first's have {sorted(names)}: "
-                "expected the same"
-            )
-    counts = [{len(values) for values in one.values()} for one in features]
-    for place, lengths in enumerate(counts):
-        if len(lengths) > 1:
-            raise InvalidArgument(
-                f"features of the candidates of context {place} have {sorted(lengths)} values: expected as many"
-            )
-    joined = {name: [value for one in features for value in one[name]] for name in names}
-    return pack_features(joined), [min(lengths, default=0) for lengths in counts]

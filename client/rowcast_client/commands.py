@@ -57,6 +57,8 @@ Count = Annotated[int, typer.Option("-k", help="How many; 0: the service's defau
 Attribute = Annotated[list[str] | None, typer.Option("--attribute", "-a", help="Returned with each neighbor.")]
 Excluded = Annotated[str, typer.Option("--exclude", help="Candidate ids never returned, with commas between.")]
 TowerName = Annotated[str, typer.Option("--tower", help="Tower; left out: the only one.")]
+Formula = Annotated[str, typer.Option("--formula", help="Over outputs, gives the score: click^0.7 * like^0.3.")]
+ContextId = Annotated[str, typer.Option("--context-id", help="Whose stored features are taken where none are given.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds for the call, all its attempts together.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -91,6 +93,7 @@ def retrieve(
     attribute: Attribute = None,
     exclude: Excluded = "",
     id_: Annotated[str, typer.Option("--id", help="Candidate whose neighbors are wanted, in place of features.")] = "",
+    context_id: ContextId = "",
     exact: Annotated[bool, typer.Option("--exact", help="Search exactly, whatever the index.")] = False,
     model: Model = "",
     version: Version = 0,
@@ -100,9 +103,10 @@ def retrieve(
 ) -> None:
     """Finds the candidates nearest to a query."""
     call = calls.retrieve(
-        _features(feature) if feature or not id_ else None,
+        _features(feature) if feature or not (id_ or context_id) else None,
         k=k,
         ids=_ids(id_) if id_ else None,
+        context_ids=_context_id(context_id),
         exclude=_ids(exclude) or None,
         attributes=attribute or (),
         exact=exact,
@@ -120,6 +124,8 @@ def rank(
     feature: Given = None,
     k: Count = 0,
     head: Annotated[list[str] | None, typer.Option("--head", help="Output returned beside the score.")] = None,
+    formula: Formula = "",
+    context_id: ContextId = "",
     tower: TowerName = "",
     model: Model = "",
     version: Version = 0,
@@ -133,6 +139,8 @@ def rank(
         _ids(candidates),
         k=k,
         heads=head or (),
+        formula=formula,
+        context_ids=_context_id(context_id),
         tower=tower,
         model=model,
         version=version,
@@ -149,6 +157,8 @@ def recommend(
     retrieved: Annotated[int, typer.Option("--candidates", help="How many are retrieved and ranked; 0: enough.")] = 0,
     attribute: Attribute = None,
     exclude: Excluded = "",
+    formula: Formula = "",
+    context_id: ContextId = "",
     tower: TowerName = "",
     model: Model = "",
     version: Version = 0,
@@ -163,6 +173,8 @@ def recommend(
         candidates=retrieved,
         exclude=_ids(exclude) or None,
         attributes=attribute or (),
+        formula=formula,
+        context_ids=_context_id(context_id),
         tower=tower,
         model=model,
         version=version,
@@ -244,6 +256,10 @@ def _features(given: Iterable[str] | None) -> dict[str, Any]:
             raise typer.BadParameter(f"{name!r} is given twice", param_hint="--feature")
         features[name] = value
     return features
+
+
+def _context_id(text: str) -> Any:
+    return _scalars([text])[0] if text else None
 
 
 def _ids(text: str) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,10 @@ class ModelState:
 
 @dataclass(frozen=True)
 class FeatureDetails:
-    """What a caller must know to send one feature.
+    """What a caller must know to send one input.
 
     Attributes:
-      name: the key of the feature in a request.
+      name: the key of the input in a request.
       kind: single, bag, sequence or dense.
       type: of a value: int64, string, "int64 or string", float32 or int32.
       role: context or candidate.
@@ -43,7 +44,8 @@ class FeatureDetails:
       unknown: what an id outside the table becomes: zeros, a row, or a refusal.
       table: that the feature reads.
       default: the value if none is sent.
-      stored: the candidate store holds it: send the candidate's id instead.
+      stored: the candidate store, or of a context feature the context store, holds it: send the id instead.
+      readers: what reads it, by name: see ReaderDetails.
     """
 
     name: str
@@ -59,16 +61,38 @@ class FeatureDetails:
     table: str = ""
     default: Any = None
     stored: bool = False
+    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CallSignature:
-    """Features and outputs of one call: retrieve, rank, recommend or embed."""
+    """Inputs and outputs of one call: retrieve, rank, recommend or embed."""
 
     call: str
     tower: str
     features: tuple[FeatureDetails, ...]
     outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReaderDetails:
+    """What becomes of inputs: the rows of one table, combined, or numbers."""
+
+    name: str
+    inputs: tuple[str, ...]
+    kind: str
+    role: str
+    table: str = ""
+    ids: Any = None
+    """How an id becomes a row, as the bundle's manifest says; None: dense."""
+    unknown: str = ""
+    combiner: str = ""
+    encoding: str = ""
+    weighted: bool = False
+    length: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    take: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +103,7 @@ class TableDetails:
     rows: int
     dim: int
     dtype: str
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -97,7 +122,7 @@ class IndexDetails:
 
 @dataclass(frozen=True)
 class CorpusDetails:
-    """A candidate corpus: what can be returned, with which attributes, and which features are stored."""
+    """Candidates, or contexts, by id: their attributes, and which features are stored."""
 
     name: str
     size: int
@@ -107,8 +132,69 @@ class CorpusDetails:
 
 
 @dataclass(frozen=True)
+class TensorDetails:
+    """An input or output of a tower; -1 in `shape` is any size."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    readers: tuple[str, ...] = ()
+    """Of an input: whose values it is, side by side."""
+    tensor: str = ""
+    """Of a part's input, instead: the output of an earlier part."""
+
+
+@dataclass(frozen=True)
+class EffectDetails:
+    """What a precision does to the order by one output."""
+
+    kendall_tau: float
+    overlap: float
+    k: int
+    auc: float | None = None
+    auc_original: float | None = None
+
+
+@dataclass(frozen=True)
+class FormDetails:
+    """A form of a tower or of a part, its errors by output, and whether it is the one that runs here."""
+
+    kind: str
+    precision: str
+    max_abs_error: Mapping[str, float]
+    effects: Mapping[str, EffectDetails]
+    runs: bool
+
+
+@dataclass(frozen=True)
+class PartDetails:
+    """A piece of a ranking tower that runs only where an output that is asked for needs it."""
+
+    name: str
+    per: str
+    inputs: tuple[TensorDetails, ...]
+    outputs: tuple[TensorDetails, ...]
+    forms: tuple[FormDetails, ...]
+
+
+@dataclass(frozen=True)
+class TowerDetails:
+    """A network: what it takes, what it gives, in which forms, on which device."""
+
+    name: str
+    role: str
+    inputs: tuple[TensorDetails, ...]
+    outputs: tuple[TensorDetails, ...]
+    result: str
+    formula: str
+    forms: tuple[FormDetails, ...]
+    parts: tuple[PartDetails, ...]
+    device: str
+
+
+@dataclass(frozen=True)
 class ModelDetails:
-    """All that is needed to write a request for one version."""
+    """All that is needed to write a request for one version, and to see what becomes of it."""
 
     model: str
     version: int
@@ -117,6 +203,9 @@ class ModelDetails:
     tables: tuple[TableDetails, ...]
     indexes: tuple[IndexDetails, ...]
     corpora: tuple[CorpusDetails, ...]
+    contexts: tuple[CorpusDetails, ...] = ()
+    readers: tuple[ReaderDetails, ...] = ()
+    towers: tuple[TowerDetails, ...] = ()
 
 
 def unpack_models(message: pb.ListModelsResponse) -> tuple[ModelState, ...]:
@@ -137,15 +226,15 @@ def unpack_details(message: pb.ModelDetails) -> ModelDetails:
             CallSignature(one.call, one.tower, tuple(map(_feature, one.features)), tuple(one.outputs))
             for one in message.calls
         ),
-        tables=tuple(TableDetails(one.name, one.rows, one.dim, one.dtype) for one in message.tables),
+        tables=tuple(TableDetails(one.name, one.rows, one.dim, one.dtype, one.bytes) for one in message.tables),
         indexes=tuple(
             IndexDetails(one.name, one.corpus, one.kind, one.distance, one.dim, one.size, one.recall_k, one.recall)
             for one in message.indexes
         ),
-        corpora=tuple(
-            CorpusDetails(one.name, one.size, one.id_type, tuple(one.attributes), tuple(one.features))
-            for one in message.corpora
-        ),
+        corpora=tuple(map(_corpus, message.corpora)),
+        contexts=tuple(map(_corpus, message.contexts)),
+        readers=tuple(map(_reader, message.readers)),
+        towers=tuple(map(_tower, message.towers)),
     )
 
 
@@ -164,4 +253,76 @@ def _feature(message: pb.FeatureDetails) -> FeatureDetails:
         table=message.table,
         default=json.loads(message.default_json) if message.default_json else None,
         stored=message.stored,
+        readers=tuple(message.readers),
+    )
+
+
+def _reader(message: pb.ReaderDetails) -> ReaderDetails:
+    return ReaderDetails(
+        name=message.name,
+        inputs=tuple(message.inputs),
+        kind=message.kind,
+        role=message.role,
+        table=message.table,
+        ids=json.loads(message.ids_json) if message.ids_json else None,
+        unknown=message.unknown,
+        combiner=message.combiner,
+        encoding=message.encoding,
+        weighted=message.weighted,
+        length=message.length,
+        shape=tuple(message.shape),
+        dtype=message.dtype,
+        take=message.take,
+    )
+
+
+def _corpus(message: pb.CorpusDetails) -> CorpusDetails:
+    return CorpusDetails(
+        message.name, message.size, message.id_type, tuple(message.attributes), tuple(message.features)
+    )
+
+
+def _tower(message: pb.TowerDetails) -> TowerDetails:
+    return TowerDetails(
+        name=message.name,
+        role=message.role,
+        inputs=_tensors(message.inputs),
+        outputs=_tensors(message.outputs),
+        result=message.result,
+        formula=message.formula,
+        forms=_forms(message.forms),
+        parts=tuple(
+            PartDetails(one.name, one.per, _tensors(one.inputs), _tensors(one.outputs), _forms(one.forms))
+            for one in message.parts
+        ),
+        device=message.device,
+    )
+
+
+def _tensors(messages: Iterable[pb.TensorDetails]) -> tuple[TensorDetails, ...]:
+    return tuple(
+        TensorDetails(one.name, one.dtype, tuple(one.shape), tuple(one.readers), one.tensor) for one in messages
+    )
+
+
+def _forms(messages: Iterable[pb.FormDetails]) -> tuple[FormDetails, ...]:
+    return tuple(
+        FormDetails(
+            kind=one.kind,
+            precision=one.precision,
+            max_abs_error=dict(one.max_abs_error),
+            effects={name: _effect(effect) for name, effect in one.effects.items()},
+            runs=one.runs,
+        )
+        for one in messages
+    )
+
+
+def _effect(message: pb.EffectDetails) -> EffectDetails:
+    return EffectDetails(
+        kendall_tau=message.kendall_tau,
+        overlap=message.overlap,
+        k=message.k,
+        auc=message.auc if message.HasField("auc") else None,
+        auc_original=message.auc_original if message.HasField("auc_original") else None,
     )

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from google.protobuf.json_format import ParseDict
 from numpy.typing import NDArray
 
 from rowcast_client.columns import pack_ids
@@ -60,7 +61,7 @@ def _retrieve(request: pb.RetrieveRequest, vectors: int) -> Body:
     elif request.vectors:
         parts = [{"vector": one} for one in np.frombuffer(request.vectors, "<f4").reshape(vectors, -1).tolist()]
     else:
-        parts = [{"features": one} for one in _examples(request.features)]
+        parts = _by_features(request)
     _exclude(request, parts)
     options = {
         "k": request.k,
@@ -72,11 +73,11 @@ def _retrieve(request: pb.RetrieveRequest, vectors: int) -> Body:
 
 
 def _rank(request: pb.RankRequest) -> Body:
-    contexts = _examples(request.context) or [{}]
     ids = _json_ids(request.candidate_ids) if request.HasField("candidate_ids") else None
     candidates = _examples(request.candidates)
     count = len(candidates) if ids is None else len(ids)
     offsets = np.frombuffer(request.offsets, "<i4").tolist() or [0, count]
+    contexts = _examples(request.context) or [{}] * (len(offsets) - 1)
     parts = []
     for context, (first, last) in zip(contexts, pairwise(offsets), strict=True):
         part: Body = {"context": context}
@@ -85,11 +86,12 @@ def _rank(request: pb.RankRequest) -> Body:
         if request.candidates:
             part["features"] = {name: [one[name] for one in candidates[first:last]] for name in request.candidates}
         parts.append(part)
-    return _body({"k": request.k, "heads": list(request.heads), "tower": request.tower}, parts)
+    options = {"k": request.k, "heads": list(request.heads), "tower": request.tower, "formula": request.formula}
+    return _body(options, _with_contexts(request, parts))
 
 
 def _recommend(request: pb.RecommendRequest) -> Body:
-    parts = [{"features": one} for one in _examples(request.features)]
+    parts = _by_features(request)
     _exclude(request, parts)
     options = {
         "k": request.k,
@@ -97,6 +99,7 @@ def _recommend(request: pb.RecommendRequest) -> Body:
         "attributes": list(request.attributes),
         "index": request.index,
         "tower": request.tower,
+        "formula": request.formula,
     }
     return _body(options, parts)
 
@@ -120,6 +123,23 @@ WRITERS: dict[str, Callable[[Any], Body]] = {
 def _body(options: Mapping[str, Any], parts: list[Body]) -> Body:
     asked = {name: value for name, value in options.items() if value}
     return asked | (parts[0] if len(parts) == 1 else {"requests": parts})
+
+
+def _by_features(request: pb.RetrieveRequest | pb.RecommendRequest) -> list[Body]:
+    """A request for each example of packed features, or, where none are sent, for each context."""
+    examples = _examples(request.features)
+    if not request.features and request.HasField("context_ids"):
+        examples = [{} for _ in _json_ids(request.context_ids)]
+    return _with_contexts(request, [{"features": one} for one in examples])
+
+
+def _with_contexts(request: Any, parts: list[Body]) -> list[Body]:
+    if not request.HasField("context_ids"):
+        return parts
+    ids = _json_ids(request.context_ids)
+    if len(ids) != len(parts):
+        raise InvalidArgument(f"{len(ids)} context_ids were sent for {len(parts)} requests: expected one each")
+    return [part | {"context_id": one} for part, one in zip(parts, ids, strict=True)]
 
 
 def _exclude(request: pb.RetrieveRequest | pb.RecommendRequest, parts: list[Body]) -> None:
@@ -236,17 +256,14 @@ def _read_models(body: Body) -> pb.ListModelsResponse:
 
 
 def _read_details(body: Body) -> pb.ModelDetails:
-    return pb.ModelDetails(
-        model=_spec(body),
-        created=body["created"],
-        calls=[
-            pb.CallSignature(**call | {"features": [_feature(feature) for feature in call["features"]]})
-            for call in body["calls"]
-        ],
-        tables=[pb.TableDetails(**one) for one in body["tables"]],
-        indexes=[pb.IndexDetails(**one) for one in body["indexes"]],
-        corpora=[pb.CorpusDetails(**one) for one in body["corpora"]],
-    )
+    calls = [
+        call | {"features": [_with_json(feature, "default") for feature in call["features"]]} for call in body["calls"]
+    ]
+    readers = [_with_json(reader, "ids") for reader in body["readers"]]
+    spec = {"name": body["model"], "version": body["version"]}
+    told = {name: value for name, value in body.items() if name != "version"}
+    details: pb.ModelDetails = ParseDict(told | {"model": spec, "calls": calls, "readers": readers}, pb.ModelDetails())
+    return details
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
@@ -260,10 +277,10 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _feature(feature: Body) -> pb.FeatureDetails:
-    told = dict(feature)
-    default = told.pop("default", None)
-    return pb.FeatureDetails(**told, default_json="" if default is None else json.dumps(default))
+def _with_json(told: Body, name: str) -> Body:
+    """The same with one field as JSON, as the message has it; None: empty."""
+    others = {key: value for key, value in told.items() if key != name}
+    return others | {f"{name}_json": "" if told.get(name) is None else json.dumps(told[name])}
 
 
 def _spec(body: Body) -> pb.ModelSpec:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from rowcast_client.details import FeatureDetails, ModelDetails, ModelState
+from rowcast_client.details import FeatureDetails, ModelDetails, ModelState, PartDetails, TowerDetails
 from rowcast_client.results import Embedded, LookedUp, Ranked, Retrieved
 
-NUMBERS = {"score", "retrieval score", "rows", "size", "dim", "version", "recall", "sent as"}
+NUMBERS = {"score", "retrieval score", "rows", "size", "dim", "bytes", "version", "recall", "sent as"}
 """Columns that are aligned to the right."""
 VALUES_SHOWN = 8
 """Numbers of a vector that a table shows."""
@@ -60,20 +60,36 @@ def details_tables(details: ModelDetails) -> Iterable[Table | str]:
         for feature in call.features:
             table.add_row(feature.name, feature.kind, feature.type, feature.role, _need(feature))
         yield table
-    tables = _table("tables", "name", "rows", "dim", "dtype")
+    yield from map(_tower_table, details.towers)
+    tables = _table("tables", "name", "rows", "dim", "dtype", "bytes")
     for one in details.tables:
-        tables.add_row(one.name, f"{one.rows:,}", str(one.dim), one.dtype)
+        tables.add_row(one.name, f"{one.rows:,}", str(one.dim), one.dtype, f"{one.bytes:,}")
     yield tables
     indexes = _table("indexes", "name", "corpus", "kind", "distance", "size", "recall")
     for index in details.indexes:
         recall = f"{index.recall:.4f} @ {index.recall_k}"
         indexes.add_row(index.name, index.corpus, index.kind, index.distance, f"{index.size:,}", recall)
     yield indexes
-    corpora = _table("candidates", "corpus", "size", "ids", "attributes", "features")
-    for corpus in details.corpora:
-        names = ", ".join(corpus.attributes), ", ".join(corpus.features)
-        corpora.add_row(corpus.name, f"{corpus.size:,}", corpus.id_type, *names)
-    yield corpora
+    for title, stores in (("candidates", details.corpora), ("contexts", details.contexts)):
+        corpora = _table(title, "by id", "size", "ids", "attributes", "features")
+        for store in stores:
+            names = ", ".join(store.attributes), ", ".join(store.features)
+            corpora.add_row(store.name, f"{store.size:,}", store.id_type, *names)
+        yield corpora
+
+
+def _tower_table(tower: TowerDetails) -> Table:
+    """Shows what a tower gives, in which pieces it runs, and what its precisions do."""
+    ordered = tower.formula or tower.result
+    table = _table(f"tower {tower.name} on {tower.device}, result {ordered}", "part", "runs", "gives", "error")
+    pieces: list[tuple[str, str, TowerDetails | PartDetails]] = [("whole", "", tower)]
+    pieces += [(part.name, f"per {part.per}", part) for part in tower.parts]
+    for name, per, network in pieces:
+        form = next((form for form in network.forms if form.runs), None)
+        runs = "" if form is None else f"{form.kind} {form.precision} {per}".rstrip()
+        error = "" if form is None else f"{max(form.max_abs_error.values(), default=0):.2g}"
+        table.add_row(name, runs, ", ".join(output.name for output in network.outputs), error)
+    return table
 
 
 def neighbors_table(answer: Retrieved) -> Iterable[Table]:
@@ -130,5 +146,5 @@ def _shown(value: Any) -> str:
 def _need(feature: FeatureDetails) -> str:
     """What a caller has to do about a feature."""
     if feature.stored:
-        return "nothing: found by the candidate's id"
+        return f"nothing: found by the {feature.role}'s id"
     return "required" if feature.required else f"or else {feature.default!r}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from service.errors import InvalidArgument, NotFound
-from service.generations.generation import Generation, LoadedCorpus, LoadedIndex, LoadedTower
+from service.generations.generation import Generation, LoadedCorpus, LoadedIndex
+from service.generations.loaded_towers import LoadedTower
 
 Part = TypeVar("Part")
 
@@ -37,6 +38,22 @@ def corpus_of(generation: Generation, features: set[str]) -> LoadedCorpus | None
     if len(storing) > 1:
         names = ", ".join(repr(corpus.name) for corpus in storing)
         raise InvalidArgument(f"corpora {names} all store candidate features; send the features instead of ids")
+    return storing[0] if storing else None
+
+
+def store_of(generation: Generation, inputs: Collection[str]) -> LoadedCorpus | None:
+    """Returns the context store that holds (some of) these inputs of contexts; None: nothing is wanted of one.
+
+    Raises:
+      InvalidArgument: there is none, or several, so that an id alone does not tell which context is meant.
+    """
+    if not generation.contexts:
+        where = f"model {generation.model!r} version {generation.version}"
+        raise InvalidArgument(f"{where} has no context store; send the features instead of context ids")
+    storing = [store for store in generation.contexts.values() if not set(store.page.features).isdisjoint(inputs)]
+    if len(storing) > 1:
+        names = ", ".join(repr(store.name) for store in storing)
+        raise InvalidArgument(f"context stores {names} all hold features of this call; send them instead of ids")
     return storing[0] if storing else None
 
 

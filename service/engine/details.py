@@ -1,21 +1,43 @@
-"""What callers are told of models: states of versions, and the signature of every call."""
+"""What callers are told of models: states of versions, the signature of every call, and what becomes of its inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from bundle.manifest import CrossedIds, DenseFeature, HashIds, IdentityIds, KeyedIds, VocabularyIds
-from service.engine.requests import (
+from bundle.manifest import (
+    Corpus,
+    CrossedIds,
+    DenseFeature,
+    EmbeddedFeature,
+    HashIds,
+    IdentityIds,
+    KeyedIds,
+    Manifest,
+    Table,
+    TowerForm,
+    TowerInput,
+    TowerOutput,
+    VocabularyIds,
+    inputs_of,
+)
+from service.engine.descriptions import (
     CallSignature,
     CorpusDetails,
+    EffectDetails,
     FeatureDetails,
+    FormDetails,
     IndexDetails,
     ModelDetails,
     ModelState,
+    PartDetails,
+    ReaderDetails,
     TableDetails,
+    TensorDetails,
+    TowerDetails,
     VersionState,
 )
-from service.generations.generation import Generation, LoadedTower
+from service.generations.generation import Generation
+from service.generations.loaded_towers import LoadedTower
 from service.generations.switch import Switch
 
 
@@ -28,14 +50,17 @@ def states(switch: Switch) -> tuple[ModelState, ...]:
 
 
 def describe(generation: Generation) -> ModelDetails:
-    """Returns all that a caller needs to write a request for one version."""
+    """Returns all that a caller needs to write a request for one version, and what becomes of it."""
     manifest = generation.manifest
     return ModelDetails(
         model=generation.model,
         version=generation.version,
         created=manifest.created,
         calls=tuple(_calls(generation)),
-        tables=tuple(TableDetails(name, page.rows, page.dim, page.dtype) for name, page in manifest.tables.items()),
+        tables=tuple(
+            TableDetails(name, page.rows, page.dim, page.dtype, _table_bytes(page))
+            for name, page in manifest.tables.items()
+        ),
         indexes=tuple(
             IndexDetails(
                 name=name,
@@ -49,51 +74,45 @@ def describe(generation: Generation) -> ModelDetails:
             )
             for name, page in manifest.indexes.items()
         ),
-        corpora=tuple(
-            CorpusDetails(name, page.size, page.id_dtype, tuple(page.attributes), page.features)
-            for name, page in manifest.candidates.items()
-        ),
+        corpora=_stores(manifest.candidates),
+        contexts=_stores(manifest.contexts),
+        readers=tuple(_reader(manifest, name) for name in manifest.features),
+        towers=tuple(map(_tower, generation.towers.values())),
     )
 
 
 def _calls(generation: Generation) -> Iterable[CallSignature]:
-    towers, indexes = generation.towers, generation.manifest.indexes
+    towers, indexes, manifest = generation.towers, generation.manifest.indexes, generation.manifest
     ranking = {name: tower for name, tower in towers.items() if tower.page.role == "ranking"}
     for index in indexes.values():
         query = towers[index.query_tower]
-        yield CallSignature("retrieve", index.query_tower, _features(generation, query), (query.page.result,))
+        yield CallSignature("retrieve", index.query_tower, _features(manifest, query.inputs), (query.page.result,))
     for name, tower in ranking.items():
-        yield CallSignature("rank", name, _features(generation, tower), _outputs(tower))
+        yield CallSignature("rank", name, _features(manifest, tower.inputs), _outputs(tower))
     for index in indexes.values():
         for name, tower in ranking.items():
-            features = _features(generation, towers[index.query_tower])
-            sent = {feature.name for feature in features}
-            context = [
-                each for each in _features(generation, tower) if each.role == "context" and each.name not in sent
-            ]
-            yield CallSignature("recommend", name, (*features, *context), (tower.page.result,))
+            sent = dict.fromkeys((*towers[index.query_tower].inputs, *tower.by_role["context"]))
+            yield CallSignature("recommend", name, _features(manifest, sent), (tower.page.result,))
     for name, tower in towers.items():
-        yield CallSignature("embed", name, _features(generation, tower, stored=False), (tower.page.result,))
+        yield CallSignature("embed", name, _features(manifest, tower.inputs, stored=False), (tower.page.result,))
 
 
 def _outputs(tower: LoadedTower) -> tuple[str, ...]:
     return tuple(output.name for output in tower.page.outputs)
 
 
-def _features(generation: Generation, tower: LoadedTower, *, stored: bool = True) -> tuple[FeatureDetails, ...]:
-    in_store = (
-        {name for corpus in generation.manifest.candidates.values() for name in corpus.features} if stored else set()
-    )
-    taken = generation.manifest.inputs_of(tower.features)
-    return tuple(_feature(generation, name, name in in_store) for name in taken)
+def _features(manifest: Manifest, inputs: Iterable[str], *, stored: bool = True) -> tuple[FeatureDetails, ...]:
+    in_store = {
+        role: {name for store in stores.values() for name in store.features} if stored else set()
+        for role, stores in (("candidate", manifest.candidates), ("context", manifest.contexts))
+    }
+    return tuple(_feature(manifest, name, name in in_store[manifest.role_of(name)]) for name in inputs)
 
 
-def _feature(generation: Generation, name: str, in_store: bool) -> FeatureDetails:
+def _feature(manifest: Manifest, name: str, stored: bool) -> FeatureDetails:
     """Tells of one input what the first of the features that read it tells."""
-    manifest = generation.manifest
-    feature, role = manifest.features[manifest.inputs[name][0]], manifest.role_of(name)
-    default = manifest.default_of(name)
-    stored = in_store and role == "candidate"
+    readers, role, default = manifest.inputs[name], manifest.role_of(name), manifest.default_of(name)
+    feature = manifest.features[readers[0]]
     required = default is None and not stored
     if isinstance(feature, DenseFeature):
         return FeatureDetails(
@@ -105,30 +124,116 @@ def _feature(generation: Generation, name: str, in_store: bool) -> FeatureDetail
             shape=feature.shape,
             default=default,
             stored=stored,
+            readers=readers,
         )
-    if isinstance(feature.ids, IdentityIds | KeyedIds):
-        kind = "int64"
-    elif isinstance(feature.ids, CrossedIds):
-        key = feature.ids.keys[feature.inputs.index(name)]
-        kind = key.dtype if key.boundaries is None else "float32"
-    elif isinstance(feature.ids, HashIds):
-        kind = "int64 or string"
-    elif isinstance(feature.ids, VocabularyIds):
-        kind = generation.manifest.vocabularies[feature.ids.vocabulary].dtype
-    else:
-        kind = "float32"
-    unknown = f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
     return FeatureDetails(
         name=name,
         kind=feature.kind,
-        type=kind,
+        type=_type(manifest, feature, name),
         role=role,
         required=required,
         length=feature.length or 0,
         combiner=feature.combiner or "",
         weighted=feature.weighted,
-        unknown=unknown,
+        unknown=_unknown(feature),
         table=feature.table,
         default=default,
         stored=stored,
+        readers=readers,
+    )
+
+
+def _type(manifest: Manifest, feature: EmbeddedFeature, name: str) -> str:
+    """Returns the type of an input's values."""
+    if isinstance(feature.ids, IdentityIds | KeyedIds):
+        return "int64"
+    if isinstance(feature.ids, CrossedIds):
+        key = feature.ids.keys[feature.inputs.index(name)]
+        return key.dtype if key.boundaries is None else "float32"
+    if isinstance(feature.ids, HashIds):
+        return "int64 or string"
+    if isinstance(feature.ids, VocabularyIds):
+        return manifest.vocabularies[feature.ids.vocabulary].dtype
+    return "float32"
+
+
+def _unknown(feature: EmbeddedFeature) -> str:
+    return f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
+
+
+def _reader(manifest: Manifest, name: str) -> ReaderDetails:
+    feature = manifest.features[name]
+    inputs = inputs_of(name, feature)
+    if isinstance(feature, DenseFeature):
+        return ReaderDetails(
+            name, inputs, feature.kind, feature.role, shape=feature.shape, dtype=feature.dtype, take=feature.take
+        )
+    return ReaderDetails(
+        name=name,
+        inputs=inputs,
+        kind=feature.kind,
+        role=feature.role,
+        table=feature.table,
+        ids=feature.ids.model_dump(mode="json"),
+        unknown=_unknown(feature),
+        combiner=feature.combiner or "",
+        encoding=feature.encoding if feature.kind == "bag" else "",
+        weighted=feature.weighted,
+        length=feature.length or 0,
+    )
+
+
+def _stores(pages: Mapping[str, Corpus]) -> tuple[CorpusDetails, ...]:
+    return tuple(
+        CorpusDetails(name, page.size, page.id_dtype, tuple(page.attributes), page.features)
+        for name, page in pages.items()
+    )
+
+
+def _table_bytes(page: Table) -> int:
+    return sum(size for _, size in page.extents())
+
+
+def _tower(tower: LoadedTower) -> TowerDetails:
+    page, running = tower.page, [part.form for part in tower.parts]
+    return TowerDetails(
+        name=tower.name,
+        role=page.role,
+        inputs=_tensors(page.inputs),
+        outputs=_tensors(page.outputs),
+        result=page.result,
+        formula=page.formula or "",
+        forms=_forms(page.forms, running),
+        parts=tuple(
+            PartDetails(part.name, part.per, _tensors(part.inputs), _tensors(part.outputs), _forms(part.forms, running))
+            for part in page.parts
+        ),
+        device=tower.device,
+    )
+
+
+def _tensors(told: Sequence[TowerInput | TowerOutput]) -> tuple[TensorDetails, ...]:
+    return tuple(
+        TensorDetails(
+            name=one.name,
+            dtype=one.dtype,
+            shape=tuple(-1 if size is None else size for size in one.shape),
+            readers=one.sources if isinstance(one, TowerInput) else (),
+            tensor=one.tensor if isinstance(one, TowerInput) else "",
+        )
+        for one in told
+    )
+
+
+def _forms(forms: Iterable[TowerForm], running: Iterable[TowerForm]) -> tuple[FormDetails, ...]:
+    paths = {form.path for form in running}
+    return tuple(
+        FormDetails(
+            kind=form.kind,
+            precision=form.precision,
+            max_abs_error=form.max_abs_error,
+            effects={name: EffectDetails(**effect.model_dump()) for name, effect in form.effect.items()},
+            runs=form.path in paths,
+        )
+        for form in forms
     )

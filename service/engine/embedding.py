@@ -9,7 +9,8 @@ from service.engine import choice, lookup, towers
 from service.engine.limits import check_queries
 from service.engine.requests import Embedded, Embedding, Vectors
 from service.engine.steps import Steps
-from service.generations.generation import Generation, LoadedTower
+from service.generations.generation import Generation
+from service.generations.loaded_towers import LoadedTower
 from service.settings import ServiceSettings
 
 
@@ -21,8 +22,7 @@ def embed(generation: Generation, request: Embedding, settings: ServiceSettings,
       FeatureError: a column does not fit its feature.
     """
     name, tower = choice.tower(generation, request.tower)
-    taken = generation.manifest.inputs_of(tower.features)
-    lookup.check_names(request.features, taken, "feature", f"tower {name!r}")
+    lookup.check_names(request.features, tower.inputs, "feature", f"tower {name!r}")
     lookup.check_size(settings, request.features.values())
     n = lookup.count_examples(generation.manifest, request.features)
     check_queries(n, settings)
@@ -33,5 +33,7 @@ def embed(generation: Generation, request: Embedding, settings: ServiceSettings,
 
 def result(generation: Generation, tower: LoadedTower, columns: Mapping[str, Column], n: int, steps: Steps) -> Vectors:
     """Runs a tower over the features of n examples; returns its result, [n, dim] float32."""
-    values = lookup.activations(generation, tower.features, columns, n, steps)
-    return towers.run(tower, values, n, steps)[tower.page.result].reshape(n, -1)
+    work = tower.work(frozenset([tower.page.result]))
+    values = lookup.activations(generation, (*work.context, *work.candidate), columns, n, steps)
+    outputs = towers.run(tower, work, towers.Values.alone(values, n), generation.model, steps)
+    return outputs[tower.page.result].reshape(n, -1)

@@ -12,10 +12,12 @@ import contextlib
 import functools
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from weakref import WeakKeyDictionary
 
 from bundle.errors import BundleError
 from service.engine import details, embedding, lookup, ranking, recommendation, retrieval, warm_up
 from service.engine.admission import Admission, Permit
+from service.engine.descriptions import ModelDetails, ModelState
 from service.engine.jobs import Answer, Job, Work
 from service.engine.pace import Paces
 from service.engine.requests import (
@@ -24,8 +26,6 @@ from service.engine.requests import (
     Embedding,
     LookedUp,
     Lookup,
-    ModelDetails,
-    ModelState,
     Ranked,
     Ranking,
     Recommendation,
@@ -57,6 +57,7 @@ class Engine:
         self._paces = Paces(settings.inline_us_max / 1e6)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rowcast-compute")
         self._turns = Turns(self._paces, self._pool)
+        self._details: WeakKeyDictionary[Generation, ModelDetails] = WeakKeyDictionary()
 
     def enter(self) -> Permit:
         """Lets a call in, to be held by its door from before its body is decoded until its answer is written.
@@ -99,7 +100,10 @@ class Engine:
           ServiceError: as the calls: NotFound, NotReady, InvalidArgument, DataLoss.
         """
         with self._switch.lease(target.model, target.version) as generation:
-            return details.describe(generation)
+            found = self._details.get(generation)
+            if found is None:  # of thousands of features, that takes a while
+                found = self._details[generation] = details.describe(generation)
+            return found
 
     @property
     def ready(self) -> bool:

@@ -24,7 +24,8 @@ def likeness(request: Request) -> Hashable | None:
     """Returns what is equal for requests that can be joined; None: this one cannot."""
     if not isinstance(request, Retrieval) or request.features is None or request.exact:
         return None
-    if not (request.exclude is None and request.filter is None and request.vectors is None and request.ids is None):
+    others = (request.exclude, request.filter, request.vectors, request.ids, request.context_ids)
+    if any(each is not None for each in others):
         return None
     columns: list[tuple[str, str, bool]] = []
     for name, column in request.features.items():

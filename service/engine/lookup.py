@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ def check_names(sent: Iterable[str], taken: Iterable[str], what: str, taker: str
     Raises:
       InvalidArgument: names the first such name and the nearest known one.
     """
-    known = set(taken)
+    known = taken if isinstance(taken, Mapping | Set) else set(taken)
     for name in sent:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,13 +10,14 @@ from numpy.typing import NDArray
 
 from bundle.columns import repeated
 from bundle.features import Column
-from service.engine import choice, lookup, towers
+from service.engine import choice, contexts, lookup, towers
 from service.engine.candidates import known_positions
 from service.engine.limits import at_most, check_queries, wanted
 from service.engine.requests import Offsets, Ranked, Ranking
 from service.engine.steps import Steps
-from service.errors import InvalidArgument
-from service.generations.generation import Generation, LoadedCorpus, LoadedTower
+from service.errors import InvalidArgument, Unimplemented
+from service.generations.generation import Generation, LoadedCorpus
+from service.generations.loaded_towers import LoadedTower, Work
 from service.settings import ServiceSettings
 
 Scores = NDArray[np.float32]
@@ -41,16 +41,20 @@ def rank(generation: Generation, request: Ranking, settings: ServiceSettings, st
       FeatureError: a column does not fit its feature.
     """
     name, tower = choice.ranking_tower(generation, request.tower)
-    context, stored = inputs(generation, tower)
-    lookup.check_names(request.context, context, "context feature", f"tower {name!r}")
-    lookup.check_names(request.candidates, stored, "candidate feature", f"tower {name!r}")
-    outputs = {output.name for output in tower.page.outputs if math.prod(size or 1 for size in output.shape) == 1}
-    lookup.check_names(request.heads, outputs, "head", f"tower {name!r}")
+    lookup.check_names(request.context, tower.by_role["context"], "context feature", f"tower {name!r}")
+    lookup.check_names(request.candidates, tower.by_role["candidate"], "candidate feature", f"tower {name!r}")
+    lookup.check_names(request.heads, tower.heads, "head", f"tower {name!r}")
+    if request.formula:
+        raise Unimplemented("formulas are not answered yet; leave 'formula' out")
     k = wanted(request.k, 0, settings.k_max) if request.k else 0
-    lookup.check_size(settings, [*request.context.values(), *request.candidates.values()], request.candidate_ids)
-    candidates = _candidates(generation, request, stored, settings)
-    steps.computed(int(candidates.offsets.size) - 1, int(candidates.offsets[-1]))
-    answers = score(generation, tower, request.context, candidates, steps)
+    sent = [*request.context.values(), *request.candidates.values()]
+    lookup.check_size(settings, sent, request.candidate_ids, request.context_ids)
+    work = tower.work(frozenset([*request.heads, tower.page.result]))
+    candidates = _candidates(generation, request, work, settings)
+    n = int(candidates.offsets.size) - 1
+    steps.computed(n, int(candidates.offsets[-1]))
+    context = contexts.filled(generation, work.inputs["context"], request.context, request.context_ids, n, steps)
+    answers = score(generation, tower, work, context, candidates, steps)
     scores = answers[tower.page.result]
     chosen, offsets = best(scores, candidates.offsets, k)
     return Ranked(
@@ -62,14 +66,6 @@ def rank(generation: Generation, request: Ranking, settings: ServiceSettings, st
         heads={head: answers[head][chosen] for head in request.heads},
         offsets=offsets,
     )
-
-
-def inputs(generation: Generation, tower: LoadedTower) -> tuple[list[str], list[str]]:
-    """Returns what callers send for a ranking tower by role: of the context, and of each candidate."""
-    manifest = generation.manifest
-    taken = manifest.inputs_of(tower.features)
-    context = [name for name in taken if manifest.role_of(name) == "context"]
-    return context, [name for name in taken if manifest.role_of(name) != "context"]
 
 
 def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], Offsets]:
@@ -87,7 +83,7 @@ def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], O
     return order[place < k], np.concatenate([np.zeros(1, np.int64), np.cumsum(np.minimum(counts, k))])
 
 
-def _candidates(generation: Generation, request: Ranking, taken: list[str], settings: ServiceSettings) -> Candidates:
+def _candidates(generation: Generation, request: Ranking, work: Work, settings: ServiceSettings) -> Candidates:
     """Finds out how many candidates there are, whose they are, and where the features come from that were not sent."""
     ids = request.candidate_ids
     if ids is None and not request.candidates:
@@ -98,7 +94,7 @@ def _candidates(generation: Generation, request: Ranking, taken: list[str], sett
     n = max(0, int(offsets.size) - 1)
     check_queries(n, settings)
     lookup.check_offsets(offsets, n, m, "candidates")
-    missing = set(taken) - set(request.candidates)
+    missing = set(work.inputs["candidate"]) - set(request.candidates)
     if ids is None or not missing:
         return Candidates(offsets, request.candidates)
     corpus = choice.corpus_of(generation, missing)
@@ -108,27 +104,26 @@ def _candidates(generation: Generation, request: Ranking, taken: list[str], sett
 
 
 def score(
-    generation: Generation, tower: LoadedTower, context: Mapping[str, Column], candidates: Candidates, steps: Steps
+    generation: Generation,
+    tower: LoadedTower,
+    work: Work,
+    context: Mapping[str, Column],
+    candidates: Candidates,
+    steps: Steps,
 ) -> dict[str, Scores]:
-    """Runs a ranking tower over every candidate with its context; outputs by name, [m] float32 each."""
-    features = generation.manifest.features
-    by_context = [name for name in tower.features if features[name].role == "context"]
-    by_candidate = [name for name in tower.features if features[name].role != "context"]
+    """Runs what some outputs of a ranking tower need over contexts and candidates; by name, [m] float32 each."""
     counts = np.diff(candidates.offsets)
     m = int(candidates.offsets[-1])
-    once = lookup.activations(generation, by_context, context, int(counts.size), steps)
+    once = lookup.activations(generation, work.context, context, int(counts.size), steps)
     if m == 0:
-        return {output.name: np.empty(0, np.float32) for output in tower.page.outputs}
+        return {name: np.empty(0, np.float32) for name in work.outputs}
     columns = dict(candidates.sent)
     if candidates.corpus is not None and candidates.positions is not None:
         stored = set(candidates.corpus.page.features)
-        wanted_names = [name for name in inputs(generation, tower)[1] if name in stored and name not in columns]
+        wanted_names = [name for name in work.inputs["candidate"] if name in stored and name not in columns]
         with steps.phase("lookup"):
             columns.update(candidates.corpus.store.features(candidates.positions, wanted_names))
-    crossed = set(generation.manifest.inputs_of(by_candidate)) & set(context)  # with inputs of the candidates
-    columns.update({name: repeated(name, context[name], counts) for name in crossed})
-    values = lookup.activations(generation, by_candidate, columns, m, steps)
-    with steps.phase("lookup"):
-        values.update({name: array.repeat(counts, axis=0) for name, array in once.items()})
-    outputs = towers.run(tower, values, m, steps)
-    return {name: array.reshape(m) for name, array in outputs.items() if array.size == m}
+    columns.update({name: repeated(name, context[name], counts) for name in work.crossed if name in context})
+    each = lookup.activations(generation, work.candidate, columns, m, steps)
+    outputs = towers.run(tower, work, towers.Values(once, each, counts), generation.model, steps)
+    return {name: array.reshape(m) for name, array in outputs.items()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from service.engine import candidates, choice, embedding, lookup, ranking, retrieval
+from service.engine import candidates, choice, contexts, embedding, lookup, ranking, retrieval
 from service.engine.limits import at_most, check_queries, wanted
 from service.engine.requests import Recommendation, Recommended
 from service.engine.steps import Steps
-from service.errors import InvalidArgument
+from service.errors import InvalidArgument, Unimplemented
 from service.generations.generation import Generation, LoadedCorpus
 from service.settings import ServiceSettings
 
@@ -24,26 +24,29 @@ def recommend(generation: Generation, request: Recommendation, settings: Service
     index_name, index = choice.index(generation, request.index)
     name, tower = choice.ranking_tower(generation, request.tower)
     query_tower = generation.towers[index.page.query_tower]
-    query = generation.manifest.inputs_of(query_tower.features)
-    context, _ = ranking.inputs(generation, tower)
+    if request.formula:
+        raise Unimplemented("formulas are not answered yet; leave 'formula' out")
+    context = tower.by_role["context"]
     what = f"index {index_name!r} with tower {name!r}"
-    lookup.check_names(request.features, [*query, *context], "feature", what)
+    lookup.check_names(request.features, {**query_tower.inputs, **context}, "feature", what)
     candidates.check_attributes(index.corpus, request.attributes)
-    lookup.check_size(settings, request.features.values(), request.exclude.ids if request.exclude else None)
-    n = lookup.count_examples(generation.manifest, request.features)
+    excluded_ids = request.exclude.ids if request.exclude else None
+    lookup.check_size(settings, request.features.values(), excluded_ids, request.context_ids)
+    n = contexts.count(generation, request.features, request.context_ids)
     check_queries(n, settings)
     k = wanted(request.k, retrieval.K_DEFAULT, settings.k_max)
     fetched = _fetched(index.corpus, request.candidates, k, n, settings)
 
     excluded = candidates.excluded_positions(index.corpus, request.exclude, n)
-    columns = {feature: request.features[feature] for feature in query if feature in request.features}
-    vectors = embedding.result(generation, query_tower, columns, n, steps)
+    work = tower.work(frozenset([tower.page.result]))
+    taken = dict.fromkeys((*query_tower.inputs, *work.inputs["context"]))
+    features = contexts.filled(generation, taken, request.features, request.context_ids, n, steps)
+    vectors = embedding.result(generation, query_tower, features, n, steps)
     found = retrieval.nearest(index, vectors, fetched, excluded, steps)
     steps.computed(n, int(found.positions.size))
 
     shown = ranking.Candidates(found.offsets, {}, index.corpus, found.positions)
-    columns = {feature: request.features[feature] for feature in context if feature in request.features}
-    scores = ranking.score(generation, tower, columns, shown, steps)[tower.page.result]
+    scores = ranking.score(generation, tower, work, features, shown, steps)[tower.page.result]
     chosen, offsets = ranking.best(scores, found.offsets, k)
     with steps.phase("lookup"):
         neighbors = candidates.told(index.corpus, found.positions[chosen], scores[chosen], offsets, request.attributes)

@@ -60,13 +60,16 @@ class Retrieval:
     index: str = ""
     exact: bool = False
     filter: Mapping[str, Any] | None = None
+    context_ids: Ids | None = None
+    """[n] contexts whose stored features the queries have where `features` sends none."""
 
     @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long to answer."""
-        sent = (self.vectors, self.ids, None if self.exclude is None else self.exclude.ids)
+        sent = (self.vectors, self.ids, None if self.exclude is None else self.exclude.ids, self.context_ids)
         size = _values((self.features or {}).values()) + sum(each.size for each in sent if each is not None)
-        how = (self.index, self.exact, self.features is None, self.exclude is None, len(self.attributes))
+        told_by = (self.features is None, self.context_ids is None)
+        how = (self.index, self.exact, *told_by, self.exclude is None, len(self.attributes))
         return ("retrieve", *how, size.bit_length(), self.k.bit_length())
 
 
@@ -105,13 +108,18 @@ class Ranking:
     k: int = 0
     """0: all, in the order sent."""
     tower: str = ""
+    formula: str = ""
+    """Over outputs, gives the score; empty: the model's own."""
+    context_ids: Ids | None = None
+    """[n] contexts whose stored features are taken where `context` sends none."""
 
     @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long to answer."""
         size = _values(self.context.values()) + _values(self.candidates.values())
         ids = 0 if self.candidate_ids is None else int(self.candidate_ids.size)
-        return ("rank", self.tower, len(self.heads), size.bit_length(), ids.bit_length())
+        how = (self.tower, len(self.heads), bool(self.formula), self.context_ids is None)
+        return ("rank", *how, size.bit_length(), ids.bit_length())
 
 
 @dataclass(frozen=True)
@@ -140,12 +148,17 @@ class Recommendation:
     attributes: tuple[str, ...] = ()
     index: str = ""
     tower: str = ""
+    formula: str = ""
+    """As a Ranking's."""
+    context_ids: Ids | None = None
+    """As a Ranking's."""
 
     @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long to answer."""
         size = _values(self.features.values()) + (0 if self.exclude is None else int(self.exclude.ids.size))
-        how = (self.index, self.tower, self.exclude is None, len(self.attributes))
+        told_by = (bool(self.formula), self.context_ids is None, self.exclude is None)
+        how = (self.index, self.tower, *told_by, len(self.attributes))
         return ("recommend", *how, size.bit_length(), self.k.bit_length(), self.candidates.bit_length())
 
 
@@ -212,97 +225,3 @@ Request = TypeVar("Request", Retrieval, Ranking, Recommendation, Embedding, Look
 
 def _values(columns: Iterable[Column]) -> int:
     return sum(int(column.values.size) for column in columns)
-
-
-@dataclass(frozen=True)
-class VersionState:
-    """One version under the root. state: loading, available, retiring or refused."""
-
-    version: int
-    state: str
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class ModelState:
-    """One model and its versions, newest first."""
-
-    name: str
-    versions: tuple[VersionState, ...]
-
-
-@dataclass(frozen=True)
-class FeatureDetails:
-    """What a caller must know to send one feature."""
-
-    name: str
-    kind: str
-    type: str
-    role: str
-    required: bool
-    shape: tuple[int, ...] = ()
-    length: int = 0
-    combiner: str = ""
-    weighted: bool = False
-    unknown: str = ""
-    table: str = ""
-    default: Any = None
-    stored: bool = False
-
-
-@dataclass(frozen=True)
-class CallSignature:
-    """Features and outputs of one call."""
-
-    call: str
-    tower: str
-    features: tuple[FeatureDetails, ...]
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class TableDetails:
-    """A table as callers see it."""
-
-    name: str
-    rows: int
-    dim: int
-    dtype: str
-
-
-@dataclass(frozen=True)
-class IndexDetails:
-    """An index as callers see it, with its measured recall."""
-
-    name: str
-    corpus: str
-    kind: str
-    distance: str
-    dim: int
-    size: int
-    recall_k: int
-    recall: float
-
-
-@dataclass(frozen=True)
-class CorpusDetails:
-    """A candidate corpus as callers see it."""
-
-    name: str
-    size: int
-    id_type: str
-    attributes: tuple[str, ...]
-    features: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ModelDetails:
-    """All a caller needs to write a request for one version."""
-
-    model: str
-    version: int
-    created: str
-    calls: tuple[CallSignature, ...]
-    tables: tuple[TableDetails, ...]
-    indexes: tuple[IndexDetails, ...]
-    corpora: tuple[CorpusDetails, ...]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine import candidates, choice, embedding, lookup
+from service.engine import candidates, choice, contexts, embedding, lookup
 from service.engine.candidates import Positions
 from service.engine.limits import check_queries, wanted
 from service.engine.requests import Exclusion, Offsets, Retrieval, Retrieved, Vectors
@@ -44,7 +44,7 @@ def retrieve(generation: Generation, request: Retrieval, settings: ServiceSettin
     _, index = choice.index(generation, request.index)
     candidates.check_attributes(index.corpus, request.attributes)
     excluded_ids = request.exclude.ids if request.exclude else None
-    lookup.check_size(settings, (request.features or {}).values(), request.ids, excluded_ids)
+    lookup.check_size(settings, (request.features or {}).values(), request.ids, excluded_ids, request.context_ids)
     vectors, own = _queries(generation, index, request, settings, steps)
     n = vectors.shape[0]
     excluded = _excluded(index.corpus, request.exclude, own, n)
@@ -133,17 +133,21 @@ def _queries(
 ) -> tuple[Vectors, Positions | None]:
     """The query vectors, and of a query by id the candidate's own position."""
     told_by = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
+    if request.context_ids is not None and not request.features:
+        told_by.append("context ids")
     if len(told_by) != 1:
         raise InvalidArgument(
-            f"queries are told by exactly one of features, vectors and ids; got {', '.join(told_by) or 'none of them'}"
+            "queries are told by exactly one of features (or context ids), vectors and ids; got "
+            f"{', '.join(told_by) or 'none of them'}"
         )
-    if request.features is not None:
+    if request.features is not None or request.context_ids is not None:
         tower = generation.towers[index.page.query_tower]
-        what = f"query tower {index.page.query_tower!r}"
-        lookup.check_names(request.features, generation.manifest.inputs_of(tower.features), "feature", what)
-        n = lookup.count_examples(generation.manifest, request.features)
+        sent = request.features or {}
+        lookup.check_names(sent, tower.inputs, "feature", f"query tower {index.page.query_tower!r}")
+        n = contexts.count(generation, sent, request.context_ids)
         check_queries(n, settings)
-        return embedding.result(generation, tower, request.features, n, steps), None
+        features = contexts.filled(generation, tower.inputs, sent, request.context_ids, n, steps)
+        return embedding.result(generation, tower, features, n, steps), None
     if request.ids is not None:
         check_queries(int(request.ids.size), settings)
         positions = candidates.known_positions(index.corpus, request.ids)

@@ -75,6 +75,16 @@ class Steps:
         if count and self._metrics is not None:
             self._metrics.unknown_ids(model, feature, count)
 
+    def unknown_contexts(self, model: str, store: str, count: int) -> None:
+        """Counts contexts that a store does not hold."""
+        if count and self._metrics is not None:
+            self._metrics.unknown_contexts(model, store, count)
+
+    def ran(self, model: str, tower: str, part: str, examples: int) -> None:
+        """Counts the examples that a part of a tower was run on."""
+        if self._metrics is not None:
+            self._metrics.part_ran(model, tower, part, examples)
+
     def computed(self, examples: int, candidates: int = 0) -> None:
         """Counts what the call asked for."""
         if self._metrics is not None:

@@ -13,7 +13,8 @@ from bundle.manifest import DenseFeature, VocabularyIds
 from service.engine import embedding, lookup, ranking, recommendation, retrieval, towers
 from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
 from service.engine.steps import Steps
-from service.generations.generation import Generation, LoadedTower
+from service.generations.generation import Generation
+from service.generations.loaded_towers import LoadedTower
 from service.settings import ServiceSettings
 
 _EXAMPLES = (1, 64)
@@ -32,7 +33,11 @@ def run(generation: Generation, settings: ServiceSettings) -> None:
         table.gather(np.array([0, table.rows - 1], np.int64))
     for tower in generation.towers.values():
         for n in _EXAMPLES:
-            towers.run(tower, _zeros(generation, tower, n), n, steps)[tower.page.result].reshape(n, -1)
+            work = tower.work(frozenset(output.name for output in tower.page.outputs))
+            values = towers.Values.alone(_zeros(generation, tower, n), n)
+            towers.run(tower, work, values, generation.model, steps)[tower.page.result].reshape(n, -1)
+    for store in generation.contexts.values():
+        store.store.features(store.store.positions(store.store.ids(np.zeros(1, np.int64))), store.page.features)
     for name, index in generation.indexes.items():
         first = index.corpus.store.ids(np.zeros(1, np.int64))
         attributes = tuple(index.corpus.page.attributes)
@@ -49,11 +54,11 @@ def _ask(generation: Generation, settings: ServiceSettings, steps: Steps) -> Non
     """Embeds, ranks and recommends for features that are made up."""
     manifest = generation.manifest
     for name, tower in generation.towers.items():
-        features = _columns(generation, manifest.inputs_of(tower.features))
+        features = _columns(generation, tower.inputs)
         embedding.embed(generation, Embedding(Target(), name, features), settings, steps)
         if tower.page.role != "ranking":
             continue
-        context, candidate = ranking.inputs(generation, tower)
+        context, candidate = tower.by_role["context"], tower.by_role["candidate"]
         asked = _columns(generation, context)
         if candidate:
             ranked = Ranking(Target(), asked, candidates=_columns(generation, candidate), tower=name)
@@ -63,7 +68,7 @@ def _ask(generation: Generation, settings: ServiceSettings, steps: Steps) -> Non
             if any(manifest.default_of(name) is None for name in unstored):
                 continue  # such candidates are ranked by features that callers send
             query = generation.towers[index.page.query_tower]
-            asked.update(_columns(generation, manifest.inputs_of(query.features)))
+            asked.update(_columns(generation, query.inputs))
             wanted = Recommendation(Target(), asked, 1, 1, index=index_name, tower=name)
             recommendation.recommend(generation, wanted, settings, steps)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features import FeatureReader
-from bundle.manifest import Corpus, Index, Manifest, Tower
+from bundle.manifest import Corpus, Index, Manifest
 from bundle.stores import CandidateStore
 from bundle.tables import TableReader
-from runtime import towers as running
 from runtime.exact import ExactIndex
+from service.generations.loaded_towers import LoadedTower
 
 
 class Searcher(Protocol):
@@ -28,34 +27,8 @@ class Searcher(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedTower:
-    """A tower that runs, and what the manifest says of it."""
-
-    page: Tower
-    network: running.Tower
-
-    @cached_property
-    def features(self) -> tuple[str, ...]:
-        """The features that the tower takes, each once, in the order of its inputs."""
-        return tuple(dict.fromkeys(source for tower_input in self.page.inputs for source in tower_input.sources))
-
-    @cached_property
-    def inputs(self) -> tuple[tuple[str, str, tuple[int, ...], np.dtype[Any]], ...]:
-        """Of each input: its name, its feature, the shape of one example (-1: any size), its dtype."""
-        return tuple(
-            (
-                each.name,
-                each.feature,
-                tuple(-1 if size is None else size for size in each.shape[1:]),
-                np.dtype(each.dtype),
-            )
-            for each in self.page.inputs
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class LoadedCorpus:
-    """Candidates by id, and what the manifest says of them."""
+    """Candidates, or contexts, by id, and what the manifest says of them."""
 
     name: str
     page: Corpus
@@ -86,6 +59,7 @@ class Generation:
     reader: FeatureReader
     towers: Mapping[str, LoadedTower]
     corpora: Mapping[str, LoadedCorpus]
+    contexts: Mapping[str, LoadedCorpus]
     indexes: Mapping[str, LoadedIndex]
     close: Callable[[], Any]
     """Unmaps the tables; called once, after the last request has ended."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from bundle import files, retention, staging
 from bundle.errors import DigestMismatch, FormatError
 from bundle.features import open_features
-from bundle.manifest import Index, Manifest, Precision, Tower
+from bundle.manifest import Corpus, Index, Manifest, Precision
 from bundle.stores import CandidateStore
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
-from runtime.towers import open_tower
-from service.generations.generation import Generation, LoadedCorpus, LoadedIndex, LoadedTower
+from runtime.towers import Device, open_form
+from service.generations.forms import choose
+from service.generations.generation import Generation, LoadedCorpus, LoadedIndex
+from service.generations.loaded_towers import LoadedPart, LoadedTower
 
 _CGROUP = Path("/sys/fs/cgroup")
 _TENSORFLOW_BYTES = 600 << 20
@@ -41,11 +43,12 @@ class Loader:
 
     Attributes:
       root: directory of the bundles.
-      precision: of the compiled towers; None: what each bundle says.
+      precision: of the towers; None: what each bundle says.
       verify: `sizes` or `full`, of table shards; everything else is always verified in full.
       workers: threads that will compute: each has its own interpreter of every tower.
       load_bytes_max: most memory that one version may need, bytes; 0: what is free.
       warm_up: answers synthetic requests with a generation before it is served; raises if it cannot.
+      device: where SavedModels run.
     """
 
     root: Path
@@ -54,6 +57,7 @@ class Loader:
     workers: int
     load_bytes_max: int
     warm_up: Callable[[Generation], None]
+    device: Device = "cpu"
 
     def load(self, model: str, version: int) -> Generation:
         """Loads one version; on any failure everything opened is closed again.
@@ -71,7 +75,7 @@ class Loader:
                 f"the manifest is of model {manifest.model!r} version {manifest.version}, its directory is "
                 f"{model}/{version}; a bundle is served from the place it was written for"
             )
-        self._fits(estimate(manifest, self.precision, self.workers))
+        self._fits(estimate(manifest, self.precision, self.workers, self.device))
         opened = ExitStack()
         try:
             held = retention.hold(directory)  # as long as it is served: `rowcast-serve pull --keep` passes it by
@@ -93,22 +97,11 @@ class Loader:
                 f"{'allowed (load_bytes_max)' if self.load_bytes_max else 'free'}"
             )
 
-    def _precision(self, tower: Tower) -> Precision | None:
-        """The precision asked for, where the tower has such a form; else the one its bundle serves."""
-        known = {form.precision for form in tower.forms}
-        return self.precision if self.precision in known else None
-
     def _open(self, directory: Path, manifest: Manifest, opened: ExitStack) -> Generation:
         reader = open_features(directory, manifest)
         opened.callback(reader.close)
-        towers = {
-            name: LoadedTower(page, open_tower(directory, page, self._precision(page)))
-            for name, page in manifest.towers.items()
-        }
-        corpora = {
-            name: LoadedCorpus(name, page, CandidateStore(files.locate(directory, page.file), page))
-            for name, page in manifest.candidates.items()
-        }
+        towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
+        corpora, contexts = (_open_stores(directory, pages) for pages in (manifest.candidates, manifest.contexts))
         indexes = {
             name: _open_index(directory, name, page, corpora[page.corpus]) for name, page in manifest.indexes.items()
         }
@@ -121,9 +114,24 @@ class Loader:
             reader=reader,
             towers=towers,
             corpora=corpora,
+            contexts=contexts,
             indexes=indexes,
             close=opened.close,
         )
+
+    def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
+        page = manifest.towers[name]
+        chosen = choose(page, self.precision, self.device)
+        device = chosen.device(self.device)
+        parts = tuple(LoadedPart(part, form, open_form(directory, part, form, device)) for part, form in chosen.parts)
+        return LoadedTower(name, page, manifest, parts, device)
+
+
+def _open_stores(directory: Path, pages: Mapping[str, Corpus]) -> dict[str, LoadedCorpus]:
+    return {
+        name: LoadedCorpus(name, page, CandidateStore(files.locate(directory, page.file), page))
+        for name, page in pages.items()
+    }
 
 
 def _open_index(directory: Path, name: str, page: Index, corpus: LoadedCorpus) -> LoadedIndex:
@@ -140,7 +148,7 @@ def _open_index(directory: Path, name: str, page: Index, corpus: LoadedCorpus) -
     return LoadedIndex(page, approximate, ExactIndex(vectors, page.distance), vectors, corpus)
 
 
-def estimate(manifest: Manifest, precision: str | None, workers: int) -> int:
+def estimate(manifest: Manifest, precision: Precision | None, workers: int, device: Device = "cpu") -> int:
     """Tells the memory that loading a version may need, as an upper bound in bytes; mapped tables do not count.
 
     A compiled tower is packed once per thread that computes, the event loop's and the loading one among them; an index
@@ -154,25 +162,17 @@ def estimate(manifest: Manifest, precision: str | None, workers: int) -> int:
     total = 0
     tensorflow = False
     for tower in manifest.towers.values():
-        total += _tower_bytes(tower, precision, sizes, workers)
-        tensorflow |= not any(form.kind == "litert" for form in tower.forms)
+        for _, form in choose(tower, precision, device).parts:
+            if form.kind == "litert":
+                total += sizes.get(form.path, 0) * (3 + workers)
+            else:
+                total += 3 * under(form.path)
+                tensorflow = True
     for index in manifest.indexes.values():
         total += 2 * under(index.directory) + 2 * sizes.get(index.vectors, 0)
-    keyed = [page.file for page in manifest.candidates.values()] + [
-        page.file for page in manifest.vocabularies.values()
-    ]
-    total += sum(4 * sizes.get(file, 0) for file in keyed)
+    keyed = (manifest.candidates, manifest.contexts, manifest.vocabularies)
+    total += sum(4 * sizes.get(page.file, 0) for pages in keyed for page in pages.values())
     return total + (_TENSORFLOW_BYTES if tensorflow else 0)
-
-
-def _tower_bytes(tower: Tower, precision: str | None, sizes: dict[str, int], workers: int) -> int:
-    compiled: dict[str, int] = {
-        form.precision: sizes.get(form.path, 0) for form in tower.forms if form.kind == "litert"
-    }
-    if compiled:
-        return compiled.get(precision or tower.serve, max(compiled.values())) * (3 + workers)
-    directories = [form.path for form in tower.forms]
-    return 3 * sum(size for path, size in sizes.items() if any(path.startswith(where + "/") for where in directories))
 
 
 def free_bytes(cgroup: Path = _CGROUP) -> int:

@@ -8,8 +8,9 @@ from typing import Any
 
 import orjson
 
+from service.engine.descriptions import CallSignature, FeatureDetails, ModelDetails
 from service.engine.engine import Engine
-from service.engine.requests import Call, CallSignature, FeatureDetails, ModelDetails, Target
+from service.engine.requests import Call, Target
 from service.errors import ServiceError
 from service.wire import json_bodies
 from service.wire.failures import failure_of
@@ -116,7 +117,7 @@ def _values(signature: CallSignature, known_ids: dict[str, list[Any]]) -> dict[s
     """Returns values of the features that a caller sends, by role."""
     values: dict[str, dict[str, Any]] = {"context": {}, "candidate": {}}
     for feature in signature.features:
-        if not feature.stored:
+        if not (feature.stored and feature.role == "candidate"):
             values[feature.role][feature.name] = example_value(feature, known_ids)
     return values
 

@@ -36,6 +36,11 @@ _SUMMARIES = {
 }
 _CALLS = "Open one: it has a request for the model that is loaded, and the answer that it gave just now."
 _OF_VERSION = "calls of one version"
+_FORMULA: Value = {
+    **_STRING,
+    "description": "Over outputs, gives the score: click^0.7 * like^0.3. Left out: the model's own.",
+}
+_CONTEXT_ID: Value = {**_ID, "description": "Whose stored features are taken where none are sent."}
 _EXCLUDE: Value = {**_IDS, "description": "Candidates never returned."}
 _OPTIONS: dict[str, Value] = {
     "retrieve": {
@@ -49,6 +54,7 @@ _OPTIONS: dict[str, Value] = {
         "heads": {**_NAMES, "description": "Outputs returned beside the score."},
         "k": {**_INTEGER, "description": "Only the k best, best first; 0: all, in the order sent.", "default": 0},
         "tower": _STRING,
+        "formula": _FORMULA,
     },
     "recommend": {
         "k": {**_INTEGER, "default": 10},
@@ -56,18 +62,26 @@ _OPTIONS: dict[str, Value] = {
         "attributes": _NAMES,
         "index": _STRING,
         "tower": _STRING,
+        "formula": _FORMULA,
     },
     "embed": {"tower": _STRING},
     "lookup": {"feature": _STRING, "ids": _IDS},
 }
 _PARTS: dict[str, Value] = {
-    "retrieve": {"features": _FEATURES, "vector": {"type": "array", "items": _NUMBER}, "id": _ID, "exclude": _EXCLUDE},
+    "retrieve": {
+        "features": _FEATURES,
+        "vector": {"type": "array", "items": _NUMBER},
+        "id": _ID,
+        "context_id": _CONTEXT_ID,
+        "exclude": _EXCLUDE,
+    },
     "rank": {
         "context": _FEATURES,
+        "context_id": _CONTEXT_ID,
         "candidates": _IDS,
         "features": {"type": "object", "description": "By feature name: one value per candidate, in their order."},
     },
-    "recommend": {"features": _FEATURES, "exclude": _EXCLUDE},
+    "recommend": {"features": _FEATURES, "context_id": _CONTEXT_ID, "exclude": _EXCLUDE},
     "embed": {"features": _FEATURES},
     "lookup": {},
 }

@@ -57,7 +57,7 @@ def read_retrieval(body: Any, target: requests.Target) -> tuple[requests.Retriev
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
     """
     options = ("k", "attributes", "index", "exact", "filter")
-    parts, several = _parts(body, options, ("features", "vector", "id", "exclude"))
+    parts, several = _parts(body, options, ("features", "vector", "id", "context_id", "exclude"))
     kind = _one_kind(parts, ("features", "vector", "id"))
     return requests.Retrieval(
         target,
@@ -70,6 +70,7 @@ def read_retrieval(body: Any, target: requests.Target) -> tuple[requests.Retriev
         index=_option(body, "index", ""),
         exact=_option(body, "exact", False),
         filter=_option(body, "filter", {}) if "filter" in body else None,
+        context_ids=_context_ids(parts),
     ), several
 
 
@@ -79,7 +80,8 @@ def read_ranking(body: Any, target: requests.Target) -> tuple[requests.Ranking, 
     Raises:
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
     """
-    parts, several = _parts(body, ("heads", "k", "tower"), ("context", "candidates", "features"))
+    options = ("heads", "k", "tower", "formula")
+    parts, several = _parts(body, options, ("context", "context_id", "candidates", "features"))
     by_id = _one_kind(parts, ("candidates",)) is not None
     tables = [_table(part.get("features", {}), "features") for part in parts]
     ids = [listed(part["candidates"], "candidates") for part in parts] if by_id else []
@@ -93,6 +95,8 @@ def read_ranking(body: Any, target: requests.Target) -> tuple[requests.Ranking, 
         heads=_names(body, "heads"),
         k=_option(body, "k", 0),
         tower=_option(body, "tower", ""),
+        formula=_option(body, "formula", ""),
+        context_ids=_context_ids(parts),
     ), several
 
 
@@ -102,7 +106,8 @@ def read_recommendation(body: Any, target: requests.Target) -> tuple[requests.Re
     Raises:
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
     """
-    parts, several = _parts(body, ("k", "candidates", "attributes", "index", "tower"), ("features", "exclude"))
+    options = ("k", "candidates", "attributes", "index", "tower", "formula")
+    parts, several = _parts(body, options, ("features", "context_id", "exclude"))
     return requests.Recommendation(
         target,
         features=_columns(parts, "features"),
@@ -112,6 +117,8 @@ def read_recommendation(body: Any, target: requests.Target) -> tuple[requests.Re
         attributes=_names(body, "attributes"),
         index=_option(body, "index", ""),
         tower=_option(body, "tower", ""),
+        formula=_option(body, "formula", ""),
+        context_ids=_context_ids(parts),
     ), several
 
 
@@ -300,6 +307,13 @@ def _candidate_columns(tables: list[Part], counts: list[int]) -> dict[str, Colum
             values += some
         columns[name] = column(values, f"features.{name}")
     return columns
+
+
+def _context_ids(parts: list[Part]) -> requests.Ids | None:
+    told = [part["context_id"] for part in parts if "context_id" in part]
+    if told and len(told) < len(parts):
+        raise InvalidArgument(f"{len(told)} of {len(parts)} requests have a 'context_id'; send it in all or in none")
+    return flat(told, "context_id") if told else None
 
 
 def _vectors(parts: list[Part]) -> NDArray[np.float32]:

@@ -79,6 +79,7 @@ def read_retrieval(body: bytes, url: requests.Target | None = None) -> requests.
         index=message.index,
         exact=message.exact,
         filter={} if message.HasField("filter") else None,
+        context_ids=_context_ids(message),
     )
 
 
@@ -98,6 +99,8 @@ def read_ranking(body: bytes, url: requests.Target | None = None) -> requests.Ra
         heads=tuple(message.heads),
         k=message.k,
         tower=message.tower,
+        formula=message.formula,
+        context_ids=_context_ids(message),
     )
 
 
@@ -117,6 +120,8 @@ def read_recommendation(body: bytes, url: requests.Target | None = None) -> requ
         attributes=tuple(message.attributes),
         index=message.index,
         tower=message.tower,
+        formula=message.formula,
+        context_ids=_context_ids(message),
     )
 
 
@@ -235,6 +240,10 @@ def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest) -> requests.Ex
         return None
     offsets = _offsets(message.exclude_offsets, "exclude_offsets")
     return requests.Exclusion(_ids(message.exclude_ids, "exclude_ids"), offsets)
+
+
+def _context_ids(message: pb.RetrieveRequest | pb.RankRequest | pb.RecommendRequest) -> requests.Ids | None:
+    return _ids(message.context_ids, "context_ids") if message.HasField("context_ids") else None
 
 
 def _spec(answer: Any) -> pb.ModelSpec:

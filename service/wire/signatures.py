@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 
-from service.engine import requests
+from service.engine import descriptions, requests
 from service.wire.messages import parse, target_of
 from service.wire.stubs import embedding_service_pb2 as pb
 
 
-def models_value(models: Sequence[requests.ModelState]) -> dict[str, Any]:
+def models_value(models: Sequence[descriptions.ModelState]) -> dict[str, Any]:
     """Returns the list of models as a JSON value."""
-    return {"models": [asdict(model) for model in models]}
+    return {"models": models}
 
 
-def models_message(models: Sequence[requests.ModelState]) -> pb.ListModelsResponse:
+def models_message(models: Sequence[descriptions.ModelState]) -> pb.ListModelsResponse:
     """Returns the list of models as its message."""
     return pb.ListModelsResponse(
         models=[
-            pb.ModelState(name=model.name, versions=[pb.VersionState(**asdict(version)) for version in model.versions])
+            pb.ModelState(name=model.name, versions=[pb.VersionState(**vars(version)) for version in model.versions])
             for model in models
         ]
     )
 
 
-def details_value(details: requests.ModelDetails) -> dict[str, Any]:
-    """Returns a version's details as a JSON value."""
-    return asdict(details)
+def details_value(details: descriptions.ModelDetails) -> descriptions.ModelDetails:
+    """Returns a version's details as what `json_bodies.dump` takes: themselves; thousands of values are not copied."""
+    return details
 
 
-def details_message(details: requests.ModelDetails) -> pb.ModelDetails:
+def details_message(details: descriptions.ModelDetails) -> pb.ModelDetails:
     """Returns a version's details as their message; defaults travel as JSON, since they have no one type."""
     return pb.ModelDetails(
         model=pb.ModelSpec(name=details.model, version=details.version),
@@ -42,14 +42,17 @@ def details_message(details: requests.ModelDetails) -> pb.ModelDetails:
             pb.CallSignature(
                 call=call.call,
                 tower=call.tower,
-                features=[_feature_message(feature) for feature in call.features],
+                features=[_with_json(pb.FeatureDetails, feature, "default") for feature in call.features],
                 outputs=call.outputs,
             )
             for call in details.calls
         ],
-        tables=[pb.TableDetails(**asdict(table)) for table in details.tables],
-        indexes=[pb.IndexDetails(**asdict(index)) for index in details.indexes],
-        corpora=[pb.CorpusDetails(**asdict(corpus)) for corpus in details.corpora],
+        tables=[pb.TableDetails(**vars(table)) for table in details.tables],
+        indexes=[pb.IndexDetails(**vars(index)) for index in details.indexes],
+        corpora=[pb.CorpusDetails(**vars(corpus)) for corpus in details.corpora],
+        contexts=[pb.CorpusDetails(**vars(store)) for store in details.contexts],
+        readers=[_with_json(pb.ReaderDetails, reader, "ids") for reader in details.readers],
+        towers=[_tower_message(tower) for tower in details.towers],
     )
 
 
@@ -71,7 +74,41 @@ def read_models(body: bytes) -> None:
     parse(pb.ListModelsRequest, body)
 
 
-def _feature_message(feature: requests.FeatureDetails) -> pb.FeatureDetails:
-    told = asdict(feature)
-    default = told.pop("default")
-    return pb.FeatureDetails(**told, default_json="" if default is None else orjson.dumps(default).decode())
+def _with_json(kind: Any, told: Any, name: str) -> Any:
+    """Returns a message with one field as JSON, under its name with `_json` behind it; None: empty."""
+    values = dict(vars(told))
+    value = values.pop(name)
+    return kind(**values, **{f"{name}_json": "" if value is None else orjson.dumps(value).decode()})
+
+
+def _tower_message(tower: descriptions.TowerDetails) -> pb.TowerDetails:
+    return pb.TowerDetails(
+        name=tower.name,
+        role=tower.role,
+        result=tower.result,
+        formula=tower.formula,
+        device=tower.device,
+        **_network(tower),
+        parts=[pb.PartDetails(name=part.name, per=part.per, **_network(part)) for part in tower.parts],
+    )
+
+
+def _network(told: descriptions.TowerDetails | descriptions.PartDetails) -> dict[str, Any]:
+    return {
+        "inputs": _tensors(told.inputs),
+        "outputs": _tensors(told.outputs),
+        "forms": [
+            pb.FormDetails(
+                kind=form.kind,
+                precision=form.precision,
+                max_abs_error=form.max_abs_error,
+                effects={name: pb.EffectDetails(**asdict(effect)) for name, effect in form.effects.items()},
+                runs=form.runs,
+            )
+            for form in told.forms
+        ],
+    }
+
+
+def _tensors(told: Iterable[descriptions.TensorDetails]) -> list[pb.TensorDetails]:
+    return [pb.TensorDetails(**vars(tensor)) for tensor in told]

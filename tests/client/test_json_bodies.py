@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rowcast_client import Column, InvalidArgument, calls, json_bodies
 from rowcast_client.calls import Call
 
-from service.engine import requests
+from service.engine import descriptions, requests
 from service.wire.json_bodies import dump
 from service.wire.operations import OPERATIONS
 from service.wire.signatures import details_message, details_value, models_message, models_value
@@ -151,7 +151,7 @@ def test_rank_with_candidates_that_do_not_fit_the_contexts_is_refused(arguments:
 
 @pytest.mark.parametrize("queries", [{}, {"features": {"a": 1}, "ids": [1]}, {"ids": [1], "vectors": [1.0]}])
 def test_retrieve_with_no_or_two_kinds_of_queries_is_refused(queries: Any) -> None:
-    with pytest.raises(InvalidArgument, match="exactly one of features, vectors and ids"):
+    with pytest.raises(InvalidArgument, match=r"exactly one of features \(or context_ids\), vectors"):
         calls.retrieve(**queries)
 
 
@@ -238,32 +238,32 @@ def test_read_body_of_vectors_is_what_the_message_says(count: int) -> None:
 
 def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
     states = (
-        requests.ModelState(
-            "m", (requests.VersionState(2, "refused", "truncated"), requests.VersionState(1, "available"))
+        descriptions.ModelState(
+            "m", (descriptions.VersionState(2, "refused", "truncated"), descriptions.VersionState(1, "available"))
         ),
     )
     features = (
-        requests.FeatureDetails("user", "single", "int64", "context", True, unknown="zeros", table="users"),
-        requests.FeatureDetails("hour", "single", "int64", "context", False, default=12),
-        requests.FeatureDetails(
+        descriptions.FeatureDetails("user", "single", "int64", "context", True, unknown="zeros", table="users"),
+        descriptions.FeatureDetails("hour", "single", "int64", "context", False, default=12),
+        descriptions.FeatureDetails(
             "dense", "dense", "float32", "candidate", False, (2, 3), default=[0.0] * 6, stored=True
         ),
     )
-    details = requests.ModelDetails(
+    details = descriptions.ModelDetails(
         "m",
         2,
         "2026-01-01T00:00:00Z",
-        (requests.CallSignature("rank", "ranking", features, ("score", "click")),),
-        (requests.TableDetails("users", 10, 4, "float32"),),
-        (requests.IndexDetails("movies", "movies", "tree", "dot", 4, 100, 10, 0.97),),
-        (requests.CorpusDetails("movies", 100, "int64", ("title",), ("year",)),),
+        (descriptions.CallSignature("rank", "ranking", features, ("score", "click")),),
+        (descriptions.TableDetails("users", 10, 4, "float32", 160),),
+        (descriptions.IndexDetails("movies", "movies", "tree", "dot", 4, 100, 10, 0.97),),
+        (descriptions.CorpusDetails("movies", 100, "int64", ("title",), ("year",)),),
     )
     listed, told = calls.models(), calls.model("m")
     for call, value, message in (
         (listed, models_value(states), models_message(states)),
         (told, details_value(details), details_message(details)),
     ):
-        from_json = call.unpack(json_bodies.read_body(call.method, json.dumps(value).encode()))
+        from_json = call.unpack(json_bodies.read_body(call.method, dump(value)))
         assert from_json == call.unpack(message)
     assert plain(told.unpack(details_message(details))) == plain(details)
     assert plain(listed.unpack(models_message(states))) == plain(states)

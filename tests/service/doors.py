@@ -15,7 +15,7 @@ import numpy as np
 import uvicorn
 
 from bundle.features import Column
-from service.engine import requests
+from service.engine import descriptions, requests
 from service.engine.admission import Admission, Permit
 from service.engine.desk import Desk
 from service.engine.engine import Engine
@@ -78,18 +78,18 @@ class ScriptedEngine:
         rows = np.ones((1, 2), np.float32)
         return await self._answer("lookup", request, call, requests.LookedUp("m", 3, "t", rows, np.array([True])))
 
-    def models(self) -> tuple[requests.ModelState, ...]:
+    def models(self) -> tuple[descriptions.ModelState, ...]:
         if self.problem is not None:
             raise self.problem
-        return (requests.ModelState("m", (requests.VersionState(3, "available"),)),)
+        return (descriptions.ModelState("m", (descriptions.VersionState(3, "available"),)),)
 
-    def model(self, target: requests.Target) -> requests.ModelDetails:
+    def model(self, target: requests.Target) -> descriptions.ModelDetails:
         self.asked.append(("model", target, requests.Call("")))
         if self.problem is not None:
             raise self.problem
-        user = requests.FeatureDetails("user", "single", "int64", "context", required=True, table="users")
-        call = requests.CallSignature("embed", "query", (user,), ("vector",))
-        return requests.ModelDetails("m", 3, "2026-01-01T00:00:00Z", (call,), (), (), ())
+        user = descriptions.FeatureDetails("user", "single", "int64", "context", required=True, table="users")
+        call = descriptions.CallSignature("embed", "query", (user,), ("vector",))
+        return descriptions.ModelDetails("m", 3, "2026-01-01T00:00:00Z", (call,), (), (), ())
 
 
 def settings_of(root: Path, **options: Any) -> ServiceSettings:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ from bundle.features import Column
 from runtime.towers import Tensor, Tower
 from service.engine.engine import Engine
 from service.engine.requests import Call, Retrieval, Target
-from service.generations.generation import LoadedTower
 from service.generations.loader import Loader
 from service.generations.switch import Switch
 from service.generations.watcher import Watcher
@@ -56,12 +56,14 @@ class Running:
     def value(self, metric: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(metric, labels) or 0.0
 
-    def with_network(self, tower: str, network: Tower, model: str = "movies") -> None:
+    def with_network(self, tower: str, network: Tower, model: str = "movies", part: int = 0) -> None:
         """Replaces one network of the current generation, e.g. by one that waits or fails."""
         current = self.switch.current(model)
         assert current is not None
         assert isinstance(current.towers, dict)
-        current.towers[tower] = LoadedTower(current.towers[tower].page, network)
+        parts = list(current.towers[tower].parts)
+        parts[part] = replace(parts[part], network=network)
+        current.towers[tower] = replace(current.towers[tower], parts=tuple(parts))
 
     def close(self) -> None:
         self.engine.close()

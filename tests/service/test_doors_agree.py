@@ -235,7 +235,7 @@ def test_damaged_version_is_data_loss_at_each_door(fresh: Service) -> None:
 def test_overload_is_told_with_when_to_come_back_at_each_door(fresh: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     generation = fresh.switch.current(MODEL)
     assert generation is not None
-    network = generation.towers["query"].network
+    network = generation.towers["query"].parts[0].network
     begun, go = threading.Event(), threading.Event()
     run = network.run
 
@@ -268,6 +268,6 @@ def test_bug_is_internal_at_each_door_and_tells_nothing(fresh: Service, monkeypa
     def broken(inputs: Any) -> Any:
         raise RuntimeError("secret of the tower")
 
-    monkeypatch.setattr(generation.towers["query"].network, "run", broken)
+    monkeypatch.setattr(generation.towers["query"].parts[0].network, "run", broken)
     expect(fresh, "INTERNAL")
     assert "secret" not in ask(fresh, SIMPLE)[0].sentence

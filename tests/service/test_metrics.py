@@ -19,7 +19,7 @@ def test_two_services_in_one_process_count_apart() -> None:
 
 def test_build_is_told_with_the_product_and_the_format_version() -> None:
     page = Metrics().render().decode()
-    assert f'rowcast_build_info{{format="2",product="{version("rowcast")}"}} 1.0' in page
+    assert f'rowcast_build_info{{format="3",product="{version("rowcast")}"}} 1.0' in page
 
 
 def test_versions_that_are_gone_are_no_longer_told() -> None:

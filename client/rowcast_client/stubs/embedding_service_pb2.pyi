@@ -45,7 +45,7 @@ class ModelSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("model", "index", "k", "features", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter")
+    __slots__ = ("model", "index", "k", "features", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter", "context_ids")
     class FeaturesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class RetrieveRequest(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     index: str
     k: int
@@ -75,7 +76,8 @@ class RetrieveRequest(_message.Message):
     attributes: _containers.RepeatedScalarFieldContainer[str]
     exact: bool
     filter: Filter
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., features: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
+    context_ids: Ids
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., features: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
 
 class Filter(_message.Message):
     __slots__ = ()
@@ -131,7 +133,7 @@ class RetrieveResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., searched: _Optional[int] = ...) -> None: ...
 
 class RankRequest(_message.Message):
-    __slots__ = ("model", "tower", "context", "candidate_ids", "candidates", "offsets", "heads", "k")
+    __slots__ = ("model", "tower", "context", "candidate_ids", "candidates", "offsets", "heads", "k", "formula", "context_ids")
     class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +156,8 @@ class RankRequest(_message.Message):
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
+    FORMULA_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     tower: str
     context: _containers.MessageMap[str, Column]
@@ -162,7 +166,9 @@ class RankRequest(_message.Message):
     offsets: bytes
     heads: _containers.RepeatedScalarFieldContainer[str]
     k: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidates: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ...) -> None: ...
+    formula: str
+    context_ids: Ids
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidates: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
 
 class RankResponse(_message.Message):
     __slots__ = ("model", "candidate_ids", "positions", "scores", "heads", "offsets")
@@ -188,7 +194,7 @@ class RankResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ...) -> None: ...
 
 class RecommendRequest(_message.Message):
-    __slots__ = ("model", "features", "k", "candidates", "exclude_ids", "exclude_offsets", "attributes", "index", "tower")
+    __slots__ = ("model", "features", "k", "candidates", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids")
     class FeaturesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +211,8 @@ class RecommendRequest(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TOWER_FIELD_NUMBER: _ClassVar[int]
+    FORMULA_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     features: _containers.MessageMap[str, Column]
     k: int
@@ -214,7 +222,9 @@ class RecommendRequest(_message.Message):
     attributes: _containers.RepeatedScalarFieldContainer[str]
     index: str
     tower: str
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., features: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., candidates: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ...) -> None: ...
+    formula: str
+    context_ids: Ids
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., features: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., candidates: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
 
 class RecommendResponse(_message.Message):
     __slots__ = ("model", "neighbors", "retrieval_scores")
@@ -312,20 +322,26 @@ class GetModelRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
 
 class ModelDetails(_message.Message):
-    __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora")
+    __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora", "contexts", "readers", "towers")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     INDEXES_FIELD_NUMBER: _ClassVar[int]
     CORPORA_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    TOWERS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     created: str
     calls: _containers.RepeatedCompositeFieldContainer[CallSignature]
     tables: _containers.RepeatedCompositeFieldContainer[TableDetails]
     indexes: _containers.RepeatedCompositeFieldContainer[IndexDetails]
     corpora: _containers.RepeatedCompositeFieldContainer[CorpusDetails]
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ...) -> None: ...
+    contexts: _containers.RepeatedCompositeFieldContainer[CorpusDetails]
+    readers: _containers.RepeatedCompositeFieldContainer[ReaderDetails]
+    towers: _containers.RepeatedCompositeFieldContainer[TowerDetails]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ...) -> None: ...
 
 class CallSignature(_message.Message):
     __slots__ = ("call", "tower", "features", "outputs")
@@ -340,7 +356,7 @@ class CallSignature(_message.Message):
     def __init__(self, call: _Optional[str] = ..., tower: _Optional[str] = ..., features: _Optional[_Iterable[_Union[FeatureDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FeatureDetails(_message.Message):
-    __slots__ = ("name", "kind", "type", "role", "shape", "length", "combiner", "weighted", "unknown", "table", "required", "default_json", "stored")
+    __slots__ = ("name", "kind", "type", "role", "shape", "length", "combiner", "weighted", "unknown", "table", "required", "default_json", "stored", "readers")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +370,7 @@ class FeatureDetails(_message.Message):
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_JSON_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     type: str
@@ -367,19 +384,146 @@ class FeatureDetails(_message.Message):
     required: bool
     default_json: str
     stored: bool
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., type: _Optional[str] = ..., role: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., combiner: _Optional[str] = ..., weighted: _Optional[bool] = ..., unknown: _Optional[str] = ..., table: _Optional[str] = ..., required: _Optional[bool] = ..., default_json: _Optional[str] = ..., stored: _Optional[bool] = ...) -> None: ...
+    readers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., type: _Optional[str] = ..., role: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., combiner: _Optional[str] = ..., weighted: _Optional[bool] = ..., unknown: _Optional[str] = ..., table: _Optional[str] = ..., required: _Optional[bool] = ..., default_json: _Optional[str] = ..., stored: _Optional[bool] = ..., readers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReaderDetails(_message.Message):
+    __slots__ = ("name", "inputs", "kind", "role", "table", "ids_json", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IDS_JSON_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    COMBINER_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    TAKE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    inputs: _containers.RepeatedScalarFieldContainer[str]
+    kind: str
+    role: str
+    table: str
+    ids_json: str
+    unknown: str
+    combiner: str
+    encoding: str
+    weighted: bool
+    length: int
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: str
+    take: str
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[str] = ..., role: _Optional[str] = ..., table: _Optional[str] = ..., ids_json: _Optional[str] = ..., unknown: _Optional[str] = ..., combiner: _Optional[str] = ..., encoding: _Optional[str] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., take: _Optional[str] = ...) -> None: ...
+
+class TowerDetails(_message.Message):
+    __slots__ = ("name", "role", "inputs", "outputs", "result", "formula", "forms", "parts", "device")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    FORMULA_FIELD_NUMBER: _ClassVar[int]
+    FORMS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    inputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
+    outputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
+    result: str
+    formula: str
+    forms: _containers.RepeatedCompositeFieldContainer[FormDetails]
+    parts: _containers.RepeatedCompositeFieldContainer[PartDetails]
+    device: str
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., result: _Optional[str] = ..., formula: _Optional[str] = ..., forms: _Optional[_Iterable[_Union[FormDetails, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartDetails, _Mapping]]] = ..., device: _Optional[str] = ...) -> None: ...
+
+class TensorDetails(_message.Message):
+    __slots__ = ("name", "readers", "tensor", "dtype", "shape")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    readers: _containers.RepeatedScalarFieldContainer[str]
+    tensor: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., readers: _Optional[_Iterable[str]] = ..., tensor: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FormDetails(_message.Message):
+    __slots__ = ("kind", "precision", "max_abs_error", "effects", "runs")
+    class MaxAbsErrorEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class EffectsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: EffectDetails
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[EffectDetails, _Mapping]] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    MAX_ABS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    precision: str
+    max_abs_error: _containers.ScalarMap[str, float]
+    effects: _containers.MessageMap[str, EffectDetails]
+    runs: bool
+    def __init__(self, kind: _Optional[str] = ..., precision: _Optional[str] = ..., max_abs_error: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Mapping[str, EffectDetails]] = ..., runs: _Optional[bool] = ...) -> None: ...
+
+class EffectDetails(_message.Message):
+    __slots__ = ("kendall_tau", "overlap", "k", "auc", "auc_original")
+    KENDALL_TAU_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    AUC_FIELD_NUMBER: _ClassVar[int]
+    AUC_ORIGINAL_FIELD_NUMBER: _ClassVar[int]
+    kendall_tau: float
+    overlap: float
+    k: int
+    auc: float
+    auc_original: float
+    def __init__(self, kendall_tau: _Optional[float] = ..., overlap: _Optional[float] = ..., k: _Optional[int] = ..., auc: _Optional[float] = ..., auc_original: _Optional[float] = ...) -> None: ...
+
+class PartDetails(_message.Message):
+    __slots__ = ("name", "per", "inputs", "outputs", "forms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PER_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    FORMS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    per: str
+    inputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
+    outputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
+    forms: _containers.RepeatedCompositeFieldContainer[FormDetails]
+    def __init__(self, name: _Optional[str] = ..., per: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., forms: _Optional[_Iterable[_Union[FormDetails, _Mapping]]] = ...) -> None: ...
 
 class TableDetails(_message.Message):
-    __slots__ = ("name", "rows", "dim", "dtype")
+    __slots__ = ("name", "rows", "dim", "dtype", "bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: int
     dim: int
     dtype: str
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., dtype: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class IndexDetails(_message.Message):
     __slots__ = ("name", "corpus", "kind", "distance", "dim", "size", "recall_k", "recall")

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from bundle.manifest import BucketIds, EmbeddedFeature
-from service.engine.requests import ModelDetails, Target
+from service.engine.descriptions import ModelDetails
+from service.engine.requests import Target
 from tests.service.running import Running
 from tests.service.small_bundle import SmallBundle
 

@@ -32,7 +32,7 @@ BY_FEATURES = Retrieval(Target(), features={"user": column(1)})
 def waiting(service: Running) -> WaitingTower:
     current = service.switch.current("movies")
     assert current is not None
-    tower = WaitingTower(current.towers["query"].network)
+    tower = WaitingTower(current.towers["query"].parts[0].network)
     service.with_network("query", tower)
     return tower
 
@@ -158,7 +158,7 @@ def test_unexpected_failure_is_internal_and_says_nothing_of_itself(write: Write,
     service = run()
     current = service.switch.current("movies")
     assert current is not None
-    service.with_network("query", FailingTower(current.towers["query"].network))
+    service.with_network("query", FailingTower(current.towers["query"].parts[0].network))
     with pytest.raises(Internal) as failed:
         service.ask(service.engine.retrieve(BY_FEATURES, CALL))
     assert str(failed.value) == INTERNAL_SENTENCE
@@ -169,7 +169,7 @@ def test_unexpected_failure_is_internal_and_says_nothing_of_itself(write: Write,
 def test_nan_from_a_tower_is_a_bug_and_never_an_answer(write: Write, run: Run) -> None:
     write()
     service = run()
-    service.with_network("query", _NanTower(service.switch.current("movies").towers["query"].network))  # type: ignore[union-attr]
+    service.with_network("query", _NanTower(service.switch.current("movies").towers["query"].parts[0].network))  # type: ignore[union-attr]
     with pytest.raises(Internal):
         service.ask(service.engine.embed(Embedding(Target(), "query", {"user": column(1)}), CALL))
 

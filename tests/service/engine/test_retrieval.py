@@ -162,7 +162,7 @@ def test_retrieve_with_a_filter_is_not_answered_yet(write: Write, run: Run) -> N
 @pytest.mark.parametrize(
     ("request_", "kind", "message"),
     [
-        ({}, InvalidArgument, "exactly one of features, vectors and ids; got none"),
+        ({}, InvalidArgument, "exactly one of features .or context ids., vectors and ids; got none"),
         ({"vectors": np.ones(8), "ids": np.array([1000])}, InvalidArgument, "got vectors, ids"),
         ({"vectors": np.ones(7)}, InvalidArgument, r"shape \[7\]; \[n, 8\] float32"),
         ({"vectors": np.ones((2, 4))}, InvalidArgument, r"shape \[2, 4\]"),

@@ -45,7 +45,7 @@ class SeenTower(WaitingTower):
 def seen(service: Running) -> SeenTower:
     current = service.switch.current("movies")
     assert current is not None
-    tower = SeenTower(current.towers["query"].network)
+    tower = SeenTower(current.towers["query"].parts[0].network)
     service.with_network("query", tower)
     return tower
 

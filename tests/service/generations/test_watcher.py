@@ -271,7 +271,7 @@ def test_old_version_retires_only_after_its_last_request(write: Write, run: Run)
     service = run()
     old = service.switch.current("movies")
     assert old is not None
-    tower = WaitingTower(old.towers["query"].network)
+    tower = WaitingTower(old.towers["query"].parts[0].network)
     service.with_network("query", tower)
 
     async def swap() -> None:

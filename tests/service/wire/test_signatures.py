@@ -6,30 +6,32 @@ import json
 
 import pytest
 
-from service.engine import requests
+from service.engine import descriptions, requests
 from service.errors import InvalidArgument
 from service.wire import signatures
 from service.wire.json_bodies import dump
 from service.wire.stubs import embedding_service_pb2 as pb
 
-DETAILS = requests.ModelDetails(
+DETAILS = descriptions.ModelDetails(
     model="movies",
     version=7,
     created="2026-01-02T03:04:05Z",
     calls=(
-        requests.CallSignature(
+        descriptions.CallSignature(
             "retrieve",
             "query",
             (
-                requests.FeatureDetails("user", "single", "int64", "context", required=False, default=0, table="user"),
-                requests.FeatureDetails("photo", "dense", "float32", "context", required=True, shape=(2, 3)),
+                descriptions.FeatureDetails(
+                    "user", "single", "int64", "context", required=False, default=0, table="user"
+                ),
+                descriptions.FeatureDetails("photo", "dense", "float32", "context", required=True, shape=(2, 3)),
             ),
             ("vector",),
         ),
     ),
-    tables=(requests.TableDetails("user", 10, 4, "float32"),),
-    indexes=(requests.IndexDetails("main", "movies", "brute_force", "dot_product", 4, 9, 10, 1.0),),
-    corpora=(requests.CorpusDetails("movies", 9, "int64", ("title",), ("movie",)),),
+    tables=(descriptions.TableDetails("user", 10, 4, "float32", 160),),
+    indexes=(descriptions.IndexDetails("main", "movies", "brute_force", "dot_product", 4, 9, 10, 1.0),),
+    corpora=(descriptions.CorpusDetails("movies", 9, "int64", ("title",), ("movie",)),),
 )
 
 
@@ -48,7 +50,9 @@ def test_details_say_the_same_in_both_forms() -> None:
 
 def test_models_say_the_same_in_both_forms() -> None:
     states = [
-        requests.ModelState("m", (requests.VersionState(2, "refused", "bad"), requests.VersionState(1, "available")))
+        descriptions.ModelState(
+            "m", (descriptions.VersionState(2, "refused", "bad"), descriptions.VersionState(1, "available"))
+        )
     ]
     value = json.loads(dump(signatures.models_value(states)))
     message = signatures.models_message(states)

@@ -1,0 +1,91 @@
+"""Candidates and contexts as people name them, of one request or of several -> packed ids, offsets and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowcast_client.columns import pack_features, pack_ids, pack_offsets
+from rowcast_client.errors import InvalidArgument
+from rowcast_client.stubs import embedding_service_pb2 as pb
+
+Candidates = Sequence[Any] | NDArray[Any]
+"""Ids: a list or array; or, for several requests, a list of such, one per request."""
+Contexts = int | str | Sequence[Any] | NDArray[Any]
+"""The id of one context, or a list or array of them, one per request."""
+
+
+def listed_contexts(ids: Contexts | None) -> list[Any] | None:
+    """The ids of several contexts; None: one context's id, or none at all."""
+    return None if ids is None or isinstance(ids, (str, int, np.integer)) else list(ids)
+
+
+def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
+    """Packs the ids of contexts; None: none are told.
+
+    Raises:
+      InvalidArgument: they are not all integers or all strings.
+    """
+    if ids is None:
+        return None
+    several = listed_contexts(ids)
+    return pack_ids("context_ids", [ids] if several is None else several)
+
+
+def lists_of(name: str, ids: Candidates) -> list[Sequence[Any]] | None:
+    """The lists of a list of lists; None if it is a flat list of ids."""
+    if isinstance(ids, np.ndarray):
+        return list(ids) if ids.ndim > 1 else None
+    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Sequence):
+        raise InvalidArgument(f"{name} is {ids!r}: expected a list of ids")
+    nested = [isinstance(one, (list, tuple, np.ndarray)) for one in ids]
+    if not any(nested):
+        return None
+    if not all(nested):
+        raise InvalidArgument(f"{name} mixes ids and lists of ids: expected one of the two")
+    return list(ids)
+
+
+def exclusion_of(exclude: Candidates | None) -> dict[str, Any]:
+    """The fields of a request that tell what is never returned."""
+    if exclude is None:
+        return {}
+    lists = lists_of("exclude", exclude)
+    if lists is None:
+        return {"exclude_ids": pack_ids("exclude", exclude)}
+    return {
+        "exclude_ids": pack_ids("exclude", [one for ids in lists for one in ids]),
+        "exclude_offsets": pack_offsets("exclude", np.cumsum([0, *map(len, lists)])),
+    }
+
+
+def candidate_features(
+    features: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, several: bool
+) -> tuple[dict[str, pb.Column], list[int] | None]:
+    """Columns of all candidates, and how many candidates each of several contexts has by them."""
+    if not features:
+        return {}, None
+    if isinstance(features, Mapping):
+        if several:
+            raise InvalidArgument("features of the candidates of several contexts are a list of dicts, one per context")
+        return pack_features(features), None
+    if not several:
+        raise InvalidArgument("features of the candidates of one context are one dict: name -> one value per candidate")
+    names = features[0].keys()
+    for place, one in enumerate(features):
+        if one.keys() != names:
+            raise InvalidArgument(
+                f"candidates of context {place} have features {sorted(one)}, the first's have {sorted(names)}: "
+                "expected the same"
+            )
+    counts = [{len(values) for values in one.values()} for one in features]
+    for place, lengths in enumerate(counts):
+        if len(lengths) > 1:
+            raise InvalidArgument(
+                f"features of the candidates of context {place} have {sorted(lengths)} values: expected as many"
+            )
+    joined = {name: [value for one in features for value in one[name]] for name in names}
+    return pack_features(joined), [min(lengths, default=0) for lengths in counts]
