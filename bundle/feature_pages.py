@@ -115,6 +115,8 @@ class EmbeddedFeature(Page):
     """Of a bag."""
     encoding: Literal["sparse", "ragged"] = "sparse"
     """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its ragged none."""
+    padding: int | str | None = None
+    """The id that is none, and is left out: TensorFlow's feature columns leave -1 and "" out of dense tensors."""
     weighted: bool = False
     """Whether callers may send a weight beside each id."""
     length: Length | None = None

@@ -33,6 +33,7 @@ from export.dense_copy import local_prefix
 from export.destinations import Destination, open_destination
 from export.errors import UsageError
 from export.examples import Examples
+from export.feature_pages import describe_features
 from export.model_checks import check_page, examples_of
 from export.model_tables import recognise_tables
 from export.oracle import Replay, checkpoint_rows, replay_original
@@ -44,7 +45,7 @@ from export.settings import ExportJob, ExportSettings, TablePart
 from export.space import check_space
 from export.staged_tables import Draft, Published, copy_tables, created, provenance, staged
 from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced
-from export.towers import ModelSpec, check_limits, describe_features, describe_tower
+from export.towers import ModelSpec, check_limits, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
 from export.vocabularies import write_vocabulary

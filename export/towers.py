@@ -6,9 +6,9 @@ turned into the manifest's pages by the recipe.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from bundle import manifest
@@ -57,6 +57,8 @@ class FeatureSpec:
       rule: what the model itself does to ids before they are rows; None: the recipe tells.
       unknown: what the model itself does with ids outside the table; None: the recipe tells.
       keys: of a `rule` that is a vocabulary: its keys in the order of the rows.
+      padding: the id that only fills a dense tensor up, and is none.
+      places: of a bag that the model takes as a dense tensor: how many ids an example has room for.
     """
 
     name: str
@@ -71,6 +73,8 @@ class FeatureSpec:
     rule: manifest.IdRule | None = None
     unknown: manifest.Unknown | None = None
     keys: tuple[int, ...] | tuple[str, ...] = ()
+    padding: int | str | None = None
+    places: int | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -180,7 +184,7 @@ class ModelSpec:
     features: Mapping[str, FeatureSpec | DenseSpec]
     towers: Mapping[str, TowerSpec]
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, tuple[FeatureSpec | DenseSpec, ...]]:
         """What callers send, by name, with the features that read it; weights are sent with the ids they belong to."""
         found: dict[str, tuple[FeatureSpec | DenseSpec, ...]] = {}
@@ -196,107 +200,6 @@ class ModelSpec:
         read = {spec.table for spec in features.values() if isinstance(spec, FeatureSpec)}
         tables = {name: table for name, table in self.tables.items() if name in read}
         return ModelSpec(tables, features, {tower: self.towers[tower]})
-
-
-def role_of(name: str, job: settings.ExportJob) -> manifest.Role:
-    """Returns an input's role: the recipe's, else candidate where a corpus has a column for it, else context."""
-    stated = job.features[name].role if name in job.features else None
-    if stated is not None:
-        return stated
-    in_corpus = any(name in corpus.features for corpus in job.candidates.values())
-    return "candidate" if in_corpus else "context"
-
-
-def describe_features(model: ModelSpec, job: settings.ExportJob) -> dict[str, manifest.Feature]:
-    """Turns what was traced and what the recipe says into the manifest's features.
-
-    Raises:
-      UsageError: the recipe speaks of an input or vocabulary that is not there, or gives numbers an id rule.
-    """
-    named = [("features", name) for name in job.features]
-    named += [
-        (f"candidates.{corpus}.features", name) for corpus in job.candidates for name in job.candidates[corpus].features
-    ]
-    for where, name in named:
-        _check_known(name, model, where)
-    return {name: _describe_feature(spec, model, job) for name, spec in model.features.items()}
-
-
-def _check_known(name: str, model: ModelSpec, where: str) -> None:
-    if name in model.inputs:
-        return
-    weighted = [f.name for f in model.features.values() if isinstance(f, FeatureSpec) and f.weights == name]
-    if weighted:
-        raise UsageError(
-            f"{where}.{name}: this input holds the weights of feature {weighted[0]!r}, and is sent with it"
-        )
-    close = difflib.get_close_matches(name, model.inputs, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"they take {', '.join(sorted(model.inputs)) or 'none'}"
-    raise UsageError(f"{where}.{name}: no tower takes a feature of that name; {hint}")
-
-
-def _describe_feature(spec: FeatureSpec | DenseSpec, model: ModelSpec, job: settings.ExportJob) -> manifest.Feature:
-    first = spec.reads[0]
-    part = job.features.get(first, settings.FeaturePart())
-    role = role_of(first, job)
-    inputs = () if spec.reads == (spec.name,) else spec.reads
-    if isinstance(spec, DenseSpec):
-        numbers = all(isinstance(each, DenseSpec) for each in model.inputs[first])
-        if numbers and {"ids", "unknown"} & part.model_fields_set:
-            raise UsageError(f"features.{first}: it reads no table, so it has neither 'ids' nor 'unknown'")
-        return manifest.DenseFeature(
-            kind="dense",
-            role=role,
-            inputs=inputs,
-            take=spec.take,
-            shape=spec.shape,
-            dtype=spec.dtype,
-            default=part.default,
-        )
-    rows = model.tables[spec.table].rows
-    if part.unknown.row is not None and part.unknown.row >= rows:
-        raise UsageError(f"features.{first}.unknown.row is {part.unknown.row}; table {spec.table!r} has {rows} rows")
-    return manifest.EmbeddedFeature(
-        kind=spec.kind,
-        table=spec.table,
-        role=role,
-        inputs=inputs,
-        ids=spec.rule or _describe_ids(spec, part, rows, job),
-        unknown=spec.unknown or part.unknown,
-        combiner=spec.combiner,
-        encoding="ragged" if spec.encoding == "ragged" else "sparse",
-        weighted=spec.weights is not None,
-        length=spec.length,
-        default=part.default,
-    )
-
-
-def _describe_ids(spec: FeatureSpec, part: settings.FeaturePart, rows: int, job: settings.ExportJob) -> manifest.IdRule:
-    rule = part.ids
-    if isinstance(rule, settings.HashRule):
-        _check_reach(spec, "buckets", (rule.buckets or rows) - 1, rows)
-        return manifest.HashIds(buckets=rule.buckets or rows)
-    if isinstance(rule, settings.BucketRule):
-        _check_reach(spec, "boundaries", len(rule.boundaries), rows)
-        return manifest.BucketIds(boundaries=rule.boundaries)
-    if isinstance(rule, settings.KeyedRule):
-        return manifest.KeyedIds(keys=spec.table)
-    if isinstance(rule, settings.VocabularyRule):
-        if rule.vocabulary not in job.vocabularies:
-            known = ", ".join(sorted(job.vocabularies)) or "none"
-            raise UsageError(
-                f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's vocabularies: {known}"
-            )
-        return manifest.VocabularyIds(vocabulary=rule.vocabulary, first_row=rule.first_row)
-    return rule
-
-
-def _check_reach(spec: FeatureSpec, key: str, last: int, rows: int) -> None:
-    if last >= rows:
-        raise UsageError(
-            f"features.{spec.reads[0]}.ids.{key} reaches row {last}, table {spec.table!r} has {rows} rows; these "
-            "are not the ones that were trained with"
-        )
 
 
 def check_precisions(job: settings.ExportJob) -> None:

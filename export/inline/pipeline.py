@@ -35,6 +35,7 @@ from export.dense_copy import local_prefix
 from export.destinations import Destination, open_destination
 from export.errors import DestinationError, UsageError, VerificationFailed
 from export.examples import make_examples, read_examples
+from export.feature_pages import describe_features
 from export.figures import size_text
 from export.inline import proofs
 from export.inline.files import (
@@ -56,7 +57,7 @@ from export.settings import ExportJob, ExportSettings
 from export.staged_tables import created, provenance, staged
 from export.subset import ALL, Wanted, choose_towers, reduced
 from export.tasks import WORKER_BYTES
-from export.towers import ModelSpec, check_limits, describe_features
+from export.towers import ModelSpec, check_limits
 from export.tracing import TracedModel, trace_towers
 from export.vocabularies import read_keys
 from export.weights import find_weights, restore_weights

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from bundle import manifest
 from bundle.features import FeatureReader
 from bundle.tables import TableReader
+from export.feature_pages import describe_features
 from export.frameworks import load_tensorflow
 from export.model_code import load_factory
 from export.settings import ExportJob
-from export.towers import describe_features
 from export.tracing import TracedModel, trace_towers
 from tests.conftest import write_table
 
