@@ -1,13 +1,14 @@
-"""A feature that reads no table: numbers that go to the towers as they are."""
+"""A feature that reads no table: numbers that go to the towers as they are, or how many ids an input has."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import ids
+from bundle import id_values
 from bundle.columns import Activation, Column, checked_offsets
 from bundle.errors import FeatureError
 from bundle.manifest import DenseFeature
@@ -16,26 +17,40 @@ from bundle.manifest import DenseFeature
 class Dense:
     """Checks and shapes the numbers of one feature."""
 
-    def __init__(self, name: str, feature: DenseFeature) -> None:
-        self._name, self._spec = name, feature
+    def __init__(self, name: str, feature: DenseFeature, drop_weights: bool = False) -> None:
+        """Begins a feature.
+
+        Args:
+          name: of its input.
+          feature: what the manifest says of it.
+          drop_weights: the input is sent with weights, which another feature takes.
+        """
+        self._name, self._spec, self._drop_weights = name, feature, drop_weights
         self._size = int(np.prod(feature.shape, dtype=object)) if feature.shape else 1
         self._default: NDArray[Any] | None = None
         if feature.default is not None:
-            values = np.asarray(feature.default)
+            told = feature.default
+            values = np.asarray(told["ids"] if isinstance(told, dict) and drop_weights else told)
+            if feature.take == "lengths":
+                values = np.full(feature.shape, values.size)
             if values.shape != feature.shape:
                 raise FeatureError(name, f"shape {values.shape} was given; {feature.shape} was expected")
             self._default = self._numbers(values.reshape(-1)).reshape(1, *feature.shape)
 
-    def activation(self, column: Column | None, n: int) -> Activation:
-        """Returns [n, *shape] numbers; of a column that is None, the default n times.
+    def activation(self, columns: Mapping[str, Column], n: int) -> Activation:
+        """Returns [n, *shape] numbers; of a column that is not there, the default n times.
 
         Raises:
           FeatureError: what was sent is no number, not finite, of another shape, or missing without a default.
         """
+        column = columns.get(self._name)
         if column is None:
             return Activation(np.repeat(self._needed_default(), n, axis=0))
-        if column.weights is not None:
+        if column.weights is not None and not self._drop_weights:
             raise FeatureError(self._name, "weights were sent; the feature takes none")
+        if self._spec.take == "lengths":
+            held = np.diff(checked_offsets(self._name, column, n))
+            return Activation(self._numbers(held).reshape(n, *self._spec.shape))
         if column.offsets is None and column.values.shape == (n * self._size,):
             return Activation(self._numbers(column.values).reshape(n, *self._spec.shape))
         lengths = np.diff(checked_offsets(self._name, column, n))
@@ -55,8 +70,8 @@ class Dense:
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
         if self._spec.dtype == "float32":
-            return ids.numbers(self._name, values)
-        result = ids.integers(self._name, values)
+            return id_values.numbers(self._name, values)
+        result = id_values.integers(self._name, values)
         if self._spec.dtype == "int32":
             beyond = (result < -(1 << 31)) | (result >= 1 << 31)
             if beyond.any():

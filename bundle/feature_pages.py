@@ -36,8 +36,12 @@ class VocabularyIds(Page):
     vocabulary: Name
     first_row: Count = 0
     oov_buckets: Count = 0
-    """Rows for ids that the vocabulary does not hold: `oov_first_row` + their hash (as HashIds) mod `oov_buckets`."""
+    """Rows for ids that the vocabulary does not hold: `oov_first_row` + their hash mod `oov_buckets`."""
     oov_first_row: Count = 0
+    oov_hash: Literal["fingerprint", "modulo"] = "fingerprint"
+    """fingerprint: as HashIds. modulo: an integer is its own hash, as Keras' lookup layers have it."""
+    mask: int | str | None = None
+    """The id that is row 0 whatever the vocabulary says, as a Keras lookup layer's `mask_token`."""
 
 
 class BucketIds(Page):
@@ -156,6 +160,12 @@ class DenseFeature(Page):
     """Of one example; () is a single number."""
     dtype: Literal["float32", "int32", "int64"] = "float32"
     default: Any = None
+
+    @model_validator(mode="after")
+    def _one_length(self) -> DenseFeature:
+        if self.take == "lengths" and self.shape not in {(), (1,)}:
+            raise ValueError("'lengths' are one number for an example: 'shape' is () or (1,)")
+        return self
 
 
 Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]

@@ -235,6 +235,9 @@ class Manifest(Page):
                 _known(feature.table, self.tables, f"features.{name}.table")
                 if isinstance(feature.ids, VocabularyIds):
                     _known(feature.ids.vocabulary, self.vocabularies, f"features.{name}.ids.vocabulary")
+                    keys = self.vocabularies[feature.ids.vocabulary].dtype
+                    if feature.ids.mask is not None and isinstance(feature.ids.mask, str) != (keys == "string"):
+                        raise ValueError(f"features.{name}.ids.mask is no {keys}, as the vocabulary's keys are")
                 if isinstance(feature.ids, KeyedIds):
                     _known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
                 rows = self.tables[feature.table].rows

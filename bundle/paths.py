@@ -66,6 +66,16 @@ def vocabulary(name: str) -> str:
     return f"vocabularies/{name}.arrow"
 
 
+def key_index(name: str) -> str:
+    """Returns the file of one key index."""
+    return f"keys/{name}.bin"
+
+
+def context_store(name: str) -> str:
+    """Returns the Arrow IPC file that holds the ids and features of contexts."""
+    return f"contexts/{name}/store.arrow"
+
+
 def checked(path: str) -> str:
     """Returns `path` if it is relative, normalised and inside the bundle.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bundle import arrow
 from bundle.columns import Column
 from bundle.errors import FeatureError, FormatError
-from bundle.ids import known_kind
+from bundle.id_values import known_kind
 from bundle.spools import Spool
 
 _CURE = "cast it to one of int64, double, string, bool or list<string> before the export"

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from bundle import arrow
 from bundle.errors import FeatureError, FormatError, RowOutOfRange
 from bundle.features import Column
-from bundle.ids import IntegerKeys, StringKeys
 from bundle.manifest import Corpus
 from bundle.spools import BLOCK_ROWS
 from bundle.store_writer import find_repeated
+from bundle.vocabularies import IntegerKeys, StringKeys
 
 Positions = NDArray[np.int64]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bundle import manifest, paths
 from bundle.features import FeatureReader
-from bundle.ids import Vocabulary
+from bundle.vocabularies import Vocabulary
 from bundle.manifest import Manifest
 from bundle.tables import TableReader
 from export import candidates, executors, indexes, replay, table_effects

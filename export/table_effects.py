@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from bundle import manifest
 from bundle.features import FeatureReader
-from bundle.ids import Vocabulary
 from bundle.tables import TableReader
+from bundle.vocabularies import Vocabulary
 from export import replay
 from export.errors import VerificationFailed
 from export.oracle import ReadRows, Replay, Results

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import ids
+from bundle import vocabularies
 from bundle.errors import FormatError
 from export.errors import UsageError
 
@@ -52,7 +52,7 @@ def write_vocabulary(source: Path, dtype: Literal["int64", "string"], destinatio
     keys = read_keys(source, dtype)
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
-        ids.write_vocabulary(destination, keys)
+        vocabularies.write_vocabulary(destination, keys)
     except FormatError as problem:
         raise UsageError(f"vocabulary file {source}: {problem}") from problem
     return len(keys)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from bundle import manifest as pages
 from bundle import paths
 from bundle.features import Column
-from bundle.ids import write_vocabulary
 from bundle.staging import Staging
 from bundle.store_writer import write_store
 from bundle.tables import ShardWriter
+from bundle.vocabularies import write_vocabulary
 
 SOURCE = pages.TableSource(layout="plain", key="model/table")
 

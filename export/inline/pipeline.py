@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from bundle import manifest, staging
 from bundle.features import FeatureReader
-from bundle.ids import IntegerKeys, StringKeys, Vocabulary
+from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from bundle.tables import TableReader
 from export import executors, replay
 from export.checkpoint.layouts import stored_rows

@@ -10,7 +10,8 @@ import pytest
 
 from bundle import arrow
 from bundle.errors import DigestMismatch, FeatureError, FormatError
-from bundle.ids import Buckets, Hash, Identity, IntegerKeys, Listed, StringKeys, Vocabulary, write_vocabulary
+from bundle.ids import Buckets, Hash, Identity, Listed
+from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
 
 
 def objects(*values: Any) -> np.ndarray[Any, Any]:

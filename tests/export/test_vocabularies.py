@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.ids import Vocabulary
+from bundle.vocabularies import Vocabulary
 from export.errors import UsageError
 from export.vocabularies import write_vocabulary
 

@@ -17,12 +17,13 @@ from bundle import manifest as pages
 from bundle.checksums import Digest, combine, crc32c
 from bundle.combiner import combine as combine_bags
 from bundle.features import Column, FeatureReader
-from bundle.ids import Hash, Identity, IntegerKeys, StringKeys, Vocabulary, write_vocabulary
+from bundle.ids import Hash, Identity
 from bundle.manifest import Manifest, dump, parse
 from bundle.staging import Staging, read_manifest
 from bundle.store_writer import write_store
 from bundle.stores import CandidateStore
 from bundle.tables import ShardWriter, TableReader
+from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
 
 STORED: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int8": np.int8}
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

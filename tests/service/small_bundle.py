@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from bundle import paths
 from bundle.checksums import crc32c
 from bundle.features import Column
-from bundle.ids import write_vocabulary
 from bundle.manifest import (
     Corpus,
     DenseFeature,
@@ -52,6 +51,7 @@ from bundle.manifest import Shard as ManifestShard
 from bundle.staging import Staging
 from bundle.store_writer import write_store
 from bundle.tables import ShardWriter
+from bundle.vocabularies import write_vocabulary
 from runtime.scann import write_index
 from tests.service import small_model
 

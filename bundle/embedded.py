@@ -1,0 +1,303 @@
+"""Ids of one feature -> rows -> combined vector, one feature at a time.
+
+What TensorFlow's CPU lookup does, told as rules:
+- A single feature reads one row per example, bit for bit.
+- A bag's rows are combined as `bundle/combiner.py` says; an empty bag gives zeros.
+- A sparse bag drops weights <= 0 first, unless it sums; a ragged one drops nothing.
+- A sequence is cut at its end to `length`, or filled with zeros.
+- Unknown ids follow the feature's unknown rule in all of them; padding is left out in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import ids
+from bundle.columns import Activation, Column, Offsets, checked_offsets
+from bundle.combiner import Combiner, combine
+from bundle.crosses import Crossed
+from bundle.errors import FeatureError, UnknownRefused
+from bundle.id_values import Rows, Values, numbers
+from bundle.keys import KeyIndex
+from bundle.manifest import (
+    BucketIds,
+    CrossedIds,
+    EmbeddedFeature,
+    HashIds,
+    KeyedIds,
+    VocabularyIds,
+    inputs_of,
+)
+from bundle.tables import TableReader
+from bundle.vocabularies import Vocabulary
+
+Weights = NDArray[np.float32]
+Vectors = NDArray[np.float32]
+
+UNKNOWN = -1
+PADDING = -2
+"""In place of a row: an id that the table does not know; an id that is none."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What features read.
+
+    Attributes:
+      tables, vocabularies, keys: open, by name.
+    """
+
+    tables: Mapping[str, TableReader]
+    vocabularies: Mapping[str, Vocabulary]
+    keys: Mapping[str, KeyIndex]
+
+
+class Embedded:
+    """A feature that reads a table.
+
+    Attributes:
+      page: what the manifest says of it.
+      table: that it reads.
+      rule: of its ids; of crossed ones, their cross.
+      inputs: whose columns it takes.
+    """
+
+    def __init__(self, name: str, page: EmbeddedFeature, opened: Opened, drop_weights: bool = False) -> None:
+        """Begins a feature.
+
+        Args:
+          name: of the feature.
+          page: what the manifest says of it.
+          opened: what it reads.
+          drop_weights: its input is sent with weights, which another feature takes.
+        """
+        self.page, self.table, self.inputs = page, opened.tables[page.table], inputs_of(name, page)
+        self.rule: ids.Rule | Crossed = _rule(self.inputs, page, self.table.rows, opened)
+        self._name, self._drop_weights = self.inputs[0], drop_weights
+        self._default: tuple[Column, Activation] | None = None
+        self._key_defaults: dict[str, Column] = {}
+        if isinstance(page.ids, CrossedIds):
+            for read, key in zip(self.inputs, page.ids.keys, strict=True):
+                if key.default is not None:
+                    self._key_defaults[read] = _column_of(key.default)
+            if len(self._key_defaults) == len(self.inputs):
+                self.activation({}, 1)
+        elif page.default is not None:
+            column = _default_column(self._name, page)
+            self._default = column, Activation(self.activation({self._name: column}, 1).values)
+
+    def takes_rows(self, column: Column, n: int) -> bool:
+        """Tells whether a column holds the n rows to be read, if only they lie in the table."""
+        values = column.values
+        plain = column.offsets is None and column.weights is None and values.dtype == np.int64 and values.shape == (n,)
+        single = self.page.kind == "single" and self.page.padding is None
+        return plain and single and isinstance(self.rule, ids.Identity)
+
+    def rows(self, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
+        """Resolves the ids of n examples; see FeatureReader.rows. Of padding the row is `PADDING`."""
+        if isinstance(self.rule, Crossed):
+            return self._crossed(self.rule, columns, n)
+        column = columns.get(self._name)
+        if column is None:
+            row, offsets = self.rows({self._name: self.needed_default()[0]}, 1)
+            return np.tile(row, n), np.arange(n + 1, dtype=np.int64) * offsets[-1]
+        if self.page.kind == "single":
+            return self._single_rows(column, n), np.arange(n + 1, dtype=np.int64)
+        offsets = checked_offsets(self._name, column, n)
+        return self._resolved(column.values), offsets
+
+    def activation(self, columns: Mapping[str, Column], n: int) -> Activation:
+        """See FeatureReader.activation."""
+        if isinstance(self.rule, Crossed):
+            rows, offsets = self._crossed(self.rule, columns, n)
+            rows, unknown = self.known(rows, None)
+            return Activation(self._bag(rows, offsets, None), unknown)
+        column = columns.get(self._name)
+        if column is None:
+            return Activation(np.repeat(self.needed_default()[1].values, n, axis=0))
+        weights = self.weights(column)
+        if self.page.kind == "single":
+            rows, unknown = self.known(self._single_rows(column, n), column.values)
+            return Activation(self._gathered(rows), unknown)
+        if self.page.kind == "sequence":
+            return self._sequence(column, n)
+        offsets = checked_offsets(self._name, column, n)
+        rows, unknown = self.known(self._resolved(column.values), column.values)
+        return Activation(self._bag(rows, offsets, weights), unknown)
+
+    @property
+    def combiner(self) -> Combiner:
+        """Of a bag."""
+        assert self.page.combiner is not None  # noqa: S101 - the manifest's validator holds it
+        return self.page.combiner
+
+    def padded(self, rows: Rows, values: Values) -> Rows:
+        """Returns rows with `PADDING` for ids that are none."""
+        if self.page.padding is None:
+            return rows
+        if isinstance(self.page.padding, str) != (values.dtype.kind in "OU"):
+            return rows
+        return np.where(values == self.page.padding, np.int64(PADDING), rows)
+
+    def known(self, rows: Rows, values: Values | None) -> tuple[Rows, int]:
+        """Applies the unknown rule: returns rows, negative for what contributes nothing, and how many were unknown.
+
+        Raises:
+          UnknownRefused: an id is unknown and the feature refuses those; names the id.
+        """
+        missing = rows == UNKNOWN
+        unknown = int(np.count_nonzero(missing))
+        if not unknown or self.page.unknown.rule == "zeros":
+            return rows, unknown
+        if self.page.unknown.rule == "row":
+            return np.where(missing, np.int64(self.page.unknown.row or 0), rows), unknown
+        value = values[missing][0] if values is not None and rows.size == values.size else "its default"
+        raise UnknownRefused(
+            self._name, f"id {value!s:.80} is not in table {self.page.table!r}, and the feature refuses unknown ids"
+        )
+
+    def kept(self, rows: Rows, weights: Weights | None) -> NDArray[np.bool_]:
+        """Tells which ids of bags contribute."""
+        kept = rows >= 0
+        if weights is not None and self.page.encoding == "sparse" and self.page.combiner != "sum":
+            kept &= weights > 0
+        return kept
+
+    def weights(self, column: Column) -> Weights | None:
+        """Returns the weights of a column; None: all 1.
+
+        Raises:
+          FeatureError: the feature takes none, or they do not fit the ids.
+        """
+        if column.weights is None or self._drop_weights:
+            return None
+        if not (self.page.weighted and self.page.kind == "bag"):
+            raise FeatureError(self._name, "weights were sent; the feature takes none")
+        if column.weights.shape != column.values.shape:
+            raise FeatureError(
+                self._name, f"{column.weights.size} weights for {column.values.size} values; one each was expected"
+            )
+        return numbers(self._name, column.weights)
+
+    def needed_default(self) -> tuple[Column, Activation]:
+        """Returns the default and its activation.
+
+        Raises:
+          FeatureError: there is none.
+        """
+        if self._default is None:
+            raise FeatureError(self._name, _NO_DEFAULT)
+        return self._default
+
+    def _resolved(self, values: Values) -> Rows:
+        assert not isinstance(self.rule, Crossed)  # noqa: S101 - asked before
+        return self.padded(self.rule.resolve(values), values)
+
+    def _crossed(self, cross: Crossed, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
+        found = []
+        for name in self.inputs:
+            column = columns.get(name)
+            if column is None:
+                if name not in self._key_defaults:
+                    raise FeatureError(name, _NO_DEFAULT)
+                values = self._key_defaults[name].values
+                found.append((np.tile(values, n), np.arange(n + 1, dtype=np.int64) * values.size))
+            else:
+                found.append((column.values, checked_offsets(name, column, n)))
+        return cross.resolve(found)
+
+    def _bag(self, rows: Rows, offsets: Offsets, weights: Weights | None) -> Vectors:
+        kept = self.kept(rows, weights)
+        if np.count_nonzero(kept) < kept.size:
+            offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
+            rows = rows[kept]
+            weights = weights[kept] if weights is not None else None
+        return combine(self.table.take(rows), offsets, self.combiner, weights)
+
+    def _sequence(self, column: Column, n: int) -> Activation:
+        length = self.page.length or 0
+        offsets = checked_offsets(self._name, column, n)
+        lengths = np.diff(offsets)
+        example = np.repeat(np.arange(n), lengths)
+        place = np.arange(column.values.size) - offsets[example]
+        kept = place < length
+        values = column.values if kept.all() else column.values[kept]
+        rows, unknown = self.known(self._resolved(values), values)
+        vectors = np.zeros((n, length, self.table.dim), np.float32)
+        vectors[example[kept], place[kept]] = self._gathered(rows)
+        return Activation(vectors, unknown)
+
+    def _single_rows(self, column: Column, n: int) -> Rows:
+        if column.offsets is None and column.values.shape == (n,):
+            return self._resolved(column.values)
+        lengths = np.diff(checked_offsets(self._name, column, n))
+        if (lengths > 1).any():
+            example = int(np.argmax(lengths))
+            raise FeatureError(self._name, f"example {example} has {lengths[example]} values; one was expected")
+        resolved = self._resolved(column.values)
+        if lengths.all():
+            return resolved
+        default = {self._name: self.needed_default()[0]}
+        rows = np.repeat(self.rows(default, 1)[0], lengths.size)
+        rows[lengths == 1] = resolved
+        return rows
+
+    def _gathered(self, rows: Rows) -> Vectors:
+        missing = rows < 0
+        if not np.count_nonzero(missing):
+            return self.table.take(rows)
+        vectors = self.table.take(np.where(missing, 0, rows))
+        vectors[missing] = 0
+        return vectors
+
+
+_NO_DEFAULT = "a value must be sent for each example: the feature has no default"
+
+
+def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Opened) -> ids.Rule | Crossed:
+    name, rule = names[0], page.ids
+    if isinstance(rule, HashIds):
+        return ids.Hash(name, rows, rule.buckets, rule.first_row)
+    if isinstance(rule, VocabularyIds):
+        return ids.Listed(
+            name,
+            rows,
+            opened.vocabularies[rule.vocabulary],
+            rule.first_row,
+            rule.oov_buckets,
+            rule.oov_first_row,
+            rule.oov_hash,
+            rule.mask,
+        )
+    if isinstance(rule, BucketIds):
+        return ids.Buckets(name, rows, rule.boundaries)
+    if isinstance(rule, KeyedIds):
+        return ids.Keyed(name, rows, opened.keys[rule.keys])
+    if isinstance(rule, CrossedIds):
+        return Crossed(names, rows, rule)
+    return ids.Identity(name, rows)
+
+
+def _default_column(name: str, page: EmbeddedFeature) -> Column:
+    # As a request's JSON writes it: a value of a single feature, a list of a bag or a sequence, {ids, weights} of a
+    # weighted bag.
+    default, weights = page.default, None
+    if isinstance(default, dict):
+        if set(default) != {"ids", "weights"}:
+            raise FeatureError(name, f"keys {sorted(default)} were given; 'ids' and 'weights' were expected")
+        default, weights = default["ids"], np.asarray(default["weights"])
+    if (page.kind == "single") == isinstance(default, list):
+        kind = "value" if page.kind == "single" else "list"
+        raise FeatureError(name, f"{default!r} was given; a {kind} was expected")
+    return Column(_column_of(default).values, None, weights)
+
+
+def _column_of(default: Any) -> Column:
+    values = default if isinstance(default, list) else [default]
+    texts = any(isinstance(value, str) for value in values)
+    return Column(np.array(values, object) if texts else np.asarray(values))

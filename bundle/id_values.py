@@ -1,0 +1,99 @@
+"""What callers send as ids and numbers, brought to one form; what is neither is an error that names its input."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import FeatureError
+
+Rows = NDArray[np.int64]
+Values = NDArray[Any]
+"""[m] int64, [m] object holding str, or (buckets) [m] float32, as a caller sent them."""
+
+_DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_INT64 = np.iinfo(np.int64)
+
+
+def known_kind(feature: str, values: Values) -> Values:
+    """Returns ids as [m] int64 or [m] object holding str.
+
+    Raises:
+      FeatureError: they are neither: floats, bools, nulls, or integers beyond int64.
+    """
+    kind = values.dtype.kind
+    if kind == "i":
+        return values if values.dtype == np.int64 else values.astype(np.int64)
+    if kind == "u":
+        if values.size and int(values.max()) > _INT64.max:
+            raise FeatureError(feature, f"id {values.max()} is beyond int64; ids lie in [-2^63, 2^63)")
+        return values.astype(np.int64)
+    if kind == "U":
+        return values.astype(object)
+    if kind == "O":
+        for value in values.tolist():
+            if type(value) is not str:
+                raise FeatureError(feature, f"{_shown(value)} is no id; an integer or a string was expected")
+        return values
+    if not values.size:
+        return np.empty(0, np.int64)  # an empty list has no type of its own
+    raise FeatureError(feature, f"{_shown(values.flat[0].item())} is no id; an integer or a string was expected")
+
+
+def integers(feature: str, values: Values) -> NDArray[np.int64]:
+    """Returns ids as [m] int64; strings of decimal digits are taken, since JSON carries large integers so.
+
+    Raises:
+      FeatureError: a value is no integer of 64 bits.
+    """
+    ids: Values = values if values.dtype == np.int64 else known_kind(feature, values)
+    if ids.dtype == np.int64:
+        return ids
+    result = np.empty(ids.size, np.int64)
+    for place, text in enumerate(ids.tolist()):
+        number = int(text) if _DIGITS.fullmatch(text) else _INT64.max + 1
+        if not _INT64.min <= number <= _INT64.max:
+            raise FeatureError(feature, f"{_shown(text)} is no integer id; an integer in [-2^63, 2^63) was expected")
+        result[place] = number
+    return result
+
+
+def strings(feature: str, values: Values) -> NDArray[Any]:
+    """Returns ids as [m] object holding str.
+
+    Raises:
+      FeatureError: a value is no string.
+    """
+    ids = known_kind(feature, values)
+    if ids.dtype == np.int64:
+        if ids.size:
+            raise FeatureError(feature, f"{ids[0]} is an integer; the ids of this feature are strings")
+        return np.empty(0, object)
+    return ids
+
+
+def numbers(feature: str, values: Values) -> NDArray[np.float32]:
+    """Returns finite numbers as [m] float32.
+
+    Raises:
+      FeatureError: a value is no number, NaN, or beyond float32.
+    """
+    if values.dtype.kind not in "iuf":
+        if not values.size:
+            return np.empty(0, np.float32)
+        raise FeatureError(feature, f"{_shown(values.flat[0])} is no number")
+    with np.errstate(over="ignore"):
+        result = values.astype(np.float32, copy=False)
+    finite = np.isfinite(result)
+    if np.count_nonzero(finite) < finite.size:
+        wrong = values[~finite][0]
+        raise FeatureError(feature, f"{wrong} is not finite in float32; a finite number was expected")
+    return result
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
