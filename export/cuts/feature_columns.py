@@ -168,8 +168,16 @@ def describe_column(column: Any, read: Read, variable: Any) -> Lookup:
         rule=found.rule,
         unknown=found.unknown,
         keys=found.keys,
-        padded=encoding == "dense" and not found.one and len(ids) == 1,
+        padding=_padding(ids[0]) if encoding == "dense" and not found.one and len(ids) == 1 else None,
     )
+
+
+def _padding(ids: Any) -> int | str:
+    """Returns what stands in a dense tensor where there is no id.
+
+    Source: TensorFlow 2.20, feature_column_v2.py, _to_sparse_input_and_drop_ignore_values.
+    """
+    return "" if ids.dtype.name == "string" else -1
 
 
 def _encoding(name: str, ids: tuple[Tensors, ...]) -> tuple[Encoding, int | None]:

@@ -34,7 +34,7 @@ class Lookup:
       rule: what the model itself does to ids; None: they are rows, or the recipe tells.
       unknown: what the model itself does with ids outside the table; None: the recipe tells.
       keys: of a `rule` that is a vocabulary: its keys in the order of the rows.
-      padded: whether -1 and "" among the ids only fill a dense tensor up, and are none.
+      padding: the id that only fills a dense tensor up, and is none.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Lookup:
     rule: IdRule | None = None
     unknown: Unknown | None = None
     keys: tuple[int, ...] | tuple[str, ...] = ()
-    padded: bool = False
+    padding: int | str | None = None
 
     @property
     def shape(self) -> tuple[int | None, ...]:

@@ -64,12 +64,13 @@ def test_columns_intercepted_dense_inputs_tells_rules_and_kinds() -> None:
     found = lookups_of(columns, inputs)
     one, many, text = found["one_embedding"], found["many_embedding"], found["text_embedding"]
     assert (one.kind, one.combiner, one.rule, one.unknown) == ("single", None, None, Unknown(rule="row", row=3))
-    assert (one.table.rows, one.table.dim, one.padded) == (9, 4, True)
+    assert (one.table.rows, one.table.dim, one.padding) == (9, 4, -1)
     assert (many.kind, many.combiner, many.encoding, many.rule) == ("bag", "sqrtn", "dense", HashIds(buckets=50))
     assert (text.rule, text.keys) == (VocabularyIds(vocabulary="text", oov_buckets=2, oov_first_row=2), ("a", "b"))
+    assert text.padding == ""
     assert (found["number_embedding"].keys, found["number_embedding"].unknown) == ((7, 5), Unknown(rule="row", row=1))
     age = found["age_bucketized_embedding"]
-    assert (age.kind, age.rule, age.padded) == ("single", BucketIds(boundaries=(1.0, 5.0)), False)
+    assert (age.kind, age.rule, age.padding) == ("single", BucketIds(boundaries=(1.0, 5.0)), None)
 
 
 def test_columns_intercepted_cross_and_weights_tells_every_input() -> None:
@@ -83,7 +84,7 @@ def test_columns_intercepted_cross_and_weights_tells_every_input() -> None:
     assert [(key.dtype, key.boundaries) for key in cross.rule.keys] == [("int64", (1.0,)), ("string", None)]
     assert (len(cross.ids), cross.kind, cross.rule.buckets) == (2, "bag", 30)
     weighted_ids = found["ids_weighted_by_weights_embedding"]
-    assert (weighted_ids.kind, weighted_ids.encoding, weighted_ids.padded) == ("bag", "sparse", False)
+    assert (weighted_ids.kind, weighted_ids.encoding, weighted_ids.padding) == ("bag", "sparse", None)
     assert weighted_ids.weights is not None
 
 
