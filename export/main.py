@@ -51,7 +51,8 @@ from export.terminal import Shown, kept_clean, sentence
 from runtime.remote import RemotePath
 
 if TYPE_CHECKING:
-    from export.settings import ExportJob, ExportSettings
+    from export.run_settings import ExportSettings
+    from export.settings import ExportJob
     from export.subset import Wanted
     from runtime.remote import Place
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from export.checkpoint.layout_file import read_layouts
 from export.checkpoint.specs import Statements
 from export.errors import UsageError
-from export.settings import ExportJob, ExportSettings, explain
+from export.run_settings import ExportSettings
 from export.subset import Wanted, read_tables_option, split_names
 from runtime.remote import is_url
+
+if TYPE_CHECKING:
+    from export.settings import ExportJob
 
 
 def asked(job: ExportJob, chosen: list[str] | None, towers: str | None) -> tuple[ExportJob, Wanted]:
@@ -38,6 +41,8 @@ def read_settings(**given: Any) -> ExportSettings:
     try:
         return ExportSettings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as problem:
+        from export.settings import explain
+
         raise UsageError(f"settings (options, or ROWCAST_EXPORT_ in the environment): {explain(problem)}") from problem
 
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from bundle import manifest, paths
 from bundle.features import FeatureReader
-from bundle.vocabularies import Vocabulary
 from bundle.manifest import Manifest
 from bundle.tables import TableReader
+from bundle.vocabularies import Vocabulary
 from export import candidates, executors, indexes, replay, table_effects
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.specs import Inventory
@@ -40,8 +40,9 @@ from export.oracle import Replay, checkpoint_rows, replay_original
 from export.places import place_of
 from export.plan import ExportPlan, Writing, plan_tables
 from export.progress import Progress
+from export.run_settings import ExportSettings
 from export.savedmodels import write_saved_model
-from export.settings import ExportJob, ExportSettings, TablePart
+from export.settings import ExportJob, TablePart
 from export.space import check_space
 from export.staged_tables import Draft, Published, copy_tables, created, provenance, staged
 from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -12,8 +12,10 @@ from bundle.manifest import DenseFeature, Manifest
 from export.figures import page_table, size_text
 from export.inspect import plan_table
 from export.pace import Pace
-from export.pipeline import Prepared
-from export.staged_tables import Published
+
+if TYPE_CHECKING:  # half a second, which an export of tables alone can do without
+    from export.pipeline import Prepared
+    from export.staged_tables import Published
 
 
 def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:

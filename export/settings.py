@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from bundle.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
 from export.errors import UsageError
-
-_RAY = re.compile(r"ray-local|(ray://)?[^\s:/]+:[0-9]{1,5}")
 
 
 class Part(BaseModel):
     """A frozen part of the recipe."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
 
 
 class CheckpointPart(Part):
@@ -294,36 +289,6 @@ class ExportJob(Part):
     """Nearest-candidate indexes."""
     verify: VerifyPart = VerifyPart()
     """What is checked before anything is published."""
-
-
-class ExportSettings(BaseSettings):
-    """How the job runs; every field may come from the environment as ROWCAST_EXPORT_<NAME>."""
-
-    model_config = SettingsConfigDict(env_prefix="ROWCAST_EXPORT_", frozen=True, extra="forbid")
-
-    budget_bytes: int = Field(
-        default=256 << 20, ge=16 << 20, description="memory that one table worker may hold, bytes"
-    )
-    workers: int = Field(default=0, ge=0, description="table workers; 0: one per core")
-    executor: str = Field(
-        default="local",
-        description="where table workers run: local, ray-local, HOST:PORT or ray://HOST:PORT of a cluster",
-    )
-    scratch: Path = Field(
-        default=Path(".rowcast-scratch"),
-        description="directory where a bundle is staged that goes to a URL; relative to where the command runs",
-    )
-    full: bool = Field(default=False, description="compare every row with the checkpoint instead of a sample")
-
-    @field_validator("executor")
-    @classmethod
-    def _can_run(cls, where: str) -> str:
-        if where != "local":
-            if not _RAY.fullmatch(where):
-                raise ValueError("expected local, ray-local, HOST:PORT or ray://HOST:PORT")
-            if find_spec("ray") is None:
-                raise ValueError("needs Ray, which is not installed: pip install 'rowcast[ray]'")
-        return where
 
 
 def _nearest(wrong: str, known: list[str]) -> str:

@@ -31,7 +31,7 @@ from export.leases import Lease
 from export.links import link_files, linked_table
 from export.plan import ExportPlan
 from export.progress import Progress
-from export.settings import ExportSettings
+from export.run_settings import ExportSettings
 from export.space import check_space
 from export.tables import Receipt, carry_out, check_sources, manifest_table
 from export.task_files import take_up

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from export.errors import UsageError
-from export.settings import ExportJob
-from export.towers import ModelSpec
+
+if TYPE_CHECKING:
+    from export.settings import ExportJob
+    from export.towers import ModelSpec
 
 HOW = ("copy", "link", "inline", "inline-link")
 """The words of `--tables` that say how tables are written; any other is a table's name."""

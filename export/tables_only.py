@@ -15,7 +15,7 @@ from export.destinations import Destination
 from export.errors import NotConvertible, UsageError
 from export.plan import AS_STORED, ExportPlan, Writing, check_exportable, plan_tables
 from export.progress import Progress
-from export.settings import ExportSettings
+from export.run_settings import ExportSettings
 from export.space import check_space
 from export.staged_tables import Published, copy_tables, created, provenance, staged
 from export.verify import SAMPLE_ROWS, verify_tables

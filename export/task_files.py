@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from bundle import files, staging
 from bundle.checksums import digest
@@ -25,8 +25,8 @@ from export.plan import ExportPlan
 from export.tables import Receipt, carry_out
 from export.tasks import RestTask, TableTask
 
-_TASKS = TypeAdapter(tuple[TableTask | RestTask, ...])
-_TASK = TypeAdapter(TableTask | RestTask)
+_TASKS = TypeAdapter(tuple[TableTask | RestTask, ...], config=ConfigDict(defer_build=True))
+_TASK = TypeAdapter(TableTask | RestTask, config=ConfigDict(defer_build=True))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _TEXT, _BINARY = (".textproto", ".pbtxt", ".txtpb"), (".pb", ".binpb")
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     key: str
     rows: PositiveInt | None = None
@@ -53,7 +53,7 @@ _KINDS: dict[str, type[_Table]] = {"plain": _Plain, "mod": _Mod, "sparse_core": 
 
 
 class _Page(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     tables: dict[str, Annotated[_Plain | _Mod | _SparseCore, Field(discriminator="kind")]]
 

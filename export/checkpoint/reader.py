@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -200,7 +200,7 @@ class Checkpoint:
             raise CheckpointError(self._uncovered(key))
         return values
 
-    def read(self, key: str, start_row: int, count: int) -> Values:
+    def read(self, key: str, start_row: int, count: int, files: DataFiles | None = None) -> Values:
         """Reads rows, holding no more than them and BLOCK_BYTES.
 
         The crc of a variable covers all of it, so rows alone cannot be checked; a copy checks them (`export.tables`).
@@ -209,6 +209,7 @@ class Checkpoint:
           key: a variable of rank 1 or more.
           start_row: the first row.
           count: how many.
+          files: stay open from read to read; None: those that are read are opened and closed.
         Returns:
           [count, *shape[1:]] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the caller.
         Raises:
@@ -228,9 +229,9 @@ class Checkpoint:
             raise CheckpointError(self._uncovered(key))
         values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
         filled = np.zeros(values.shape, bool)
-        with DataFiles() as files:
+        with DataFiles() if files is None else nullcontext(files) as opened:
             for part in parts:
-                filled[_copy_rows_of(files, part, start_row, values)] = True
+                filled[_copy_rows_of(opened, part, start_row, values)] = True
         if not filled.all():
             raise CheckpointError(self._uncovered(key))
         return values

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from export.checkpoint.datafiles import DataFiles
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import volume
 from runtime.remote import RemotePath
@@ -34,8 +35,9 @@ def read_stretches(checkpoint: Checkpoint, key: str, stretches: Sequence[tuple[i
       CheckpointError: as of `Checkpoint.read`.
     """
     if not isinstance(checkpoint.prefix, RemotePath):
-        for first, count in stretches:
-            yield checkpoint.read(key, first, count)
+        with DataFiles() as files:
+            for first, count in stretches:
+                yield checkpoint.read(key, first, count, files)
         return
     entry = checkpoint.entries[key]
     row_bytes = max(1, volume(entry.shape[1:]) * entry.itemsize)

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from bundle import manifest, staging
 from bundle.features import FeatureReader
-from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from bundle.tables import TableReader
+from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export import executors, replay
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint, open_checkpoint
@@ -53,7 +53,8 @@ from export.model_tables import recognise_tables
 from export.oracle import Replay, replay_original
 from export.places import place_of
 from export.progress import Progress
-from export.settings import ExportJob, ExportSettings
+from export.run_settings import ExportSettings
+from export.settings import ExportJob
 from export.staged_tables import created, provenance, staged
 from export.subset import ALL, Wanted, choose_towers, reduced
 from export.tasks import WORKER_BYTES

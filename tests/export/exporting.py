@@ -16,7 +16,8 @@ from bundle import staging
 from bundle.manifest import Manifest
 from export import pipeline
 from export.progress import Progress
-from export.settings import ExportSettings, read_recipe
+from export.run_settings import ExportSettings
+from export.settings import read_recipe
 from export.staged_tables import Published
 from tests.export.cutting import HERE, movies_recipe
 

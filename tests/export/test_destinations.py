@@ -19,7 +19,7 @@ from export.destinations import open_destination, published_bytes
 from export.errors import DestinationError, ExportError, UsageError
 from export.leases import Lease
 from export.progress import Progress
-from export.settings import ExportSettings
+from export.run_settings import ExportSettings
 from export.staged_tables import Published
 from runtime.remote import RemotePath, located
 from service.pull import pull

@@ -15,7 +15,8 @@ from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.inspect import inventory_json
 from export.pace import measure_pace
-from export.settings import ExportSettings, read_recipe
+from export.run_settings import ExportSettings
+from export.settings import read_recipe
 from export.staged_tables import Published
 from tests.export.commands import Command
 from tests.export.cutting import Cut

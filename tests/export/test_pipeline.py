@@ -13,7 +13,8 @@ from bundle import staging
 from bundle.stores import CandidateStore
 from export import pipeline
 from export.errors import CheckpointError
-from export.settings import ExportSettings, read_recipe
+from export.run_settings import ExportSettings
+from export.settings import read_recipe
 from tests.export.cutting import Cut
 from tests.export.exporting import (
     MOVIE_IDS,

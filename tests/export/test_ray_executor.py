@@ -20,7 +20,7 @@ from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError
 from export.plan import Writing, plan_tables
 from export.ray_executor import RayExecutor
-from export.settings import ExportSettings
+from export.run_settings import ExportSettings
 from export.staged_tables import copy_tables
 from tests.export import task_functions
 from tests.export.checkpoint.bundles import write_bundle

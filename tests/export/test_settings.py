@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from export.errors import UsageError
-from export.settings import ExportSettings, read_recipe
+from export.run_settings import ExportSettings
+from export.settings import read_recipe
 
 RECIPE = """
 model = "movielens"
