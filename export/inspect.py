@@ -151,4 +151,4 @@ def _table_json(spec: TableSpec) -> dict[str, Any]:
 
 
 def _entry_json(entry: Entry) -> dict[str, Any]:
-    return {"key": entry.key, "shape": list(entry.shape), "dtype": entry.dtype, "bytes": entry.bytes}
+    return {"key": entry.key, "shape": entry.shape, "dtype": entry.dtype, "bytes": entry.bytes}

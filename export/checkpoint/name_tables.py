@@ -14,6 +14,7 @@ from export.checkpoint.findings import Findings, Found, table_spec
 from export.checkpoint.specs import FLOATS, Origin
 from export.checkpoint.variables import Entry
 
+_ENDS = "embedding_weights", "embeddings"
 _TABLE = re.compile(r"(?:(.*)/)?([^/]+)/(embedding_weights|embeddings)")
 
 DIV_OR_MOD = (
@@ -27,7 +28,7 @@ def find_named_tables(found: Findings) -> None:
     tables = []
     taken = found.taken()
     for key, entry in found.checkpoint.entries.items():
-        told = _TABLE.fullmatch(key)
+        told = _TABLE.fullmatch(key) if key.endswith(_ENDS) else None
         if told and key not in taken and len(entry.shape) == 2 and min(entry.shape) and entry.dtype in FLOATS:
             origin: Origin = "feature column" if told[3] == "embedding_weights" else "Keras Embedding"
             longer = key.rpartition("/")[0].replace("/", ".")

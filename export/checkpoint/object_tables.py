@@ -163,10 +163,10 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
     tables: list[Found] = []
     first: dict[tuple[object, ...], str] = {}
     for index, node in enumerate(graph.nodes):
+        if "embedding" not in node.full_name and "embedding" not in node.key:  # of 10^5 variables most by far
+            continue
         entry = found.checkpoint.entries.get(node.key)
         if entry is None or node.key in taken or len(entry.shape) != 2 or entry.dtype not in FLOATS:
-            continue
-        if "embedding" not in node.full_name and "embedding" not in node.key:  # of 10^5 variables most by far
             continue
         full_name = _EMBEDDINGS_NAME.match(node.full_name)
         if not (full_name or _EMBEDDINGS_KEY.search(node.key)):

@@ -89,7 +89,8 @@ def parse_object_graph(data: bytes) -> ObjectGraph:
         raise WireError("an object graph without nodes")
     for node in nodes:
         if node.children or node.slots:
-            named = [*node.children.values(), *(index for slot in node.slots for index in (slot.of, slot.node))]
+            trained, _, states = zip(*node.slots, strict=True) if node.slots else ((), (), ())
+            named = [*node.children.values(), *trained, *states]
             if not 0 <= min(named) <= max(named) < len(nodes):
                 raise WireError(f"an object graph of {len(nodes)} nodes that names a node outside it")
     return ObjectGraph(nodes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from export.checkpoint.findings import Findings
 from export.checkpoint.objectgraph import Node, ObjectGraph
@@ -34,13 +35,16 @@ AVERAGE = "ExponentialMovingAverage"
 
 def find_slots(found: Findings, graph: ObjectGraph) -> None:
     """Finds the optimizers' variables of an object graph: of Keras' older kind (slot variables) and newer (a list)."""
-    keys_by_name = {node.full_name: node.key for node in reversed(graph.nodes) if node.full_name}
+    keys_by_name: dict[str, str] = {}
     seen = {-1}  # a list belongs to one optimizer: a thousand that share a long one are hostile
     for node in graph.nodes:
         for slot in node.slots:
             found.add_slot(slot.name, graph.nodes[slot.node].key, graph.nodes[slot.of].key)
         if "_iterations" in node.children and node.children.get("_variables", -1) not in seen:
             owners = _owners(graph, node.children, seen)
+            keys_by_name = keys_by_name or {
+                each.full_name: each.key for each in reversed(graph.nodes) if each.full_name
+            }
             seen.add(node.children["_variables"])
             for number, child in graph.nodes[node.children["_variables"]].children.items():
                 state = graph.nodes[child]
@@ -108,7 +112,12 @@ def _saver_slot(key: str) -> tuple[str, str]:
         owner, _, optimizer = name.rpartition("/")
         if _OPTIMIZER.fullmatch(optimizer):
             return owner, f"{optimizer}/{slot}"
-    return (name, slot) if _SAVER_SLOT.fullmatch(slot) else ("", "")
+    return (name, slot) if _is_saver_slot(slot) else ("", "")
+
+
+@lru_cache(maxsize=4096)  # 10^5 variables have few last names
+def _is_saver_slot(name: str) -> bool:
+    return _SAVER_SLOT.fullmatch(name) is not None
 
 
 def _keras_slot(key: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from export.checkpoint.layouts import Kind, Layout
 from export.checkpoint.variables import Entry, StorageKind
@@ -70,8 +70,7 @@ class Statements:
     layouts: tuple[StatedTable, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSpec:
+class SlotSpec(NamedTuple):
     """One slot variable: recognised to be left out.
 
     Attributes:

@@ -175,13 +175,12 @@ def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:
     """Yields what is wrong with data files: one is gone or cut short, or cannot hold all that lies in it."""
     needed: dict[str, tuple[int, str, Stamp | None]] = {}
     claimed: dict[str, int] = {}
-    for entry in entries.values():
-        for part in entry.slices:
-            if part.bytes:  # an empty variable may point past the end
-                end = part.offset + part.bytes
-                if end > needed.get(part.file, (0,))[0]:
-                    needed[part.file] = end, entry.key, part.stamp
-                claimed[part.file] = claimed.get(part.file, 0) + part.bytes
+    for key, _, _, slices, _ in entries.values():
+        for file, offset, size, _, _, _, stamp in slices:
+            if size:  # an empty variable may point past the end
+                if file not in needed or offset + size > needed[file][0]:
+                    needed[file] = offset + size, key, stamp
+                claimed[file] = claimed.get(file, 0) + size
     for file, (end, key, stamp) in needed.items():
         if stamp is None:
             yield f"data file {file} cannot be read: {_why_unreadable(file)}; copy all files of the checkpoint"
