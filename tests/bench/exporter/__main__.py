@@ -17,6 +17,7 @@ from export.figures import size_text
 from tests.bench.exporter import contests
 
 GIB = 1 << 30
+ENTRIES = 100_000
 SIZES = {"1 GiB": GIB, "16 GiB": 16 * GIB, "1 TiB": 1 << 40}
 
 
@@ -26,7 +27,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=2.0, help="size of the tables that are copied (default 2)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each contestant (default 3)")
     parser.add_argument("--dir", type=Path, help="where to work; a temporary directory by default")
-    parser.add_argument("--only", choices=("copies", "tensorflow", "sizes"), help="one of the contests")
+    parser.add_argument("--only", choices=("copies", "tensorflow", "sizes", "inspect"), help="one of the contests")
     asked = parser.parse_args()
     size = int(asked.gib * GIB) >> 26 << 26
     console = Console(width=120, highlight=False)
@@ -38,6 +39,8 @@ def main() -> None:
             _print_tensorflow(console, directory, size, asked.rounds)
         if asked.only in (None, "sizes"):
             _print_sizes(console, directory)
+        if asked.only in (None, "inspect"):
+            _print_inspect(console, directory, asked.rounds)
 
 
 def _print_copies(console: Console, directory: Path, size: int, rounds: int) -> None:
@@ -78,6 +81,20 @@ def _print_sizes(console: Console, directory: Path) -> None:
     for name, steps in contests.contest_sizes(directory, SIZES).items():
         for step, ran in steps.items():
             page.add_row(name, step, f"{ran.seconds:.2f}", size_text(ran.peak_bytes))
+    console.print(page)
+
+
+def _print_inspect(console: Console, directory: Path, rounds: int) -> None:
+    ways = {
+        "table": "inspect",
+        "json": "inspect --json",
+        "start": "--help",
+        "python": "python -c pass",
+        "tensorflow": "TensorFlow's reader",
+    }
+    page = Table("seconds", *ways.values(), title=f"inspect, {ENTRIES} entries")
+    for name, found in contests.contest_inspect(directory, ENTRIES, rounds).items():
+        page.add_row(name, *(f"{found[way]:.2f}" if way in found else "" for way in ways))
     console.print(page)
 
 

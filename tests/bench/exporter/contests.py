@@ -18,7 +18,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from tests.bench.exporter import big_checkpoints
+from tests.bench.exporter import big_checkpoints, wide_checkpoints
 from tests.bench.exporter.big_checkpoints import BigTable, write_plain, write_stack
 from tests.bench.exporter.commands import EXPORT, Ran, run
 
@@ -147,6 +147,30 @@ def contest_sizes(directory: Path, sizes: Mapping[str, int]) -> dict[str, dict[s
         shutil.rmtree(out)
         shutil.rmtree(place)
         results[name] = steps
+    return results
+
+
+def contest_inspect(directory: Path, count: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Looks into checkpoints of `count` small variables, as a table and as JSON, beside TensorFlow's own reader.
+
+    Returns:
+      By kind of checkpoint: median seconds of each way. TensorFlow's is the reading of keys and shapes alone, within a
+      process that has imported it; Orbax' checkpoints it cannot read.
+    """
+    results = {}
+    for name, write in wide_checkpoints.KINDS.items():
+        place = write(directory / "wide", count)
+        seen: dict[str, list[float]] = defaultdict(list)
+        for _ in range(rounds):
+            seen["table"].append(run([*EXPORT, "inspect", place]).seconds)
+            seen["json"].append(run([*EXPORT, "inspect", place, "--json"]).seconds)
+            seen["start"].append(run([*EXPORT, "--help"]).seconds)
+            seen["python"].append(run([sys.executable, "-c", "pass"]).seconds)
+        if write is not wide_checkpoints.write_orbax:
+            peer = run([sys.executable, "-m", "tests.bench.exporter.tensorflow_path", "shapes", place, str(rounds)])
+            seen["tensorflow"] = json.loads(peer.out)
+        shutil.rmtree(place)
+        results[name] = {what: median(values) for what, values in seen.items()}
     return results
 
 

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import google_crc32c
 import numpy as np
+import pytest
 
 from bundle.staging import read_manifest
 from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
 from tests.bench.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack
 from tests.bench.exporter.contests import contest_copies, copied, exported
+from tests.bench.exporter.wide_checkpoints import KINDS
 
 SIZE = 2 << 20
 
@@ -35,6 +38,14 @@ def test_contest_copies_tells_every_layout(tmp_path: Path) -> None:
     assert set(results) == {"contiguous, one slice", "contiguous, 8 slices", "SparseCore, 8 cores"}
     assert all(found["ratio"] > 0 and found["peak"] > 10 << 20 for found in results.values())
     assert copied(write_plain(tmp_path / "source", SIZE).data, tmp_path / "copy") > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wide_checkpoint_has_its_tables_and_their_slots(tmp_path: Path, kind: str) -> None:
+    inventory = recognise(open_checkpoint(KINDS[kind](tmp_path / "wide", 6000)))
+    assert len(inventory.slots) > 1
+    assert inventory.tables or inventory.storage == "Orbax"
+    assert all(table.slots for table in inventory.tables)
 
 
 def test_exported_stack_is_a_whole_bundle(tmp_path: Path) -> None:
