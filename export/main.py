@@ -90,8 +90,10 @@ def inspect(
             inventory = recognise(opened, said)
         except CheckpointError as problem:
             raise CheckpointError(problems[0] if problems else str(problem)) from problem
-        page = inventory_json(inventory, problems) if as_json else {}
-        _print(page, inventory_table(inventory, problems), as_json)
+        if as_json:
+            _print(inventory_json(inventory, problems), None, as_json)
+        else:
+            _print({}, inventory_table(inventory, problems), as_json)
     if problems:
         raise CheckpointError(problems[0])
 
