@@ -10,7 +10,9 @@ BundleError
 ├── RowOutOfRange          a row that the table does not have
 ├── FeatureError           values that are no ids or do not fit their feature; names the feature
 │   └── UnknownRefused     an unknown id where the feature's rule is `refuse`
-└── UnknownCandidate       an id that the candidate store does not hold
+├── UnknownCandidate       an id that the candidate store does not hold
+├── FormulaError           a formula that is none, or names what is no output
+└── FormulaUndefined       a formula that has no finite value for a candidate; an ArithmeticError, too
 """
 
 from __future__ import annotations
@@ -70,3 +72,11 @@ class UnknownRefused(FeatureError):
 
 class UnknownCandidate(BundleError):
     """An id that the candidate store does not hold."""
+
+
+class FormulaError(BundleError):
+    """A formula that is none, or names what is no output; names the position and what was expected."""
+
+
+class FormulaUndefined(BundleError, ArithmeticError):
+    """A formula that has no finite value for a candidate, as the logarithm of a negative number."""

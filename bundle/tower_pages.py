@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from bundle.errors import FormulaError
 from bundle.fields import Name, Page, Path, Positive
+from bundle.formula import parse_formula
 
 Per = Literal["context", "candidate"]
 Precision = Literal["f32", "int8", "bf16"]
@@ -98,6 +100,18 @@ class Tower(Page):
     """What candidates are ordered by, over the names of outputs; null: `result`."""
     parts: tuple[TowerPart, ...] = ()
     """The same network cut by data flow, each part before those that take its outputs; (): it is not cut."""
+
+    @model_validator(mode="after")
+    def _formula_known(self) -> Tower:
+        if self.formula is not None:
+            try:
+                taken = parse_formula(self.formula).names
+            except FormulaError as problem:
+                raise ValueError(str(problem)) from problem
+            for name in taken:
+                if name not in {output.name for output in self.outputs}:
+                    raise ValueError(f"formula {self.formula!r} takes {name!r}, which is no output of the tower")
+        return self
 
     @model_validator(mode="after")
     def _parts_closed(self) -> Tower:
