@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bundle.features import FeatureReader
 from bundle.manifest import TableSource
+from export.calling import resolve_call
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.stretches import read_stretches
@@ -31,7 +32,6 @@ from export.model_code import load_factory
 from export.settings import ExportJob, FeaturePart, InputPart
 from export.table_sources import layout_of
 from export.towers import FeatureSpec, ModelSpec, TableFacts
-from export.tracing import resolve_call
 from export.weights import path_steps
 
 Rows = NDArray[np.int64]

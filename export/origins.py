@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +29,10 @@ Sources = Mapping[str, Source]
 
 
 def sources_of(inputs: Mapping[str, Any]) -> dict[str, Source]:
-    """Returns the tensors that make up the inputs of a traced call, by their names."""
+    """Returns the tensors that make up the inputs of a traced call, by their names.
+
+    Where inputs share a part (weights the splits of their ids), it is the first one's.
+    """
     tf = load_tensorflow()
     sources: dict[str, Source] = {}
     for name, value in inputs.items():
@@ -37,7 +42,8 @@ def sources_of(inputs: Mapping[str, Any]) -> dict[str, Source]:
             parts = {"indices": value.indices, "values": value.values, "extent": value.dense_shape}
         else:
             parts = {"dense": value}
-        sources.update({tensor.name: Source(name, part) for part, tensor in parts.items()})
+        for part, tensor in parts.items():
+            sources.setdefault(tensor.name, Source(name, part))
     return sources
 
 
@@ -106,3 +112,25 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
                 operations[control.name] = control
                 queue.extend(control.inputs)
     return Needed(frozenset(reached), tuple(placeholders.values()), tuple(operations.values()))
+
+
+def resource(handle: Any) -> str:
+    """Returns what tells one variable's resource from another's, as long as both live."""
+    return str(id(handle))
+
+
+def identifier(text: str) -> str:
+    """Returns a name that Python and a TensorFlow graph take for one."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return f"input_{name}" if not name or name[0].isdigit() or name[0] == "_" or keyword.iskeyword(name) else name
+
+
+def distinct_identifiers(names: Iterable[str]) -> dict[str, str]:
+    """Returns a distinct Python identifier for each name: signatures take no others."""
+    taken: dict[str, str] = {}
+    for name in names:
+        chosen = identifier(name)
+        while chosen in taken.values():
+            chosen += "_"
+        taken[name] = chosen
+    return taken

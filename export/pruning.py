@@ -5,20 +5,17 @@ Which features, and so which tables, a tower needs follows from what remains rea
 
 from __future__ import annotations
 
-import keyword
-import re
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
-from export.origins import Needed, needed, sources_of
+from export.origins import Needed, distinct_identifiers, needed, resource, sources_of
 from export.settings import TowerPart
-from export.towers import FeatureSpec, TableFacts, TensorSpec, TowerSpec
-
-INLINE_ROWS_MAX = 10_000
-"""A Keras Embedding up to this size stays inside its tower; a larger one is refused until such tables are cut too."""
+from export.towers import FeatureSpec, TensorSpec, TowerSpec
+from export.user_lines import at_line, line_of_operation
 
 _RETURN = "let it return a dict of tensors or one tensor, or let the recipe call a method of the model that does"
 
@@ -50,21 +47,18 @@ class TracedCall:
     Attributes:
       function: the whole call, a TensorFlow WrappedFunction.
       inputs: its declared inputs as they arrive in the graph.
+      lengths: placeholders of how many ids each example has, by ragged or sparse input.
       result: what it returns.
-      features, configs: by the input's name: what is looked up, and the layer's FeatureConfig of it.
-      activations, ids: by the input's name: the placeholder, and the ids where dense.
-      tables, variables: the tables that are looked up, by name, and what stands for them.
+      features, activations, configs: by the feature's name: what is looked up, its placeholder, its FeatureConfig.
     """
 
     function: Any
     inputs: Mapping[str, Any]
+    lengths: Mapping[str, Any]
     result: Any
     features: dict[str, FeatureSpec] = field(default_factory=dict)
-    configs: dict[str, Any] = field(default_factory=dict)
     activations: dict[str, Any] = field(default_factory=dict)
-    ids: dict[str, Any] = field(default_factory=dict)
-    tables: dict[str, TableFacts] = field(default_factory=dict)
-    variables: dict[str, Any] = field(default_factory=dict)
+    configs: dict[str, Any] = field(default_factory=dict)
 
 
 def prune(
@@ -72,21 +66,19 @@ def prune(
     part: TowerPart,
     trace: TracedCall,
     stand_ins: Mapping[str, str],
-    rows_max: int | None = INLINE_ROWS_MAX,
 ) -> TracedTower:
     """Cuts one tower out of a traced call.
 
     Args:
       name, part: the recipe's tower.
       trace: the call.
-      stand_ins: name of each table by the resource that stands for it.
-      rows_max: of a Keras Embedding that stays in the tower; None: any.
+      stand_ins: name of each table of an embedding layer by the resource that stands for it.
     Raises:
       UsageError: the call does not return what the recipe's outputs name.
       NotConvertible: the tower needs more than activations and dense inputs; names what, and the cure.
     """
     tf = load_tensorflow()
-    results, keys = _results(name, part, trace.result)
+    results, keys = tower_results(name, part, trace.result)
     with trace.function.graph.as_default():
         results = {which: tf.cast(tensor, tf.float32) for which, tensor in results.items()}
     _take_batch_from_activations(results.values(), trace)
@@ -95,8 +87,7 @@ def prune(
         which: trace.activations[which] for which in trace.activations if trace.activations[which].name in found.stops
     }
     inputs.update(_dense_inputs(name, found, trace))
-    known = {resource(variable.handle): variable for variable in trace.function.graph.variables}
-    _refuse_tables(name, found, captures_of(trace.function, found), known, stand_ins, rows_max)
+    _refuse_tables(name, captures_of(trace.function, found), stand_ins)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
     names = distinct_identifiers(inputs)
@@ -157,7 +148,13 @@ def _set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
     graph.function_captures.reset_captures([outer for outer, _ in pairs], [inner for _, inner in pairs])
 
 
-def _results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, Any], dict[str, str | None]]:
+def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Returns the tensors that a tower gives, and where they are in what its call returns.
+
+    Raises:
+      UsageError: the call does not return what the recipe's outputs name.
+      NotConvertible: a result is no dense tensor of floats with the batch alone open.
+    """
     tf = load_tensorflow()
     where = f"towers.{name}: call {part.call or 'of the model itself'!r}"
     if not part.outputs:
@@ -204,69 +201,66 @@ def _result_name(name: str, part: TowerPart, results: Mapping[str, Any]) -> str:
 
 
 def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> None:
-    """Lets `tf.shape(ids)` read the shape of what was looked up: the batch is all that a tower may ask of ids."""
+    """Lets `tf.shape` of ids or lengths read the shape of what was looked up: the batch is most often all it is for."""
     tf = load_tensorflow()
     found = needed(results, trace.activations.values())
-    inputs = {tensor.name: which for which, tensor in trace.ids.items()}
+    readers = {
+        feature.inputs[0]: name for name, feature in reversed(trace.features.items()) if len(feature.inputs) == 1
+    }
+    asked = {tensor.name: which for which, tensor in trace.lengths.items() if which in readers}
+    dense = [which for which, feature in trace.features.items() if feature.encoding == "dense"]
+    asked.update({trace.inputs[which].name: which for name in dense for which in trace.features[name].inputs})
     for operation in found.operations:
-        if operation.type == "Shape" and operation.inputs[0].name in inputs:
-            which = inputs[operation.inputs[0].name]
-            ids, activation = operation.inputs[0], trace.activations[which]
+        if operation.type == "Shape" and operation.inputs[0].name in asked:
+            ids, activation = operation.inputs[0], trace.activations[readers[asked[operation.inputs[0].name]]]
+            rest = ids.shape.as_list()[1:]
             with trace.function.graph.as_default():
                 first = activation[..., 0]
-                if first.shape.rank != ids.shape.rank:  # one id in a dimension of its own
-                    first = tf.expand_dims(first, 1)
-                same = tf.cast(first, ids.dtype)
+                if math.prod(first.shape.as_list()[1:]) != math.prod(rest):
+                    first = tf.reshape(first, [-1, *first.shape.as_list()[1:]])[
+                        (slice(None), *[0] * (first.shape.rank - 1))
+                    ]
+                same = tf.cast(
+                    tf.reshape(first, [-1, *rest]) if first.shape.rank != len(rest) + 1 else first, ids.dtype
+                )
             operation._update_input(0, same)
 
 
 def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]:
+    """Returns the numbers that a tower takes: inputs as they are, and how many ids ragged and sparse ones hold."""
     sources = sources_of(trace.inputs)
+    lengths = {tensor.name: which for which, tensor in trace.lengths.items()}
     inputs: dict[str, Any] = {}
     for placeholder in found.placeholders:
+        if placeholder.name in lengths:
+            inputs[f"{lengths[placeholder.name]}@lengths"] = placeholder
+            continue
         source = sources.get(placeholder.name)
         if source is None:
             continue
-        which = source.name
-        if source.part != "dense":
+        if source.part != "dense" or placeholder.dtype.name not in ("float32", "int32", "int64"):
+            what = f"input {source.name!r} of dtype {placeholder.dtype.name}"
+            if source.part != "dense":
+                what = f"the {source.part} of input {source.name!r}"
+            readers = [
+                operation for operation in found.operations if any(each is placeholder for each in operation.inputs)
+            ]
+            line = at_line(line_of_operation(readers[0])) if readers else ""
             raise NotConvertible(
-                f"tower {name!r} reads input {which!r} ({source.part}) itself, beside its lookup; "
-                "give the model what it needs of it (its lengths, a mask) as a dense input"
+                f"tower {name!r} reads {what} itself{line}, beside its lookup; only dense numbers, and how many ids an "
+                "example has, go into a tower: give the model what it needs of it as a dense input"
             )
-        if which in trace.features or any(feature.weights == which for feature in trace.features.values()):
-            raise NotConvertible(
-                f"tower {name!r} reads input {which!r} itself, beside its lookup; give the model a second, dense input"
-            )
-        if placeholder.dtype.name not in ("float32", "int32", "int64"):
-            raise NotConvertible(
-                f"tower {name!r} reads input {which!r} of dtype {placeholder.dtype.name}; only numbers go into a tower"
-            )
-        inputs[which] = placeholder
-    return {which: inputs[which] for which in trace.inputs if which in inputs}
+        inputs[f"{source.name}@values"] = placeholder
+    order = list(trace.inputs)
+    return {which: inputs[which] for which in sorted(inputs, key=lambda each: order.index(each.rpartition("@")[0]))}
 
 
-def _refuse_tables(
-    name: str,
-    found: Needed,
-    captures: list[tuple[Any, Any]],
-    variables: Mapping[str, Any],
-    stand_ins: Mapping[str, str],
-    rows_max: int | None,
-) -> None:
+def _refuse_tables(name: str, captures: list[tuple[Any, Any]], stand_ins: Mapping[str, str]) -> None:
     for outer, _ in captures:
         if resource(outer) in stand_ins:
             raise NotConvertible(
                 f"tower {name!r} reads table {stand_ins[resource(outer)]!r} other than by its embedding layer; "
                 "no table goes into a tower: look rows up by the layer only"
-            )
-    inside = {inner.name: variables[resource(outer)] for outer, inner in captures if resource(outer) in variables}
-    for operation in found.operations:
-        table = inside.get(operation.inputs[0].name) if operation.type == "ResourceGather" else None
-        if table is not None and rows_max is not None and table.shape[0] > rows_max:
-            raise NotConvertible(
-                f"tower {name!r} gathers from variable {table.name!r} of {table.shape[0]} rows by operation "
-                f"{operation.name!r}; only tables of TFRS or tf.tpu embedding layers are taken out of towers, and at "
-                f"most {rows_max} rows stay inside; use such a layer for it"
             )
 
 
@@ -286,25 +280,3 @@ def _variables(name: str, variables: Mapping[str, Any], captures: list[tuple[Any
 
 def _edge(name: str, tensor: Any, feature: str = "") -> TensorSpec:
     return TensorSpec(name, tensor.dtype.name, tuple(tensor.shape.as_list()), feature)
-
-
-def resource(handle: Any) -> str:
-    """Returns what tells one variable's resource from another's, as long as both live."""
-    return str(id(handle))
-
-
-def identifier(text: str) -> str:
-    """Returns a name that Python and a TensorFlow graph take for one."""
-    name = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return f"input_{name}" if not name or name[0].isdigit() or name[0] == "_" or keyword.iskeyword(name) else name
-
-
-def distinct_identifiers(names: Iterable[str]) -> dict[str, str]:
-    """Returns a distinct Python identifier for each name: signatures take no others."""
-    taken: dict[str, str] = {}
-    for name in names:
-        chosen = identifier(name)
-        while chosen in taken.values():
-            chosen += "_"
-        taken[name] = chosen
-    return taken

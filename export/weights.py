@@ -1,4 +1,4 @@
-"""Dense weights of towers from a checkpoint, by its object graph; never a live value, never a table.
+"""Dense weights of towers from a checkpoint, by its object graph or by names; never a live value, never a table.
 
 The user's model and the checkpoint's object graph are walked together by attribute names, as TensorFlow's own restore
 does, but only the variables that a tower reads are read and checked: so tables cost nothing, and what the towers do not
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from export.checkpoint.reader import Checkpoint
+from export.cuts.named_graphs import NamedGraph
 from export.errors import CheckpointError
 from export.frameworks import load_tensorflow
-from export.pruning import resource
+from export.origins import resource
 from export.tracing import TracedModel
 
 _SHOWN = 5
@@ -67,9 +68,10 @@ def find_weights(
         found.append((variable, place.key))
     if problems:
         more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        where = f", or checkpoint.object_path ({object_path!r}) is not where the model sits"
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. The model code is not the one that "
-            f"was saved, or checkpoint.object_path ({object_path!r}) is not where the model sits"
+            f"was saved{'' if isinstance(root, NamedGraph) else where}"
         )
     return found
 
@@ -80,6 +82,11 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
     Raises:
       CheckpointError: the checkpoint has no object graph, or no object at `object_path`.
     """
+    if isinstance(root, NamedGraph):
+        return {
+            resource(variable.handle): Place(name, name if name in checkpoint.entries else "")
+            for name, variable in root.variables.items()
+        }
     graph = checkpoint.graph
     if graph is None:
         kind = checkpoint.storage.kind
@@ -87,7 +94,7 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, by which a model's weights are "
             "found; load it into the model and save that with tf.train.Checkpoint, or export its tables alone "
-            "(rowcast-export tables)"
+            "(rowcast-export tables); where code of TF1 builds the graph, let the factory return a function that does"
         )
     node = 0
     for step in path_steps(object_path):

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from bundle import manifest
+from export.calling import input_spec
 from export.checkpoint.specs import TableSpec
 from export.cuts.embedding_layers import original_lookup
 from export.errors import DestinationError, UsageError
 from export.frameworks import load_tensorflow
-from export.pruning import TracedTower, distinct_identifiers, resource
+from export.origins import distinct_identifiers, resource
+from export.pruning import TracedTower
 from export.renumbering import renumber
 from export.settings import ExportJob, HashRule, InputPart, KeyedRule
 from export.towers import SIGNATURE, FeatureSpec
-from export.tracing import TracedModel, input_spec
+from export.tracing import TracedModel
 
 Gather = Callable[[str, Any], Any]
 """(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the stored dtype."""

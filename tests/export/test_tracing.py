@@ -110,18 +110,18 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
     [
         (
             "build_computed_ids",
-            r"ids of feature 'item' are computed by operation .*\(FloorMod\) of the model.*features",
+            r"ids of feature 'item' are computed by operation .*\(FloorMod\) \(tower_models.py:\d+\) of the model",
         ),
         (
             "build_in_a_condition",
             "'item' is looked up inside a tf.function, tf.cond or tf.while_loop.*call the embedding",
         ),
         ("build_reads_the_table", "tower 'tower' reads table 'items' other than by its embedding layer"),
-        ("build_reads_the_ids", "tower 'tower' reads input 'item' itself, beside its lookup; give the model a second"),
-        ("build_raises", "call 'of the model itself' with inputs item raised ValueError: .*no such way"),
+        (
+            "build_raises",
+            r"call 'of the model itself' with inputs item raised ValueError: .*no such way.*\(tower_models.py:\d+\)",
+        ),
         ("build_a_fixed_batch", r"output 'result' has shape \(4, 2\); \[batch, ...\]"),
-        ("build_partial", "PartialTPUEmbedding layer, whose small tables are Keras Embeddings.*use TPUEmbedding"),
-        ("build_large_keras_table", "gathers from variable 'embeddings:0' of 20000 rows.*use such a layer"),
     ],
 )
 def test_trace_towers_model_that_cannot_be_cut_names_why_and_the_cure(function: str, message: str) -> None:
@@ -242,13 +242,8 @@ print(json.dumps({{"rows": model.spec.tables["items"].rows, "peak": peak}}))
     assert told["peak"] < 2 << 30
 
 
-@pytest.mark.parametrize(
-    ("function", "allocated"), [("build_large_keras_table", False), ("build_called_keras_table", True)]
-)
-def test_large_keras_embedding_stays_inside_where_it_may(function: str, allocated: bool) -> None:
-    tf = load_tensorflow()
+@pytest.mark.parametrize("function", ["build_large_keras_table", "build_called_keras_table"])
+def test_large_keras_embedding_stays_inside_where_it_may(function: str) -> None:
     traced = trace_towers(one_recipe(function), HERE, inside=True)
-    variables = {tuple(each.shape): each for each in traced.towers[0].variables}
-    assert set(variables) == {(20_000, 3), (3, 2), (2,)}
-    table = variables[20_000, 3]
-    assert bool(tf.raw_ops.VarIsInitializedOp(resource=table.handle)) is allocated
+    assert {tuple(each.shape) for each in traced.towers[0].variables} == {(20_000, 3), (3, 2), (2,)}
+    assert not traced.spec.tables

@@ -1,0 +1,161 @@
+"""Recognises in a graph what the model does to ids before it looks them up, and tells it as data.
+
+Source: TensorFlow 2.20 and Keras 2.20 / 3.15: the operations of `tf.strings.to_hash_bucket_fast`, of lookup tables, and
+of the layers StringLookup, IntegerLookup, Hashing and Discretization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bundle.manifest import BucketIds, HashIds, IdRule, Unknown, VocabularyIds
+from export.frameworks import load_tensorflow
+from export.origins import Source, Sources, origin
+
+Tables = Mapping[str, Any]
+"""Handles of lookup tables, by the name of the tensor that holds one in the graph."""
+
+
+@dataclass(frozen=True)
+class FoundIds:
+    """Where ids come from, and what is done to them on the way; as in FeatureSpec."""
+
+    source: Source
+    rule: IdRule | None = None
+    unknown: Unknown | None = None
+    keys: tuple[int, ...] | tuple[str, ...] = ()
+
+
+def find_ids(tensor: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | Any:
+    """Follows ids back to an input.
+
+    Args:
+      tensor: rows of a table.
+      sources: the call's inputs.
+      tables: the model's lookup tables.
+      rows: of the table.
+    Returns:
+      What was found, or the operation that is not understood.
+    """
+    found = origin(tensor, sources)
+    if isinstance(found, Source):
+        return FoundIds(found)
+    simple = {"StringToHashBucketFast": _hash, "Bucketize": _buckets, "Cast": _cut_off}
+    nested = {"LookupTableFindV2": _vocabulary, "AddV2": _shifted, "SelectV2": _chosen}
+    result = None
+    if found.type in simple:
+        result = simple[found.type](found, sources)
+    elif found.type in nested:
+        result = nested[found.type](found, sources, tables, rows)
+    return found if result is None else result
+
+
+def _hash(operation: Any, sources: Sources) -> FoundIds | None:
+    texts = origin(operation.inputs[0], sources)
+    if not isinstance(texts, Source):
+        plain = texts.type == "AsString" and texts.inputs[0].dtype.is_integer and texts.get_attr("width") <= 0
+        texts = origin(texts.inputs[0], sources) if plain else None
+    return FoundIds(texts, HashIds(buckets=operation.get_attr("num_buckets"))) if isinstance(texts, Source) else None
+
+
+def _buckets(operation: Any, sources: Sources) -> FoundIds | None:
+    values = origin(operation.inputs[0], sources)
+    if not isinstance(values, Source) or operation.inputs[0].dtype.name != "float32":
+        return None
+    return FoundIds(values, BucketIds(boundaries=tuple(operation.get_attr("boundaries"))))
+
+
+def _vocabulary(operation: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | None:
+    handle, ids, default = operation.inputs
+    source, beyond = origin(ids, sources), _constant(default)
+    table = tables.get(origin_name(handle))
+    if not isinstance(source, Source) or table is None or beyond is None:
+        return None
+    raw = load_tensorflow().raw_ops
+    keys, values = raw.LookupTableExportV2(table_handle=table, Tkeys=ids.dtype, Tvalues=default.dtype)
+    order = np.argsort(values.numpy())
+    positions = values.numpy()[order]
+    if not positions.size or not np.array_equal(positions, np.arange(positions[0], positions[0] + positions.size)):
+        return None
+    found = [key.decode() if isinstance(key, bytes) else int(key) for key in keys.numpy()[order].tolist()]
+    rule = VocabularyIds(vocabulary="-", first_row=int(positions[0]))
+    return FoundIds(source, rule, _row(beyond, rows), tuple(found))  # type: ignore[arg-type]
+
+
+def _shifted(operation: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | None:
+    """A hash or a vocabulary whose rows begin further down."""
+    for tensor, other in (operation.inputs, tuple(operation.inputs)[::-1]):
+        shift = _constant(other)
+        found = find_ids(tensor, sources, tables, rows) if shift is not None and shift >= 0 else None
+        if isinstance(found, FoundIds) and isinstance(found.rule, HashIds | VocabularyIds) and found.unknown is None:
+            rule = found.rule.model_copy(update={"first_row": found.rule.first_row + int(shift or 0)})
+            return replace(found, rule=rule)
+    return None
+
+
+def _chosen(operation: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | None:
+    """A row for ids outside the table, or rows for keys that a vocabulary does not hold."""
+    condition, first, second = operation.inputs
+    for taken, other, inside in ((first, second, True), (second, first, False)):
+        row = _constant(other)
+        if row is not None:
+            found = find_ids(taken, sources, tables, rows)
+            if isinstance(found, FoundIds) and found.rule is None and _bounds(condition, found, sources, rows, inside):
+                return replace(found, unknown=_row(row, rows))
+            return None
+    hashed, listed = (find_ids(each, sources, tables, rows) for each in (first, second))
+    if not isinstance(hashed, FoundIds) or not isinstance(listed, FoundIds) or hashed.source != listed.source:
+        return None
+    test = condition.op
+    missing = test.type == "Equal" and -1 in (_constant(test.inputs[0]), _constant(test.inputs[1]))
+    if not (missing and isinstance(hashed.rule, HashIds) and isinstance(listed.rule, VocabularyIds)) or listed.unknown:
+        return None
+    beyond = {"oov_buckets": hashed.rule.buckets, "oov_first_row": hashed.rule.first_row}
+    return replace(listed, rule=listed.rule.model_copy(update=beyond))
+
+
+def _cut_off(operation: Any, sources: Sources) -> FoundIds | None:
+    """Whole numbers that were sent as floats, as Keras 2 takes the ids of an Input without a dtype."""
+    source = origin(operation.inputs[0], sources)
+    whole = operation.outputs[0].dtype.is_integer and operation.inputs[0].dtype.is_floating
+    return FoundIds(source) if whole and isinstance(source, Source) else None
+
+
+def _bounds(condition: Any, found: FoundIds, sources: Sources, rows: int, inside: bool) -> bool:
+    """Tells whether a condition is true exactly of ids inside the table (or outside it)."""
+    test = condition.op
+    both, lower, upper = ("LogicalAnd", "GreaterEqual", "Less") if inside else ("LogicalOr", "Less", "GreaterEqual")
+    parts = [part.op for part in test.inputs] if test.type == both else [test]
+    limits = {}
+    for part in parts:
+        if len(part.inputs) != 2 or origin(part.inputs[0], sources) != found.source:
+            return False
+        limits[part.type] = _constant(part.inputs[1])
+    return limits in ({lower: 0, upper: rows}, {upper: rows})
+
+
+def _row(row: float, rows: int) -> Unknown | None:
+    return Unknown(rule="row", row=int(row)) if 0 <= row < rows else None
+
+
+def _constant(tensor: Any) -> Any:
+    """Returns the one number that a tensor holds everywhere, if it is known."""
+    from tensorflow.python.framework import tensor_util
+
+    if tensor.op.type in ("Fill", "BroadcastTo", "Identity", "Cast"):
+        return _constant(tensor.op.inputs[1 if tensor.op.type == "Fill" else 0])
+    if tensor.op.type == "ZerosLike":
+        return 0
+    value = tensor_util.constant_value(tensor)
+    return value.flat[0] if value is not None and value.size == 1 and value.dtype.kind in "iuf" else None
+
+
+def origin_name(handle: Any) -> str:
+    """Returns the name of the tensor that a resource comes from."""
+    while handle.op.type == "Identity":
+        handle = handle.op.inputs[0]
+    return str(handle.name)

@@ -1,0 +1,51 @@
+"""Every way of looking up, intercepted at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from export.cuts.embedding_layers import intercepted
+from export.cuts.gathers import gathers_intercepted
+from export.cuts.lookups import Answer, Lookup, MakeTable
+from export.cuts.sparse_lookups import sparse_lookups_intercepted
+from export.cuts.stand_ins import tables_unallocated
+from export.errors import ExportError
+
+
+@contextlib.contextmanager
+def lookups_intercepted(
+    make_table: MakeTable, answer: Answer, gather: Answer, *, inside: bool = False
+) -> Iterator[None]:
+    """Makes no table, and answers every lookup, within the `with`.
+
+    Args:
+      make_table: returns the variable of an embedding layer's table.
+      answer: returns the activation of a lookup.
+      gather: likewise, of one that gathers a row for each id and does no more; it may return None.
+      inside: lookups in plain variables that combine are left to TensorFlow.
+    Raises:
+      ExportError: what `answer` raised, freed of the call stacks that Keras and AutoGraph wrap it in.
+    """
+    refusals: list[ExportError] = []
+
+    def told(lookup: Lookup, how: Answer) -> Any:
+        try:
+            return how(lookup)
+        except ExportError as problem:
+            refusals.append(problem)
+            raise
+
+    with contextlib.ExitStack() as entered:
+        entered.enter_context(tables_unallocated())
+        entered.enter_context(intercepted(make_table, lambda lookup: told(lookup, answer), tracked=True))
+        entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather)))
+        if not inside:
+            entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
+        try:
+            yield
+        except Exception as problem:
+            if refusals:
+                raise refusals[-1] from problem
+            raise

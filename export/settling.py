@@ -1,0 +1,168 @@
+"""Which tables leave the towers, and which stay: large ones leave, what is read whole stays, small plain ones stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from export.cuts.stand_ins import bytes_of
+from export.errors import NotConvertible
+from export.figures import size_text
+from export.frameworks import load_tensorflow
+from export.origins import needed, resource
+from export.settings import ExportJob
+from export.towers import TableFacts
+from export.traced_lookups import Resolved, Unresolved
+from export.user_lines import at_line, line_of_operation
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A call whose lookups are divided.
+
+    Attributes:
+      outside: lookups that become features.
+      inside: lookups that the towers do themselves.
+    """
+
+    outside: tuple[Resolved, ...]
+    inside: tuple[Resolved | Unresolved, ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A tower that reads a table otherwise than by a lookup that can be cut out; `why` ends a sentence."""
+
+    tower: str
+    variable: Any
+    why: str
+
+
+def divide(
+    calls: Sequence[Sequence[Resolved | Unresolved]], reads: Iterable[Read], job: ExportJob, inside: bool
+) -> tuple[list[Settled], tuple[str, ...]]:
+    """Decides about the tables of every call at once.
+
+    Args:
+      calls: the lookups of each call.
+      reads: what towers read of tables beside them.
+      job: the recipe, with its limits.
+      inside: every plain table stays, whatever its size.
+    Returns:
+      For each call its division, and notes for the plan: tables that stay though they are not small.
+    Raises:
+      NotConvertible: a table cannot leave, and is too large to stay; names the user's line and the cure.
+    """
+    lookups = [each for call in calls for each in call if each.recorded.gather]
+    if inside:
+        every = [tuple(each for each in call if each.recorded.gather) for call in calls]
+        layers = [
+            tuple(each for each in call if isinstance(each, Resolved) and not each.recorded.gather) for call in calls
+        ]
+        return [Settled(*pair) for pair in zip(layers, every, strict=True)], ()
+    facts = {resource(each.recorded.lookup.variable.handle): each.table for each in lookups}
+    because: dict[str, str] = {}
+    for each in lookups:
+        if isinstance(each, Unresolved):
+            line = at_line(each.recorded.line)
+            because.setdefault(_key(each), f"its ids are {each.why}{line}")
+    for read in reads:
+        key = resource(read.variable.handle)
+        if key in facts:
+            because.setdefault(key, f"tower {read.tower!r} {read.why}")
+    notes = []
+    for key, why in because.items():
+        variable = next(each.recorded.lookup.variable for each in lookups if _key(each) == key)
+        notes += _kept(facts[key], variable, why, job)
+    kept = set(because) | _small([each for call in calls for each in call], job)
+    divided = []
+    for call in calls:
+        stay = [each for each in call if each.recorded.gather and _key(each) in kept and each.plain]
+        leave = [each for each in call if isinstance(each, Resolved) and each not in stay]
+        divided.append(Settled(tuple(leave), tuple(stay)))
+    return divided, tuple(notes)
+
+
+def put_inside(settled: Settled, graph: Any) -> None:
+    """Lets the graph of a call do the lookups that stay inside."""
+    tf = load_tensorflow()
+    for each in settled.inside:
+        lookup, activation = each.recorded.lookup, each.recorded.activation
+        with graph.as_default():
+            rows = lookup.variable.sparse_read(lookup.ids[0])
+            values = tf.cast(tf.reshape(rows, [-1, *activation.shape.as_list()[1:]]), activation.dtype)
+        if not any(each is lookup.variable for each in graph.variables):
+            graph.variables = (*graph.variables, lookup.variable)
+        join(activation, values)
+
+
+def join(second: Any, first: Any) -> None:
+    """Lets all that reads one tensor read another."""
+    for operation in second.consumers():
+        for position, tensor in enumerate(operation.inputs):
+            if tensor is second:
+                operation._update_input(position, first)
+
+
+def reads_beside(
+    tower: str, results: Iterable[Any], stops: Iterable[Any], graph: Any, tables: Mapping[str, Any]
+) -> list[Read]:
+    """Finds what a tower reads of tables otherwise than by a recorded lookup.
+
+    Args:
+      tower: its name.
+      results, stops: what it returns, and the placeholders of lookups.
+      graph: of the call.
+      tables: variables that are gathered from, by their resources.
+    """
+    found = needed(results, stops)
+    captured = {inner.name: tables[resource(outer)] for outer, inner in graph.captures if resource(outer) in tables}
+    reads = []
+    for operation in found.operations:
+        for tensor in operation.inputs:
+            if tensor.name not in captured:
+                continue
+            by = _reader(operation)
+            how = f"reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
+            reads.append(Read(tower, captured[tensor.name], how))
+    return reads
+
+
+def _reader(operation: Any) -> Any:
+    """Returns what uses the value of a variable, instead of what merely reads it."""
+    while operation.type in ("ReadVariableOp", "Identity", "Cast", "Transpose") and operation.outputs[0].consumers():
+        operation = operation.outputs[0].consumers()[0]
+    return operation
+
+
+def _key(each: Resolved | Unresolved) -> str:
+    return resource(each.recorded.lookup.variable.handle)
+
+
+def _kept(table: TableFacts, variable: Any, why: str, job: ExportJob) -> list[str]:
+    size, limit = bytes_of(variable), job.code.inline_bytes_max
+    told = f"table {table.name!r} of {table.rows} rows ({size_text(size)})"
+    if size > limit:
+        raise NotConvertible(
+            f"{told} cannot be taken out of the model, since {why}, and is larger than code.inline_bytes_max "
+            f"({size_text(limit)}) allows inside a tower; give its lookup an input as it is, and read it by lookups "
+            "only, or raise the limit"
+        )
+    variable.kept_inside = True
+    return [f"{told} stays inside the towers: {why}"] if table.rows > job.code.table_threshold else []
+
+
+def _small(lookups: Sequence[Resolved | Unresolved], job: ExportJob) -> set[str]:
+    """Returns the tables that stay because they are small and nothing but plain gathers read them."""
+    small = {_key(each) for each in lookups if each.recorded.gather and each.table.rows <= job.code.table_threshold}
+    for each in lookups:
+        plain = isinstance(each, Resolved) and each.recorded.gather and each.plain
+        if not plain or (isinstance(each, Resolved) and _told_in_recipe(each.feature.inputs[0], job)):
+            small.discard(_key(each))
+    return small
+
+
+def _told_in_recipe(name: str, job: ExportJob) -> bool:
+    """Tells whether the recipe says what ids of an input are: then they are no rows, and cannot go into a tower."""
+    return name in job.features and bool({"ids", "unknown"} & job.features[name].model_fields_set)

@@ -1,0 +1,55 @@
+"""Finds the user's own line behind an operation or an exception: what to change is there, not in a library."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
+_LIBRARIES = (
+    str(Path(__file__).resolve().parent),
+    sysconfig.get_paths()["stdlib"],
+    sysconfig.get_paths()["purelib"],
+    sysconfig.get_paths()["platlib"],
+)
+
+
+def line_of_operation(operation: Any) -> str:
+    """Returns `file.py:12` where the user's code made an operation of a graph; "" where none is known."""
+    try:
+        frames = [(frame.filename, frame.lineno) for frame in operation.traceback]
+    except AttributeError:
+        return ""
+    return _last_of_user(frames)
+
+
+def line_of_exception(problem: BaseException) -> str:
+    """Returns `file.py:12` where the user's code raised or called what raised; "" where none is known."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(problem.__traceback__)]
+    # AutoGraph runs a rewritten copy of the user's code, and tells the lines that it came from in the message.
+    frames += [(name, int(line)) for name, line in _FRAME.findall(str(problem))]
+    return _last_of_user(frames)
+
+
+def at_line(line: str) -> str:
+    """Returns the line as the part of a sentence."""
+    return f" ({line})" if line else ""
+
+
+def current_line() -> str:
+    """Returns the line of the user's code that is running."""
+    return _last_of_user((frame.filename, frame.lineno) for frame in traceback.extract_stack(sys._getframe(1)))
+
+
+def _last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
+    own = [(name, line) for name, line in frames if _is_user(name)]
+    return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+
+
+def _is_user(name: str) -> bool:
+    return not name.startswith((*_LIBRARIES, "<")) and "__autograph_generated_file" not in name
