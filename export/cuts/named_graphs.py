@@ -48,7 +48,7 @@ class NamedGraph:
 
         Args:
           inputs: their values.
-          read: returns the trained value of a dense variable by its name.
+          read: returns the trained value of a variable by its name; None of a table, which is gathered from elsewhere.
         """
         tf = load_tensorflow()
         function = tf.compat.v1.wrap_function(
@@ -56,8 +56,9 @@ class NamedGraph:
         )
         wanted = {id(outer) for outer, _ in function.graph.captures}
         for name, variable in self.variables.items():
-            if id(variable.handle) in wanted:
-                variable.assign(read(name))
+            value = read(name) if id(variable.handle) in wanted else None
+            if value is not None:
+                variable.assign(value)
         values = tf.nest.flatten(dict(inputs), expand_composites=True)
         return function._call_flat(values, function.captured_inputs)
 
@@ -69,7 +70,7 @@ def load_named(reference: str, load: Callable[[], Any]) -> NamedGraph:
       reference: the recipe's `code.factory`.
       load: imports the code and calls its factory.
     Raises:
-      NotConvertible: it returns nothing that could be called.
+      NotConvertible: it returns no function.
     """
     tf = load_tensorflow()
     from tensorflow.python import tf2
@@ -81,10 +82,11 @@ def load_named(reference: str, load: Callable[[], Any]) -> NamedGraph:
     if not tf2.enabled():
         _TF1.add(reference)
         tf.compat.v1.enable_v2_behavior()
-    if not callable(build) and not hasattr(build, "__dict__"):
+    if hasattr(build, "_trackable_children") or not (callable(build) or hasattr(build, "__dict__")):
         raise NotConvertible(
-            f"factory {reference} returned a {type(build).__name__}; of a checkpoint by names it must return a "
-            "function of one dict of inputs that builds the graph"
+            f"factory {reference} returned a {type(build).__name__}, and the checkpoint knows variables by their names "
+            "alone; let it return a function of one dict of inputs that builds the graph, or load the checkpoint into "
+            "the model and save that with tf.train.Checkpoint"
         )
     return NamedGraph(build, reference)
 

@@ -22,6 +22,16 @@ Gather = Callable[[Any, Any], Any]
 """(StandIn, ids of any shape) -> [*shape of ids, dim], or None: let TensorFlow gather."""
 
 
+class _Nowhere(str):
+    """No device, and not the same as another tensor's that has none, as in a graph."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
 @cache
 def stand_in_class() -> Any:
     """Returns the class StandIn; it cannot be told before TensorFlow is there."""
@@ -41,7 +51,7 @@ def stand_in_class() -> Any:
         @property
         def device(self) -> str:
             # None of its own: on the ids' device `embedding_lookup_sparse` would read the whole table.
-            return "" if StandIn.gather is not None else str(self.handle.device)
+            return _Nowhere() if StandIn.gather is not None else str(self.handle.device)
 
         def _serialize_to_tensors(self) -> Any:
             return super()._serialize_to_tensors() if bytes_of(self) <= FIRST_VALUE_BYTES else {}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from export.cuts.named_graphs import load_named
-from export.cuts.stand_ins import stand_in_class
+from export.cuts.stand_ins import gathering, stand_in_class
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
 
@@ -47,6 +47,21 @@ def test_named_graph_runs_a_savers_checkpoint_as_the_session_did(tmp_path: Path)
     assert set(root.variables) == set(dict(tf.train.list_variables(str(tmp_path))))
 
 
+def test_named_graph_whose_table_is_gathered_elsewhere_reads_none_of_it(tmp_path: Path) -> None:
+    expected = trained(tmp_path / "model.ckpt")
+    reader = tf.train.load_checkpoint(str(tmp_path / "model.ckpt"))
+    root = load_named("model.py:build", build)
+
+    def gather(variable: Any, ids: Any) -> Any:
+        return tf.gather(reader.get_tensor("ranker/table"), ids) if variable.shape == (8, 4) else None
+
+    def read(name: str) -> Any:
+        return None if name == "ranker/table" else reader.get_tensor(name)
+
+    with gathering(gather):
+        np.testing.assert_array_equal(root.run(INPUTS, read)["score"].numpy(), expected)
+
+
 def test_named_graph_traced_twice_makes_each_variable_once_and_whole() -> None:
     root = load_named("model.py:build", build)
     specs = [{name: tf.type_spec_from_value(value) for name, value in INPUTS.items()}]
@@ -74,5 +89,5 @@ def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_leaves_ours() 
 
 
 def test_load_named_no_function_is_refused() -> None:
-    with pytest.raises(NotConvertible, match=r"model\.py:wrong returned a int"):
-        load_named("model.py:wrong", lambda: 3)
+    with pytest.raises(NotConvertible, match=r"model\.py:wrong returned a Sequential, and the checkpoint knows"):
+        load_named("model.py:wrong", tf.keras.Sequential)
