@@ -39,6 +39,8 @@ class Example:
 
 EXAMPLES = {
     "dlrm": Example("dlrm"),
+    "dcn_v2": Example("dcn_v2"),
+    "dcn_v2_low_rank": Example("dcn_v2", ("--variant", "low_rank")),
 }
 COLUMNS = (
     "model", "features", "tables", "in tables", "in towers", "runs in", "HTTP: largest |d|", "gRPC: largest |d|",

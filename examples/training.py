@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from examples import requests
 from examples.columns import Columns, size, take, tensors
+from examples.criteo import Clicks
 
 
-def adagrad(rate: float = 0.05) -> Any:
-    """Returns the optimizer of tables and dense weights."""
-    return tf.keras.optimizers.legacy.Adagrad(rate, initial_accumulator_value=0.1)
+@dataclass(frozen=True)
+class Optimizers:
+    """What trains a model: Adagrad its tables, Adam all else; slot variables go into the checkpoint."""
+
+    tables: Any
+    dense: Any
+
+    def apply(self, gradients: Sequence[Any], variables: Sequence[Any], tables: Iterable[Any]) -> None:
+        """Applies the gradients of one step; `tables` are those of the variables that are embedding tables."""
+        of_tables = {id(table) for table in tables}
+        pairs = list(zip(gradients, variables, strict=True))
+        self.tables.apply_gradients([pair for pair in pairs if id(pair[1]) in of_tables])
+        self.dense.apply_gradients([pair for pair in pairs if id(pair[1]) not in of_tables])
+
+
+def optimizers(table_rate: float = 0.1, dense_rate: float = 0.002) -> Optimizers:
+    """Returns new ones; Adagrad begins with small accumulators, since the gradients of a row are."""
+    legacy = tf.keras.optimizers.legacy
+    return Optimizers(legacy.Adagrad(table_rate, initial_accumulator_value=1e-6), legacy.Adam(dense_rate))
 
 
 def fit(
-    model: Any, optimizer: Any, loss_of: Callable[[Any, Any], Any], batches: Iterable[tuple[Columns, Columns]]
+    model: Any, optimizers: Optimizers, loss_of: Callable[[Any, Any], Any], batches: Iterable[tuple[Columns, Columns]]
 ) -> None:
-    """Trains a model.
+    """Trains a model whose tables are those of its `embedding`, a TFRS layer.
 
     Args:
       model: called by `loss_of`.
-      optimizer: of all its variables.
+      optimizers: of its variables.
       loss_of: takes features and labels as tensors, returns a scalar.
       batches: features and labels.
     """
@@ -35,7 +54,7 @@ def fit(
         with tf.GradientTape() as tape:
             loss = loss_of(features, labels)
         variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        optimizers.apply(tape.gradient(loss, variables), variables, model.embedding.embedding_tables.values())
         return loss
 
     start, losses = time.monotonic(), []
@@ -47,6 +66,20 @@ def fit(
         f"{len(values)} steps, {time.monotonic() - start:.0f} s: loss {values[:tenth].mean():.4f}, "
         f"in the end {values[-tenth:].mean():.4f}"
     )
+
+
+def fit_clicks(model: Any, optimizers: Optimizers, data: Clicks, n: int, batch: int) -> None:
+    """Trains a model that returns `click`, once over n impressions, and tells its AUC on others."""
+    features, clicks = data.impressions(n)
+    cross_entropy = tf.keras.losses.BinaryCrossentropy()
+
+    def loss_of(columns: Any, labels: Any) -> Any:
+        return cross_entropy(labels["click"], model(columns)["click"])
+
+    fit(model, optimizers, loss_of, shuffled(features, clicks, batch))
+    held_out, clicked = data.impressions(n // 10)
+    reached = requests.answers(model, held_out, ["click"])["click"]
+    print(f"AUC of {n // 10} held out: {area_under_curve(clicked['click'], reached):.3f}")
 
 
 def shuffled(features: Columns, labels: Columns, batch: int, epochs: int = 1, seed: int = 1) -> Any:

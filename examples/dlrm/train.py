@@ -14,7 +14,7 @@ SIZES = {
     "small": Sizes(criteo.scaled(1_250_000, 20_000), 16, (64, 32), (128, 64)),
     "article": Sizes(criteo.VOCABULARY_SIZES, 16, (512, 256, 64), (512, 256)),
 }
-EXAMPLES = {"tiny": 4_000, "small": 200_000, "article": 4_000_000}
+EXAMPLES = {"tiny": 2_000, "small": 200_000, "article": 4_000_000}
 BATCH = 1_000
 CANDIDATES = 20
 
@@ -23,32 +23,15 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     """Trains, and writes the folder `out`."""
     tf.keras.utils.set_random_seed(7)
     sizes, n = SIZES[scale], EXAMPLES[scale]
-    optimizer = training.adagrad()
-    model = DLRM(sizes, optimizer)
+    optimizers = training.optimizers()
+    model = DLRM(sizes, optimizers.tables)
     data = criteo.Clicks(sizes.rows, [1] * len(sizes.rows), seed=3)
-    features, clicks = data.impressions(n)
-    cross_entropy = tf.keras.losses.BinaryCrossentropy()
-    training.fit(
-        model,
-        optimizer,
-        lambda columns, labels: cross_entropy(labels["click"], model(columns)["click"]),
-        training.shuffled(features, clicks, BATCH),
-    )
-    held_out, clicked = data.impressions(n // 10)
-    reached = requests.answers(model, held_out, ["click"])["click"]
-    print(f"AUC of {n // 10} held out: {training.area_under_curve(clicked['click'], reached):.3f}")
-
+    training.fit_clicks(model, optimizers, data, n, BATCH)
     contexts, shown = data.contexts(requests.COUNT[scale]), data.shown(CANDIDATES * requests.COUNT[scale])
     expected = requests.answers(model, requests.pairs(contexts, shown), ["click"])
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
-    trained.write(
-        out,
-        Path(__file__).parent,
-        sizes,
-        checkpoint,
-        requests.rankings(contexts, shown),
-        {"score": expected["click"]},
-    )
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizers.tables, dense_optimizer=optimizers.dense)
+    bodies = requests.rankings(contexts, shown)
+    trained.write(out, Path(__file__).parent, sizes, checkpoint, bodies, {"score": expected["click"]})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""Trains DCN v2 on clicks in Criteo's shape and writes what an export needs.
+
+python -m examples.dcn_v2.train [--out DIR] [--variant full|low_rank]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import tensorflow as tf
+
+from examples import criteo, requests, trained, training
+from examples.dcn_v2.model import DCN, Sizes
+
+IDS = tuple(min(most, 10) for most in criteo.MULTI_HOT_SIZES)
+"""Some of the benchmark's categories have up to 100 ids, which would only make the requests longer."""
+SIZES = {
+    "tiny": Sizes(criteo.scaled(500, 50), IDS, 4, (8,), 2, None, (16,)),
+    "small": Sizes(criteo.scaled(200_000, 20_000), IDS, 16, (64, 32), 3, None, (128, 64)),
+    "article": Sizes(criteo.VOCABULARY_SIZES, criteo.MULTI_HOT_SIZES, 16, (512, 256), 3, None, (1024, 1024, 512, 256)),
+}
+RANKS = {"tiny": 4, "small": 64, "article": 128}
+EXAMPLES = {"tiny": 2_000, "small": 150_000, "article": 4_000_000}
+BATCH = 1_000
+CANDIDATES = 20
+VARIANTS = ("full", "low_rank")
+
+
+def train(out: Path, scale: trained.Scale = "small", variant: str = "full") -> None:
+    """Trains, and writes the folder `out`."""
+    tf.keras.utils.set_random_seed(11)
+    sizes, n = SIZES[scale], EXAMPLES[scale]
+    if variant == "low_rank":
+        sizes = replace(sizes, rank=RANKS[scale])
+    optimizers = training.optimizers()
+    model = DCN(sizes, optimizers.tables)
+    data = criteo.Clicks(sizes.rows, sizes.ids, seed=4)
+    training.fit_clicks(model, optimizers, data, n, BATCH)
+    contexts, shown = data.contexts(requests.COUNT[scale]), data.shown(CANDIDATES * requests.COUNT[scale])
+    expected = requests.answers(model, requests.pairs(contexts, shown), ["click"])
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizers.tables, dense_optimizer=optimizers.dense)
+    bodies = requests.rankings(contexts, shown)
+    trained.write(out, Path(__file__).parent, sizes, checkpoint, bodies, {"score": expected["click"]})
+
+
+if __name__ == "__main__":
+    trained.command_line("dcn_v2", train, VARIANTS)

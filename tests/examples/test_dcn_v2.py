@@ -1,0 +1,23 @@
+"""DCN v2 with crosses of full and of low rank over bags: the service answers as the trained models did."""
+
+import pytest
+
+from bundle.manifest import EmbeddedFeature
+from examples import criteo
+from tests.examples.showing import Asked, ask
+
+
+@pytest.fixture(scope="module", params=["dcn_v2", "dcn_v2_low_rank"])
+def dcn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    return ask(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_service_answers_dcn_as_tensorflow_does(dcn: Asked) -> None:
+    assert dcn.shown.within
+    assert [form.kind for form in dcn.page.towers["ranking"].forms] == ["saved_model", "litert"]
+
+
+def test_categories_with_several_ids_are_bags_that_are_averaged(dcn: Asked) -> None:
+    features = {name: feature for name, feature in dcn.page.features.items() if isinstance(feature, EmbeddedFeature)}
+    kinds = [(features[name].kind, features[name].combiner) for name in criteo.names()]
+    assert kinds == [("single", None) if most == 1 else ("bag", "mean") for most in criteo.MULTI_HOT_SIZES]
