@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _NODES_MAX = 1_000_000
+_CACHE_BYTES = 64 << 20
+"""Of nodes, each of which is decoded anew for every value else."""
 
 
 class StoredValue(NamedTuple):
@@ -51,7 +53,8 @@ def walk_store(tensorstore: Any, directory: Path) -> Iterator[tuple[str, StoredV
 
 def stored_reader(tensorstore: Any, base: dict[str, Any], stored: Mapping[str, StoredValue]) -> Callable[[str], bytes]:
     """Returns what reads a value by its key, b"" if there is none; of the store over the files at `base`."""
-    store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
+    store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}, context=context).result()
 
     def read(key: str) -> bytes:
         value = stored.get(key, StoredValue(b"", "", 0))

@@ -14,7 +14,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from export.checkpoint.chunk_pieces import piece_format
 from export.checkpoint.ocdbt import file_problems, stored_reader, walk_store
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, can_be
 from export.errors import CheckpointError
-from runtime.remote import local_stamp
+from runtime.remote import Stamp, local_stamp
 
 MANIFEST, TREE, STEP, COMMITTED = "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
@@ -158,17 +158,19 @@ def _list_item(directory: Path, prefix: str) -> tuple[list[Entry], list[str]]:
         leaves = _leaves(tree) if tree else _listed_leaves(stored)
         read = stored_reader(tensorstore, base, stored) if packed else _file_reader(directory)
         filled = not tree.get("store_array_data_equal_to_fill_value")  # else every chunk is stored
+        manifest = directory / MANIFEST
+        stamp = local_stamp(manifest.stat()) if packed else None
+        where: dict[str, Any] = {"driver": "ocdbt", "base": base} if packed else base
         entries = []
         for leaf in leaves:
-            where: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": f"{leaf.path}/"}
-            if not packed:
-                where = base | {"path": f"{base['path']}{leaf.path}/"}
             metadata = read(f"{leaf.path}/{leaf.file}")
             if metadata:
-                told, file = orjson.loads(metadata), directory / (MANIFEST if packed else f"{leaf.path}/{leaf.file}")
-                spec = {"driver": _DRIVERS[leaf.file], "kvstore": where, "fill_missing_data_reads": filled}
-                entries.append(_entry(prefix + leaf.path, spec, told, file))
-                problems += [] if packed or filled else _missing_chunks(file.parent, entries[-1], told)
+                file = manifest if packed else directory / f"{leaf.path}/{leaf.file}"
+                place = where | {"path": f"{'' if packed else base['path']}{leaf.path}/"}
+                spec = {"driver": _DRIVERS[leaf.file], "kvstore": place, "fill_missing_data_reads": filled}
+                entries.append(_entry(prefix + leaf.path, spec, metadata, str(file), stamp or local_stamp(file.stat())))
+                if not (packed or filled):
+                    problems += _missing_chunks(file.parent, entries[-1], orjson.loads(metadata))
             elif leaf.is_array:
                 raise CheckpointError(f"Orbax checkpoint {directory} has no array {leaf.path!r}; copy it anew")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -218,10 +220,30 @@ def _listed_leaves(store: Iterable[str]) -> list[_Leaf]:
     return [_Leaf(path, file, is_array=True) for path, _, file in keys if file in _DRIVERS]
 
 
-def _entry(key: str, spec: dict[str, Any], metadata: dict[str, Any], file: Path) -> Entry:
+def _entry(key: str, spec: dict[str, Any], metadata: bytes, file: str, stamp: Stamp) -> Entry:
     """Returns an array by its `.zarray` or `zarr.json`; a new save would replace `file`."""
+    form = _form(spec["driver"], metadata)
+    if not form.possible:
+        raise ValueError(f"array {key!r} has the shape {list(form.shape)} and chunks {list(form.chunk)}")
+    store = ArrayStore(orjson.dumps(spec).decode(), form.chunk, form.held_bytes, file, stamp)
+    return Entry(key, form.dtype, form.shape, (), store)
+
+
+class _Form(NamedTuple):
+    """What an array looks like, and whether any can."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    held_bytes: int
+    possible: bool
+
+
+@lru_cache(maxsize=4096)  # most arrays of a model share a few forms
+def _form(driver: str, data: bytes) -> _Form:
+    metadata = orjson.loads(data)
     shape = tuple(int(size) for size in metadata["shape"])
-    if spec["driver"] == "zarr":
+    if driver == "zarr":
         dtype, chunk = _numpy_name(str(metadata["dtype"])), metadata["chunks"]
     else:
         dtype, chunk = str(metadata["data_type"]), metadata["chunk_grid"]["configuration"]["chunk_shape"]
@@ -229,12 +251,10 @@ def _entry(key: str, spec: dict[str, Any], metadata: dict[str, Any], file: Path)
             chunk = codec["configuration"]["chunk_shape"] if codec["name"] == "sharding_indexed" else chunk
     chunk = tuple(int(size) for size in chunk)
     if len(chunk) != len(shape) or min(chunk, default=1) < 1 or not (can_be(shape) and can_be(chunk)):
-        raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
-    form = piece_format(metadata)
+        return _Form(dtype, shape, chunk, 0, possible=False)
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
-    held = held_bytes(shape, chunk, itemsize, in_pieces=form is not None)
-    store = ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(file), local_stamp(file.stat()))
-    return Entry(key, dtype, shape, (), store)
+    held = held_bytes(shape, chunk, itemsize, in_pieces=piece_format(metadata) is not None)
+    return _Form(dtype, shape, chunk, held, possible=True)
 
 
 @cache

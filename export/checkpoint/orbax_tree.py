@@ -36,12 +36,12 @@ _SPREAD = (
 def find_in_tree(found: Findings) -> None:
     """Finds slot variables, tables and stacks by their paths."""
     entries = found.checkpoint.entries
-    weights = _by_tail(key for key in entries if not _is_state(key))
+    states = [key for key in entries if _is_state(key)]
+    weights = _by_tail(entries.keys() - states)
+    for key in states:
+        found.add_slot(*_state(key, weights))
     for key in entries:
-        if _is_state(key):
-            found.add_slot(*_state(key, weights))
-    for key in entries:
-        slot = _STACK_SLOT.fullmatch(key)
+        slot = _STACK_SLOT.fullmatch(key) if "slot" in key else None
         of = (slot["keras"] or f"{slot['jax']}.table") if slot else ""
         if slot and of in entries:
             found.add_slot(slot["name"] or f"slot {slot['number']}", key, of)
@@ -49,7 +49,7 @@ def find_in_tree(found: Findings) -> None:
     for key, entry in entries.items():
         if key in found.slots:
             continue
-        stack = _STACK.fullmatch(key)
+        stack = _STACK.fullmatch(key) if key.endswith("table") else None
         if stack and len(entry.shape) == 2:
             found.refuse(stack["jax"] or stack["keras"], key, _SPREAD)
         elif (origin := _origin(key, entry)) is not None:

@@ -62,8 +62,7 @@ class Slice(NamedTuple):
     stamp: Stamp | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayStore:
+class ArrayStore(NamedTuple):
     """Where a variable lies that is kept in chunks, and so has no slices: Orbax' zarr arrays, HDF5 datasets in chunks.
 
     Attributes:
