@@ -51,6 +51,7 @@ from export.terminal import Shown, kept_clean, sentence
 from runtime.remote import RemotePath
 
 if TYPE_CHECKING:
+    from export.checkpoint.specs import Statements
     from export.run_settings import ExportSettings
     from export.settings import ExportJob
     from export.subset import Wanted
@@ -83,19 +84,25 @@ def inspect(
         from export import options  # a fifth of a second, like all that is imported in commands here
 
         said = options.read_statements(named, mod, layout)
-    with _uncollected():
-        opened = open_checkpoint(place_of(checkpoint), complete=False)
-        problems = opened.problems
-        try:
-            inventory = recognise(opened, said)
-        except CheckpointError as problem:
-            raise CheckpointError(problems[0] if problems else str(problem)) from problem
-        if as_json:
-            _print(inventory_json(inventory, problems), None, as_json)
-        else:
-            _print({}, inventory_table(inventory, problems), as_json)
+    with _uncollected():  # until all that was read is freed
+        problems = _inspected(checkpoint, said, as_json)
     if problems:
         raise CheckpointError(problems[0])
+
+
+def _inspected(checkpoint: str, said: Statements | None, as_json: bool) -> tuple[str, ...]:
+    """Prints what is in a checkpoint; returns what is wrong with its data files."""
+    opened = open_checkpoint(place_of(checkpoint), complete=False)
+    problems = opened.problems
+    try:
+        inventory = recognise(opened, said)
+    except CheckpointError as problem:
+        raise CheckpointError(problems[0] if problems else str(problem)) from problem
+    if as_json:
+        _print(inventory_json(inventory, problems), None, as_json)
+    else:
+        _print({}, inventory_table(inventory, problems), as_json)
+    return problems
 
 
 @app.command()
