@@ -149,7 +149,7 @@ def _kept(table: TableFacts, variable: Any, why: str, job: ExportJob) -> list[st
             f"({size_text(limit)}) allows inside a tower; give its lookup an input as it is, and read it by lookups "
             "only, or raise the limit"
         )
-    variable.kept_inside = True
+    variable.restored = True
     return [f"{told} stays inside the towers: {why}"] if table.rows > job.code.table_threshold else []
 
 

@@ -95,7 +95,8 @@ def _resolve(
         raise NotConvertible(f"ids of feature {lookup.path!r} are {why}; give the column the input as it is")
     if rule is None and (part.dtype == "string" or (part.dtype == "float32" and not _cast(lookup.ids[0]))):
         raise NotConvertible(f"input {names[0]!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids")
-    if lookup.encoding == "dense" and math.prod(part.shape) != (lookup.length or 1):
+    one_each = lookup.encoding == "dense" and lookup.kind != "bag"
+    if one_each and math.prod(part.shape) != (lookup.length or 1):
         raise NotConvertible(
             f"input {names[0]!r} has shape {part.shape} in each example, and feature {lookup.path!r} is given ids of "
             f"shape {lookup.ids[0].shape}; each example's ids must stay together"
@@ -113,6 +114,8 @@ def _resolve(
         rule=rule,
         unknown=unknown,
         keys=keys,
+        padding=lookup.padding,
+        places=math.prod(part.shape) if lookup.encoding == "dense" and lookup.kind == "bag" else None,
     )
     return Resolved(recorded, table, feature)
 

@@ -42,6 +42,8 @@ def stand_in_class() -> Any:
         """A table's variable whose gathers are answered by `gather`, where one is set."""
 
         gather: Gather | None = None
+        restored: bool | None = None
+        """Whether TensorFlow saves and restores it; None: where it is small enough to have a first value."""
 
         def sparse_read(self, indices: Any, name: str | None = None) -> Any:
             answer = StandIn.gather
@@ -54,7 +56,8 @@ def stand_in_class() -> Any:
             return _Nowhere() if StandIn.gather is not None else str(self.handle.device)
 
         def _serialize_to_tensors(self) -> Any:
-            return super()._serialize_to_tensors() if bytes_of(self) <= FIRST_VALUE_BYTES else {}
+            small = bytes_of(self) <= FIRST_VALUE_BYTES
+            return super()._serialize_to_tensors() if (small if self.restored is None else self.restored) else {}
 
         def _restore_from_tensors(self, restored_tensors: Any) -> Any:
             # Without tensors nothing was read: the table is larger than what is ever restored.
