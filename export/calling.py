@@ -11,9 +11,10 @@ from typing import Any
 
 from export.cuts.interception import lookups_intercepted
 from export.cuts.lookups import Lookup, MakeTable, batch_size
+from export.cuts.named_graphs import NamedGraph
 from export.errors import ExportError, NotConvertible, UsageError
 from export.frameworks import load_tensorflow
-from export.origins import identifier
+from export.origins import Source, identifier, origin, sources_of
 from export.settings import InputPart
 from export.user_lines import at_line, current_line, line_of_exception
 
@@ -45,7 +46,7 @@ class RawTrace:
     Attributes:
       function: a TensorFlow WrappedFunction.
       inputs: what the call was given, in its graph.
-      lengths: placeholders of how many ids each example has, by ragged or sparse input.
+      lengths: placeholders of how many ids each example has, by ragged or sparse input, or dense one of a sequence.
       result: what the call returned.
       lookups: in the order of the call.
     """
@@ -116,14 +117,14 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
     """
     tf = load_tensorflow()
     target = resolve_call(root, path)
-    recorder = _Recorder()
     lengths: dict[str, Any] = {}
     given: dict[str, Any] = {}
+    recorder = _Recorder(given, lengths)
 
     def called(inputs: Mapping[str, Any]) -> Any:
         return target(inputs)
 
-    converted = tf.autograph.to_graph(called)
+    converted = called if isinstance(root, NamedGraph) else tf.autograph.to_graph(called)
 
     def body(inputs: Mapping[str, Any]) -> Any:
         recorder.graph = tf.compat.v1.get_default_graph()
@@ -133,7 +134,8 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)  # tf.functions inside the call become part of the one graph
     try:
-        with lookups_intercepted(make_table, recorder.record, recorder.record_gather, inside=inside):
+        answers = (recorder.record, recorder.record_gather, recorder.lengths_of)
+        with lookups_intercepted(make_table, *answers, inside=inside):
             function = tf.compat.v1.wrap_function(body, [{name: input_spec(part) for name, part in parts.items()}])
     except ExportError:
         raise
@@ -150,9 +152,10 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
 class _Recorder:
     """Answers lookups with placeholders of the one graph that is traced."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Mapping[str, Any], lengths: dict[str, Any]) -> None:
         self.lookups: list[Recorded] = []
         self.graph: Any = None
+        self._given, self._lengths = given, lengths
 
     def record(self, lookup: Lookup) -> Any:
         """Answers a lookup that no graph could do without its table."""
@@ -171,6 +174,20 @@ class _Recorder:
         """Answers a gather from a plain variable; elsewhere than in the traced graph TensorFlow does it."""
         tf = load_tensorflow()
         return self._placeholder(lookup, gather=True) if tf.compat.v1.get_default_graph() is self.graph else None
+
+    def lengths_of(self, ids: Any) -> Any:
+        """Answers how many places of a dense input are taken, of each example."""
+        tf = load_tensorflow()
+        source = origin(ids, sources_of(self._given))
+        if not isinstance(source, Source):
+            raise NotConvertible(
+                f"a sequence column is given ids that the model computes{at_line(current_line())}; give it an input as "
+                "it is"
+            )
+        if source.name not in self._lengths:
+            made = tf.compat.v1.placeholder(tf.int64, [None], name=identifier(f"{source.name}_lengths"))
+            self._lengths[source.name] = made
+        return tf.minimum(self._lengths[source.name], ids.shape.as_list()[1])
 
     def _placeholder(self, lookup: Lookup, gather: bool) -> Any:
         tf = load_tensorflow()

@@ -16,14 +16,13 @@ from bundle.manifest import Manifest
 from bundle.staging import read_manifest
 from export import candidate_checks, replay, table_effects
 from export.audit import Audit, ModelCheck, open_parts, told_as_failures
-from export.checkpoint.reader import open_checkpoint
 from export.dense_copy import local_prefix
 from export.errors import UsageError
 from export.examples import Examples, make_examples, read_examples
 from export.model_tables import recognise_tables
 from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
-from export.places import place_of
 from export.recall_checks import check_recall
+from export.roots import open_job
 from export.settings import ExportJob
 from export.subset import Wanted, choose_towers, reduced
 from export.towers import ModelSpec
@@ -87,7 +86,7 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
             f"the recipe is of model {job.model!r} with towers {', '.join(sorted(job.towers))}; the bundle is of "
             f"{page.model!r} with {', '.join(sorted(page.towers)) or 'none'}; give the recipe that it was exported by"
         )
-    checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
+    checkpoint, job = open_job(job, base)
     traced = trace_towers(job, base)
     if set(page.towers) != set(job.towers):
         job = reduced(job, traced.spec, choose_towers(traced.spec, Wanted(towers=tuple(page.towers))))

@@ -12,6 +12,7 @@ from export.origins import resource
 from export.towers import TableFacts
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
+_COLUMN = re.compile(r"/(embedding_weights|embeddings)$")
 _OWN_NAME = re.compile(r"[a-z0-9_]*embedding(_\d+)?", re.ASCII)
 
 
@@ -41,16 +42,18 @@ def name_tables(
     """Returns what tables that are plain variables are called, by their resources; not as those in `taken`.
 
     A table is called as its object path without what Keras adds to it; a layer that Keras numbers, by the name that its
-    owner gave it. `config_name` is the whole path, or, of a variable outside the model's objects, its name.
+    owner gave it. `config_name` is the whole path, or, of a variable outside the model's objects, its name: a table of
+    TF1 is called as the last scope of that.
     """
     named: dict[str, TableFacts] = {}
     for key, variable in variables.items():
         path, owner = paths.get(key, ("", None))
         whole = path or variable.name.partition(":")[0]
-        short = table_name(_short(whole, owner) if path else whole.replace("/", "."), "table")
+        longer = whole if path else _COLUMN.sub("", whole).replace("/", ".")
+        short = table_name(_short(whole, owner) if path else longer.rpartition(".")[2], "table")
         name = short
         if name in taken:
-            name = table_name(whole, "table")
+            name = table_name(longer, "table")
         number = 2
         while name in taken:
             name, number = f"{short}_{number}", number + 1
@@ -61,7 +64,7 @@ def name_tables(
 
 
 def _short(path: str, owner: Any) -> str:
-    steps = path.split(".")
+    steps = _COLUMN.sub("", path).split(".")
     if len(steps) > 1 and steps[-1] in ("embeddings", "_embeddings"):
         steps = steps[:-1]
     own = getattr(owner, "name", "")

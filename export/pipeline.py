@@ -24,7 +24,7 @@ from bundle.manifest import Manifest
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
 from export import candidates, executors, indexes, replay, table_effects
-from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import Inventory
 from export.compiled import compile_tower
 from export.conversions import ErrorLimits
@@ -37,9 +37,9 @@ from export.feature_pages import describe_features
 from export.model_checks import check_page, examples_of
 from export.model_tables import recognise_tables
 from export.oracle import Replay, checkpoint_rows, replay_original
-from export.places import place_of
 from export.plan import ExportPlan, Writing, plan_tables
 from export.progress import Progress
+from export.roots import open_job
 from export.run_settings import ExportSettings
 from export.savedmodels import write_saved_model
 from export.settings import ExportJob, TablePart
@@ -89,7 +89,7 @@ def prepare(
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
-    checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
+    checkpoint, job = open_job(job, base)
     _check_indexes(job)
     traced, missing = trace_towers(job, base), NOTHING
     if wanted:

@@ -16,10 +16,10 @@ from export.cuts.lookups import MakeTable
 from export.errors import NotConvertible, UsageError
 from export.feature_names import FeatureNames, finally_named
 from export.frameworks import load_tensorflow
-from export.model_code import load_factory
 from export.object_paths import name_tables, object_paths
 from export.origins import needed, resource
 from export.pruning import TracedCall, TracedTower, prune, tower_results
+from export.roots import build_root
 from export.settings import ExportJob, TowerPart
 from export.settling import Settled, divide, join, put_inside, reads_beside
 from export.towers import DenseSpec, FeatureSpec, ModelSpec, TableFacts, check_precisions
@@ -64,9 +64,8 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
     check_precisions(job)
     stand_ins: dict[str, TableFacts] = {}
     make_table = _table_maker(stand_ins)
-    factory = load_factory(job.code.factory, base)
     with lookups_intercepted(make_table, zeros, zeros, inside=inside):
-        root = factory()
+        root = build_root(job, base)
     traces: dict[Call, RawTrace] = {}
     wanted: dict[Call, list[str]] = {}
     for name, part in job.towers.items():

@@ -23,6 +23,12 @@ Lengths = Callable[[Tensors], Any]
 """(dense ids [n, length]) -> [n] int64 how many of each example's places are taken."""
 
 
+def no_lengths(ids: Tensors) -> Any:
+    """Answers lengths with zeros: while the model is built, nobody reads them."""
+    tf = load_tensorflow()
+    return tf.zeros(tf.shape(ids)[:1], tf.int64)
+
+
 @contextlib.contextmanager
 def columns_intercepted(answer: Answer, lengths: Lengths) -> Iterator[None]:
     """Answers lookups of embedding columns by `answer` within the `with`, and lengths of sequences by `lengths`."""

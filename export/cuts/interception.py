@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from export.cuts.embedding_layers import intercepted
+from export.cuts.feature_columns import Lengths, columns_intercepted, no_lengths
 from export.cuts.gathers import gathers_intercepted
 from export.cuts.lookups import Answer, Lookup, MakeTable
 from export.cuts.sparse_lookups import sparse_lookups_intercepted
@@ -16,7 +17,7 @@ from export.errors import ExportError
 
 @contextlib.contextmanager
 def lookups_intercepted(
-    make_table: MakeTable, answer: Answer, gather: Answer, *, inside: bool = False
+    make_table: MakeTable, answer: Answer, gather: Answer, lengths: Lengths = no_lengths, *, inside: bool = False
 ) -> Iterator[None]:
     """Makes no table, and answers every lookup, within the `with`.
 
@@ -24,6 +25,7 @@ def lookups_intercepted(
       make_table: returns the variable of an embedding layer's table.
       answer: returns the activation of a lookup.
       gather: likewise, of one that gathers a row for each id and does no more; it may return None.
+      lengths: returns how many ids of each example a sequence column has.
       inside: lookups in plain variables that combine are left to TensorFlow.
     Raises:
       ExportError: what `answer` raised, freed of the call stacks that Keras and AutoGraph wrap it in.
@@ -43,6 +45,7 @@ def lookups_intercepted(
         entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather)))
         if not inside:
             entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
+            entered.enter_context(columns_intercepted(lambda lookup: told(lookup, answer), lengths))
         try:
             yield
         except Exception as problem:

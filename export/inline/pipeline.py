@@ -29,7 +29,7 @@ from bundle.tables import TableReader
 from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export import executors, replay
 from export.checkpoint.layouts import stored_rows
-from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import Inventory, TableSpec
 from export.dense_copy import local_prefix
 from export.destinations import Destination, open_destination
@@ -51,8 +51,8 @@ from export.inline.files import (
 from export.inline.graph import InlineGraph, Lookups, build_graph, open_vocabulary, variable_key, write_graph
 from export.model_tables import recognise_tables
 from export.oracle import Replay, replay_original
-from export.places import place_of
 from export.progress import Progress
+from export.roots import open_job
 from export.run_settings import ExportSettings
 from export.settings import ExportJob
 from export.staged_tables import created, provenance, staged
@@ -125,7 +125,7 @@ def prepare_inline(
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
-    checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
+    checkpoint, job = open_job(job, base)
     traced = trace_towers(job, base, inside=True)
     if wanted:
         job = reduced(job, traced.spec, choose_towers(traced.spec, wanted))
