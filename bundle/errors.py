@@ -79,4 +79,12 @@ class FormulaError(BundleError):
 
 
 class FormulaUndefined(BundleError, ArithmeticError):
-    """A formula that has no finite value for a candidate, as the logarithm of a negative number."""
+    """A formula that has no finite value for a candidate, as the logarithm of a negative number.
+
+    Attributes:
+      place: of the candidate.
+    """
+
+    def __init__(self, problem: str, place: int) -> None:
+        super().__init__(problem)
+        self.place = place

@@ -92,7 +92,8 @@ class Formula:
             given = ", ".join(f"{name} = {values[name][place]:g}" for name in self.names)
             raise FormulaUndefined(
                 f"formula {self.text!r} has no finite value for candidate {place}, where {given}; bound what it takes, "
-                "as in log(max(x, 1e-6))"
+                "as in log(max(x, 1e-6))",
+                place,
             )
         return result
 

@@ -20,7 +20,9 @@ import orjson
 import uvicorn
 import uvloop
 
+from runtime.errors import DeviceMissing, LibraryMissing
 from runtime.native_output import own_stderr
+from runtime.savedmodels import require_gpu, require_library
 from service import logs
 from service.command_line import command
 from service.engine.desk import Desk
@@ -71,6 +73,7 @@ class Service:
             workers=workers,
             load_bytes_max=settings.load_bytes_max,
             warm_up=self._engine.warm_up,
+            device=settings.device,
         )
         self._watcher = Watcher(
             settings.root,
@@ -202,9 +205,22 @@ def _run(options: dict[str, Any], only_print: bool) -> int:
     if only_print:
         sys.stdout.write(orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode() + "\n")
         return EXIT_DONE
+    try:
+        _check_device(settings)
+    except (LibraryMissing, DeviceMissing) as problem:
+        sys.stderr.write(f"error: {problem}\n")
+        return EXIT_USAGE
     logs.configure(settings.log_level, own_stderr())  # whatever native libraries do with stderr meanwhile
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings))
+
+
+def _check_device(settings: ServiceSettings) -> None:
+    """Finds out at once whether TensorFlow, which takes seconds to load, is there and sees what it is to run on."""
+    if settings.device == "gpu":
+        require_gpu()
+    elif settings.precision == "bf16":
+        require_library("--precision bf16")
 
 
 async def _serve(settings: ServiceSettings) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from bundle.manifest import Precision
@@ -50,7 +50,10 @@ class ServiceSettings(BaseSettings):
     require: Annotated[tuple[str, ...], NoDecode] = ()
     """Model that must load at start, else exit 7; may be given several times (in the environment: comma between)."""
     precision: Precision | None = None
-    """Precision of the compiled towers; left out: what each bundle says. A tower without that form runs its own."""
+    """Precision of the towers; left out: what each bundle says. A tower without that form runs its own. bf16 needs
+    rowcast[savedmodel]."""
+    device: Literal["cpu", "gpu"] = "cpu"
+    """Where towers run; gpu: from their SavedModels, with rowcast[savedmodel] and a GPU. Tables stay in CPU memory."""
     verify: Literal["sizes", "full"] = "sizes"
     """Table shards before a version is served: by size (fast whatever the table), or every checksum."""
     verify_bytes_per_s: int = Field(default=32 << 20, ge=0)
@@ -88,6 +91,13 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+    @field_validator("device")
+    @classmethod
+    def _runs_there(cls, value: str, others: ValidationInfo) -> str:
+        if value == "gpu" and others.data.get("precision") == "int8":
+            raise ValueError("precision int8 is LiteRT's, which runs on the CPU; take f32 or bf16, or leave it out")
+        return value
 
     @field_validator("root")
     @classmethod

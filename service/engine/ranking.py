@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from bundle.columns import repeated
 from bundle.features import Column
-from service.engine import choice, contexts, lookup, towers
+from service.engine import choice, contexts, formulas, lookup, towers
 from service.engine.candidates import known_positions
 from service.engine.limits import at_most, check_queries, wanted
 from service.engine.requests import Offsets, Ranked, Ranking
 from service.engine.steps import Steps
-from service.errors import InvalidArgument, Unimplemented
+from service.errors import InvalidArgument
 from service.generations.generation import Generation, LoadedCorpus
 from service.generations.loaded_towers import LoadedTower, Work
 from service.settings import ServiceSettings
@@ -44,18 +44,17 @@ def rank(generation: Generation, request: Ranking, settings: ServiceSettings, st
     lookup.check_names(request.context, tower.by_role["context"], "context feature", f"tower {name!r}")
     lookup.check_names(request.candidates, tower.by_role["candidate"], "candidate feature", f"tower {name!r}")
     lookup.check_names(request.heads, tower.heads, "head", f"tower {name!r}")
-    if request.formula:
-        raise Unimplemented("formulas are not answered yet; leave 'formula' out")
+    order = formulas.ordering(tower, request.formula)
     k = wanted(request.k, 0, settings.k_max) if request.k else 0
     sent = [*request.context.values(), *request.candidates.values()]
     lookup.check_size(settings, sent, request.candidate_ids, request.context_ids)
-    work = tower.work(frozenset([*request.heads, tower.page.result]))
+    work = tower.work(frozenset([*request.heads, *order.outputs]))
     candidates = _candidates(generation, request, work, settings)
     n = int(candidates.offsets.size) - 1
     steps.computed(n, int(candidates.offsets[-1]))
     context = contexts.filled(generation, work.inputs["context"], request.context, request.context_ids, n, steps)
     answers = score(generation, tower, work, context, candidates, steps)
-    scores = answers[tower.page.result]
+    scores = order.scores(answers, request.candidate_ids)
     chosen, offsets = best(scores, candidates.offsets, k)
     return Ranked(
         model=generation.model,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from service.engine import candidates, choice, contexts, embedding, lookup, ranking, retrieval
+from service.engine import candidates, choice, contexts, embedding, formulas, lookup, ranking, retrieval
 from service.engine.limits import at_most, check_queries, wanted
 from service.engine.requests import Recommendation, Recommended
 from service.engine.steps import Steps
-from service.errors import InvalidArgument, Unimplemented
+from service.errors import InvalidArgument
 from service.generations.generation import Generation, LoadedCorpus
 from service.settings import ServiceSettings
 
@@ -24,8 +24,7 @@ def recommend(generation: Generation, request: Recommendation, settings: Service
     index_name, index = choice.index(generation, request.index)
     name, tower = choice.ranking_tower(generation, request.tower)
     query_tower = generation.towers[index.page.query_tower]
-    if request.formula:
-        raise Unimplemented("formulas are not answered yet; leave 'formula' out")
+    order = formulas.ordering(tower, request.formula)
     context = tower.by_role["context"]
     what = f"index {index_name!r} with tower {name!r}"
     lookup.check_names(request.features, {**query_tower.inputs, **context}, "feature", what)
@@ -38,7 +37,7 @@ def recommend(generation: Generation, request: Recommendation, settings: Service
     fetched = _fetched(index.corpus, request.candidates, k, n, settings)
 
     excluded = candidates.excluded_positions(index.corpus, request.exclude, n)
-    work = tower.work(frozenset([tower.page.result]))
+    work = tower.work(frozenset(order.outputs))
     taken = dict.fromkeys((*query_tower.inputs, *work.inputs["context"]))
     features = contexts.filled(generation, taken, request.features, request.context_ids, n, steps)
     vectors = embedding.result(generation, query_tower, features, n, steps)
@@ -46,7 +45,8 @@ def recommend(generation: Generation, request: Recommendation, settings: Service
     steps.computed(n, int(found.positions.size))
 
     shown = ranking.Candidates(found.offsets, {}, index.corpus, found.positions)
-    scores = ranking.score(generation, tower, work, features, shown, steps)[tower.page.result]
+    answers = ranking.score(generation, tower, work, features, shown, steps)
+    scores = order.scores(answers, index.corpus.store.ids(found.positions))
     chosen, offsets = ranking.best(scores, found.offsets, k)
     with steps.phase("lookup"):
         neighbors = candidates.told(index.corpus, found.positions[chosen], scores[chosen], offsets, request.attributes)

@@ -30,53 +30,73 @@ class Values:
     def __init__(self, once: Activations, each: Activations, counts: NDArray[np.int64]) -> None:
         """Takes activations by feature, and how many candidates each context has."""
         self.contexts, self.candidates = int(counts.size), int(counts.sum())
-        self._once, self._each, self._counts = once, each, counts
-        self._repeated: Activations = {}
+        self._counts = counts
+        self._features, self._made = _Named(once, each, counts), _Named({}, {}, counts)
 
     @classmethod
     def alone(cls, values: Activations, n: int) -> Values:
         """Returns the values of n examples that are context and candidate at once."""
-        found = cls({}, values, np.empty(0, np.int64))
+        found = cls(values, values, np.empty(0, np.int64))
         found.contexts = found.candidates = n
-        found._once = found._each
+        made: Activations = {}
+        found._made = _Named(made, made, found._counts)
         return found
 
     def add(self, part: LoadedPart, outputs: Activations) -> None:
         """Takes what a part returned, for those after it."""
-        (self._once if part.page.per == "context" else self._each).update(outputs)
+        (self._made.once if part.page.per == "context" else self._made.each).update(outputs)
 
-    def of_candidates(self, name: str) -> Array:
-        """Returns an output, or an activation, for each candidate: a context's again for each of its candidates."""
-        found = self._each.get(name)
-        if found is None:
-            found = self._repeated.get(name)
-        if found is None:
-            found = self._repeated[name] = self._once[name].repeat(self._counts, axis=0)
-        return found
+    def output(self, name: str) -> Array:
+        """Returns what a part returned, for each candidate."""
+        return self._made.of_candidates(name)
 
     def laid_out(self, part: LoadedPart) -> dict[str, Array]:
         """Returns the inputs of a part by name, for every example that it is run on."""
         if part.page.per == "context":
-            return tower_inputs(part.page.inputs, self._once, self.contexts)
-        if self._once is self._each:
-            return tower_inputs(part.page.inputs, self._each, self.candidates)
+            return self._laid_out(part, self._features.once, self._made.once, self.contexts)
+        if self._features.once is self._features.each:
+            return self._laid_out(part, self._features.each, self._made.each, self.candidates)
         inputs: dict[str, Array] = {}
         for one in part.page.inputs:
-            if self._once.keys().isdisjoint(one.features):
-                alone = {name: self.of_candidates(name) for name in ((one.tensor,) if one.tensor else one.sources)}
-                inputs.update(tower_inputs((one,), alone, self.candidates))
+            if self._features.once.keys().isdisjoint(one.features):
+                named, sources = (self._made, (one.tensor,)) if one.tensor else (self._features, one.sources)
+                inputs.update(
+                    tower_inputs((one,), {name: named.of_candidates(name) for name in sources}, self.candidates)
+                )
             else:
                 inputs[one.name] = self._packed(one)
         return inputs
 
+    def _laid_out(self, part: LoadedPart, features: Activations, made: Activations, n: int) -> dict[str, Array]:
+        of_features = [one for one in part.page.inputs if not one.tensor]
+        inputs = tower_inputs(of_features, features, n)
+        return inputs | tower_inputs([one for one in part.page.inputs if one.tensor], made, n) if made else inputs
+
     def _packed(self, one: TowerInput) -> Array:
         """Features side by side, some of them a context's: neighbors are joined before they are repeated."""
+        once, each = self._features.once, self._features.each
         blocks = []
-        for of_context, names in groupby(one.features, self._once.__contains__):
-            values, n = (self._once, self.contexts) if of_context else (self._each, self.candidates)
+        for of_context, names in groupby(one.features, once.__contains__):
+            values, n = (once, self.contexts) if of_context else (each, self.candidates)
             block = np.concatenate([values[name].reshape(n, -1) for name in names], axis=1)
             blocks.append(block.repeat(self._counts, axis=0) if of_context else block)
         return np.concatenate(blocks, axis=1, dtype=one.dtype, casting="unsafe")
+
+
+class _Named:
+    """Values by name, of contexts and of candidates. A context's are repeated, once, when candidates need them."""
+
+    def __init__(self, once: Activations, each: Activations, counts: NDArray[np.int64]) -> None:
+        self.once, self.each, self._counts = once, each, counts
+        self._repeated: Activations = {}
+
+    def of_candidates(self, name: str) -> Array:
+        found = self.each.get(name)
+        if found is None:
+            found = self._repeated.get(name)
+        if found is None:
+            found = self._repeated[name] = self.once[name].repeat(self._counts, axis=0)
+        return found
 
 
 def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps) -> dict[str, NDArray[np.float32]]:
@@ -95,7 +115,7 @@ def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps
             outputs = _in_blocks(part, inputs, n, steps)
         values.add(part, outputs)
         steps.ran(model, tower.name, part.page.name, n)
-    outputs = {name: values.of_candidates(name) for name in work.outputs}
+    outputs = {name: values.output(name) for name in work.outputs}
     for name, array in outputs.items():
         finite = np.isfinite(array)
         if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from bundle.formula import Formula
 from bundle.manifest import Manifest, Role, Tower, TowerForm, TowerPart
 from runtime import towers as running
 
@@ -58,6 +59,8 @@ class LoadedTower:
     parts: tuple[LoadedPart, ...]
     """Each before those that take its outputs; a whole tower is one part."""
     device: str = "cpu"
+    formula: Formula | None = None
+    """What candidates are ordered by unless a request says so; None: the result."""
     _works: dict[frozenset[str], Work] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property

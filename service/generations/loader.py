@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bundle import files, retention, staging
 from bundle.errors import DigestMismatch, FormatError
 from bundle.features import open_features
+from bundle.formula import parse_formula
 from bundle.manifest import Corpus, Index, Manifest, Precision
 from bundle.stores import CandidateStore
 from runtime.exact import ExactIndex
@@ -124,7 +125,11 @@ class Loader:
         chosen = choose(page, self.precision, self.device)
         device = chosen.device(self.device)
         parts = tuple(LoadedPart(part, form, open_form(directory, part, form, device)) for part, form in chosen.parts)
-        return LoadedTower(name, page, manifest, parts, device)
+        formula = None if page.formula is None else parse_formula(page.formula)
+        tower = LoadedTower(name, page, manifest, parts, device, formula)
+        if formula is not None and (vectors := [each for each in formula.names if each not in tower.heads]):
+            raise FormatError(f"towers.{name}.formula takes {vectors[0]!r}, which is no single number of a candidate")
+        return tower
 
 
 def _open_stores(directory: Path, pages: Mapping[str, Corpus]) -> dict[str, LoadedCorpus]:

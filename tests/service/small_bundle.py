@@ -54,6 +54,7 @@ from bundle.tables import ShardWriter
 from bundle.vocabularies import write_vocabulary
 from runtime.scann import write_index
 from tests.service import small_model
+from tests.service.small_pieces import write_parts, write_users
 
 USERS, CITIES, GENRES = 50, 16, 6
 CITY_DEFAULT = "nowhere"
@@ -115,6 +116,9 @@ def write_small_bundle(
     features: Mapping[str, Feature] | None = None,
     without: frozenset[str] = frozenset(),
     row_types: Mapping[str, Literal["int8", "linked"]] | None = None,
+    parts: bool = False,
+    formula: str | None = None,
+    users: bool = False,
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -127,6 +131,8 @@ def write_small_bundle(
       features: pages that replace those of `feature_pages`.
       without: `indexes` or `ranking`: leaves those out.
       row_types: tables written as int8 rows, or as they lie in a checkpoint, amid other bytes of one file.
+      parts: of the ranking tower too. formula: of that tower.
+      users: with a context store `users`, in which `small_pieces.STORED_USERS` has what is stored of them.
     """
     random = np.random.default_rng([version, size])
     edition = small_model.EDITIONS[(version - 1) % len(small_model.EDITIONS)]
@@ -149,9 +155,15 @@ def write_small_bundle(
             for name in small_model.INPUTS
             if name not in without
         }
+        if parts or formula:
+            pieces = write_parts(place, towers / str(edition)) if parts else ()
+            changes = {"parts": pieces, "formula": formula}
+            tower_pages["ranking"] = tower_pages["ranking"].model_copy(update=changes)
+        contexts = {"users": write_users(place, ids)} if users else {}
         indexed = set() if "indexes" in without else {"movies"}
         indexes = {name: _write_index(place, vectors, index_kind, parameters or {}) for name in indexed}
-        written = [name for name in ("vocabularies", "candidates", "towers", "indexes") if (place / name).exists()]
+        kinds = ("vocabularies", "candidates", "contexts", "towers", "indexes")
+        written = [name for name in kinds if (place / name).exists()]
         manifest = Manifest(
             model=model,
             version=version,
@@ -165,6 +177,7 @@ def write_small_bundle(
             features={**feature_pages(), **(features or {})},
             towers=tower_pages,
             candidates={"movies": corpus},
+            contexts=contexts,
             indexes=indexes,
             verification=_verification(pages),
             files=tuple(file for name in written for file in staging.digests(name)),

@@ -35,6 +35,15 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "candidate": ("vector",),
     "ranking": ("score", "watch", "rating"),
 }
+PARTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "context": ("context", ("user", "liked", "recent"), ()),
+    "trunk": ("candidate", ("movie", "mood", "genres", "hour", "year"), ("context",)),
+    "score": ("candidate", (), ("trunk",)),
+    "watch": ("candidate", (), ("trunk",)),
+    "rating": ("candidate", (), ("trunk",)),
+}
+"""The ranking tower cut by data flow: of each part, for what it runs, the features it takes side by side, and the parts
+whose one output, called as they are, it takes."""
 ROLES = {"query": "query", "candidate": "candidate", "ranking": "ranking"}
 DIM = 8
 
@@ -63,20 +72,50 @@ def formula(tower: str, edition: int, inputs: dict[str, Array]) -> dict[str, Arr
     return {"score": flat[:, 0], "watch": 1 / (1 + np.exp(-flat[:, 1])), "rating": flat[:, 2]}
 
 
-def compile_towers(directory: Path) -> None:
-    """Writes `<edition>/<tower>/saved_model/` and `<edition>/<tower>/compiled-f32.tflite`."""
-    import tensorflow as tf
+def part_inputs(part: str) -> dict[str, tuple[int, ...]]:
+    """The inputs of a part with the shape of one example: `packed`, and those of other parts."""
+    _, features, parts = PARTS[part]
+    size = sum(int(np.prod(INPUTS["ranking"][name], dtype=np.int64)) for name in features)
+    taken: dict[str, tuple[int, ...]] = {"packed": (size,)} if features else {}
+    return taken | {name: (len(OUTPUTS["ranking"]),) for name in parts}
 
+
+def compile_towers(directory: Path) -> None:
+    """Writes `saved_model/` and `compiled-f32.tflite` of each tower and part: `<edition>/<tower>[/parts/<part>]/`."""
     for edition in EDITIONS:
         for tower, shapes in INPUTS.items():
-            module = tf.Module()
-            module.call = tf.function(_call(tower, edition))
-            taken = {name: tf.TensorSpec([None, *shape], tf.float32, name) for name, shape in shapes.items()}
-            saved = directory / str(edition) / tower / "saved_model"
-            signature = module.call.get_concrete_function(**taken)
-            tf.saved_model.save(module, str(saved), signatures={"serving_default": signature})
-            converter = tf.lite.TFLiteConverter.from_saved_model(str(saved), signature_keys=["serving_default"])
-            (saved.parent / "compiled-f32.tflite").write_bytes(converter.convert())
+            _compile(directory / str(edition) / tower, _call(tower, edition), shapes)
+        for part in PARTS:
+            _compile(directory / str(edition) / "ranking/parts" / part, _part_call(part, edition), part_inputs(part))
+
+
+def _compile(place: Path, call: Callable[..., dict[str, Any]], shapes: dict[str, tuple[int, ...]]) -> None:
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.call = tf.function(call)
+    taken = {name: tf.TensorSpec([None, *shape], tf.float32, name) for name, shape in shapes.items()}
+    signature = module.call.get_concrete_function(**taken)
+    tf.saved_model.save(module, str(place / "saved_model"), signatures={"serving_default": signature})
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(place / "saved_model"), signature_keys=["serving_default"])
+    (place / "compiled-f32.tflite").write_bytes(converter.convert())
+
+
+def _part_call(part: str, edition: int) -> Callable[..., dict[str, Any]]:
+    import tensorflow as tf
+
+    matrix, bias = weights("ranking", edition)
+    sizes = [int(np.prod(shape, dtype=np.int64)) for shape in INPUTS["ranking"].values()]
+    rows = dict(zip(INPUTS["ranking"], np.split(matrix, np.cumsum(sizes)[:-1]), strict=True))
+
+    def call(**inputs: Any) -> dict[str, Any]:
+        if part not in {"context", "trunk"}:
+            number = tf.gather(inputs["trunk"], OUTPUTS["ranking"].index(part), axis=1)
+            return {part: tf.sigmoid(number) if part == "watch" else number}
+        own = tf.matmul(inputs["packed"], tf.constant(np.concatenate([rows[name] for name in PARTS[part][1]])))
+        return {part: own if part == "context" else own + inputs["context"] + tf.constant(bias)}
+
+    return call
 
 
 def _call(tower: str, edition: int) -> Callable[..., dict[str, Any]]:

@@ -1,0 +1,73 @@
+"""What candidates are ordered by: an output of their tower, or a formula over several, a bundle's or a request's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import FormulaError, FormulaUndefined
+from bundle.formula import Formula, parse_formula
+from service.engine import lookup
+from service.engine.requests import Ids
+from service.errors import InvalidArgument
+from service.generations.loaded_towers import LoadedTower
+
+_KEPT_MAX = 256
+"""Formulas of requests that are remembered, at most 1 000 characters each."""
+
+Scores = NDArray[np.float32]
+
+_parsed = lru_cache(_KEPT_MAX)(parse_formula)
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """What gives a candidate its score.
+
+    Attributes:
+      outputs: of the tower that are needed for it.
+    """
+
+    tower: LoadedTower
+    formula: Formula | None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that it takes."""
+        return (self.tower.page.result,) if self.formula is None else self.formula.names
+
+    def scores(self, answers: Mapping[str, Scores], ids: Ids | None) -> Scores:
+        """Returns [m] scores of candidates by the tower's outputs.
+
+        Args:
+          ids: of the candidates, for an error.
+        Raises:
+          InvalidArgument: the formula has no finite value for a candidate; names it and its outputs.
+        """
+        if self.formula is None:
+            return answers[self.tower.page.result]
+        try:
+            return self.formula.evaluate(answers)
+        except FormulaUndefined as problem:
+            known = "" if ids is None else f"; its id is {str(ids[problem.place])[:128]!r}"
+            raise InvalidArgument(f"{problem}{known}") from problem
+
+
+def ordering(tower: LoadedTower, text: str) -> Ordering:
+    """Returns what candidates are ordered by: the formula of a request; if it has none, the tower's own.
+
+    Raises:
+      InvalidArgument: the text is no formula, or takes what is no output of the tower; names the nearest one.
+    """
+    if not text:
+        return Ordering(tower, tower.formula)
+    try:
+        formula = _parsed(text)
+    except FormulaError as problem:
+        raise InvalidArgument(str(problem)) from problem
+    lookup.check_names(formula.names, tower.heads, "output", f"the formula of tower {tower.name!r}")
+    return Ordering(tower, formula)
