@@ -1,0 +1,93 @@
+"""Crosses that TensorFlow has no word for; those that it has are held to it in tests/golden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from bundle import manifest as pages
+from bundle.columns import Column
+from bundle.crosses import COMBINATIONS_MAX
+from bundle.errors import FeatureError
+from bundle.features import FeatureReader
+from bundle.tables import TableReader
+from tests.conftest import write_table
+
+KEYS = (
+    pages.CrossKey(dtype="int64", role="context", default=4),
+    pages.CrossKey(dtype="string", role="candidate"),
+)
+
+
+def crossed(**changes: object) -> pages.EmbeddedFeature:
+    told = {
+        "kind": "bag",
+        "table": "t",
+        "role": "candidate",
+        "inputs": ("user", "genre"),
+        "ids": pages.CrossedIds(keys=KEYS, buckets=64),
+        "combiner": "sum",
+    }
+    return pages.EmbeddedFeature.model_validate(told | changes)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> FeatureReader:
+    stored = np.random.default_rng(0).standard_normal((64, 3)).astype("<f4")
+    return FeatureReader(
+        {"user*genre": crossed()}, {"t": TableReader(tmp_path, write_table(tmp_path, "t", stored, "float32", []))}, {}
+    )
+
+
+def test_cross_has_a_row_for_every_combination_the_last_input_fastest(reader: FeatureReader) -> None:
+    users, genres = (
+        Column(np.array([7, 8]), np.array([0, 2])),
+        Column(np.array(["a", "b", "c"], object), np.array([0, 3])),
+    )
+    rows, offsets = reader.rows("user*genre", {"user": users, "genre": genres}, 1)
+    assert offsets.tolist() == [0, 6]
+    one_by_one = [
+        reader.rows("user*genre", {"user": Column(np.array([user])), "genre": Column(np.array([genre], object))}, 1)[0][
+            0
+        ]
+        for user in (7, 8)
+        for genre in "abc"
+    ]
+    assert rows.tolist() == one_by_one
+    assert len(set(one_by_one)) > 3
+
+
+def test_input_of_a_cross_that_is_not_sent_takes_its_default_or_is_named(reader: FeatureReader) -> None:
+    genres = Column(np.array(["a", "b"], object))
+    told = reader.activation("user*genre", {"user": Column(np.array([4, 4])), "genre": genres}, 2).values
+    assert (reader.activation("user*genre", {"genre": genres}, 2).values == told).all()
+    with pytest.raises(FeatureError, match="'genre': a value must be sent"):
+        reader.activation("user*genre", {"user": Column(np.array([4]))}, 1)
+    with pytest.raises(FeatureError, match="'genre': 3 is an integer; the ids of this feature are strings"):
+        reader.activation("user*genre", {"genre": Column(np.array([3]))}, 1)
+
+
+def test_cross_of_long_bags_is_refused_before_it_is_made(reader: FeatureReader) -> None:
+    long = int(COMBINATIONS_MAX**0.5) + 1
+    sent = {"user": Column(np.zeros(long, np.int64)), "genre": Column(np.full(long, "a", object))}
+    with pytest.raises(FeatureError, match=f"'user': crossed with genre it has more than {COMBINATIONS_MAX} values"):
+        reader.activation("user*genre", sent, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"kind": "single", "combiner": None}, "crossed ids need a bag"),
+        ({"inputs": ("user",)}, "an input for each"),
+        ({"weighted": True}, "without weights"),
+        ({"role": "context"}, "the role follows"),
+        ({"default": []}, "by its key"),
+        ({"ids": pages.IdentityIds()}, "which only crossed ids read"),
+    ],
+)
+def test_page_of_a_cross_that_does_not_fit_is_refused(changes: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        crossed(**changes)

@@ -1,0 +1,263 @@
+"""Generated feature configurations against every lookup that TensorFlow has, on a CPU, in one process.
+
+Gathers must be equal bit for bit. Combined vectors are float32 sums of the same products in another order: they may
+differ by a few units in the last place of the sum of the magnitudes, divided as the combiner divides. All of the
+configurations are one call of thousands of ids to the reader, which gives the bits that each has alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle import manifest as pages
+from bundle.columns import Column
+from bundle.features import FeatureReader
+from bundle.tables import ShardWriter, TableReader
+from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from tests.golden.feature_configurations import (
+    BOUNDARIES,
+    DIM,
+    EXAMPLES,
+    KEYS,
+    ROWS,
+    Configuration,
+    column_of,
+    counts,
+    generate,
+    page_of,
+    values_of,
+)
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import tensorflow as tf
+
+ULP = 2.0**-23
+CONFIGURATIONS = generate()
+NAMES = {f"{each.call}-{each}": each for each in CONFIGURATIONS}
+STORED = np.random.default_rng(11).standard_normal((ROWS, DIM)).astype(np.float32)
+STORED_TABLE = tf.constant(STORED)
+embedding = tf.tpu.experimental.embedding
+
+
+def inputs_of(name: str, each: Configuration) -> tuple[str, ...]:
+    return tuple(f"{name}.{number}" for number in range(len(each.options[0]))) if each.rule == "cross" else (name,)
+
+
+def columns_of(name: str, each: Configuration) -> dict[str, Column]:
+    if each.rule != "cross":
+        return {name: column_of(each)}
+    random = np.random.default_rng(each.seed)
+    found = {}
+    for read, kind in zip(inputs_of(name, each), each.options[0], strict=True):
+        rule = {"string": "hash strings", "buckets": "buckets"}.get(kind, "hash")
+        lengths = random.integers(0 if each.empty else 1, 4, EXAMPLES) if kind != "buckets" else np.ones(EXAMPLES, int)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        asked = Configuration("", "bag", "sparse", rule=rule, negative=each.negative)
+        found[read] = Column(values_of(asked, int(offsets[-1]), random), offsets)
+    return found
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureReader]:
+    root = tmp_path_factory.mktemp("table")
+    with ShardWriter(root / "t") as writer:
+        writer.write(STORED.astype("<f4").tobytes())
+    digest = writer.close()
+    shard = pages.Shard(file="t", first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks)
+    source = pages.TableSource(layout="plain", key="t")
+    table = TableReader(root, pages.Table(rows=ROWS, dim=DIM, dtype="float32", shards=(shard,), source=source))
+    vocabularies = {
+        "integers": Vocabulary(IntegerKeys(np.array(KEYS))),
+        "strings": Vocabulary(StringKeys([str(key) for key in KEYS])),
+    }
+    features = {name: page_of(each, inputs_of(name, each)) for name, each in NAMES.items()}
+    opened = FeatureReader(features, {"t": table}, vocabularies)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def sent() -> dict[str, Column]:
+    return {read: column for name, each in NAMES.items() for read, column in columns_of(name, each).items()}
+
+
+@pytest.fixture(scope="module")
+def found(reader: FeatureReader, sent: dict[str, Column]) -> dict[str, NDArray[np.float32]]:
+    return {name: each.values for name, each in reader.activations(NAMES, sent, EXAMPLES).items()}
+
+
+def encoded(each: Configuration, column: Column, values: Any) -> Any:
+    """Returns a flat tensor as the tensor that a configuration gives to TensorFlow."""
+    if each.encoding == "dense":
+        return tf.reshape(values, [EXAMPLES] if each.kind == "single" else [EXAMPLES, -1])
+    assert column.offsets is not None
+    if each.encoding == "ragged":
+        return tf.RaggedTensor.from_row_splits(values, column.offsets)
+    lengths = np.diff(column.offsets)
+    example = np.repeat(np.arange(EXAMPLES), lengths)
+    place = np.arange(column.values.size) - column.offsets[example]
+    return tf.SparseTensor(np.stack([example, place], 1).astype(np.int64), values, [EXAMPLES, lengths.max(initial=1)])
+
+
+def tensors(each: Configuration, column: Column) -> tuple[Any, Any]:
+    """Returns the ids, hashed by TensorFlow where the rule says so, and the weights."""
+    values = tf.constant(column.values)
+    if each.rule.startswith("hash") and each.call != "column":
+        texts = values if values.dtype == tf.string else tf.strings.as_string(values)
+        values = tf.strings.to_hash_bucket_fast(texts, ROWS)
+    weights = None if column.weights is None else encoded(each, column, tf.constant(column.weights))
+    return encoded(each, column, values), weights
+
+
+def by_serving(each: Configuration, column: Column) -> Any:
+    ids, weights = tensors(each, column)
+    combiner = each.options[0] if each.options else each.combiner
+    table = embedding.TableConfig(ROWS, DIM, combiner=combiner if combiner != "none" else "mean", name="t")
+    length = (each.length or 0) if each.encoding != "dense" and each.call != "shaped" else 0
+    shape = [EXAMPLES, each.length] if each.length else [EXAMPLES]
+    config = embedding.FeatureConfig(
+        table, max_sequence_length=length, output_shape=shape if each.call == "shaped" else None
+    )
+    return embedding.serving_embedding_lookup(
+        [ids], None if weights is None else [weights], {table: tf.Variable(STORED)}, [config]
+    )[0]
+
+
+def by_safe_lookup(each: Configuration, column: Column) -> Any:
+    ids, weights = tensors(each, column)
+    return tf.nn.safe_embedding_lookup_sparse(STORED_TABLE, ids, weights, each.combiner)
+
+
+def by_plain_lookup(each: Configuration, column: Column) -> Any:
+    ids, weights = tensors(each, column)
+    return tf.nn.embedding_lookup_sparse(STORED_TABLE, ids, weights, each.combiner)
+
+
+def by_embedding_layer(each: Configuration, column: Column) -> Any:
+    layer = tf.keras.layers.Embedding(ROWS, DIM, weights=[STORED])
+    return layer(tensors(each, column)[0])
+
+
+def by_lookup_layer(each: Configuration, column: Column) -> Any:
+    oov, masked, newer = each.options
+    import keras
+
+    layers = keras.layers if newer else tf.keras.layers
+    texts = column.values.dtype == object
+    known: Any = [str(key) for key in KEYS] if texts else list(KEYS)
+    kind = layers.StringLookup if texts else layers.IntegerLookup
+    layer = kind(vocabulary=known, num_oov_indices=oov, mask_token=("" if texts else 0) if masked else None)
+    return tf.gather(STORED_TABLE, layer(tensors(each, column)[0]))
+
+
+def by_column(each: Configuration, column: Column) -> Any:
+    columns, texts = tf.feature_column, column.values.dtype == object
+    known: Any = [str(key) for key in KEYS] if texts else list(KEYS)
+    default = -1 if each.unknown is None else each.unknown
+    if each.rule == "identity":
+        category = columns.categorical_column_with_identity("f", ROWS, each.unknown)
+    elif each.rule.startswith("hash"):
+        category = columns.categorical_column_with_hash_bucket("f", ROWS, tf.string if texts else tf.int64)
+    elif each.rule == "buckets":
+        category = columns.bucketized_column(columns.numeric_column("f", (each.length,)), list(BOUNDARIES))
+    elif "oov" in each.rule:
+        category = columns.categorical_column_with_vocabulary_list("f", known, num_oov_buckets=ROWS - len(known))
+    else:
+        category = columns.categorical_column_with_vocabulary_list("f", known, default_value=default)
+    ids, weights = tensors(each, column)
+    if weights is not None:
+        category = columns.weighted_categorical_column(category, "w")
+    return densely(category, each, {"f": ids, "w": weights} if weights is not None else {"f": ids})
+
+
+def by_crossed_column(each: Configuration, given: dict[str, Column]) -> Any:
+    columns, (kinds, hash_key) = tf.feature_column, each.options
+    keys = [
+        columns.bucketized_column(columns.numeric_column(read), list(BOUNDARIES)) if kind == "buckets" else read
+        for read, kind in zip(given, kinds, strict=True)
+    ]
+    features = {
+        read: tf.reshape(column.values, [-1, 1])
+        if kind == "buckets"
+        else encoded(each, column, tf.constant(column.values))
+        for (read, column), kind in zip(given.items(), kinds, strict=True)
+    }
+    return densely(columns.crossed_column(keys, ROWS, hash_key), each, features)
+
+
+def densely(category: Any, each: Configuration, features: dict[str, Any]) -> Any:
+    table = tf.constant(STORED[: category.num_buckets])
+    column = tf.feature_column.embedding_column(category, DIM, each.combiner, lambda *_, **__: table)
+    return tf.keras.layers.DenseFeatures([column])(features)
+
+
+CALLS: dict[str, Callable[[Configuration, Any], Any]] = {
+    "serving": by_serving,
+    "shaped": by_serving,
+    "safe": by_safe_lookup,
+    "plain": by_plain_lookup,
+    "embedding": by_embedding_layer,
+    "lookup": by_lookup_layer,
+    "column": by_column,
+    "crossed": by_crossed_column,
+}
+
+
+def bound(each: Configuration, rows: NDArray[np.int64], offsets: NDArray[np.int64], weights: Any) -> NDArray[Any]:
+    """[n, dim]: what reordered float32 sums of the same bag may differ by, from its magnitudes in float64."""
+    result = np.zeros((EXAMPLES, DIM))
+    rows = np.where(rows < 0, -1 if each.unknown is None else each.unknown, rows)
+    factors_of = np.ones(rows.size) if weights is None else weights.astype(np.float64)
+    kept = rows >= 0
+    if each.encoding != "ragged" and each.combiner != "sum":
+        kept &= factors_of > 0
+    for example in range(EXAMPLES):
+        inside = slice(offsets[example], offsets[example + 1])
+        taken, factors = rows[inside][kept[inside]], factors_of[inside][kept[inside]]
+        if not taken.size or (each.combiner != "sum" and not factors.any()):
+            continue  # zeros, both
+        magnitude = (np.abs(STORED[taken].astype(np.float64)) * np.abs(factors)[:, np.newaxis]).sum(0)
+        divisor = {"sum": 1.0, "mean": factors.sum(), "sqrtn": np.sqrt((factors**2).sum())}[each.combiner]
+        divisor_error = np.abs(factors).sum() / abs(divisor) if each.combiner == "mean" else 1.0
+        result[example] = (taken.size + 4) * ULP * magnitude / abs(divisor) * max(1.0, divisor_error)
+    return result
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_configuration_agrees_with_tensorflow(
+    name: str, reader: FeatureReader, sent: dict[str, Column], found: dict[str, NDArray[np.float32]]
+) -> None:
+    each = NAMES[name]
+    given = {read: sent[read] for read in inputs_of(name, each)}
+    alone = reader.activation(name, given, EXAMPLES).values
+    assert (alone.view(np.uint32) == found[name].view(np.uint32)).all()
+    expected = CALLS[each.call](each, given if each.rule == "cross" else given[name]).numpy()
+    expected = expected.reshape(found[name].shape)
+    if each.kind != "bag":
+        assert (found[name].view(np.uint32) == expected.view(np.uint32)).all()
+        return
+    rows, offsets = reader.rows(name, given, EXAMPLES)
+    weights = given[name].weights if each.weights != "none" else None
+    assert (np.abs(found[name] - expected) <= bound(each, rows, offsets, weights)).all()
+    if each.empty:
+        assert (expected[0] == 0).all() or each.rule == "cross"
+
+
+def test_configurations_are_500_and_50_for_each_value_of_each_axis() -> None:
+    assert len(CONFIGURATIONS) == len(NAMES) >= 500
+    of_each = counts(CONFIGURATIONS)
+    few = {axis: number for axis, number in of_each.items() if number < 50}
+    assert not few
+    assert {axis for axis, _ in of_each} == {"kind", "combiner", "weights", "negative", "empty", "hashed"}
+    values = {axis: {value for which, value in of_each if which == axis} for axis, _ in of_each}
+    assert values["kind"] == {"single", "bag", "sequence"}
+    assert values["combiner"] == {"none", "sum", "mean", "sqrtn"}
+    assert values["weights"] == {"none", "positive", "any"}
