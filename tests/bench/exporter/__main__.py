@@ -88,7 +88,7 @@ def _print_inspect(console: Console, directory: Path, rounds: int) -> None:
     ways = {
         "table": "inspect",
         "json": "inspect --json",
-        "start": "--help",
+        "start": "its imports",
         "python": "python -c pass",
         "tensorflow": "TensorFlow's reader",
     }
