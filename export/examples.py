@@ -87,7 +87,8 @@ def make_examples(
         spec = min(embedded, key=lambda each: len(each.reads), default=None)
         sizes = _sizes(spec, numbers, count)
         rows = min((model.tables[each.table].rows for each in embedded), default=1)
-        ids = _known_ids(name, pages[spec.name] if spec else None, rows, keys, int(sizes.sum()), random)
+        beyond = 1 << (31 if spec and spec.ids_dtype == "int32" else 40)
+        ids = _known_ids(name, pages[spec.name] if spec else None, rows, beyond, keys, int(sizes.sum()), random)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         again = offsets[:-1][sizes > 1]
         ids[again[::2] + 1] = ids[again[::2]]
@@ -104,17 +105,23 @@ def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -
         return np.full(count, int(np.prod(numbers[0].shape, dtype=np.int64)), np.int64)
     if spec is None:
         return np.arange(count, dtype=np.int64) % BAG_SIZES
-    if spec.kind == "single":
+    if spec.kind == "single" or len(spec.reads) > 1:  # of a cross, one value of each input
         return np.ones(count, np.int64)
     if spec.length is None:
-        return np.arange(count, dtype=np.int64) % BAG_SIZES
+        return np.arange(count, dtype=np.int64) % min(BAG_SIZES, BAG_SIZES if spec.places is None else spec.places + 1)
     if spec.encoding == "dense":
         return np.full(count, spec.length, np.int64)
     return np.arange(count, dtype=np.int64) % (spec.length + 3)
 
 
 def _known_ids(
-    name: str, page: manifest.Feature | None, rows: int, keys: Keys, size: int, random: np.random.Generator
+    name: str,
+    page: manifest.Feature | None,
+    rows: int,
+    beyond: int,
+    keys: Keys,
+    size: int,
+    random: np.random.Generator,
 ) -> NDArray[Any]:
     rule = page.ids if isinstance(page, manifest.EmbeddedFeature) else manifest.IdentityIds()
     if isinstance(rule, manifest.CrossedIds) and page is not None:
@@ -122,13 +129,13 @@ def _known_ids(
         if key.boundaries is not None:
             rule = manifest.BucketIds(boundaries=key.boundaries)
         else:
-            ids = random.integers(0, 1 << 40, size)
+            ids = random.integers(0, beyond, size)
             return ids if key.dtype == "int64" else ids.astype(str).astype(object)
     if isinstance(rule, manifest.VocabularyIds):
         known = keys[rule.vocabulary]
         return known[random.integers(0, max(1, min(known.size, rows - rule.first_row)), size)]
     if isinstance(rule, manifest.HashIds):
-        return random.integers(0, 1 << 40, size)
+        return random.integers(0, beyond, size)
     if isinstance(rule, manifest.BucketIds):
         low, high = (min(rule.boundaries, default=0.0), max(rule.boundaries, default=0.0))
         return random.uniform(low - 1, high + 1, size).astype(np.float32)

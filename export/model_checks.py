@@ -19,6 +19,7 @@ from export.audit import Audit, ModelCheck, open_parts, told_as_failures
 from export.dense_copy import local_prefix
 from export.errors import UsageError
 from export.examples import Examples, make_examples, read_examples
+from export.feature_pages import model_vocabularies
 from export.model_tables import recognise_tables
 from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
 from export.recall_checks import check_recall
@@ -27,7 +28,7 @@ from export.settings import ExportJob
 from export.subset import Wanted, choose_towers, reduced
 from export.towers import ModelSpec
 from export.tracing import trace_towers
-from export.vocabularies import read_keys
+from export.vocabularies import as_array, read_keys
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
@@ -38,6 +39,7 @@ def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: dict[str, m
     if part.examples is not None:
         return read_examples(base / part.examples, model, pages, part.count)
     keys = {name: read_keys(base / page.file, page.dtype) for name, page in job.vocabularies.items()}
+    keys.update({name: as_array(held) for name, held in model_vocabularies(model).items()})
     return make_examples(model, pages, keys, part.count)
 
 

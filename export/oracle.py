@@ -6,8 +6,9 @@ Nothing else can read a table that left the towers: one that is read whole stays
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from export.calling import resolve_call
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.stretches import read_stretches
+from export.cuts.named_graphs import NamedGraph
 from export.errors import ExportError, NotConvertible
 from export.examples import Examples
 from export.frameworks import load_tensorflow
-from export.model_code import load_factory
 from export.oracle_inputs import OracleInputs
 from export.oracle_tables import OracleTables, ReadRows
+from export.roots import build_root
 from export.settings import ExportJob
 from export.table_sources import layout_of
 from export.towers import ModelSpec
@@ -110,14 +112,15 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
     tf.config.run_functions_eagerly(True)
     try:
         with tables.answering(), tf.device("/CPU:0"):
-            root = load_factory(job.code.factory, replay.base)()
+            root = build_root(job, replay.base)
             tables.know(root)
-            _restore(root, replay.prefix, job.checkpoint.object_path)
+            if not isinstance(root, NamedGraph):
+                _restore(root, replay.prefix, job.checkpoint.object_path)
             for tower in model.towers.values():
                 call = (tower.call, tower.call_inputs)
                 if call not in returned:
                     inputs = {name: fed.value(name) for name in tower.call_inputs}
-                    returned[call] = _called(root, tower.call, inputs)
+                    returned[call] = _called(root, tower.call, inputs, replay)
     finally:
         tf.config.run_functions_eagerly(eagerly)
     results: Results = {}
@@ -130,8 +133,10 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
     return results
 
 
-def _called(root: Any, path: str, inputs: Mapping[str, Any]) -> Any:
+def _called(root: Any, path: str, inputs: Mapping[str, Any], replay: Replay) -> Any:
     try:
+        if isinstance(root, NamedGraph):
+            return _named(root, path).run(inputs, _reader(replay))
         return resolve_call(root, path)(inputs)
     except (ExportError, BundleError):
         raise
@@ -141,6 +146,17 @@ def _called(root: Any, path: str, inputs: Mapping[str, Any]) -> Any:
             f"call {path or 'of the model itself'!r} raised {type(problem).__name__} on the replayed examples"
             f"{at_line(line_of_exception(problem))}: {told[:300]}"
         ) from problem
+
+
+def _named(root: NamedGraph, path: str) -> NamedGraph:
+    return reduce(getattr, path.split(".") if path else (), root)
+
+
+def _reader(replay: Replay) -> Callable[[str], Any]:
+    """Returns a reader of variables by their names, by TensorFlow itself; tables that left the towers are gathered."""
+    reader = load_tensorflow().train.load_checkpoint(str(replay.prefix))
+    left = {table.config_name for table in replay.model.tables.values()}
+    return lambda name: None if name in left else reader.get_tensor(name)
 
 
 def _restore(root: Any, prefix: Path, object_path: str) -> None:

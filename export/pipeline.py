@@ -33,7 +33,7 @@ from export.dense_copy import local_prefix
 from export.destinations import Destination, open_destination
 from export.errors import UsageError
 from export.examples import Examples
-from export.feature_pages import describe_features
+from export.feature_pages import describe_features, model_vocabularies
 from export.model_checks import check_page, examples_of
 from export.model_tables import recognise_tables
 from export.oracle import Replay, checkpoint_rows, replay_original
@@ -49,7 +49,7 @@ from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out
 from export.towers import ModelSpec, check_limits, describe_tower
 from export.tracing import TracedModel, trace_towers
 from export.verify import verify_tables
-from export.vocabularies import write_vocabulary
+from export.vocabularies import write_model_vocabulary, write_vocabulary
 from export.weights import find_weights
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
@@ -242,15 +242,20 @@ class Assembly:
 
     def _write_vocabularies(self) -> dict[str, manifest.Vocabulary]:
         pages = {}
-        for name, part in self.job.vocabularies.items():
+        held = model_vocabularies(self.prepared.traced.spec)
+        for name in (*self.job.vocabularies, *held):
             file = paths.vocabulary(name)
-            finished = self.stage.finished(file)
-            if finished is None:
-                size = write_vocabulary(self.prepared.base / part.file, part.dtype, self.directory / file)
-                self.stage.finish(file, size)
-            else:
+            finished, part = self.stage.finished(file), self.job.vocabularies.get(name)
+            if finished is not None:
                 size = int(finished.payload)
-            pages[name] = manifest.Vocabulary(file=file, size=size, dtype=part.dtype)
+            elif part is not None:
+                size = write_vocabulary(self.prepared.base / part.file, part.dtype, self.directory / file)
+            else:
+                size = write_model_vocabulary(name, held[name], self.directory / file)
+            if finished is None:
+                self.stage.finish(file, size)
+            text = part.dtype == "string" if part is not None else isinstance(held[name][0], str)
+            pages[name] = manifest.Vocabulary(file=file, size=size, dtype="string" if text else "int64")
         for name, feature in self.prepared.pages.items():
             if isinstance(feature, manifest.EmbeddedFeature) and isinstance(feature.ids, manifest.VocabularyIds):
                 last = feature.ids.first_row + pages[feature.ids.vocabulary].size

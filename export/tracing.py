@@ -13,6 +13,7 @@ from typing import Any
 from export.calling import RawTrace, trace_call, zeros
 from export.cuts.interception import lookups_intercepted
 from export.cuts.lookups import MakeTable
+from export.cuts.named_graphs import NamedGraph
 from export.errors import NotConvertible, UsageError
 from export.feature_names import FeatureNames, finally_named
 from export.frameworks import load_tensorflow
@@ -81,6 +82,8 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
     ordered = [towers[name] for name in job.towers]
     spec = finally_named(_describe(calls.values(), ordered, cut.tables), job.vocabularies)
     final = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
+    if isinstance(root, NamedGraph):
+        root.try_with({id(each): each for tower in final for each in tower.variables}.values())
     configs = _configs(calls.values(), towers, spec)
     variables = {name: cut.variables[name] for name in spec.tables}
     return TracedModel(spec, final, root, variables, configs, cut.notes)

@@ -1,7 +1,8 @@
-"""Vocabulary files of the training program -> the bundle's: one key a line, in the order of the rows."""
+"""Vocabularies of the training program -> the bundle's: from files with one key a line, or from the model itself."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,10 +50,27 @@ def write_vocabulary(source: Path, dtype: Literal["int64", "string"], destinatio
     Raises:
       UsageError: the file cannot be read, a line is no key, or a key comes twice.
     """
-    keys = read_keys(source, dtype)
+    return _write(read_keys(source, dtype), destination, f"vocabulary file {source}")
+
+
+def write_model_vocabulary(name: str, keys: Sequence[int] | Sequence[str], destination: Path) -> int:
+    """Writes a vocabulary that the model itself holds; returns how many keys it has.
+
+    Raises:
+      UsageError: a key comes twice.
+    """
+    return _write(as_array(keys), destination, f"vocabulary {name!r} of the model")
+
+
+def as_array(keys: Sequence[int] | Sequence[str]) -> NDArray[Any]:
+    """Returns keys as `read_keys` does."""
+    return np.array(keys, object if any(isinstance(key, str) for key in keys) else np.int64)
+
+
+def _write(keys: NDArray[Any], destination: Path, what: str) -> int:
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
         vocabularies.write_vocabulary(destination, keys)
     except FormatError as problem:
-        raise UsageError(f"vocabulary file {source}: {problem}") from problem
+        raise UsageError(f"{what}: {problem}") from problem
     return len(keys)

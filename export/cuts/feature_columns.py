@@ -197,4 +197,9 @@ def _encoding(name: str, ids: tuple[Tensors, ...]) -> tuple[Encoding, int | None
             raise NotConvertible(
                 f"column {name!r} was given a dense tensor of shape {shape}; [batch] or [batch, length] was expected"
             )
+        if len(ids) > 1 and shape[1] != 1:
+            raise NotConvertible(
+                f"column {name!r} crosses a dense input of {shape[1]} values an example; declare it as sparse in the "
+                "recipe"
+            )
     return "dense", shapes[0][1] if shapes[0] else None

@@ -7,8 +7,10 @@ without memory, and once for each name, so that all traces of a model share them
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from export.cuts.hooks import hooked
 from export.cuts.stand_ins import stand_in_class
@@ -42,6 +44,14 @@ class NamedGraph:
         build = tf.autograph.experimental.do_not_convert(self._build)
         with _named(self.variables), _behaviour(self._reference), deprecation.silence():
             return build(dict(inputs))
+
+    def try_with(self, variables: Iterable[Any]) -> None:
+        """Gives variables some value, so that what reads them can be tried before trained values are restored."""
+        random = np.random.default_rng(0)
+        for variable in variables:
+            shape = tuple(variable.shape.as_list())
+            value = random.normal(0, 0.1, shape) if variable.dtype.is_floating else np.zeros(shape)
+            variable.assign(value.astype(variable.dtype.as_numpy_dtype))
 
     def run(self, inputs: Mapping[str, Any], read: Callable[[str], Any]) -> Any:
         """Builds the graph for these inputs and runs it.
