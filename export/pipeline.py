@@ -240,10 +240,15 @@ class Assembly:
         features.close()
         return Published(self.draft.publish(page, self.progress), page, tuple(self.notes))
 
+    @property
+    def _vocabularies(self) -> tuple[str, ...]:
+        """Names of the recipe's and of the model's."""
+        return (*self.job.vocabularies, *model_vocabularies(self.prepared.traced.spec))
+
     def _write_vocabularies(self) -> dict[str, manifest.Vocabulary]:
         pages = {}
         held = model_vocabularies(self.prepared.traced.spec)
-        for name in (*self.job.vocabularies, *held):
+        for name in self._vocabularies:
             file = paths.vocabulary(name)
             finished, part = self.stage.finished(file), self.job.vocabularies.get(name)
             if finished is not None:
@@ -377,7 +382,7 @@ class Assembly:
     def _files(self) -> tuple[manifest.File, ...]:
         """Lists every file but table shards, whose digests stand with their tables."""
         named = [
-            *(paths.vocabulary(name) for name in self.job.vocabularies),
+            *(paths.vocabulary(name) for name in self._vocabularies),
             *(paths.saved_model(name) for name in self.job.towers),
             *(paths.compiled_tower(name, form) for name, part in self.job.towers.items() for form in part.precisions),
             *(paths.candidate_store(name) for name in self.job.candidates),
