@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import metadata
 from itertools import accumulate
@@ -46,53 +46,21 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        # What every call touches is found by its labels once and kept: `labels` costs more than what it returns.
-        self._answers = cache(
-            Counter(
-                "rowcast_requests",
-                "Requests answered, by door, call and code",
-                ("door", "call", "code"),
-                registry=self.registry,
-            ).labels
-        )
+        self._answers = self._kept("requests", "Requests answered, by door, call and code", "door", "call", "code")
         self._seconds = _Durations(
             "rowcast_request_seconds", "Time from the whole body read to the answer made", ("door", "call")
         )
         self._phases = _Durations("rowcast_phase_seconds", "Time of one phase of a call", ("call", "phase"))
         self.registry.register(self._seconds)
         self.registry.register(self._phases)
-        self._examples = cache(
-            Counter(
-                "rowcast_examples", "Queries, contexts or examples answered", ("call",), registry=self.registry
-            ).labels
+        self._examples = self._kept("examples", "Queries, contexts or examples answered", "call")
+        self._candidates = self._kept("candidates", "Candidates scored", "call")
+        self._unknown = self._kept("unknown_ids", "Ids that a feature's table does not know", "model", "feature")
+        self._unknown_contexts = self._kept(
+            "unknown_contexts", "Contexts that were given the defaults: their store lacks the id", "model", "store"
         )
-        self._candidates = cache(
-            Counter("rowcast_candidates", "Candidates scored", ("call",), registry=self.registry).labels
-        )
-        self._unknown = cache(
-            Counter(
-                "rowcast_unknown_ids",
-                "Ids that a feature's table does not know",
-                ("model", "feature"),
-                registry=self.registry,
-            ).labels
-        )
-        self._part_examples = cache(
-            Counter(
-                "rowcast_part_examples",
-                "Examples that each part of a tower was run on; `whole`: a tower that is not cut",
-                ("model", "tower", "part"),
-                registry=self.registry,
-            ).labels
-        )
-        self._unknown_contexts = cache(
-            Counter(
-                "rowcast_unknown_contexts",
-                "Contexts asked for by an id that their store does not hold: they were given the defaults",
-                ("model", "store"),
-                registry=self.registry,
-            ).labels
-        )
+        part = "Examples that each part of a tower was run on; `whole`: a tower that is not cut"
+        self._part_examples = self._kept("part_examples", part, "model", "tower", "part")
         self.in_flight = Gauge("rowcast_in_flight", "Calls admitted and not yet answered", registry=self.registry)
         build = Gauge("rowcast_build_info", "1 for what is running", ("product", "format"), registry=self.registry)
         build.labels(metadata.version("rowcast"), str(FORMAT_VERSION)).set(1)
@@ -115,6 +83,10 @@ class Metrics:
         self._checked = Counter(
             "rowcast_checked_bytes", "Table bytes compared with their checksums", ("model",), registry=self.registry
         )
+
+    def _kept(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
+        """Returns what finds a counter by its labels: each once, since `labels` costs more than what it returns."""
+        return cache(Counter(f"rowcast_{name}", documentation, labels, registry=self.registry).labels)
 
     def answered(self, door: str, call: str, code: str, seconds: float) -> None:
         """Counts one answer of a door. `door`: http or grpc; `call`: one of CALLS; `code`: OK or a Code's value."""

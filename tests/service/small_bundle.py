@@ -54,12 +54,13 @@ from bundle.tables import ShardWriter
 from bundle.vocabularies import write_vocabulary
 from runtime.scann import write_index
 from tests.service import small_model
-from tests.service.small_pieces import write_parts, write_users
+from tests.service.small_pieces import cut_tower, write_users
 
 USERS, CITIES, GENRES = 50, 16, 6
 CITY_DEFAULT = "nowhere"
 GENRE_NAMES = ("comedy", "drama", "action", "horror", "other")
 UNKNOWN_GENRE_ROW = 5
+DIRECTORIES = ("vocabularies", "candidates", "contexts", "towers", "indexes")
 SEQUENCE_LENGTH = 3
 
 Array = NDArray[Any]
@@ -131,8 +132,7 @@ def write_small_bundle(
       features: pages that replace those of `feature_pages`.
       without: `indexes` or `ranking`: leaves those out.
       row_types: tables written as int8 rows, or as they lie in a checkpoint, amid other bytes of one file.
-      parts: of the ranking tower too. formula: of that tower.
-      users: with a context store `users`, in which `small_pieces.STORED_USERS` has what is stored of them.
+      parts, formula: of the ranking tower. users: with a store `users` of the contexts of `small_pieces`.
     """
     random = np.random.default_rng([version, size])
     edition = small_model.EDITIONS[(version - 1) % len(small_model.EDITIONS)]
@@ -143,44 +143,33 @@ def write_small_bundle(
     years = (np.arange(size) % 30 / 30).astype(np.float32)
     titles = tuple(f"Film {i} of version {version}" for i in range(size))
     vectors = _candidate_vectors(edition, tables, genres, years)
-
     with Staging(root, model, version) as staging:
         place = staging.directory
         pages = {name: _write_table(place, name, rows, (row_types or {}).get(name)) for name, rows in tables.items()}
-        write_vocabulary(place / paths.vocabulary("movies"), ids)
-        write_vocabulary(place / paths.vocabulary("genres"), np.array(GENRE_NAMES, object))
+        vocabularies = _write_vocabularies(place, ids, id_kind)
         corpus = _write_corpus(place, ids, genres, years, titles)
+        named = (name for name in small_model.INPUTS if name not in without)
         tower_pages = {
-            name: _write_tower(place, towers / str(edition), name, name in saved_model_only)
-            for name in small_model.INPUTS
-            if name not in without
+            name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in named
         }
         if parts or formula:
-            pieces = write_parts(place, towers / str(edition)) if parts else ()
-            changes = {"parts": pieces, "formula": formula}
-            tower_pages["ranking"] = tower_pages["ranking"].model_copy(update=changes)
-        contexts = {"users": write_users(place, ids)} if users else {}
+            tower_pages["ranking"] = cut_tower(tower_pages["ranking"], place, towers / str(edition), parts, formula)
         indexed = set() if "indexes" in without else {"movies"}
         indexes = {name: _write_index(place, vectors, index_kind, parameters or {}) for name in indexed}
-        kinds = ("vocabularies", "candidates", "contexts", "towers", "indexes")
-        written = [name for name in kinds if (place / name).exists()]
         manifest = Manifest(
             model=model,
             version=version,
             created="2026-01-01T00:00:00Z",
             provenance=_provenance(version),
             tables=pages,
-            vocabularies={
-                "movies": Vocabulary(file=paths.vocabulary("movies"), size=size, dtype=id_kind),
-                "genres": Vocabulary(file=paths.vocabulary("genres"), size=len(GENRE_NAMES), dtype="string"),
-            },
+            vocabularies=vocabularies,
             features={**feature_pages(), **(features or {})},
             towers=tower_pages,
             candidates={"movies": corpus},
-            contexts=contexts,
+            contexts={"users": write_users(place, ids)} if users else {},
             indexes=indexes,
             verification=_verification(pages),
-            files=tuple(file for name in written for file in staging.digests(name)),
+            files=tuple(file for name in DIRECTORIES if (place / name).exists() for file in staging.digests(name)),
         )
         final = staging.commit(manifest)
     return SmallBundle(final, manifest, edition, tables, ids, genres, years, titles, vectors)
@@ -215,6 +204,15 @@ def feature_pages() -> dict[str, Feature]:
             combiner="sum",
         ),
         "year": DenseFeature(kind="dense", role="candidate"),
+    }
+
+
+def _write_vocabularies(place: Path, ids: Array, id_kind: Literal["int64", "string"]) -> dict[str, Vocabulary]:
+    write_vocabulary(place / paths.vocabulary("movies"), ids)
+    write_vocabulary(place / paths.vocabulary("genres"), np.array(GENRE_NAMES, object))
+    return {
+        "movies": Vocabulary(file=paths.vocabulary("movies"), size=len(ids), dtype=id_kind),
+        "genres": Vocabulary(file=paths.vocabulary("genres"), size=len(GENRE_NAMES), dtype="string"),
     }
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bundle import paths
 from bundle.features import Column
-from bundle.manifest import Corpus, TowerForm, TowerInput, TowerOutput, TowerPart
+from bundle.manifest import Corpus, Tower, TowerForm, TowerInput, TowerOutput, TowerPart
 from bundle.store_writer import write_store
 from tests.service import small_model
 
@@ -25,8 +25,12 @@ STORED_USERS: dict[int, tuple[tuple[int, ...], tuple[float, ...], tuple[float, f
 """Of each stored user: the places of the candidates liked with their weights, and the mood."""
 
 
-def write_parts(place: Path, edition: Path) -> tuple[TowerPart, ...]:
-    """Puts the parts of the ranking tower into a bundle; returns their pages."""
+def cut_tower(page: Tower, place: Path, edition: Path, parts: bool, formula: str | None) -> Tower:
+    """Returns the page of the ranking tower with its parts, which are put into the bundle, and with a formula."""
+    return page.model_copy(update={"parts": _write_parts(place, edition) if parts else (), "formula": formula})
+
+
+def _write_parts(place: Path, edition: Path) -> tuple[TowerPart, ...]:
     pages = []
     for part, (per, features, _) in small_model.PARTS.items():
         file = paths.compiled_tower("ranking", "f32", part)

@@ -19,12 +19,13 @@ from service.wire.operations import OPERATIONS
 from service.wire.stubs import embedding_service_pb2 as pb
 from tests.service.asked import ASKED, SIMPLE, Service, ask, by_grpc, by_http, expect, serve
 from tests.service.cases import MODEL, Case
+from tests.service.context_cases import CONTEXTS
 from tests.service.other_cases import OTHERS
 from tests.service.ranking_cases import RANKINGS
 from tests.service.retrieval_cases import RETRIEVALS
 from tests.service.small_bundle import write_small_bundle
 
-CASES = RETRIEVALS + RANKINGS + OTHERS
+CASES = RETRIEVALS + RANKINGS + OTHERS + CONTEXTS
 RESPONSES: dict[str, Any] = {
     "retrieve": pb.RetrieveResponse,
     "rank": pb.RankResponse,
@@ -37,7 +38,7 @@ RESPONSES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory, towers: Path) -> Path:
     root = tmp_path_factory.mktemp("bundles")
-    write_small_bundle(root, towers, MODEL, 1)
+    write_small_bundle(root, towers, MODEL, 1, parts=True, users=True)
     return root
 
 
