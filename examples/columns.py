@@ -60,6 +60,13 @@ def sent(columns: Columns, position: int) -> dict[str, Any]:
     return {name: column[position].tolist() for name, column in columns.items()}
 
 
+def values(column: Column) -> list[Any]:
+    """Returns what a caller sends of every example, as JSON holds it."""
+    if isinstance(column, Ragged):
+        return [column[position].tolist() for position in range(len(column))]
+    return list(column.tolist())
+
+
 def tensors(columns: Columns) -> dict[str, Any]:
     """Returns the tensors that a model is called with; imports TensorFlow."""
     import tensorflow as tf

@@ -40,6 +40,8 @@ class Example:
 EXAMPLES = {
     "dlrm": Example("dlrm"),
     "dcn_v2": Example("dcn_v2"),
+    "ple": Example("ple"),
+    "sequence": Example("sequence"),
     "dcn_v2_low_rank": Example("dcn_v2", ("--variant", "low_rank")),
 }
 COLUMNS = (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.columns import Columns, sent, size, take, tensors
+from examples.columns import Columns, sent, size, take, tensors, values
 
 COUNT = {"tiny": 40, "small": 1_000, "article": 1_000}
 """Requests of an example, by scale."""
@@ -19,15 +19,22 @@ Body = dict[str, Any]
 Answers = dict[str, NDArray[np.float32]]
 
 
-def rankings(contexts: Columns, candidates: Columns, **options: Any) -> list[Body]:
-    """Returns a ranking request for each context, with equally many of the candidates for each."""
-    n, m = size(contexts), size(candidates)
-    each = m // n
+def rankings(contexts: Columns, candidates: Columns, options: Sequence[Mapping[str, Any]] = ({},)) -> list[Body]:
+    """Returns a ranking request for each context.
+
+    Args:
+      contexts: n of them.
+      candidates: equally many for each context, one context after the other. With the one column `candidates` they
+        are told by id.
+      options: what the requests ask for beside, in turn.
+    """
+    n, each = size(contexts), size(candidates) // size(contexts)
     bodies = []
     for context in range(n):
-        own = [sent(candidates, position) for position in range(context * each, (context + 1) * each)]
-        features = {name: [one[name] for one in own] for name in candidates}
-        bodies.append({"call": "rank", "context": sent(contexts, context), "features": features, **options})
+        own = take(candidates, np.arange(context * each, (context + 1) * each))
+        features = {name: values(column) for name, column in own.items()}
+        told = features if "candidates" in features else {"features": features}
+        bodies.append({"call": "rank", "context": sent(contexts, context), **told, **options[context % len(options)]})
     return bodies
 
 

@@ -7,31 +7,54 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from examples.columns import Columns, sent, size
 from examples.requests import Answers, Body
 
 Scale = Literal["tiny", "small", "article"]
 SCALES: tuple[Scale, ...] = ("tiny", "small", "article")
 BUILD = Path(__file__).resolve().parents[1] / "build" / "models"
-SIZES_FILE, REQUESTS_FILE, EXPECTED_FILE = "sizes.json", "requests.jsonl", "expected.npz"
+SIZES_FILE, REQUESTS_FILE, EXPECTED_FILE, EXAMPLES_FILE = (
+    "sizes.json",
+    "requests.jsonl",
+    "expected.npz",
+    "examples.jsonl",
+)
+REPLAYED = 256
+"""Examples written for the export to replay."""
 
 
-def write(out: Path, source: Path, sizes: Any, checkpoint: Any, bodies: Sequence[Body], expected: Answers) -> None:
-    """Writes the folder; it holds all that an export reads, and what its bundle must answer.
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a bundle, and what it must answer.
+
+    Attributes:
+      bodies: requests; `call` in each says which.
+      expected: of rankings `score` and heads by name, [candidates of all of them]; of embeddings the tower's name,
+        [n, dim]; of retrievals `neighbors`, [n, k] scores, best first.
+      examples: inputs as a caller sends them, for the export to replay.
+    """
+
+    bodies: Sequence[Body]
+    expected: Answers
+    examples: Columns
+
+
+def write(out: Path, source: Path, sizes: Any, model: Any, optimizers: Any, asked: Asked) -> None:
+    """Writes the folder; it holds all that an export reads.
 
     Args:
       out: the folder; an earlier training's checkpoint in it is removed.
       source: the example's own folder, whose model.py and recipe.toml are copied.
       sizes: a dataclass; model.py finds it in sizes.json beside itself.
-      checkpoint: a tf.train.Checkpoint.
-      bodies: requests; `call` in each says which.
-      expected: of rankings `score` and heads by name, [candidates of all of them]; of embeddings the tower's name,
-        [n, dim]; of retrievals `neighbors`, [n, k] scores, best first.
+      model: goes into the checkpoint.
+      optimizers: with `tables` and `dense`, which go there, too.
+      asked: requests and answers.
     """
     import tensorflow as tf
 
@@ -40,10 +63,18 @@ def write(out: Path, source: Path, sizes: Any, checkpoint: Any, bodies: Sequence
     for name in ("model.py", "recipe.toml"):
         shutil.copyfile(source / name, out / name)
     (out / SIZES_FILE).write_text(json.dumps(asdict(sizes), indent=2) + "\n")
-    with (out / REQUESTS_FILE).open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(body, separators=(",", ":")) + "\n" for body in bodies)
-    np.savez(out / EXPECTED_FILE, **expected)  # type: ignore[arg-type]
-    print(f"checkpoint: {tf.train.CheckpointManager(checkpoint, str(out / 'checkpoint'), max_to_keep=1).save()}")
+    _write_lines(out / REQUESTS_FILE, asked.bodies)
+    replayed = range(min(REPLAYED, size(asked.examples)))
+    _write_lines(out / EXAMPLES_FILE, [sent(asked.examples, position) for position in replayed])
+    np.savez(out / EXPECTED_FILE, **asked.expected)  # type: ignore[arg-type]
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizers.tables, dense_optimizer=optimizers.dense)
+    manager = tf.train.CheckpointManager(checkpoint, str(out / "checkpoint"), max_to_keep=1)
+    print(f"checkpoint: {manager.save()}")
+
+
+def _write_lines(path: Path, pages: Sequence[Any]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(page, separators=(",", ":")) + "\n" for page in pages)
 
 
 def read_requests(folder: Path) -> tuple[list[Body], Answers]:

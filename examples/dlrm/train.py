@@ -28,10 +28,10 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     data = criteo.Clicks(sizes.rows, [1] * len(sizes.rows), seed=3)
     training.fit_clicks(model, optimizers, data, n, BATCH)
     contexts, shown = data.contexts(requests.COUNT[scale]), data.shown(CANDIDATES * requests.COUNT[scale])
-    expected = requests.answers(model, requests.pairs(contexts, shown), ["click"])
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizers.tables, dense_optimizer=optimizers.dense)
-    bodies = requests.rankings(contexts, shown)
-    trained.write(out, Path(__file__).parent, sizes, checkpoint, bodies, {"score": expected["click"]})
+    pairs = requests.pairs(contexts, shown)
+    expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
+    asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
 
 
 if __name__ == "__main__":

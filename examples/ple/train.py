@@ -1,0 +1,84 @@
+"""Trains PLE on impressions of a feed and writes what an export needs: python -m examples.ple.train [--out DIR]"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+from pyarrow import parquet
+
+from examples import requests, trained, training
+from examples.columns import Ragged, take
+from examples.ple.data import Feed
+from examples.ple.model import PLE, TASKS, Sizes
+
+SIZES = {
+    "tiny": Sizes(200, 100, 32, 16, 4, 1, (8, 8), 4),
+    "small": Sizes(1_200_000, 50_000, 4_096, 512, 16, 2, (64, 32), 16),
+    "article": Sizes(50_000_000, 1_000_000, 65_536, 4_096, 32, 2, (256, 128), 64),
+}
+IMPRESSIONS = {"tiny": 2_000, "small": 300_000, "article": 5_000_000}
+BATCH = 1_000
+CANDIDATES = 20
+ASKED: tuple[dict[str, Any], ...] = (
+    {},
+    {"heads": ["click"]},
+    {"heads": ["watch"], "formula": "watch"},
+    {"heads": list(TASKS), "formula": "0.5 * click + 0.3 * like + 0.2 * watch"},
+)
+"""What the requests ask for, in turn: the recipe's order, one head beside it, one head alone, another order."""
+
+
+def train(out: Path, scale: trained.Scale = "small") -> None:
+    """Trains, and writes the folder `out`."""
+    tf.keras.utils.set_random_seed(13)
+    sizes, n = SIZES[scale], IMPRESSIONS[scale]
+    optimizers = training.optimizers()
+    model = PLE(sizes, optimizers.tables)
+    feed = Feed(sizes.users, sizes.items, sizes.authors, sizes.tags, seed=6)
+    features, labels = feed.impressions(n)
+    cross_entropy = tf.keras.losses.BinaryCrossentropy()
+
+    def loss_of(columns: Any, happened: Any) -> Any:
+        found = model(columns)
+        return tf.add_n([cross_entropy(happened[task], found[task]) for task in TASKS])
+
+    training.fit(model, optimizers, loss_of, training.shuffled(features, labels, BATCH))
+    held_out, happened = feed.impressions(n // 10)
+    reached = requests.answers(model, held_out, TASKS)
+    for task in ("click", "like"):
+        print(f"AUC of {n // 10} held out, {task}: {training.area_under_curve(happened[task], reached[task]):.3f}")
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, ask(model, feed, requests.COUNT[scale]))
+    write_items(feed, out / "items.parquet")
+
+
+def ask(model: PLE, feed: Feed, count: int) -> trained.Asked:
+    """Returns requests that name items by id, and what the model answers to them."""
+    contexts, shown = feed.contexts(count), feed.shown(CANDIDATES * count)
+    pairs = requests.pairs(contexts, take(feed.items.columns, shown))
+    heads = requests.answers(model, pairs, TASKS)
+    bodies = requests.rankings(contexts, {"candidates": shown}, ASKED)
+    click, like, watch = (heads[task].astype(np.float64) for task in TASKS)
+    weighted = 0.5 * click + 0.3 * like + 0.2 * watch
+    recipes = click**0.7 * like**0.3
+    asked = np.repeat(np.arange(count) % len(ASKED), CANDIDATES)
+    scores = np.choose(asked, [recipes, recipes, watch, weighted])
+    return trained.Asked(bodies, {**heads, "score": scores.astype(np.float32)}, pairs)
+
+
+def write_items(feed: Feed, path: Path) -> None:
+    """Writes the corpus: requests name items, whose features the service then has."""
+    columns = {}
+    for name, column in feed.items.columns.items():
+        if isinstance(column, Ragged):
+            columns[name] = pa.ListArray.from_arrays(column.offsets, column.values)
+        else:
+            columns[name] = pa.array(column)
+    parquet.write_table(pa.table(columns), path)
+
+
+if __name__ == "__main__":
+    trained.command_line("ple", train)

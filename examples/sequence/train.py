@@ -1,0 +1,58 @@
+"""Trains self-attention over histories, writes what an export needs: python -m examples.sequence.train [--out DIR]"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from examples import requests, trained, training
+from examples.sequence.model import SequenceModel, Sizes
+from examples.watching import Watching
+
+LENGTH = {"tiny": 5, "small": 20, "article": 200}
+WIDTHS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
+    "tiny": (4, 2, 1, (8,)),
+    "small": (32, 2, 2, (64, 32)),
+    "article": (64, 2, 2, (256, 128)),
+}
+"""dim, heads, blocks, top."""
+INTERACTIONS = {"tiny": 300, "small": 50_000, "article": 2_000_000}
+BATCH = {"tiny": 600, "small": 1_000, "article": 1_000}
+NEGATIVES = 3
+CANDIDATES = 20
+
+
+def train(out: Path, scale: trained.Scale = "small") -> None:
+    """Trains, and writes the folder `out`."""
+    tf.keras.utils.set_random_seed(17)
+    watching = Watching(scale, history=LENGTH[scale] * 3 // 2)  # longer than the model looks: it cuts
+    dim, heads, blocks, top = WIDTHS[scale]
+    sizes = Sizes(watching.movies, watching.genres, dim, LENGTH[scale], heads, blocks, top)
+    optimizers = training.optimizers()
+    model = SequenceModel(sizes, optimizers.tables)
+    cross_entropy = tf.keras.losses.BinaryCrossentropy()
+
+    def loss_of(columns: Any, labels: Any) -> Any:
+        return cross_entropy(labels["watched"], model(columns)["watched"])
+
+    features, labels = watching.pairs(watching.draw(watching.trained, INTERACTIONS[scale]), NEGATIVES)
+    training.fit(model, optimizers, loss_of, training.shuffled(features, labels, BATCH[scale]))
+    held_out, watched = watching.pairs(watching.held_out, NEGATIVES)
+    reached = requests.answers(model, held_out, ["watched"])["watched"]
+    print(f"AUC of what was watched, held out: {training.area_under_curve(watched['watched'], reached):.3f}")
+
+    contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))
+    contexts.pop("user_id")
+    movies = watching.others(CANDIDATES * requests.COUNT[scale])
+    pairs = requests.pairs(contexts, watching.of_movies(movies))
+    expected = {"score": requests.answers(model, pairs, ["watched"])["watched"]}
+    bodies = requests.rankings(watching.ids(contexts), {"candidates": watching.ids({"movie_id": movies})["movie_id"]})
+    asked = trained.Asked(bodies, expected, watching.ids(pairs))
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
+    watching.write_catalogue(out)
+
+
+if __name__ == "__main__":
+    trained.command_line("sequence", train)

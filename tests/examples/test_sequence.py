@@ -1,0 +1,32 @@
+"""Self-attention over a masked, truncated history: the service answers as the trained model did."""
+
+import json
+
+import pytest
+
+from bundle.manifest import DenseFeature, EmbeddedFeature
+from tests.examples.showing import Asked, ask
+
+
+@pytest.fixture(scope="module")
+def sequence(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    return ask("sequence", tmp_path_factory.mktemp("sequence"))
+
+
+def test_service_answers_the_sequence_model_as_tensorflow_does(sequence: Asked) -> None:
+    assert sequence.shown.within
+    assert [form.kind for form in sequence.page.towers["ranking"].forms] == ["saved_model", "litert"]
+
+
+def test_history_is_a_sequence_whose_lengths_make_the_mask(sequence: Asked) -> None:
+    history, lengths = sequence.page.features["history@movies"], sequence.page.features["history@lengths"]
+    assert isinstance(history, EmbeddedFeature)
+    assert isinstance(lengths, DenseFeature)
+    assert (history.kind, history.length, history.table) == ("sequence", 5, "movies")
+    assert (lengths.take, lengths.inputs) == ("lengths", ("history",))
+
+
+def test_requests_hold_histories_shorter_and_longer_than_the_model_looks(sequence: Asked) -> None:
+    bodies = [json.loads(line) for line in (sequence.folder / "requests.jsonl").read_text().splitlines()]
+    lengths = {len(body["context"]["history"]) for body in bodies}
+    assert min(lengths) < 5 < max(lengths)
