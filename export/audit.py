@@ -16,7 +16,7 @@ from rich.text import Text
 from bundle import files, paths, staging
 from bundle.errors import BundleError, NotCommitted
 from bundle.features import open_features
-from bundle.manifest import Index, Manifest, TableCheck
+from bundle.manifest import Index, Manifest, TableCheck, Tower, TowerForm, TowerPart
 from bundle.stores import check_store
 from export.checkpoint.reader import open_checkpoint
 from export.errors import UsageError, VerificationFailed
@@ -26,7 +26,7 @@ from export.verify import SAMPLE_ROWS, verify_tables
 from runtime.exact import ExactIndex
 from runtime.remote import Place
 from runtime.scann import ScannIndex
-from runtime.towers import open_tower
+from runtime.towers import open_form
 from runtime.vectors import VectorFile
 
 UNLISTED_SHOWN = 20
@@ -135,7 +135,7 @@ def check_unlisted(bundle: Path, page: Manifest) -> tuple[str, ...]:
     names = [(Path(at), name) for at, _, names in os.walk(bundle) for name in names]
     found = {(at / name).relative_to(bundle).as_posix() for at, name in names}
     unlisted = sorted(found - _listed(page) - {paths.MANIFEST})
-    opened = [str(form.path) for tower in page.towers.values() for form in tower.forms if form.kind == "saved_model"]
+    opened = [str(form.path) for form in _tower_forms(page) if form.kind == "saved_model"]
     opened += [str(index.directory) for index in page.indexes.values()]
     for path in unlisted:
         for directory in opened:
@@ -145,6 +145,13 @@ def check_unlisted(bundle: Path, page: Manifest) -> tuple[str, ...]:
                     "the bundle again"
                 )
     return tuple(unlisted)
+
+
+def _tower_forms(page: Manifest) -> Iterator[TowerForm]:
+    for tower in page.towers.values():
+        yield from tower.forms
+        for part in tower.parts:
+            yield from part.forms
 
 
 def _listed(page: Manifest) -> set[str]:
@@ -171,15 +178,17 @@ def open_parts(bundle: Path, page: Manifest) -> Iterator[str]:
         yield f"table {name}"
     features.close()
     for name, tower in page.towers.items():
-        for form in tower.forms:
-            if form.kind == "saved_model":
-                load_tensorflow()  # set as the exporter needs it, before SavedModels import it as it comes
-            alone = tower.model_copy(update={"forms": (form,)})
-            open_tower(bundle, alone, form.precision)
-            yield f"tower {name}, {form.kind} {form.precision}"
-    for name, corpus in page.candidates.items():
-        check_store(files.locate(bundle, corpus.file), corpus)
-        yield f"candidates {name}"
+        cuts: dict[str, Tower | TowerPart] = {"": tower} | {f", part {part.name}": part for part in tower.parts}
+        for told, cut in cuts.items():
+            for form in cut.forms:
+                if form.kind == "saved_model":
+                    load_tensorflow()  # set as the exporter needs it, before SavedModels import it as it comes
+                open_form(bundle, cut, form)
+                yield f"tower {name}{told}, {form.kind} {form.precision}"
+    for kind, corpora in (("candidates", page.candidates), ("contexts", page.contexts)):
+        for name, corpus in corpora.items():
+            check_store(files.locate(bundle, corpus.file), corpus)
+            yield f"{kind} {name}"
     for name, index in page.indexes.items():
         _ask(bundle, page, index)
         yield f"index {name}"

@@ -47,6 +47,9 @@ def check_candidates(root: Path, page: Manifest, job: ExportJob, base: Path, ori
     stores = {name: StoredColumns(files.locate(root, each.file), each) for name, each in page.candidates.items()}
     for name, part in job.candidates.items():
         _check_store(stores[name], _sample(stores[name].size), name, part, locate_corpus(base, name, part))
+    for name, part in job.contexts.items():
+        held = StoredColumns(files.locate(root, page.contexts[name].file), page.contexts[name])
+        _check_store(held, _sample(held.size), name, part, locate_corpus(base, name, part, "contexts"))
     for name, index in page.indexes.items():
         store, corpus = stores[index.corpus], page.candidates[index.corpus]
         positions = _sample(store.size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,19 @@ from runtime.towers import Tower, open_tower
 BATCH_CANDIDATES = 2048
 """Candidates whose activations and vectors are in memory at a time."""
 
+Room = Literal["candidates", "contexts"]
+
 Moved = Callable[[int], None]
 """Takes the candidates that were dealt with since its last call."""
 
 
 def _untold(rows: int) -> None:
     """Takes progress that nobody watches."""
+
+
+def store_file(room: Room, name: str) -> str:
+    """Returns the file of the store of one corpus or of contexts."""
+    return paths.candidate_store(name) if room == "candidates" else paths.context_store(name)
 
 
 def write_candidates(
@@ -39,8 +47,9 @@ def write_candidates(
     features: Mapping[str, manifest.Feature],
     folder: Path,
     moved: Moved = _untold,
+    room: Room = "candidates",
 ) -> manifest.Corpus:
-    """Writes the store of one corpus, a batch at a time.
+    """Writes the store of one corpus, or of contexts, a batch at a time.
 
     Args:
       base: directory of the bundle that is being written.
@@ -49,6 +58,7 @@ def write_candidates(
       features: every feature of the model.
       folder: of the recipe, which the corpus' files are relative to.
       moved: takes the candidates that were read since its last call.
+      room: whose they are.
     Returns:
       The corpus' page of the manifest.
     Raises:
@@ -56,8 +66,8 @@ def write_candidates(
       NotConvertible: a value is no id or does not fit, or an id comes twice; names file, row and column.
       DestinationError: the store cannot be written.
     """
-    corpus = CorpusReader(locate_corpus(folder, name, part), name, part, features)
-    file = paths.candidate_store(name)
+    corpus = CorpusReader(locate_corpus(folder, name, part, room), name, part, features)
+    file = store_file(room, name)
     try:
         with StoreWriter(base / file) as writer:
             for batch in corpus.batches():
@@ -78,7 +88,7 @@ def write_candidates(
     except (FormatError, FeatureError) as problem:
         raise NotConvertible(f"corpus {name!r}: {problem}") from problem
     except OSError as problem:
-        raise _unwritten(f"candidate store {file!r}", problem) from problem
+        raise _unwritten(f"store {file!r}", problem) from problem
     return manifest.Corpus(
         file=file,
         size=written.size,

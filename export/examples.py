@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,24 @@ Keys = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Examples:
-    """`n` examples by input; an input without a column takes its default."""
+    """`n` examples by input; an input without a column takes its default.
+
+    Attributes:
+      labels: [n] int64 of 0 and 1 by the output that they are the truth of, where the examples tell it.
+    """
 
     n: int
     columns: Mapping[str, Column]
+    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
-def read_examples(path: Path, model: ModelSpec, pages: Mapping[str, manifest.Feature], count: int) -> Examples:
+def read_examples(
+    path: Path,
+    model: ModelSpec,
+    pages: Mapping[str, manifest.Feature],
+    count: int,
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> Examples:
     """Reads the first `count` examples of a Parquet file, or of one with a JSON object in each line.
 
     It has a column (or key) for each input; one with a default may be left out. Weights stand in the column of
@@ -61,7 +73,17 @@ def read_examples(path: Path, model: ModelSpec, pages: Mapping[str, manifest.Fea
             columns[name] = _pack(table[name], weights)
         except (TypeError, ValueError, OverflowError) as problem:
             raise UsageError(f"verify.examples: {name!r} in {path} does not fit: {problem}") from problem
-    return Examples(n, columns)
+    return Examples(n, columns, {output: _labels(table, column, path) for output, column in labels.items()})
+
+
+def _labels(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[np.int64]:
+    if column not in table:
+        raise UsageError(f"verify.labels: {path} has no column {column!r}; it has {', '.join(table)}")
+    values = table[column]
+    wrong = [value for value in values if value not in (0, 1)]
+    if wrong:
+        raise UsageError(f"verify.labels: column {column!r} of {path} holds {wrong[0]!r}; 0 or 1 was expected")
+    return np.array(values, np.int64)
 
 
 def make_examples(

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 
 from bundle import manifest
 from export import settings
 from export.errors import UsageError
+from export.roles import input_roles
 from export.towers import DenseSpec, FeatureSpec, ModelSpec
 
-
-def role_of(name: str, job: settings.ExportJob) -> manifest.Role:
-    """Returns an input's role: the recipe's, else candidate where a corpus has a column for it, else context."""
-    stated = job.features[name].role if name in job.features else None
-    if stated is not None:
-        return stated
-    in_corpus = any(name in corpus.features for corpus in job.candidates.values())
-    return "candidate" if in_corpus else "context"
+Roles = Mapping[str, manifest.Role]
 
 
 def describe_features(model: ModelSpec, job: settings.ExportJob) -> dict[str, manifest.Feature]:
     """Turns what was traced and what the recipe says into the manifest's features.
 
     Raises:
-      UsageError: the recipe speaks of an input or vocabulary that is not there, or gives numbers an id rule.
+      UsageError: the recipe speaks of an input or vocabulary that is not there, or gives numbers an id rule; or it must
+        say of an input whose it is.
     """
     named = [("features", name) for name in job.features]
-    named += [
-        (f"candidates.{corpus}.features", name) for corpus in job.candidates for name in job.candidates[corpus].features
-    ]
+    for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
+        named += [(f"{kind}.{store}.features", name) for store, part in parts.items() for name in part.features]
     for where, name in named:
         _check_known(name, model, where)
+    roles = input_roles(model, job)
+    for store, part in job.contexts.items():
+        for name in part.features:
+            if roles[name] != "context":
+                raise UsageError(
+                    f"contexts.{store}.features.{name}: features.{name}.role says that it is a candidate's"
+                )
     return {
-        name: _dense(spec, model, job) if isinstance(spec, DenseSpec) else _embedded(spec, model, job)
+        name: _dense(spec, model, job, roles) if isinstance(spec, DenseSpec) else _embedded(spec, model, job, roles)
         for name, spec in model.features.items()
     }
 
@@ -56,7 +58,7 @@ def _check_known(name: str, model: ModelSpec, where: str) -> None:
     raise UsageError(f"{where}.{name}: no tower takes a feature of that name; {hint}")
 
 
-def _dense(spec: DenseSpec, model: ModelSpec, job: settings.ExportJob) -> manifest.DenseFeature:
+def _dense(spec: DenseSpec, model: ModelSpec, job: settings.ExportJob, roles: Roles) -> manifest.DenseFeature:
     (name,) = spec.reads
     part = job.features.get(name, settings.FeaturePart())
     numbers = all(isinstance(each, DenseSpec) for each in model.inputs[name])
@@ -64,7 +66,7 @@ def _dense(spec: DenseSpec, model: ModelSpec, job: settings.ExportJob) -> manife
         raise UsageError(f"features.{name}: it reads no table, so it has neither 'ids' nor 'unknown'")
     return manifest.DenseFeature(
         kind="dense",
-        role=role_of(name, job),
+        role=roles[name],
         inputs=() if name == spec.name else (name,),
         take=spec.take,
         shape=spec.shape,
@@ -73,7 +75,7 @@ def _dense(spec: DenseSpec, model: ModelSpec, job: settings.ExportJob) -> manife
     )
 
 
-def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob) -> manifest.EmbeddedFeature:
+def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob, roles: Roles) -> manifest.EmbeddedFeature:
     first = spec.reads[0]
     part = job.features.get(first, settings.FeaturePart())
     rows = model.tables[spec.table].rows
@@ -83,12 +85,12 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob) -> m
     rule = spec.rule or _describe_ids(spec, part, rows, job)
     crossed = isinstance(rule, manifest.CrossedIds)
     if isinstance(rule, manifest.CrossedIds):
-        rule = _crossed(rule, spec.reads, job)
+        rule = _crossed(rule, spec.reads, job, roles)
     ids_are_the_models = spec.rule is not None or isinstance(rule, manifest.IdentityIds)
     return manifest.EmbeddedFeature(
         kind=spec.kind,
         table=spec.table,
-        role="candidate" if any(role_of(name, job) == "candidate" for name in spec.reads) else "context",
+        role="candidate" if any(roles[name] == "candidate" for name in spec.reads) else "context",
         inputs=() if spec.reads == (spec.name,) else spec.reads,
         ids=rule,
         unknown=spec.unknown or part.unknown,
@@ -115,11 +117,11 @@ def _refuse_second_rule(spec: FeatureSpec, model: ModelSpec, job: settings.Expor
             )
 
 
-def _crossed(rule: manifest.CrossedIds, names: tuple[str, ...], job: settings.ExportJob) -> manifest.CrossedIds:
+def _crossed(
+    rule: manifest.CrossedIds, names: tuple[str, ...], job: settings.ExportJob, roles: Roles
+) -> manifest.CrossedIds:
     keys = tuple(
-        key.model_copy(
-            update={"role": role_of(name, job), "default": job.features.get(name, settings.FeaturePart()).default}
-        )
+        key.model_copy(update={"role": roles[name], "default": job.features.get(name, settings.FeaturePart()).default})
         for key, name in zip(rule.keys, names, strict=True)
     )
     return rule.model_copy(update={"keys": keys})

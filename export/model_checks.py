@@ -22,6 +22,7 @@ from export.examples import Examples, make_examples, read_examples
 from export.feature_pages import model_vocabularies
 from export.model_tables import recognise_tables
 from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
+from export.part_checks import check_parts
 from export.recall_checks import check_recall
 from export.roots import open_job
 from export.settings import ExportJob
@@ -37,7 +38,7 @@ def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: dict[str, m
     """Returns the examples of a recipe: those of its file, else made ones, the same in every run."""
     part = job.verify
     if part.examples is not None:
-        return read_examples(base / part.examples, model, pages, part.count)
+        return read_examples(base / part.examples, model, pages, part.count, part.labels)
     keys = {name: read_keys(base / page.file, page.dtype) for name, page in job.vocabularies.items()}
     keys.update({name: as_array(held) for name, held in model_vocabularies(model).items()})
     return make_examples(model, pages, keys, part.count)
@@ -62,7 +63,10 @@ def check_page(replayed: Replay, root: Path, page: Manifest, expected: Results, 
         return results[name][alone.towers[name].result]
 
     with told_as_failures():
-        replay.compare_page(replayed, root, page, expected)
+        values = replay.compare_page(replayed, root, page, expected)
+        for name, tower in page.towers.items():
+            if tower.parts:
+                check_parts(replayed, root, name, tower, values, expected[name])
         tuple(open_parts(root, page))
         candidate_checks.check_candidates(root, page, replayed.job, replayed.base, vectors)
 

@@ -13,9 +13,9 @@ from itertools import accumulate
 from typing import Any
 
 from export.frameworks import load_tensorflow
-from export.origins import needed
+from export.origins import distinct_identifiers, needed
 from export.parts import TracedPart
-from export.pruning import TracedTower, distinct_identifiers, narrowed
+from export.pruning import TracedTower, narrowed
 from export.towers import TensorSpec
 
 FEATURES_MAX = 64
@@ -125,7 +125,7 @@ class _Pack:
         """Returns the feature whose numbers a tensor holds, row by row."""
         shape = tensor.shape.as_list() if tensor.shape.rank else None
         while tensor.name not in self._members:
-            if tensor.op.type not in _SAME_NUMBERS:
+            if tensor.op.type not in _SAME_NUMBERS and not _adds_axis(tensor.op):
                 return None
             tensor = tensor.op.inputs[0]
         return str(tensor.name) if shape == [None, _width(self._members[tensor.name][0])] else None
@@ -161,3 +161,12 @@ class _Pack:
 
 def _width(spec: TensorSpec) -> int:
     return int(spec.shape[1] or 1) if len(spec.shape) == 2 else 1
+
+
+def _adds_axis(operation: Any) -> bool:
+    """Tells `x[:, None]`."""
+    if operation.type != "StridedSlice" or operation.get_attr("new_axis_mask") != 2:
+        return False
+    strides = load_tensorflow().get_static_value(operation.inputs[3])
+    whole = operation.get_attr("begin_mask") & operation.get_attr("end_mask") & 1
+    return bool(whole) and strides is not None and strides.tolist() == [1, 1]

@@ -1,6 +1,6 @@
 """The order of steps, resume, manifest and commit at the end; no arithmetic, no I/O of its own.
 
-prepare: recipe, checkpoint, trace, plan          touches nothing
+prepare (export/preparation.py): recipe, checkpoint, trace, plan          touches nothing
 Assembly: vocabularies, candidates, examples, tables, towers, replay, vectors, indexes, rows, commit
 
 What the user wrote by hand is read first: a mistake in it is told before the first table is copied.
@@ -8,9 +8,7 @@ What the user wrote by hand is read first: a mistake in it is told before the fi
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -24,139 +22,30 @@ from bundle.manifest import Manifest
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
 from export import candidates, executors, indexes, replay, table_effects
-from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import Inventory
-from export.compiled import compile_tower
-from export.conversions import ErrorLimits
-from export.corpora.files import locate_corpus
 from export.dense_copy import local_prefix
-from export.destinations import Destination, open_destination
 from export.errors import UsageError
 from export.examples import Examples
-from export.feature_pages import describe_features, model_vocabularies
+from export.feature_pages import model_vocabularies
 from export.model_checks import check_page, examples_of
-from export.model_tables import recognise_tables
-from export.oracle import Replay, checkpoint_rows, replay_original
-from export.plan import ExportPlan, Writing, plan_tables
+from export.oracle import Replay, Results, checkpoint_rows, replay_original
+from export.part_checks import check_parts, unverified
+from export.preparation import Prepared, corpus_files, prepare
 from export.progress import Progress
-from export.roots import open_job
 from export.run_settings import ExportSettings
-from export.savedmodels import write_saved_model
-from export.settings import ExportJob, TablePart
-from export.space import check_space
+from export.settings import CorpusPart
 from export.staged_tables import Draft, Published, copy_tables, created, provenance, staged
-from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced
-from export.towers import ModelSpec, check_limits, describe_tower
-from export.tracing import TracedModel, trace_towers
+from export.tower_files import TowerFiles
+from export.tower_pages import describe_tower, part_page
+from export.towers import ModelSpec
 from export.verify import verify_tables
 from export.vocabularies import write_model_vocabulary, write_vocabulary
-from export.weights import find_weights
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
+__all__ = ["Assembly", "Prepared", "prepare", "run"]
+
 _ENCODERS = 4
 """Processes that encode blocks of an index unless told otherwise: each holds up to half a GB."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A job that is known to be possible as far as can be told without writing."""
-
-    job: ExportJob
-    base: Path
-    checkpoint: Checkpoint
-    inventory: Inventory
-    traced: TracedModel
-    pages: dict[str, manifest.Feature]
-    destination: Destination
-    version: int
-    plan: ExportPlan
-    left_out: LeftOut
-
-
-def prepare(
-    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None, wanted: Wanted = ALL
-) -> Prepared:
-    """Opens the checkpoint, cuts the model and plans the tables; writes nothing.
-
-    Args:
-      job: the recipe.
-      base: its folder, which its paths are relative to.
-      settings: how the job runs.
-      version: of the bundle; None: the next free one.
-      wanted: the towers or tables that are exported.
-
-    Raises:
-      ExportError: the job cannot be done as asked; names what and the cure.
-    """
-    checkpoint, job = open_job(job, base)
-    _check_indexes(job)
-    traced, missing = trace_towers(job, base), NOTHING
-    if wanted:
-        towers = choose_towers(traced.spec, wanted)
-        job, missing = reduced(job, traced.spec, towers), left_out(traced.spec, towers)
-        traced = trace_towers(job, base)
-    _check_files(job, base)
-    pages = describe_features(traced.spec, job)
-    inventory = recognise_tables(checkpoint, traced, job, base)
-    read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
-    find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
-    destination = open_destination(job.output.root, base, settings.scratch)
-    number = version or destination.next_version(job.model)
-    unknown = set(job.tables) - set(traced.spec.tables)
-    if unknown:
-        known = ", ".join(sorted(traced.spec.tables))
-        raise UsageError(f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}")
-    exported = [table for table in inventory.tables if (table.slot_of or table.name) in traced.spec.tables]
-    plan = plan_tables(
-        checkpoint,
-        inventory,
-        destination.root / job.model / f".staging-{number}",
-        tables=[table.name for table in exported],
-        writing=_writing(job, [table.name for table in exported]),
-        budget_bytes=settings.budget_bytes,
-        workers=executors.worker_count(settings.workers),
-    )
-    check_limits(job, traced.spec, [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype])
-    destination.refuse_links(plan)
-    check_space(plan, destination.root)
-    return Prepared(job, base, checkpoint, inventory, traced, pages, destination, number, plan, missing)
-
-
-def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:
-    parts = {name: job.tables.get(name, TablePart()) for name in tables}
-    link = job.output.tables == "link"
-    return {
-        name: Writing(
-            part.shard_rows, part.dtype, ErrorLimits(part.max_abs_error, part.rms_error, part.cosine_min), link
-        )
-        for name, part in parts.items()
-    }
-
-
-def _check_files(job: ExportJob, base: Path) -> None:
-    """Finds files that the recipe names and that are not there, before anything is written."""
-    named = {f"vocabularies.{name}.file": part.file for name, part in job.vocabularies.items()}
-    if job.verify.examples is not None:
-        named["verify.examples"] = job.verify.examples
-    for key, file in named.items():
-        if not (base / file).is_file():
-            raise UsageError(f"{key}: file {base / file} does not exist")
-    for name, part in job.candidates.items():
-        locate_corpus(base, name, part)
-
-
-def _check_indexes(job: ExportJob) -> None:
-    for name, part in job.indexes.items():
-        if part.corpus not in job.candidates:
-            known = ", ".join(sorted(job.candidates)) or "no candidates"
-            raise UsageError(f"indexes.{name}.corpus names {part.corpus!r}; the recipe has {known}")
-        for role, tower in (("query", part.query_tower), ("candidate", part.candidate_tower)):
-            known = ", ".join(sorted(each for each, spec in job.towers.items() if spec.role == role)) or "none"
-            if tower not in job.towers or job.towers[tower].role != role:
-                raise UsageError(
-                    f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = {role!r}: {known}"
-                )
 
 
 def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Published:
@@ -172,8 +61,7 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
     inputs += [job.checkpoint.layout] if job.checkpoint.layout is not None else []
     inputs += [source] if (source := job.code.factory.rpartition(":")[0]).endswith(".py") else []
     told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
-    files = [base / file for file in inputs]
-    files += [file.path for name, part in job.candidates.items() for file in locate_corpus(base, name, part)]
+    files = [*(base / file for file in inputs), *corpus_files(job, base)]
     with staged(prepared.destination, job.model, prepared.version, told, files) as draft:
         return Assembly(prepared, settings, progress, draft).publish()
 
@@ -184,7 +72,7 @@ class Assembly:
     def __init__(self, prepared: Prepared, settings: ExportSettings, progress: Progress, draft: Draft) -> None:
         self.prepared, self.settings, self.progress, self.draft = prepared, settings, progress, draft
         self.job, self.stage, self.directory = prepared.job, draft.stage, draft.stage.directory
-        self.notes: list[str] = list(prepared.plan.notes)
+        self.notes: list[str] = list(prepared.notes)
 
     def publish(self) -> Published:
         """Runs the steps in order and commits."""
@@ -192,7 +80,7 @@ class Assembly:
         with self.progress.step("vocabularies"):
             vocabularies = self._write_vocabularies()
         with self.progress.rows("candidates") as moved:
-            corpora = self._write_candidates(moved)
+            corpora, contexts = self._write_candidates(moved), self._write_stores("contexts", self.job.contexts, moved)
             examples = examples_of(self.job, self.prepared.base, spec, self.prepared.pages)
         with self.progress.step("tables", self.prepared.plan.moved_bytes) as moved:
             tables = copy_tables(self.prepared.plan, self.stage, self.settings, moved)
@@ -209,8 +97,7 @@ class Assembly:
         with self.progress.step("replay"):
             expected = replay_original(replayed, read_rows)
             effects = table_effects.measure_effects(replayed, trained, self.directory, forms, expected)
-            verified = replay.compare_forms(replayed, self.directory, forms, expected)
-            towers = {name: describe_tower(tower, self.job, verified[name]) for name, tower in spec.towers.items()}
+            towers = self._verified_towers(replayed, forms, expected)
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
         with self.progress.rows("vectors", embedded) as moved:
             self._write_vectors(features, towers, corpora, moved)
@@ -229,11 +116,12 @@ class Assembly:
             features=self.prepared.pages,
             towers=towers,
             candidates=corpora,
+            contexts=contexts,
             indexes=found_indexes,
             verification=manifest.Verification(
                 tables=checks, examples=examples.n, tolerance=replay.TOLERANCE, table_effect=effects
             ),
-            files=self._files(),
+            files=self._files(forms),
         )
         with self.progress.step("page checked"):
             check_page(replayed, self.directory, page, expected, read_rows)
@@ -273,35 +161,33 @@ class Assembly:
         return pages
 
     def _write_towers(self) -> list[replay.WrittenForm]:
-        forms = []
-        for tower in self.prepared.traced.towers:
+        prepared = self.prepared
+        root, prefix, path = prepared.traced.root, prepared.checkpoint.prefix, self.job.checkpoint.object_path
+        files = TowerFiles(self.stage, root, prefix, path, self.notes)
+        forms: list[replay.WrittenForm] = []
+        for tower in prepared.traced.towers:
             name = tower.spec.name
-            saved = paths.saved_model(name)
-            if self.stage.finished(saved) is None:
-                shutil.rmtree(self.directory / saved, ignore_errors=True)  # an interrupted run's
-                write_saved_model(
-                    tower,
-                    self.prepared.traced.root,
-                    self.prepared.checkpoint.prefix,
-                    self.job.checkpoint.object_path,
-                    self.directory / saved,
-                )
-                self.stage.finish(saved)
-            forms.append(replay.WrittenForm(name, "saved_model", "f32", saved))
-            for precision in self.job.towers[name].precisions:
-                path = paths.compiled_tower(name, precision)
-                finished = self.stage.finished(path)
-                if finished is None:
-                    reason = compile_tower(self.directory / saved, precision, self.directory / path).reason
-                    self.stage.finish(path, reason)
-                else:
-                    reason = str(finished.payload)
-                if reason:
-                    cure = tower.spec.half_cure
-                    self.notes.append(f"tower {name!r} is not compiled for LiteRT ({precision}): {reason}{cure}")
-                else:
-                    forms.append(replay.WrittenForm(name, "litert", precision, path))
+            parts = prepared.splits[name].parts if name in prepared.splits else ()
+            forms += files.write(tower, parts, self.job.towers[name].precisions)
         return forms
+
+    def _verified_towers(
+        self, replayed: Replay, forms: Sequence[replay.WrittenForm], expected: Results
+    ) -> dict[str, manifest.Tower]:
+        verified = replay.compare_forms(replayed, self.directory, forms, expected)
+        values = replay.feature_values(replayed, replayed.features)
+        towers = {}
+        for name, spec in replayed.model.towers.items():
+            of_parts = [form for form in forms if form.tower == name and form.part]
+            split = self.prepared.splits[name].parts if of_parts else ()
+            pages = [part_page(part.spec) for part in split]
+            parts = tuple(unverified(page, [form for form in of_parts if form.part == page.name]) for page in pages)
+            tower = describe_tower(spec, self.job, verified[name], parts)
+            if parts:
+                proved = check_parts(replayed, self.directory, name, tower, values, expected[name])
+                tower = tower.model_copy(update={"parts": proved})
+            towers[name] = tower
+        return towers
 
     def _replay(
         self, model: ModelSpec, examples: Examples, features: FeatureReader, changed: frozenset[str] = frozenset()
@@ -313,19 +199,24 @@ class Assembly:
         return local_prefix(self.prepared.checkpoint, self.prepared.inventory, self.directory / ".dense")
 
     def _write_candidates(self, moved: Callable[[int], None]) -> dict[str, manifest.Corpus]:
+        pages = self._write_stores("candidates", self.job.candidates, moved)
+        for name, index in self.job.indexes.items():
+            indexes.choose(index, name, pages[index.corpus].size)  # its mistakes too are told before tables are copied
+        return pages
+
+    def _write_stores(
+        self, room: candidates.Room, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]
+    ) -> dict[str, manifest.Corpus]:
         pages = {}
-        for name, part in self.job.candidates.items():
-            step = paths.candidate_store(name)
+        for name, part in parts.items():
+            step = candidates.store_file(room, name)
             finished = self.stage.finished(step)
             if finished is None:
-                pages[name] = candidates.write_candidates(
-                    self.directory, name, part, self.prepared.pages, self.prepared.base, moved
-                )
+                features, base = self.prepared.pages, self.prepared.base
+                pages[name] = candidates.write_candidates(self.directory, name, part, features, base, moved, room)
                 self.stage.finish(step, pages[name].model_dump(mode="json"))
             else:
                 pages[name] = manifest.Corpus.model_validate(finished.payload)
-        for name, index in self.job.indexes.items():
-            indexes.choose(index, name, pages[index.corpus].size)  # its mistakes too are told before tables are copied
         return pages
 
     def _write_vectors(
@@ -379,13 +270,13 @@ class Assembly:
         inputs = tower_inputs(tower.inputs, values, replayed.examples.n)
         return open_tower(self.directory, tower, "f32").run(inputs)[tower.result]
 
-    def _files(self) -> tuple[manifest.File, ...]:
+    def _files(self, forms: Sequence[replay.WrittenForm]) -> tuple[manifest.File, ...]:
         """Lists every file but table shards, whose digests stand with their tables."""
         named = [
             *(paths.vocabulary(name) for name in self._vocabularies),
-            *(paths.saved_model(name) for name in self.job.towers),
-            *(paths.compiled_tower(name, form) for name, part in self.job.towers.items() for form in part.precisions),
-            *(paths.candidate_store(name) for name in self.job.candidates),
+            *(form.path for form in forms),
+            *(candidates.store_file("candidates", name) for name in self.job.candidates),
+            *(candidates.store_file("contexts", name) for name in self.job.contexts),
             *(place for name in self.job.indexes for place in (paths.index_vectors(name), paths.index_directory(name))),
         ]
         finished = [self.stage.finished(step) for step in named]

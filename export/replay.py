@@ -19,11 +19,14 @@ from bundle import manifest
 from bundle.errors import BundleError
 from bundle.features import FeatureReader, open_features
 from export.errors import VerificationFailed
+from export.head_effects import check_effects, order_effects
 from export.oracle import Replay, Results
 from export.towers import TowerSpec
 from runtime.savedmodels import SavedModelTower
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import CompiledTower, Tower
+
+Values = Mapping[str, NDArray[Any]]
 
 ABSOLUTE, RELATIVE = 1e-5, 1e-5
 TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
@@ -32,12 +35,13 @@ TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
 
 @dataclass(frozen=True)
 class WrittenForm:
-    """One form of a tower in the bundle; `path` as the manifest will name it."""
+    """One form of a tower, or of the part of it that is named, in the bundle; `path` as the manifest will name it."""
 
     tower: str
     kind: Literal["saved_model", "litert"]
     precision: manifest.Precision
     path: str
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,29 @@ def compare_forms(
     values = feature_values(replay, replay.features)
     verified: dict[str, tuple[manifest.TowerForm, ...]] = dict.fromkeys(replay.model.towers, ())
     for form in forms:
-        errors = compare(_fed_from_bundle(replay, form, root), values, expected[form.tower])
-        verified[form.tower] += (
-            manifest.TowerForm(kind=form.kind, precision=form.precision, path=form.path, max_abs_error=errors),
-        )
+        if form.part:
+            continue
+        compared = compare(fed_from_bundle(replay, form, root), values, expected[form.tower])
+        verified[form.tower] += (verified_form(replay, form, compared, expected[form.tower]),)
     return verified
 
 
-def compare_page(replay: Replay, root: Path, page: manifest.Manifest, expected: Results) -> None:
+def verified_form(replay: Replay, form: WrittenForm, compared: Compared, expected: Values) -> manifest.TowerForm:
+    """Returns a form's page, with what its precision does to the order of the examples.
+
+    Raises:
+      VerificationFailed: it does more than the recipe allows.
+    """
+    effect = {}
+    if form.precision != "f32":
+        effect = order_effects(compared.results, expected, replay.examples.labels)
+        check_effects(f"tower {form.tower!r}, {told_form(form)}", form.tower, form.precision, effect, replay.job)
+    return manifest.TowerForm(
+        kind=form.kind, precision=form.precision, path=form.path, max_abs_error=compared.errors, effect=effect
+    )
+
+
+def compare_page(replay: Replay, root: Path, page: manifest.Manifest, expected: Results) -> Values:
     """Runs every tower once more as the finished page tells it, on features that are opened by the page alone.
 
     Args:
@@ -83,22 +102,25 @@ def compare_page(replay: Replay, root: Path, page: manifest.Manifest, expected: 
       root: directory of the (staged) bundle.
       page: its manifest.
       expected: what the original model gives for these examples.
+    Returns:
+      What the page's features give the towers for these examples.
     Raises:
       VerificationFailed: an answer differs by more than its limit: the page misleads a service.
     """
     examples = replay.examples
     features = open_features(root, page)
+    taken = {each for tower in page.towers.values() for tensor in tower.inputs for each in tensor.sources}
+    found = features.activations(sorted(taken), examples.columns, examples.n)
+    values = {source: activation.values for source, activation in found.items()}
     for name, tower in page.towers.items():
-        taken = [source for tensor in tower.inputs for source in tensor.sources]
-        found = features.activations(taken, examples.columns, examples.n)
-        values = {source: activation.values for source, activation in found.items()}
         inputs = tower_inputs(tower.inputs, values, examples.n)
         for each in tower.forms:
-            opened = _fed_from_bundle(replay, WrittenForm(name, each.kind, each.precision, str(each.path)), root)
+            opened = fed_from_bundle(replay, WrittenForm(name, each.kind, each.precision, str(each.path)), root)
             results = opened.tower.run(inputs)
             for output in tower.outputs:
-                _check(opened, output.name, results[output.name], expected[name][output.name])
+                check_output(opened, output.name, results[output.name], expected[name][output.name])
     features.close()
+    return values
 
 
 def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
@@ -129,25 +151,32 @@ def open_form(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:
     try:
         tower: Tower = CompiledTower(root / form.path) if form.kind == "litert" else SavedModelTower(root / form.path)
     except BundleError as problem:
-        raise VerificationFailed(f"tower {form.tower!r}, {_told(form)}: {problem}") from problem
+        raise VerificationFailed(f"tower {form.tower!r}, {told_form(form)}: {problem}") from problem
     return OpenForm(form, spec, tower, limit if form.precision != "f32" or spec.half else None)
 
 
-def _fed_from_bundle(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:
+def fed_from_bundle(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:
     """Opens a form to be fed from the bundle's tables, for which the recipe's limit counts."""
     limit = replay.job.towers[form.tower].max_abs_error.get(form.precision)
     return dataclasses.replace(open_form(replay, form, root), limit=limit)
 
 
-def compare(
-    opened: OpenForm, values: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]
-) -> dict[str, float]:
-    """Runs one form on all examples at once and on the first alone; returns the largest difference of each output.
+@dataclass(frozen=True)
+class Compared:
+    """What a form gave for all examples, and the largest difference of each output from what was expected."""
+
+    results: Values
+    errors: dict[str, float]
+
+
+def compare(opened: OpenForm, values: Values, expected: Values) -> Compared:
+    """Runs one form on all examples at once and on the first alone.
 
     Raises:
       VerificationFailed: one is beyond its limit.
     """
     form, spec = opened.form, opened.spec
+    whole: Values = {}
     errors: dict[str, float] = {}
     n = len(next(iter(expected.values())))
     for count in dict.fromkeys((n, min(n, 1))):
@@ -155,17 +184,25 @@ def compare(
         try:
             results = opened.tower.run(inputs)
         except BundleError as problem:
-            raise VerificationFailed(f"tower {form.tower!r}, {_told(form)}, batch of {count}: {problem}") from problem
+            raise VerificationFailed(
+                f"tower {form.tower!r}, {told_form(form)}, batch of {count}: {problem}"
+            ) from problem
+        whole = whole or results
         for tensor in spec.outputs:
             name = tensor.name
-            difference = _check(opened, name, results[name], expected[name][:count])
+            difference = check_output(opened, name, results[name], expected[name][:count])
             errors[name] = max(errors.get(name, 0.0), difference)
-    return errors
+    return Compared(whole, errors)
 
 
-def _check(opened: OpenForm, output: str, got: NDArray[Any], expected: NDArray[Any]) -> float:
+def check_output(opened: OpenForm, output: str, got: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Returns the largest difference of one output from the original's.
+
+    Raises:
+      VerificationFailed: it is beyond the form's limit; names tower, form, output, example and values.
+    """
     form, limit = opened.form, opened.limit
-    where = f"tower {form.tower!r}, {_told(form)}, output {output!r}"
+    where = f"tower {form.tower!r}, {told_form(form)}, output {output!r}"
     if got.shape != expected.shape:
         raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {expected.shape}")
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
@@ -190,5 +227,7 @@ def _check(opened: OpenForm, output: str, got: NDArray[Any], expected: NDArray[A
     )
 
 
-def _told(form: WrittenForm) -> str:
-    return f"{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} {form.precision}"
+def told_form(form: WrittenForm) -> str:
+    """Names a form in a message."""
+    part = f"part {form.part!r}, " if form.part else ""
+    return f"{part}{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} {form.precision}"

@@ -8,6 +8,7 @@ from typing import Any
 from export.checkpoint.reader import open_checkpoint
 from export.errors import DestinationError, NotConvertible
 from export.frameworks import load_tensorflow
+from export.parts import TracedPart
 from export.pruning import TracedTower
 from export.renumbering import renumber
 from export.towers import SIGNATURE
@@ -15,8 +16,10 @@ from export.weights import restore_weights
 from runtime.remote import Place
 
 
-def write_saved_model(tower: TracedTower, root: Any, prefix: Place, object_path: str, directory: Path) -> None:
-    """Restores a tower's dense weights from the checkpoint and writes it.
+def write_saved_model(
+    tower: TracedTower | TracedPart, root: Any, prefix: Place, object_path: str, directory: Path
+) -> None:
+    """Restores the dense weights of a tower, or of a part of one, from the checkpoint and writes it.
 
     Its signature `serving_default` takes the tensors of `tower.spec.inputs` and returns those of `tower.spec.outputs`,
     by their names, with the batch open.
@@ -44,7 +47,7 @@ def write_saved_model(tower: TracedTower, root: Any, prefix: Place, object_path:
     signature = tf.function(serve, autograph=False).get_concrete_function(
         **{tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name) for tensor in spec.inputs}
     )
-    module = tf.Module(name=spec.name)
+    module = tf.Module(name="tower")
     module.weights = list(tower.variables)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +58,7 @@ def write_saved_model(tower: TracedTower, root: Any, prefix: Place, object_path:
     _check(tower, directory)
 
 
-def _check(tower: TracedTower, directory: Path) -> None:
+def _check(tower: TracedTower | TracedPart, directory: Path) -> None:
     """Looks at the written files: exactly the tower's dense weights, exactly its signature."""
     tf = load_tensorflow()
     reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))

@@ -6,14 +6,12 @@ turned into the manifest's pages by the recipe.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from bundle import manifest
-from export import settings
-from export.errors import NotConvertible, UsageError
 
 SIGNATURE = "serving_default"
 """The one signature of a tower's SavedModel and of its compiled forms."""
@@ -200,59 +198,3 @@ class ModelSpec:
         read = {spec.table for spec in features.values() if isinstance(spec, FeatureSpec)}
         tables = {name: table for name, table in self.tables.items() if name in read}
         return ModelSpec(tables, features, {tower: self.towers[tower]})
-
-
-def check_precisions(job: settings.ExportJob) -> None:
-    """Checks that each tower's precisions have what they need.
-
-    Raises:
-      UsageError: int8 is wanted without a limit of its difference, or a precision is to be served that is not made.
-    """
-    for name, part in job.towers.items():
-        if "int8" in part.precisions and "int8" not in part.max_abs_error:
-            raise UsageError(
-                f"towers.{name}.precisions has 'int8', which the parity rule does not bind; state its limit as "
-                f"towers.{name}.max_abs_error.int8"
-            )
-        if part.serve == "int8" and "int8" not in part.precisions:
-            raise UsageError(f"towers.{name}.serve is 'int8', and towers.{name}.precisions has no 'int8'")
-
-
-def check_limits(job: settings.ExportJob, model: ModelSpec, converted: Collection[str] = ()) -> None:
-    """Refuses limits of float32 towers that the parity rule binds.
-
-    Args:
-      job: the recipe.
-      model: what was traced.
-      converted: tables whose rows in the bundle are not the checkpoint's own.
-    Raises:
-      UsageError: a tower neither computes in half precision nor reads such a table.
-    """
-    for name, tower in model.towers.items():
-        free = tower.half or set(converted) & set(model.of(name).tables)
-        if "f32" in job.towers[name].max_abs_error and not free:
-            raise UsageError(
-                f"towers.{name}.max_abs_error.f32: the tower computes in float32, which the parity rule binds"
-            )
-
-
-def describe_tower(spec: TowerSpec, job: settings.ExportJob, forms: tuple[manifest.TowerForm, ...]) -> manifest.Tower:
-    """Turns a traced tower and its verified forms into the manifest's page of it.
-
-    Raises:
-      NotConvertible: the precision to be served has no form.
-    """
-    serve = job.towers[spec.name].serve
-    if serve not in {form.precision for form in forms}:
-        raise NotConvertible(
-            f"tower {spec.name!r} is to be served in {serve}, and LiteRT cannot run it; set towers.{spec.name}.serve "
-            "to 'f32'"
-        )
-    return manifest.Tower(
-        role=spec.role,
-        inputs=tuple(tensor.input_page for tensor in spec.inputs),
-        outputs=tuple(tensor.output_page for tensor in spec.outputs),
-        result=spec.result,
-        forms=forms,
-        serve=serve,
-    )

@@ -17,13 +17,14 @@ from export.cuts.named_graphs import NamedGraph
 from export.errors import NotConvertible, UsageError
 from export.feature_names import FeatureNames, finally_named
 from export.frameworks import load_tensorflow
+from export.head_effects import check_precisions
 from export.object_paths import name_tables, object_paths
 from export.origins import needed, resource
 from export.pruning import TracedCall, TracedTower, prune, tower_results
 from export.roots import build_root
 from export.settings import ExportJob, TowerPart
 from export.settling import Settled, divide, join, put_inside, reads_beside
-from export.towers import DenseSpec, FeatureSpec, ModelSpec, TableFacts, check_precisions
+from export.towers import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.traced_lookups import resolve_lookups
 
 Call = tuple[str, tuple[str, ...]]

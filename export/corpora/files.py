@@ -80,22 +80,24 @@ class RowBatch:
     size: int
 
 
-def locate_corpus(folder: Path, name: str, part: CorpusPart) -> list[CorpusFile]:
+def locate_corpus(folder: Path, name: str, part: CorpusPart, room: str = "candidates") -> list[CorpusFile]:
     """Finds the files of a corpus, in the order of their candidates: that of their names.
 
     Args:
       folder: of the recipe.
       name: of the corpus.
       part: what the recipe says of it; a file, a directory of part files, a pattern, or several of these.
+      room: where the recipe says it: `candidates` or `contexts`.
     Raises:
       UsageError: there is none, or a file's format cannot be told.
     """
+    key = f"{room}.{name}"
     named = (part.file,) if isinstance(part.file, str) else part.file
-    paths = [path for each in named for path in _matching(folder, each, name)]
+    paths = [path for each in named for path in _matching(folder, each, name, key)]
     if len(set(paths)) < len(paths):
         twice = next(path for place, path in enumerate(paths) if path in paths[:place])
-        raise UsageError(f"candidates.{name}.file names {twice} twice")
-    return [_known(path, name, part) for path in paths]
+        raise UsageError(f"{key}.file names {twice} twice")
+    return [_known(path, name, part, key) for path in paths]
 
 
 def read_batches(file: CorpusFile, name: str, part: CorpusPart, columns: Sequence[str]) -> Iterator[RowBatch]:
@@ -116,12 +118,12 @@ def read_batches(file: CorpusFile, name: str, part: CorpusPart, columns: Sequenc
         first += batch.num_rows
 
 
-def _matching(folder: Path, named: str, name: str) -> list[Path]:
+def _matching(folder: Path, named: str, name: str, key: str) -> list[Path]:
     path = folder / named
     if path.is_dir():
         parts = sorted(each for each in path.iterdir() if each.is_file() and each.name[0] not in "._")
         if not parts:
-            raise UsageError(f"candidates.{name}.file: directory {path} holds no files")
+            raise UsageError(f"{key}.file: directory {path} holds no files")
         return parts
     if path.exists() or not glob.has_magic(named):
         if not path.is_file():
@@ -129,24 +131,24 @@ def _matching(folder: Path, named: str, name: str) -> list[Path]:
         return [path]
     found = sorted(Path(each) for each in glob.glob(str(path), recursive=True) if Path(each).is_file())
     if not found:
-        raise UsageError(f"candidates.{name}.file: no file matches {path}")
+        raise UsageError(f"{key}.file: no file matches {path}")
     return found
 
 
-def _known(path: Path, name: str, part: CorpusPart) -> CorpusFile:
+def _known(path: Path, name: str, part: CorpusPart, key: str) -> CorpusFile:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = suffixes[-1:] == [".gz"]
     kind = part.format or _SUFFIXES.get("".join((suffixes[:-1] if zipped else suffixes)[-1:]))
     if kind is None:
         raise UsageError(
             f"corpus {name!r}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set "
-            f"candidates.{name}.format"
+            f"{key}.format"
         )
     if part.prebatched and kind != "tfrecord":
-        raise UsageError(f"candidates.{name}.prebatched is of TFRecord files; {path.name} is {kind}")
+        raise UsageError(f"{key}.prebatched is of TFRecord files; {path.name} is {kind}")
     gzip = part.compression == "gzip" or (part.compression is None and zipped)
     if gzip and kind == "parquet":
-        raise UsageError(f"candidates.{name}.compression: {path.name} is Parquet, which compresses by itself")
+        raise UsageError(f"{key}.compression: {path.name} is Parquet, which compresses by itself")
     return CorpusFile(path, kind, gzip)
 
 

@@ -58,7 +58,8 @@ from export.settings import ExportJob
 from export.staged_tables import created, provenance, staged
 from export.subset import ALL, Wanted, choose_towers, reduced
 from export.tasks import WORKER_BYTES
-from export.towers import ModelSpec, check_limits
+from export.tower_pages import check_limits
+from export.towers import ModelSpec
 from export.tracing import TracedModel, trace_towers
 from export.vocabularies import read_keys
 from export.weights import find_weights, restore_weights

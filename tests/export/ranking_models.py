@@ -21,6 +21,14 @@ def embedding(names, rows=30, dim=16):
     return tfrs.layers.embedding.TPUEmbedding(config, None)
 
 
+def called(model):
+    """Calls a model once, as training does, so that it has its weights."""
+    names = [*FEATURES, *getattr(model, "NAMES", ())]
+    ids = {name: tf.constant([1, 2], tf.int64) for name in names}
+    model({**ids, "history": tf.ragged.constant([[1], [2, 3]], dtype=tf.int64), "age": tf.constant([0.5, 1.5])})
+    return model
+
+
 class Experts(tf.keras.Model):
     """PLE in small: a user network, experts of each task and shared ones, gates, three heads and their product."""
 
@@ -49,7 +57,7 @@ class Experts(tf.keras.Model):
 
 
 def build_experts():
-    return Experts()
+    return called(Experts())
 
 
 class Crossed(tf.keras.Model):
@@ -75,7 +83,7 @@ class Crossed(tf.keras.Model):
 
 
 def build_crossed():
-    return Crossed()
+    return called(Crossed())
 
 
 class Together(tf.keras.Model):
@@ -98,11 +106,11 @@ class Together(tf.keras.Model):
 
 
 def build_together():
-    return Together("")
+    return called(Together(""))
 
 
 def build_mixed():
-    return Together("mixed")
+    return called(Together("mixed"))
 
 
 class Wide(tf.keras.Model):
@@ -124,4 +132,4 @@ class Wide(tf.keras.Model):
 
 
 def build_wide():
-    return Wide()
+    return called(Wide())

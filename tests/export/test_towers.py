@@ -9,6 +9,7 @@ import pytest
 from bundle import manifest
 from export.errors import NotConvertible
 from export.settings import ExportJob
+from export.tower_pages import describe_tower
 from export.towers import (
     DenseSpec,
     FeatureSpec,
@@ -16,7 +17,6 @@ from export.towers import (
     TableFacts,
     TensorSpec,
     TowerSpec,
-    describe_tower,
 )
 from tests.export.cutting import movies_recipe
 

@@ -10,7 +10,8 @@ import pytest
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.settings import ExportJob
-from export.towers import DenseSpec, FeatureSpec, TableFacts, check_limits
+from export.tower_pages import check_limits
+from export.towers import DenseSpec, FeatureSpec, TableFacts
 from export.tracing import trace_towers
 from tests.export.cutting import HERE, Cut, movies_recipe, one_recipe, recipe
 

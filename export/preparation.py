@@ -1,0 +1,149 @@
+"""What is known of a job before anything is written: recipe, checkpoint, traced and arranged towers, plan of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bundle import manifest
+from export import executors
+from export.arranged_towers import arrange_towers
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.specs import Inventory
+from export.conversions import ErrorLimits
+from export.corpora.files import locate_corpus
+from export.destinations import Destination, open_destination
+from export.errors import UsageError
+from export.feature_pages import describe_features
+from export.model_tables import recognise_tables
+from export.parts import Split
+from export.plan import ExportPlan, Writing, plan_tables
+from export.roots import open_job
+from export.run_settings import ExportSettings
+from export.settings import ExportJob, TablePart
+from export.space import check_space
+from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced
+from export.tower_pages import check_formulas, check_limits
+from export.tracing import TracedModel, trace_towers
+from export.weights import find_weights
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that is known to be possible as far as can be told without writing."""
+
+    job: ExportJob
+    base: Path
+    checkpoint: Checkpoint
+    inventory: Inventory
+    traced: TracedModel
+    splits: Mapping[str, Split]
+    pages: dict[str, manifest.Feature]
+    destination: Destination
+    version: int
+    plan: ExportPlan
+    left_out: LeftOut
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know before anything is written: what stays inside towers or whole, and why."""
+        split = [note for found in self.splits.values() for note in found.notes]
+        return (*self.plan.notes, *self.traced.notes, *split)
+
+
+def prepare(
+    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None, wanted: Wanted = ALL
+) -> Prepared:
+    """Opens the checkpoint, cuts the model and plans the tables; writes nothing.
+
+    Args:
+      job: the recipe.
+      base: its folder, which its paths are relative to.
+      settings: how the job runs.
+      version: of the bundle; None: the next free one.
+      wanted: the towers or tables that are exported.
+
+    Raises:
+      ExportError: the job cannot be done as asked; names what and the cure.
+    """
+    checkpoint, job = open_job(job, base)
+    _check_indexes(job)
+    traced, missing = trace_towers(job, base), NOTHING
+    if wanted:
+        towers = choose_towers(traced.spec, wanted)
+        job, missing = reduced(job, traced.spec, towers), left_out(traced.spec, towers)
+        traced = trace_towers(job, base)
+    _check_files(job, base)
+    pages = describe_features(traced.spec, job)
+    check_formulas(job, traced.spec)
+    inventory = recognise_tables(checkpoint, traced, job, base)
+    read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
+    find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
+    destination = open_destination(job.output.root, base, settings.scratch)
+    number = version or destination.next_version(job.model)
+    unknown = set(job.tables) - set(traced.spec.tables)
+    if unknown:
+        known = ", ".join(sorted(traced.spec.tables))
+        raise UsageError(f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}")
+    exported = [table for table in inventory.tables if (table.slot_of or table.name) in traced.spec.tables]
+    plan = plan_tables(
+        checkpoint,
+        inventory,
+        destination.root / job.model / f".staging-{number}",
+        tables=[table.name for table in exported],
+        writing=_writing(job, [table.name for table in exported]),
+        budget_bytes=settings.budget_bytes,
+        workers=executors.worker_count(settings.workers),
+    )
+    check_limits(job, traced.spec, [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype])
+    destination.refuse_links(plan)
+    check_space(plan, destination.root)
+    traced, splits = arrange_towers(traced, job, pages)
+    return Prepared(job, base, checkpoint, inventory, traced, splits, pages, destination, number, plan, missing)
+
+
+def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:
+    parts = {name: job.tables.get(name, TablePart()) for name in tables}
+    link = job.output.tables == "link"
+    return {
+        name: Writing(
+            part.shard_rows, part.dtype, ErrorLimits(part.max_abs_error, part.rms_error, part.cosine_min), link
+        )
+        for name, part in parts.items()
+    }
+
+
+def _check_files(job: ExportJob, base: Path) -> None:
+    """Finds files that the recipe names and that are not there, before anything is written."""
+    named = {f"vocabularies.{name}.file": part.file for name, part in job.vocabularies.items()}
+    if job.verify.examples is not None:
+        named["verify.examples"] = job.verify.examples
+    for key, file in named.items():
+        if not (base / file).is_file():
+            raise UsageError(f"{key}: file {base / file} does not exist")
+    corpus_files(job, base)
+
+
+def corpus_files(job: ExportJob, base: Path) -> list[Path]:
+    """Returns the files of all candidates and contexts.
+
+    Raises:
+      UsageError: one is not there, or its format cannot be told.
+    """
+    rooms = (("candidates", job.candidates), ("contexts", job.contexts))
+    found = [locate_corpus(base, name, part, room) for room, parts in rooms for name, part in parts.items()]
+    return [file.path for files in found for file in files]
+
+
+def _check_indexes(job: ExportJob) -> None:
+    for name, part in job.indexes.items():
+        if part.corpus not in job.candidates:
+            known = ", ".join(sorted(job.candidates)) or "no candidates"
+            raise UsageError(f"indexes.{name}.corpus names {part.corpus!r}; the recipe has {known}")
+        for role, tower in (("query", part.query_tower), ("candidate", part.candidate_tower)):
+            known = ", ".join(sorted(each for each, spec in job.towers.items() if spec.role == role)) or "none"
+            if tower not in job.towers or job.towers[tower].role != role:
+                raise UsageError(
+                    f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = {role!r}: {known}"
+                )
