@@ -88,6 +88,7 @@ def prune(
     }
     inputs.update(_dense_inputs(name, found, trace))
     _refuse_tables(name, captures_of(trace.function, found), stand_ins)
+    _refuse_python(name, found)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
     names = distinct_identifiers(inputs)
@@ -253,6 +254,16 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
         inputs[f"{source.name}@values"] = placeholder
     order = list(trace.inputs)
     return {which: inputs[which] for which in sorted(inputs, key=lambda each: order.index(each.rpartition("@")[0]))}
+
+
+def _refuse_python(name: str, found: Needed) -> None:
+    for operation in found.operations:
+        if operation.type in ("EagerPyFunc", "PyFunc", "PyFuncStateless"):
+            raise NotConvertible(
+                f"tower {name!r} runs Python code by operation {operation.name!r} (tf.py_function or tf.numpy_function)"
+                f"{at_line(line_of_operation(operation))}, which no bundle can hold; do the same with TensorFlow's own "
+                "operations, or before the model and give it the result as an input"
+            )
 
 
 def _refuse_tables(name: str, captures: list[tuple[Any, Any]], stand_ins: Mapping[str, str]) -> None:

@@ -16,6 +16,9 @@ from bundle.manifest import BucketIds, HashIds, IdRule, Unknown, VocabularyIds
 from export.frameworks import load_tensorflow
 from export.origins import Source, Sources, origin
 
+_UNNAMED = "vocabulary"
+"""What a vocabulary is called until all of them are known."""
+
 Tables = Mapping[str, Any]
 """Handles of lookup tables, by the name of the tensor that holds one in the graph."""
 
@@ -82,7 +85,7 @@ def _vocabulary(operation: Any, sources: Sources, tables: Tables, rows: int) -> 
     if not positions.size or not np.array_equal(positions, np.arange(positions[0], positions[0] + positions.size)):
         return None
     found = [key.decode() if isinstance(key, bytes) else int(key) for key in keys.numpy()[order].tolist()]
-    rule = VocabularyIds(vocabulary="-", first_row=int(positions[0]))
+    rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(positions[0]))
     return FoundIds(source, rule, _row(beyond, rows), tuple(found))  # type: ignore[arg-type]
 
 

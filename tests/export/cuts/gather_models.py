@@ -1,0 +1,193 @@
+"""User models whose tables are plain variables or Keras layers: nothing here imports rowcast."""
+
+# mypy: ignore-errors
+
+import keras
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+
+E = tf.tpu.experimental.embedding
+ROWS, FEW, HUGE_ROWS = 20_000, 50, 2_000_000_000
+
+
+def dense(units, activation=None):
+    return tf.keras.layers.Dense(units, activation, kernel_initializer="glorot_normal", bias_initializer="ones")
+
+
+class Everything(tf.keras.Model):
+    """Every way to gather: layers, plain variables, bags, a table shared and one looked up twice, ids as numbers."""
+
+    def __init__(self, rows=ROWS):
+        super().__init__()
+        self.items = tf.keras.layers.Embedding(rows, 4, name="items")
+        self.wide = tf.keras.layers.Embedding(rows, 1)
+        self.hours = tf.keras.layers.Embedding(FEW, 3)
+        self.places = tf.keras.layers.Embedding(3, 4)
+        self.words = self.add_weight(name="words", shape=(rows, 2))
+        self.tags = tf.Variable(lambda: tf.random.normal([rows, 5]), name="tags")
+        self.tower = tf.keras.Sequential([dense(16, "relu"), dense(4)])
+        self.head = dense(1)
+
+    def call(self, features):
+        item, recent = features["item"], features["recent"]
+        sequence = self.items(recent) + self.places(tf.range(3))
+        mask = tf.cast(recent > 0, tf.float32)[..., None]
+        lengths = tf.cast(features["tags"].row_lengths(), tf.float32)[:, None]
+        sparse, weights = features["words"], features["word_weights"]
+        parts = [
+            self.items(item),
+            tf.reduce_sum(sequence * mask, 1),
+            self.wide(item),
+            self.hours(features["hour"]),
+            tf.nn.embedding_lookup_sparse(self.tags, features["tags"], None, combiner="mean"),
+            tf.nn.safe_embedding_lookup_sparse(self.words, sparse, weights, combiner="sqrtn"),
+            tf.nn.embedding_lookup(self.tags, item),
+            tf.reshape(self.items(recent), [tf.shape(recent)[0], 12]),
+            lengths,
+            tf.expand_dims(features["age"], 1),
+        ]
+        hidden = self.tower(tf.concat(parts, 1))
+        return {"vector": hidden, "score": self.head(hidden)[:, 0]}
+
+
+def build_everything():
+    return Everything()
+
+
+def build_everything_huge():
+    return Everything(HUGE_ROWS)
+
+
+def build_everything_called():
+    model = Everything()
+    bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
+    sparse = bag.to_sparse()
+    weights = tf.SparseTensor(sparse.indices, tf.ones([3]), sparse.dense_shape)
+    one = tf.constant([1, 2], tf.int64)
+    model(
+        {"item": one, "recent": tf.ones([2, 3], tf.int64), "hour": one, "tags": bag, "words": sparse}
+        | {"word_weights": weights, "age": tf.constant([1.0, 2.0])}
+    )
+    return model
+
+
+def build_keras_3():
+    """A functional model of Keras 3, with masks and a table that is called twice."""
+    item = keras.Input((), dtype="int64", name="item")
+    recent, hour = keras.Input((3,), dtype="int64", name="recent"), keras.Input((), dtype="int64", name="hour")
+    items = keras.layers.Embedding(ROWS, 4, mask_zero=True, name="items")
+    pooled = keras.layers.GlobalAveragePooling1D()(items(recent))
+    small = keras.layers.Embedding(FEW, 2)(hour)
+    hidden = keras.layers.Concatenate()([items(item), pooled, small])
+    return keras.Model({"item": item, "recent": recent, "hour": hour}, keras.layers.Dense(2)(hidden))
+
+
+def build_keras_2():
+    """The same of Keras 2, whose Input has no dtype: ids arrive as floats."""
+    layers = tf.keras.layers
+    item, recent = tf.keras.Input((1,), name="item"), tf.keras.Input((3,), dtype="int32", name="recent")
+    items = layers.Embedding(ROWS, 4, mask_zero=True, name="items")
+    pooled = layers.GlobalAveragePooling1D()(items(recent))
+    hidden = layers.Concatenate()([layers.Flatten()(items(item)), pooled])
+    return tf.keras.Model({"item": item, "recent": recent}, layers.Dense(2)(hidden))
+
+
+class Tied(tf.keras.Model):
+    """One table as input and output weights."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.items = tf.keras.layers.Embedding(rows, 4)
+        self.items.build(None)
+        self.out = dense(4)
+        self.out.build((None, 4))
+
+    def call(self, features):
+        return tf.matmul(self.out(self.items(features["item"])), self.items.embeddings, transpose_b=True)
+
+
+def build_tied():
+    return Tied(ROWS)
+
+
+def build_tied_huge():
+    return Tied(HUGE_ROWS)
+
+
+class Rules(tf.keras.Model):
+    """What models do to ids before they look them up, each way on an input of its name."""
+
+    def __init__(self, *ways):
+        super().__init__()
+        two, three = tf.keras.layers, keras.layers
+        self.table = two.Embedding(ROWS, 4)
+        self.lookups = {
+            "strings": two.StringLookup(vocabulary=["a", "b", "c"]),
+            "strings_3": three.StringLookup(vocabulary=["a", "b", "c"]),
+            "several": two.StringLookup(vocabulary=["a", "b", "c"], num_oov_indices=5),
+            "integers": three.IntegerLookup(vocabulary=[10, 20, 30]),
+            "hashing": two.Hashing(ROWS),
+            "ages": two.Discretization([0.5, 2.0, 3.0]),
+            "ages_3": three.Discretization([0.5, 2.0, 3.0]),
+        }
+        keys, rows = tf.constant([7, 5], tf.int64), tf.constant([0, 1], tf.int64)
+        self.static = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, rows), 2)
+        self.others = {
+            "hashed_integers": lambda ids: tf.strings.to_hash_bucket_fast(tf.strings.as_string(ids), ROWS),
+            "hashed_strings": lambda ids: tf.strings.to_hash_bucket_fast(ids, 100) + 7,
+            "buckets": lambda ids: tf.raw_ops.Bucketize(input=ids, boundaries=[1.0, 2.0]),
+            "static": self.static.lookup,
+            "default": lambda ids: tf.where((ids >= 0) & (ids < ROWS), ids, tf.constant(3, tf.int64)),
+            "modulo": lambda ids: ids % 100,
+            "python": lambda ids: tf.reshape(tf.py_function(lambda id_: id_ + 1, [ids], tf.int64), tf.shape(ids)),
+            "strong": lambda ids: tf.strings.to_hash_bucket_strong(ids, ROWS, [1, 2]),
+        }
+        self.ways = ways
+        self.out = dense(2)
+
+    def call(self, features):
+        return self.out(tf.concat([self.table(self.rows(way, features[way])) for way in self.ways], 1))
+
+    def rows(self, way, ids):
+        return self.lookups[way](ids) if way in self.lookups else self.others[way](ids)
+
+
+KNOWN = ("strings", "strings_3", "several", "integers", "static", "hashing", "hashed_integers", "hashed_strings")
+KNOWN = (*KNOWN, "ages", "ages_3", "buckets", "default")
+
+
+def build_rules():
+    return Rules(*KNOWN)
+
+
+def build_modulo():
+    return Rules("modulo")
+
+
+def build_python():
+    return Rules("python")
+
+
+def build_strong():
+    return Rules("strong")
+
+
+class Partial(tf.keras.Model):
+    """A table of exactly the threshold is a Keras Embedding, one row more a table of TPUs."""
+
+    def __init__(self):
+        super().__init__()
+        config = {
+            "small": E.FeatureConfig(E.TableConfig(100, 3, name="small")),
+            "large": E.FeatureConfig(E.TableConfig(101, 4, name="large", combiner="sum")),
+        }
+        self.embedding = tfrs.experimental.layers.embedding.PartialTPUEmbedding(config, E.SGD(0.1), size_threshold=100)
+        self.out = dense(2)
+
+    def call(self, features):
+        found = self.embedding({"small": features["small"], "large": features["large"]})
+        return self.out(tf.concat([found["small"], found["large"]], 1))
+
+
+def build_partial():
+    return Partial()

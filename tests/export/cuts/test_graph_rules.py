@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.features import Column
+from bundle.manifest import BucketIds, HashIds, IdRule, Unknown, VocabularyIds
+from export.errors import NotConvertible
+from export.examples import Examples
+from export.frameworks import load_tensorflow
+from export.towers import FeatureSpec
+from export.tracing import trace_towers
+from tests.export.cuts.gathering import HERE, Made, hold, make, recipe
+
+ROWS = 20_000
+TEXTS = np.array(["a", "zz", "c", "b", "", "\u00e9", "a"], object)
+WHOLE = np.array([7, 5, 10, 30, 0, 4, 20])
+NUMBERS = np.array([0.0, 0.5, 1.0, 2.0, 2.5, 3.0, -1.0], np.float32)
+FAR = np.array([5, ROWS, -1, 3, ROWS - 1, 0, 1 << 40])
+ABC, TENS, AGES = ("a", "b", "c"), (10, 20, 30), (0.5, 2.0, 3.0)
+SEVERAL = VocabularyIds(vocabulary="strings", first_row=5, oov_buckets=5, oov_first_row=0)
+RULES: dict[str, tuple[Any, IdRule | None, int | None, tuple[Any, ...]]] = {
+    "strings": (TEXTS, VocabularyIds(vocabulary="strings", first_row=1), 0, ABC),
+    "strings_3": (TEXTS, VocabularyIds(vocabulary="strings", first_row=1), 0, ABC),
+    "several": (TEXTS, SEVERAL, None, ABC),
+    "integers": (WHOLE, VocabularyIds(vocabulary="integers", first_row=1), 0, TENS),
+    "static": (WHOLE, VocabularyIds(vocabulary="static"), 2, (7, 5)),
+    "hashing": (WHOLE, HashIds(buckets=ROWS), None, ()),
+    "hashed_integers": (WHOLE, HashIds(buckets=ROWS), None, ()),
+    "hashed_strings": (TEXTS, HashIds(buckets=100, first_row=7), None, ()),
+    "ages": (NUMBERS, BucketIds(boundaries=AGES), None, ()),
+    "ages_3": (NUMBERS, BucketIds(boundaries=AGES), None, ()),
+    "buckets": (NUMBERS, BucketIds(boundaries=(1.0, 2.0)), None, ()),
+    "default": (FAR, None, 3, ()),
+}
+"""Input -> values, and what is found of it: rule, row of unknown ids, keys."""
+
+
+def dtype_of(values: Any) -> str:
+    return {"O": "string", "f": "float32", "i": "int64"}[values.dtype.kind]
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    tf = load_tensorflow()
+    inputs = {name: {"dtype": dtype_of(values)} for name, (values, *_) in RULES.items()}
+    given = {name: tf.constant(values[:1], dtype_of(values)) for name, (values, *_) in RULES.items()}
+    return make(recipe("build_rules", inputs), given, tmp_path_factory.mktemp("rules"))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule_in_the_graph_becomes_data(rules: Made, name: str) -> None:
+    _, rule, unknown, keys = RULES[name]
+    spec = rules.traced.spec.features[name]
+    assert isinstance(spec, FeatureSpec)
+    assert (spec.rule, spec.keys) == (rule, keys)
+    assert spec.unknown == (None if unknown is None else Unknown(rule="row", row=unknown))
+
+
+def test_rules_in_the_graph_give_the_original_s_rows(rules: Made, tmp_path: Path) -> None:
+    hold(rules, tmp_path, Examples(7, {name: Column(values) for name, (values, *_) in RULES.items()}))
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "message"),
+    [
+        ("build_modulo", "int64", r"operation '.*' \(FloorMod\) \(gather_models.py:\d+\).*code.inline_bytes_max"),
+        ("build_python", "int64", r"operation '.*' \(EagerPyFunc\) \(gather_models.py:\d+\)"),
+        ("build_strong", "string", r"operation '.*' \(StringToHashBucketStrong\) \(gather_models.py:\d+\)"),
+    ],
+)
+def test_rule_that_is_not_known_names_the_line_and_the_cure(function: str, dtype: str, message: str) -> None:
+    job = recipe(function, {function.removeprefix("build_"): {"dtype": dtype}}, code={"inline_bytes_max": 1000})
+    with pytest.raises(NotConvertible, match=message):
+        trace_towers(job, HERE)
+
+
+def test_rule_that_is_not_known_lets_a_table_stay_inside_within_the_limit(tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    job = recipe("build_modulo", {"modulo": {"dtype": "int64"}})
+    made = make(job, {"modulo": tf.constant([1], tf.int64)}, tmp_path)
+    assert not made.traced.spec.tables
+    (note,) = made.traced.notes
+    assert "table 'table' of 20000 rows (312.5 KiB) stays inside the towers: its ids are computed by operation" in note
+    hold(made, tmp_path, Examples(3, {"modulo": Column(np.array([5, 105, 100]))}))
+
+
+def test_python_function_in_a_tower_is_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"tf.py_function.*gather_models.py:\d+"):
+        trace_towers(recipe("build_python", {"python": {"dtype": "int64"}}), HERE)
+
+
+def test_strings_in_a_tower_are_refused_with_the_line() -> None:
+    with pytest.raises(NotConvertible, match=r"reads input 'strong' of dtype string itself \(gather_models.py:\d+\)"):
+        trace_towers(recipe("build_strong", {"strong": {"dtype": "string"}}), HERE)
