@@ -8,7 +8,6 @@ and all bags of one combiner and width are combined together. Each answer is the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -19,84 +18,175 @@ from bundle import ids
 from bundle.columns import Activation, Column, Offsets, checked_offsets
 from bundle.combiner import combine
 from bundle.crosses import Crossed
-from bundle.embedded import Embedded, Vectors, Weights
+from bundle.embedded import Embedded, Vectors
 from bundle.id_values import Rows, Values
-from bundle.tables import TableReader
+
+_APART_ROWS = 4096
+"""Rows of alike features of one table from which they are combined apart from those of other tables: moving them beside
+each other would cost more than a few numpy calls."""
+_NO_ROWS = np.empty(0, np.int64)
 
 
-@dataclass(slots=True)
-class _Part:
-    """One feature of the call: its rows, negative for what contributes nothing, then their vectors."""
+class Features:
+    """Features that are looked up together, in the order in which their rows are read: by table, then by likeness.
 
-    name: str
-    feature: Embedded
-    rows: Rows
-    offsets: Offsets | None
-    """[n + 1] int64; None: one row for each example."""
-    weights: Weights | None
-    unknown: int
-    vectors: Vectors | None = None
-
-
-def activations(wanted: Mapping[str, Embedded], columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
-    """Looks many features up; see FeatureReader.activations.
-
-    Args:
-      wanted: the features by name.
-      columns: what was sent, by input.
-      n: examples in the call.
+    What is made here is kept from call to call.
     """
-    found: dict[str, Activation] = {}
-    listed: list[tuple[str, Embedded, Column, Offsets | None]] = []
-    parts: list[_Part] = []
-    for name, feature in wanted.items():
-        if isinstance(feature.rule, Crossed):
-            rows, offsets = feature.rows(columns, n)
-            rows, unknown = feature.known(rows, None)
-            parts.append(_Part(name, feature, rows, offsets, None, unknown))
-            continue
-        column = columns.get(feature.inputs[0])
-        single = feature.page.kind == "single"
-        if column is None or (single and (column.offsets is not None or column.values.shape != (n,))):
-            found[name] = feature.activation(columns, n)  # defaults stand among its values
-        else:
-            starts = None if single else checked_offsets(feature.inputs[0], column, n)
-            listed.append((name, feature, column, starts))
-    parts += _resolved(listed)
-    _read_tables(parts)
-    together: dict[tuple[Any, ...], list[_Part]] = {}
-    for part in parts:
-        page = part.feature.page
-        key = (part.feature.table.dim, page.kind, page.combiner, page.length, part.weights is None)
-        together.setdefault(key, []).append(part)
-    for alike in together.values():
-        for part, values in zip(alike, _combined(alike, n), strict=True):
-            found[part.name] = Activation(values, part.unknown)
-    return {name: found[name] for name in wanted}
+
+    def __init__(self, features: Mapping[str, Embedded]) -> None:
+        """Takes features by name."""
+        groups: dict[int, dict[Any, list[str]]] = {}
+        for name, each in features.items():
+            groups.setdefault(id(each.table), {}).setdefault(each.alike, []).append(name)
+        self._names = [name for table in groups.values() for group in table.values() for name in group]
+        self.all = [features[name] for name in self._names]
+        self.reads = [each.inputs[0] for each in self.all]
+        self.rules = [rule for each in self.all if not isinstance(rule := each.rule, Crossed)]
+        self.tables = _runs([id(each.table) for each in self.all])
+        """[(first, end)]: the features of each table."""
+        self.alike = _runs([(id(each.table), each.alike) for each in self.all])
+        self.listed = [place for place, each in enumerate(self.all) if each.page.kind != "single"]
+        self.cut = [place for place, each in enumerate(self.all) if each.page.length is not None]
+        self.padded = [place for place, each in enumerate(self.all) if each.page.padding is not None]
+        self._singles = [each.page.kind == "single" for each in self.all]
+        self._crossed = [isinstance(each.rule, Crossed) for each in self.all]
+
+    def activations(self, columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
+        """Looks all features up; see FeatureReader.activations."""
+        sent = [columns.get(read) for read in self.reads]
+        one_each = (n,)
+        alone = [  # the crossed, and those among whose values defaults stand
+            crossed or column is None or (single and (column.offsets is not None or column.values.shape != one_each))
+            for column, single, crossed in zip(sent, self._singles, self._crossed, strict=True)
+        ]
+        if any(alone):
+            lookups = list(zip(self._names, self.all, alone, strict=True))
+            rest = Features({name: each for name, each, by_itself in lookups if not by_itself})
+            found = rest.activations(columns, n) if rest.all else {}
+            return found | {name: each.activation(columns, n) for name, each, by_itself in lookups if by_itself}
+        call = _Call(self, [column for column in sent if column is not None], n)
+        return {
+            name: Activation(values, unknown)
+            for name, values, unknown in zip(self._names, call.vectors(), call.unknown, strict=True)
+        }
 
 
-def _resolved(listed: Sequence[tuple[str, Embedded, Column, Offsets | None]]) -> list[_Part]:
-    parts: list[_Part] = []
-    sent: list[Values] = []
-    for name, feature, column, offsets in listed:
-        weights, length = feature.weights(column), feature.page.length
-        values, starts = column.values, offsets
-        if length is not None and offsets is not None:
-            values, starts = _cut(values, offsets, length)
-        sent.append(values)
-        parts.append(_Part(name, feature, values, starts, weights, 0))
-    rules = [feature.rule for _, feature, _, _ in listed if not isinstance(feature.rule, Crossed)]
-    for part, values, rows in zip(parts, sent, ids.resolve_all(rules, sent), strict=True):
-        part.rows = part.feature.padded(rows, values)
-    if not parts:
-        return parts
-    negative = np.concatenate([part.rows for part in parts]) < 0
-    if np.count_nonzero(negative) or any(part.weights is not None for part in parts):
-        for part, values in zip(parts, sent, strict=True):
-            part.rows, part.unknown = part.feature.known(part.rows, values)
-            if part.feature.page.kind == "bag":
-                _prune(part)
-    return parts
+class _Call:
+    """What was sent for some features, as rows, negative for what contributes nothing."""
+
+    def __init__(self, features: Features, columns: Sequence[Column], n: int) -> None:
+        self._features, self._n = features, n
+        self._alike = features.alike
+        self._offsets = _offsets(features, columns, n)
+        self._weights: dict[int, NDArray[np.float32]] = {}
+        for place, column in enumerate(columns):
+            if column.weights is not None:
+                weights = features.all[place].weights(column)
+                if weights is not None:
+                    self._weights[place] = weights
+        values = [column.values for column in columns]
+        for place in features.cut:
+            length = features.all[place].page.length or 0
+            values[place], self._offsets[place] = _cut(values[place], self._offsets[place], length)
+        self._rows = ids.resolve_all(features.rules, values)
+        for place in features.padded:
+            self._rows[place] = features.all[place].padded(self._rows[place], values[place])
+        self.unknown = [0] * len(columns)
+        if self._weights or np.count_nonzero(np.concatenate(self._rows) < 0):
+            self._leave_out(values)
+
+    def _leave_out(self, values: Sequence[Values]) -> None:
+        """Applies the unknown rules, and leaves out of bags what does not count."""
+        for place, each in enumerate(self._features.all):
+            rows, self.unknown[place] = each.known(self._rows[place], values[place])
+            if each.page.kind == "bag":
+                weights = self._weights.get(place)
+                kept = each.kept(rows, weights)
+                if np.count_nonzero(kept) < kept.size:
+                    self._offsets[place] = np.concatenate([[0], np.cumsum(kept)])[self._offsets[place]]
+                    rows = rows[kept]
+                    if weights is not None:
+                        self._weights[place] = weights[kept]
+            self._rows[place] = rows
+        if self._weights:  # those with weights are not like those without
+            keys = [
+                (id(each.table), each.alike, place in self._weights) for place, each in enumerate(self._features.all)
+            ]
+            self._alike = _runs(keys)
+
+    def vectors(self) -> list[NDArray[Any]]:
+        """Reads each table once and combines; returns [n, dim] or [n, length, dim] of each feature."""
+        starts = np.cumsum([0, *(rows.size for rows in self._rows)]).tolist()
+        read: dict[int, tuple[int, Vectors]] = {}
+        for first, end in self._features.tables:
+            vectors = _read(self._features.all[first], np.concatenate(self._rows[first:end]))
+            read[id(self._features.all[first].table)] = starts[first], vectors
+        groups: dict[Any, list[tuple[int, int, Vectors]]] = {}
+        for first, end in self._alike:
+            each = self._features.all[first]
+            begins, vectors = read[id(each.table)]
+            part = first, end, vectors[starts[first] - begins : starts[end] - begins]
+            groups.setdefault((each.alike, first in self._weights), []).append(part)
+        found: list[NDArray[Any]] = [_NO_ROWS] * len(self._rows)
+        for parts in groups.values():
+            large = sum(len(vectors) for _, _, vectors in parts) >= _APART_ROWS * len(parts)
+            for together in [[part] for part in parts] if large else [parts]:
+                places = [place for first, end, _ in together for place in range(first, end)]
+                whole = together[0][2] if len(together) == 1 else np.concatenate([part[2] for part in together])
+                for place, values in zip(places, self._combined(places, whole), strict=True):
+                    found[place] = values
+        return found
+
+    def _combined(self, places: Sequence[int], vectors: Vectors) -> NDArray[Any]:
+        """Returns [features, n, dim] or [features, n, length, dim] of features that are alike."""
+        feature, n = self._features.all[places[0]], self._n
+        page, dim = feature.page, feature.table.dim
+        if page.kind == "single":
+            return vectors.reshape(len(places), n, dim)
+        starts = np.concatenate([self._offsets[place] for place in places]).reshape(len(places), n + 1)
+        lengths = (starts[:, 1:] - starts[:, :-1]).reshape(-1)
+        offsets = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        if page.kind == "bag":
+            weights = [self._weights[place] for place in places if place in self._weights]
+            beside = np.concatenate(weights) if weights else None
+            return combine(vectors, offsets, feature.combiner, beside).reshape(len(places), n, dim)
+        length = page.length or 0
+        example = np.repeat(np.arange(lengths.size), lengths)
+        whole = np.zeros((lengths.size, length, dim), np.float32)
+        whole[example, np.arange(example.size) - offsets[example]] = vectors
+        return whole.reshape(len(places), n, length, dim)
+
+
+def _offsets(features: Features, columns: Sequence[Column], n: int) -> dict[int, Offsets]:
+    """Returns the checked offsets of bags and sequences by place; all are checked together, unless some are odd."""
+    given = [(place, columns[place]) for place in features.listed]
+    plain = [
+        offsets
+        for _, column in given
+        if (offsets := column.offsets) is not None and offsets.dtype == np.int64 and offsets.shape == (n + 1,)
+    ]
+    if plain and len(plain) == len(given) and all(column.values.ndim == 1 for _, column in given):
+        whole = np.concatenate(plain).reshape(-1, n + 1)
+        sound = (whole[:, 0] == 0) & (whole[:, -1] == [column.values.size for _, column in given])
+        if sound.all() and not np.count_nonzero(whole[:, 1:] < whole[:, :-1]):
+            return dict(zip(features.listed, whole, strict=True))
+    return {place: checked_offsets(features.reads[place], column, n) for place, column in given}
+
+
+def _read(feature: Embedded, rows: Rows) -> Vectors:
+    missing = rows < 0
+    if not np.count_nonzero(missing):
+        return feature.table.take(rows)
+    vectors = feature.table.take(np.where(missing, 0, rows))
+    vectors[missing] = 0
+    return vectors
+
+
+def _runs(keys: Sequence[Any]) -> list[tuple[int, int]]:
+    """Returns where equal keys follow one another: first place and end of each run."""
+    starts = [place for place, key in enumerate(keys) if not place or key != keys[place - 1]]
+    return list(pairwise([*starts, len(keys)]))
 
 
 def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets]:
@@ -106,49 +196,3 @@ def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets
     place = np.arange(values.size) - offsets[:-1].repeat(lengths)
     kept = np.minimum(lengths, length)
     return values[place < length], np.concatenate([[0], np.cumsum(kept)])
-
-
-def _prune(part: _Part) -> None:
-    kept = part.feature.kept(part.rows, part.weights)
-    if part.offsets is not None and np.count_nonzero(kept) < kept.size:
-        part.offsets = np.concatenate([[0], np.cumsum(kept)])[part.offsets]
-        part.rows = part.rows[kept]
-        part.weights = None if part.weights is None else part.weights[kept]
-
-
-def _read_tables(parts: Sequence[_Part]) -> None:
-    by_table: dict[int, tuple[TableReader, list[_Part]]] = {}
-    for part in parts:
-        by_table.setdefault(id(part.feature.table), (part.feature.table, []))[1].append(part)
-    for table, readers in by_table.values():
-        rows = readers[0].rows if len(readers) == 1 else np.concatenate([part.rows for part in readers])
-        missing = rows < 0
-        if np.count_nonzero(missing):
-            vectors = table.take(np.where(missing, 0, rows))
-            vectors[missing] = 0
-        else:
-            vectors = table.take(rows)
-        ends = np.cumsum([0, *(part.rows.size for part in readers)]).tolist()
-        for part, (start, end) in zip(readers, pairwise(ends), strict=True):
-            part.vectors = vectors[start:end]
-
-
-def _combined(parts: Sequence[_Part], n: int) -> NDArray[Any]:
-    """Returns [features, n, dim] or [features, n, length, dim] of features that are alike."""
-    page, dim = parts[0].feature.page, parts[0].feature.table.dim
-    given = [part.vectors for part in parts if part.vectors is not None]
-    vectors = given[0] if len(given) == 1 else np.concatenate(given)
-    if page.kind == "single":
-        return vectors.reshape(len(parts), n, dim)
-    starts = np.stack([part.offsets for part in parts if part.offsets is not None])
-    lengths = (starts[:, 1:] - starts[:, :-1]).reshape(-1)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    if page.kind == "bag":
-        weights = [part.weights for part in parts if part.weights is not None]
-        beside = np.concatenate(weights) if weights else None
-        return combine(vectors, offsets, parts[0].feature.combiner, beside).reshape(len(parts), n, dim)
-    length = page.length or 0
-    example = np.repeat(np.arange(lengths.size), lengths)
-    whole = np.zeros((lengths.size, length, dim), np.float32)
-    whole[example, np.arange(example.size) - offsets[example]] = vectors
-    return whole.reshape(len(parts), n, length, dim)

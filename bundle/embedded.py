@@ -65,6 +65,7 @@ class Embedded:
       table: that it reads.
       rule: of its ids; of crossed ones, their cross.
       inputs: whose columns it takes.
+      alike: equal for features whose vectors may be combined together.
     """
 
     def __init__(self, name: str, page: EmbeddedFeature, opened: Opened, drop_weights: bool = False) -> None:
@@ -79,6 +80,7 @@ class Embedded:
         self.page, self.table, self.inputs = page, opened.tables[page.table], inputs_of(name, page)
         self.rule: ids.Rule | Crossed = _rule(self.inputs, page, self.table.rows, opened)
         self._name, self._drop_weights = self.inputs[0], drop_weights
+        self.alike = (self.table.dim, page.kind, page.combiner, page.length)
         self._default: tuple[Column, Activation] | None = None
         self._key_defaults: dict[str, Column] = {}
         if isinstance(page.ids, CrossedIds):

@@ -27,6 +27,8 @@ __all__ = ["Activation", "Column", "FeatureReader", "open_features"]
 
 _FEW = 16
 """Features up to which each is looked up by itself: laying a few side by side costs more than it saves."""
+_BATCHES_MAX = 256
+"""Sets of names that are kept; those of a model's towers and their parts are few."""
 
 
 class FeatureReader:
@@ -54,6 +56,7 @@ class FeatureReader:
             if any(getattr(features[reader], "weighted", False) for reader in readers)
         }
         self._features: dict[str, Dense | Embedded] = {}
+        self._batches: dict[tuple[str, ...], batches.Features] = {}
         for name, feature in features.items():
             read = inputs_of(name, feature)[0]
             try:
@@ -91,8 +94,7 @@ class FeatureReader:
         """Does the same as `activation` for several features, each step for all of them together where that pays."""
         wanted = {name: self._found(name) for name in names}
         if len(wanted) > _FEW:
-            embedded = {name: feature for name, feature in wanted.items() if isinstance(feature, Embedded)}
-            found = batches.activations(embedded, columns, n)
+            found = self._together(tuple(wanted)).activations(columns, n)
             return {name: found.get(name) or feature.activation(columns, n) for name, feature in wanted.items()}
         plain: dict[str, tuple[TableReader, Rows]] = {}
         for name, feature in wanted.items():
@@ -125,6 +127,16 @@ class FeatureReader:
         """Closes the tables."""
         for table in self.tables.values():
             table.close()
+
+    def _together(self, names: tuple[str, ...]) -> batches.Features:
+        found = self._batches.get(names)
+        if found is None:
+            found = batches.Features(
+                {name: feature for name in names if isinstance(feature := self._features[name], Embedded)}
+            )
+            if len(self._batches) < _BATCHES_MAX:
+                self._batches[names] = found
+        return found
 
     def _found(self, name: str) -> Dense | Embedded:
         found = self._features.get(name)
