@@ -111,6 +111,8 @@ def make_examples(
         rows = min((model.tables[each.table].rows for each in embedded), default=1)
         beyond = 1 << (31 if spec and spec.ids_dtype == "int32" else 40)
         ids = _known_ids(name, pages[spec.name] if spec else None, rows, beyond, keys, int(sizes.sum()), random)
+        if spec and spec.ids_dtype == "string" and ids.dtype != object:
+            ids = ids.astype(str).astype(object)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         again = offsets[:-1][sizes > 1]
         ids[again[::2] + 1] = ids[again[::2]]

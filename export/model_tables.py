@@ -3,13 +3,17 @@ the recipe says."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from export.checkpoint.layout_file import read_layouts
+from export.checkpoint.name_tables import DIV_OR_MOD, is_partitioned
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
+from export.cuts.named_graphs import NamedGraph
 from export.errors import CheckpointError
 from export.settings import ExportJob
 from export.towers import TableFacts
@@ -37,11 +41,21 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
         stated = job.tables[name].key if name in job.tables else None
         if stated or name not in {table.name for table in layouts}:
             named[name] = stated or keys.get(name) or found.table(spec.config_name).name
-    mod = tuple(name for name, part in job.tables.items() if part.mod)
-    inventory = recognise(checkpoint, Statements(named, mod, layouts))
+    mod = {name for name, part in job.tables.items() if part.mod}
+    if isinstance(traced.root, NamedGraph):
+        mod |= {name for name, variable in traced.tables.items() if _is_mod(variable, checkpoint, named[name])}
+    inventory = recognise(checkpoint, Statements(named, tuple(sorted(mod)), layouts))
+    if isinstance(traced.root, NamedGraph):  # the model's own lookups tell the strategy
+        tables = tuple(replace(each, note="") if each.note == DIV_OR_MOD else each for each in inventory.tables)
+        inventory = replace(inventory, tables=tables)
     for name, spec in traced.spec.tables.items():
         _check_shape(inventory, name, spec)
     return with_slots(checkpoint, inventory, traced.spec.tables) if job.output.with_slots else inventory
+
+
+def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:
+    entry = checkpoint.entries.get(key)
+    return variable.mod and entry is not None and is_partitioned(entry)
 
 
 def _check_shape(inventory: Inventory, name: str, spec: TableFacts) -> None:

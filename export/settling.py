@@ -157,6 +157,8 @@ def _small(lookups: Sequence[Resolved | Unresolved], job: ExportJob) -> set[str]
     """Returns the tables that stay because they are small and nothing but plain gathers read them."""
     small = {_key(each) for each in lookups if each.recorded.gather and each.table.rows <= job.code.table_threshold}
     for each in lookups:
+        if getattr(each.recorded.lookup.variable, "mod", False):  # a tower would find other rows under its ids
+            small.discard(_key(each))
         plain = isinstance(each, Resolved) and each.recorded.gather and each.plain
         if not plain or (isinstance(each, Resolved) and _told_in_recipe(each.feature.inputs[0], job)):
             small.discard(_key(each))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from export.checkpoint.name_tables import is_partitioned
 from export.checkpoint.reader import Checkpoint
 from export.cuts.named_graphs import NamedGraph
 from export.errors import CheckpointError
@@ -63,6 +64,12 @@ def find_weights(
         if tuple(entry.shape) != shape or entry.dtype != dtype:
             problems.append(
                 f"{place.path} is {dtype} {list(shape)} in the model and {entry.dtype} {list(entry.shape)} there"
+            )
+            continue
+        if getattr(variable, "mod", False) and is_partitioned(entry):
+            problems.append(
+                f"{place.path} was saved in partitions that the `mod` strategy looks up, and stays inside a tower as a "
+                "whole, where its rows are others"
             )
             continue
         found.append((variable, place.key))

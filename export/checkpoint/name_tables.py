@@ -38,4 +38,9 @@ def find_named_tables(found: Findings) -> None:
 
 def partition_note(entry: Entry) -> str:
     """Returns what to say of a variable of TF1 that is cut on its first axis; "" if it is not."""
-    return DIV_OR_MOD if len({part.starts[0] for part in entry.slices}) > 1 else ""
+    return DIV_OR_MOD if is_partitioned(entry) else ""
+
+
+def is_partitioned(entry: Entry) -> bool:
+    """Tells whether a variable is cut on its first axis."""
+    return len({part.starts[0] for part in entry.slices}) > 1

@@ -124,7 +124,7 @@ def _named(held: dict[str, Any]) -> Iterator[None]:
     """Lets every variable be one of `held`, which is added to."""
     tf = load_tensorflow()
     from tensorflow.python.framework import ops
-    from tensorflow.python.ops import variable_scope
+    from tensorflow.python.ops import embedding_ops, variable_scope
 
     def create(_make: Callable[..., Any], **how: Any) -> Any:
         with ops.name_scope(how.get("name"), "Variable", skip_on_eager=False) as scope:
@@ -137,6 +137,11 @@ def _named(held: dict[str, Any]) -> Iterator[None]:
             tf.compat.v1.add_to_collection(collection, variable)
         return variable
 
+    def looked_up(original: Callable[..., Any], **how: Any) -> Any:
+        if how["partition_strategy"] == "mod" and isinstance(how["params"], stand_in_class()):
+            how["params"].mod = True
+        return original(**how)
+
     store = variable_scope._VariableStore
     get_variable = store.get_variable
 
@@ -145,7 +150,7 @@ def _named(held: dict[str, Any]) -> Iterator[None]:
 
     store.get_variable = get_whole
     try:
-        with tf.variable_creator_scope(create):
+        with tf.variable_creator_scope(create), hooked(embedding_ops.embedding_lookup, looked_up):
             yield
     finally:
         store.get_variable = get_variable

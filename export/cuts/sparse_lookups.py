@@ -52,6 +52,7 @@ def _combined(params: Any, ids: Any, weights: Any, how: dict[str, Any], encoding
     known = isinstance(variable, stand_in_class()) and how["max_norm"] is None
     if not known or not isinstance(ids, tf.SparseTensor | tf.RaggedTensor) or ids.shape.rank != 2:
         return None
+    variable.mod |= how.get("partition_strategy") == "mod"
     path = variable.name.partition(":")[0]
     combiner: Combiner = how["combiner"] or "mean"
     return Lookup(path, facts_of(variable), variable, (ids,), weights, "bag", encoding, combiner, None)

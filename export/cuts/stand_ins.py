@@ -44,6 +44,8 @@ def stand_in_class() -> Any:
         gather: Gather | None = None
         restored: bool | None = None
         """Whether TensorFlow saves and restores it; None: where it is small enough to have a first value."""
+        mod = False
+        """Whether a lookup spreads ids over its partitions, if it has some, by TF1's `mod` strategy."""
 
         def sparse_read(self, indices: Any, name: str | None = None) -> Any:
             answer = StandIn.gather
