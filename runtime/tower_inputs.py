@@ -29,7 +29,8 @@ def tower_inputs(inputs: Sequence[TowerInput], values: Mapping[str, Array], n: i
 
 def _laid_out(one: TowerInput, values: Mapping[str, Array], n: int) -> Array:
     if one.features:
-        side_by_side = [values[name].reshape(n, math.prod(values[name].shape[1:])) for name in one.features]
-        return np.concatenate(side_by_side, axis=1, dtype=one.dtype, casting="unsafe")
+        blocks = [values[name] for name in one.features]
+        flat = [block if block.ndim == 2 else block.reshape(n, math.prod(block.shape[1:])) for block in blocks]
+        return np.concatenate(flat, axis=1, dtype=one.dtype, casting="unsafe")
     shape = [-1 if size is None else size for size in one.shape[1:]]
     return np.ascontiguousarray(values[one.feature or one.tensor].reshape(n, *shape), one.dtype)

@@ -65,7 +65,7 @@ def check_size(settings: ServiceSettings, columns: Iterable[Column], *ids: Ids |
     Raises:
       TooLarge: names value and limit.
     """
-    total = sum(column.values.size for column in columns) + sum(each.size for each in ids if each is not None)
+    total = sum([column.values.size for column in columns]) + sum(each.size for each in ids if each is not None)
     at_most(total, settings.ids_max, "values and ids in one request", "ids_max")
 
 
@@ -84,7 +84,8 @@ def activations(
     with steps.phase("lookup"):
         found = generation.reader.activations(names, columns, n)
         for name, activation in found.items():
-            steps.unknown(generation.model, name, activation.unknown)
+            if activation.unknown:
+                steps.unknown(generation.model, name, activation.unknown)
     return {name: activation.values for name, activation in found.items()}
 
 

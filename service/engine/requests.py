@@ -224,4 +224,4 @@ Request = TypeVar("Request", Retrieval, Ranking, Recommendation, Embedding, Look
 
 
 def _values(columns: Iterable[Column]) -> int:
-    return sum(int(column.values.size) for column in columns)
+    return sum([len(column.values) for column in columns])

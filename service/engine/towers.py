@@ -78,7 +78,8 @@ class Values:
         blocks = []
         for of_context, names in groupby(one.features, once.__contains__):
             values, n = (once, self.contexts) if of_context else (each, self.candidates)
-            block = np.concatenate([values[name].reshape(n, -1) for name in names], axis=1)
+            arrays = [values[name] for name in names]
+            block = np.concatenate([each if each.ndim == 2 else each.reshape(n, -1) for each in arrays], axis=1)
             blocks.append(block.repeat(self._counts, axis=0) if of_context else block)
         return np.concatenate(blocks, axis=1, dtype=one.dtype, casting="unsafe")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bundle.features import Column
 from service.engine import requests
 from service.errors import InvalidArgument
-from service.wire.columns import column, fields, flat, listed, numbers, offsets_of, shown
+from service.wire.columns import column, columns_of_one, fields, flat, listed, numbers, offsets_of, shown
 
 INTEGER_MAX = 2**53 - 1
 """The largest integer that every JSON reader keeps; larger ones are written as strings."""
@@ -287,6 +287,8 @@ def _same_names(tables: list[Part], where: str) -> list[str]:
 
 def _columns(parts: list[Part], where: str) -> dict[str, Column]:
     tables = [_table(part.get(where, {}), where) for part in parts]
+    if len(tables) == 1:
+        return columns_of_one(tables[0], where)
     return {name: column([table[name] for table in tables], f"{where}.{name}") for name in _same_names(tables, where)}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import InvalidArgument
-from service.wire.columns import SHOWN_MAX, column, fields, flat, numbers, offsets_of, shown
+from service.wire.columns import SHOWN_MAX, column, columns_of_one, fields, flat, numbers, offsets_of, shown
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
@@ -172,3 +172,30 @@ def test_fields_unlike_any_lists_the_known_ones() -> None:
 @given(json_values)
 def test_shown_is_short(value: Any) -> None:
     assert len(shown(value)) <= SHOWN_MAX + 1
+
+
+usual_values = st.integers(-5, 5) | st.floats(-1, 1) | st.lists(st.integers(-5, 5), max_size=3)
+
+
+@given(
+    st.dictionaries(st.text(max_size=2), usual_values, max_size=5), st.dictionaries(st.text(max_size=2), json_values)
+)
+def test_columns_of_one_example_are_those_of_each_feature_alone(usual: dict[str, Any], odd: dict[str, Any]) -> None:
+    table = usual | odd
+    try:
+        alone = {name: column([value], f"features.{name}") for name, value in table.items()}
+    except InvalidArgument:
+        with pytest.raises(InvalidArgument) as refused:
+            columns_of_one(table, "features")
+        assert str(refused.value).split()[0].startswith("features.")
+        return
+    together = columns_of_one(table, "features")
+    assert list(together) == list(alone)
+    for name, one in alone.items():
+        other = together[name]
+        assert other.values.dtype == one.values.dtype
+        assert other.values.tolist() == one.values.tolist()
+        for part in ("offsets", "weights"):
+            mine, theirs = getattr(one, part), getattr(other, part)
+            assert (mine is None) == (theirs is None)
+            assert mine is None or mine.tolist() == theirs.tolist()
