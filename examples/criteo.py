@@ -66,14 +66,14 @@ class Clicks:
 
     def _logits(self, features: Columns) -> NDArray[np.float64]:
         """Every id has an effect; half of the categories also change what the next one's does."""
-        effects = [_effect(features[name], place) for place, name in enumerate(names())]
+        effects = [effect(features[name], place) for place, name in enumerate(names())]
         numbers = np.log1p(features["numbers"])
         crossed = sum(first * second for first, second in zip(effects[::2], effects[1::2], strict=True))
         total: NDArray[np.float64] = 0.5 * sum(effects) + crossed - 0.3 * numbers[:, 0] + 0.3 * numbers[:, 5] - 1.0
         return total
 
 
-def _effect(ids: Column, salt: int) -> NDArray[np.float64]:
+def effect(ids: Column, salt: int) -> NDArray[np.float64]:
     """Returns [n] a number between -1 and 1 that hangs on nothing but the ids: the mean over several."""
     values = ids.values if isinstance(ids, Ragged) else ids
     mixed = (values.astype(np.uint64) + np.uint64(1 + salt)) * np.uint64(0x9E3779B97F4A7C15)

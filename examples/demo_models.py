@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from examples import replay, served, trained
+from examples import replay, requests, served, trained
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ EXAMPLES = {
     "dcn_v2": Example("dcn_v2"),
     "ple": Example("ple"),
     "sequence": Example("sequence"),
+    "one_call_two_tower": Example("one_call_two_tower"),
+    "cotrained": Example("cotrained", exporting=("--towers", "ranking")),
     "dcn_v2_low_rank": Example("dcn_v2", ("--variant", "low_rank")),
 }
 COLUMNS = (
@@ -80,9 +82,13 @@ def show(name: str, scale: str, console: Console) -> Shown:
     _run([sys.executable, "-m", f"examples.{example.package}.train", "--out", str(folder), "--scale", scale,
           *example.training], log)  # fmt: skip
     after_training = time.monotonic()
-    _run([served.program("rowcast-export"), "run", str(folder / "recipe.toml"), *example.exporting], log)
+    recipe = [str(folder / "recipe.toml"), *example.exporting]
+    _run([served.program("rowcast-export"), "run", *recipe], log)
     after_export = time.monotonic()
     shown = serve_and_ask(name, folder)
+    if example.exporting:
+        plan = _run([served.program("rowcast-export"), "plan", *recipe], log)
+        console.print(*(line for line in plan.splitlines() if line.startswith("left out:")), sep="\n", highlight=False)
     console.print(
         f"{name}: trained in {after_training - start:.0f} s, exported in {after_export - after_training:.0f} s, "
         f"served and asked in {time.monotonic() - after_export:.0f} s; {trained.told(folder)}",
@@ -91,11 +97,14 @@ def show(name: str, scale: str, console: Console) -> Shown:
     return shown
 
 
-def _run(command: Sequence[str], log: Path) -> None:
+def _run(command: Sequence[str], log: Path) -> str:
+    """Runs a command; returns what it printed, which goes to the log as well."""
+    begin = log.stat().st_size
     with log.open("ab") as file:
         code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
     if code != 0:
         raise ExampleFailed(f"{' '.join(command[1:])} ended with {code}; read {log}")
+    return log.read_bytes()[begin:].decode(errors="replace")
 
 
 def newest(root: Path) -> tuple[str, int, dict[str, Any]]:
@@ -141,7 +150,8 @@ def main() -> int:
     parser.add_argument("--scale", choices=trained.SCALES, default="small", help="how large data and tables are")
     arguments = parser.parse_args()
     console = Console(width=max(132, Console().width))
-    table = Table(title="answers of the service against the original model, 1 000 requests", box=box.SIMPLE_HEAD)
+    count = requests.COUNT[arguments.scale]
+    table = Table(title=f"the service's answers to {count} requests, beside the original model's", box=box.SIMPLE_HEAD)
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in ("model", "runs in") else "right", no_wrap=True)
     failed = []

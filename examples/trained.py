@@ -46,18 +46,26 @@ class Asked:
 
 
 def write(out: Path, source: Path, sizes: Any, model: Any, optimizers: Any, asked: Asked) -> None:
-    """Writes the folder; it holds all that an export reads.
+    """Writes the folder of a model that two optimizers trained.
+
+    Args:
+      out, source, sizes, asked: as of `write_files`.
+      model: goes into the checkpoint.
+      optimizers: with `tables` and `dense`, which go there, too.
+    """
+    write_files(out, source, sizes, asked)
+    save(out, model=model, optimizer=optimizers.tables, dense_optimizer=optimizers.dense)
+
+
+def write_files(out: Path, source: Path, sizes: Any, asked: Asked) -> None:
+    """Writes all that an export reads but the checkpoint, and what is asked of its bundle.
 
     Args:
       out: the folder; an earlier training's checkpoint in it is removed.
       source: the example's own folder, whose model.py and recipe.toml are copied.
       sizes: a dataclass; model.py finds it in sizes.json beside itself.
-      model: goes into the checkpoint.
-      optimizers: with `tables` and `dense`, which go there, too.
       asked: requests and answers.
     """
-    import tensorflow as tf
-
     shutil.rmtree(out / "checkpoint", ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     for name in ("model.py", "recipe.toml"):
@@ -67,8 +75,13 @@ def write(out: Path, source: Path, sizes: Any, model: Any, optimizers: Any, aske
     replayed = range(min(REPLAYED, size(asked.examples)))
     _write_lines(out / EXAMPLES_FILE, [sent(asked.examples, position) for position in replayed])
     np.savez(out / EXPECTED_FILE, **asked.expected)  # type: ignore[arg-type]
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizers.tables, dense_optimizer=optimizers.dense)
-    manager = tf.train.CheckpointManager(checkpoint, str(out / "checkpoint"), max_to_keep=1)
+
+
+def save(out: Path, **objects: Any) -> None:
+    """Writes the checkpoint: model and optimizers, each under the name that it is given by."""
+    import tensorflow as tf
+
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(**objects), str(out / "checkpoint"), max_to_keep=1)
     print(f"checkpoint: {manager.save()}")
 
 

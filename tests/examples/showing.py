@@ -7,28 +7,36 @@ from importlib import import_module
 from pathlib import Path
 
 import tensorflow as tf
+from rich.console import Console
 
 from bundle.manifest import Manifest
 from examples import demo_models
-from tests.export.exporting import export
+from export import pipeline
+from export.progress import Progress
+from export.run_settings import ExportSettings
+from export.settings import read_recipe
+from export.subset import LeftOut, Wanted
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An example's folder, the manifest of its bundle, and what the service answered."""
+    """An example's folder, the manifest of its bundle, what was left out of it, and what the service answered."""
 
     folder: Path
     page: Manifest
+    left_out: LeftOut
     shown: demo_models.Shown
 
 
 def ask(name: str, folder: Path) -> Asked:
     """Does with a tiny version what `make demo-models` does; the service is a process of its own."""
-    example = demo_models.EXAMPLES[name]
+    example, settings = demo_models.EXAMPLES[name], ExportSettings()
     tf.config.run_functions_eagerly(True)  # a step or two are not worth a graph
     try:
         import_module(f"examples.{example.package}.train").train(folder, "tiny", *example.training[1::2])
     finally:
         tf.config.run_functions_eagerly(False)
-    published = export(folder / "recipe.toml")
-    return Asked(folder, published.page, demo_models.serve_and_ask(name, folder))
+    job, wanted = read_recipe(folder / "recipe.toml"), Wanted(towers=example.exporting[1::2])
+    prepared = pipeline.prepare(job, folder, settings, wanted=wanted)
+    published = pipeline.run(prepared, settings, Progress(Console(quiet=True)))
+    return Asked(folder, published.page, prepared.left_out, demo_models.serve_and_ask(name, folder))

@@ -1,0 +1,62 @@
+"""Trains retrieval and ranking together, writes what an export needs: python -m examples.cotrained.train [--out DIR]"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from examples import requests, trained, training
+from examples.cotrained.model import CoTrained, Sizes
+from examples.watching import Watching
+
+HISTORY = 10
+WIDTHS: dict[str, tuple[int, int, tuple[int, ...]]] = {
+    "tiny": (4, 3, (8,)),
+    "small": (64, 16, (64, 32)),
+    "article": (128, 32, (256, 128)),
+}
+"""retrieval_dim, ranking_dim, hidden."""
+INTERACTIONS = {"tiny": 300, "small": 60_000, "article": 2_000_000}
+BATCH = {"tiny": 1_200, "small": 1_000, "article": 1_000}
+NEGATIVES = 3
+CANDIDATES = 20
+
+
+def train(out: Path, scale: trained.Scale = "small") -> None:
+    """Trains, and writes the folder `out`."""
+    tf.keras.utils.set_random_seed(23)
+    watching = Watching(scale, HISTORY)
+    retrieval_dim, ranking_dim, hidden = WIDTHS[scale]
+    sizes = Sizes(watching.users, watching.movies, watching.genres, retrieval_dim, ranking_dim, hidden)
+    optimizers = training.optimizers()
+    model = CoTrained(sizes, optimizers.tables)
+    cross_entropy = tf.keras.losses.BinaryCrossentropy()
+
+    def loss_of(columns: Any, labels: Any) -> Any:
+        found = model(columns)
+        likely = tf.sigmoid(tf.reduce_sum(found["query"] * found["candidate"], 1) - 1.0)
+        return cross_entropy(labels["watched"], found["watched"]) + cross_entropy(labels["watched"], likely)
+
+    features, labels = watching.pairs(watching.draw(watching.trained, INTERACTIONS[scale]), NEGATIVES)
+    inputs = {name: column for name, column in features.items() if name != "year"}
+    training.fit(model, optimizers, loss_of, training.shuffled(inputs, labels, BATCH[scale]))
+    held_out, watched = watching.pairs(watching.held_out, NEGATIVES)
+    reached = requests.answers(model, held_out, ["watched"])["watched"]
+    print(f"AUC of what was watched, held out: {training.area_under_curve(watched['watched'], reached):.3f}")
+
+    contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))
+    movies = watching.of_movies(watching.others(CANDIDATES * requests.COUNT[scale]))
+    movies.pop("year")
+    pairs = requests.pairs(contexts, movies)
+    expected = {"score": requests.answers(model, pairs, ["watched"])["watched"]}
+    asked = trained.Asked(
+        requests.rankings(watching.ids(contexts), watching.ids(movies)), expected, watching.ids(pairs)
+    )
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
+    watching.write_catalogue(out)
+
+
+if __name__ == "__main__":
+    trained.command_line("cotrained", train)

@@ -1,0 +1,92 @@
+"""Trains two towers over one call of one layer, writes what an export needs.
+
+python -m examples.one_call_two_tower.train [--out DIR]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from examples import requests, trained, training
+from examples.columns import Columns, sent
+from examples.one_call_two_tower.model import Sizes, TwoTower
+from examples.watching import Watching
+
+HISTORY = 10
+WIDTHS: dict[str, tuple[int, tuple[int, ...]]] = {"tiny": (4, (8,)), "small": (32, (64,)), "article": (64, (256, 128))}
+"""dim, hidden."""
+EPOCHS = {"tiny": 1, "small": 2, "article": 1}
+BATCH = {"tiny": 500, "small": 500, "article": 4_000}
+K = 10
+
+
+def train(out: Path, scale: trained.Scale = "small") -> None:
+    """Trains, and writes the folder `out`."""
+    tf.keras.utils.set_random_seed(19)
+    watching = Watching(scale, HISTORY)
+    dim, hidden = WIDTHS[scale]
+    sizes = Sizes(watching.users, watching.movies, watching.genres, dim, hidden)
+    optimizers = training.optimizers()
+    model = TwoTower(sizes, optimizers.tables)
+    features = inputs(watching, watching.trained)
+    batches = training.shuffled(features, {}, BATCH[scale], EPOCHS[scale])
+    training.fit(model, optimizers, lambda columns, _: model.compute_loss(columns), batches)
+    vectors = vectors_of_movies(model, watching)
+    held_out = requests.answers(model, inputs(watching, watching.held_out), ["query"])["query"]
+    print(f"recall@100 of what was watched, held out: {recall(held_out @ vectors.T, watching):.3f}")
+    trained.write(
+        out, Path(__file__).parent, sizes, model, optimizers, ask(model, watching, vectors, requests.COUNT[scale])
+    )
+    watching.write_catalogue(out)
+
+
+def inputs(watching: Watching, interactions: np.ndarray) -> Columns:
+    """Returns what the model's call takes: contexts, and the movies that were watched in them."""
+    movies = watching.of_movies(watching.watched(interactions))
+    return {**watching.contexts(interactions), "movie_id": movies["movie_id"], "genres": movies["genres"]}
+
+
+def vectors_of_movies(model: TwoTower, watching: Watching) -> np.ndarray:
+    """Returns [movies, dim] the trained model's vectors; whose viewers go with them does not matter."""
+    rows = np.arange(watching.movies)
+    columns = {**inputs(watching, np.zeros_like(rows)), **watching.of_movies(rows)}
+    columns.pop("year")
+    return requests.answers(model, columns, ["candidate"])["candidate"]
+
+
+def recall(scores: np.ndarray, watching: Watching) -> float:
+    """Returns the share of held-out interactions whose movie is among the best 100."""
+    own = np.take_along_axis(scores, watching.watched(watching.held_out)[:, np.newaxis], 1)
+    return float(np.mean((scores > own).sum(1) < 100))
+
+
+def ask(model: TwoTower, watching: Watching, vectors: np.ndarray, count: int) -> trained.Asked:
+    """Returns retrievals and embeddings in turn, and what the model answers to them by exact search."""
+    interactions = watching.draw(watching.interactions, count)
+    columns = inputs(watching, interactions)
+    queries = requests.answers(model, columns, ["query"])["query"]
+    named = watching.ids(columns)
+    contexts = {name: named[name] for name in ("user_id", "history", "hour")}
+    movies = {name: named[name] for name in ("movie_id", "genres")}
+    bodies: list[requests.Body] = []
+    for place in range(count):
+        tower = ("query", "candidate")[place // 2 % 2]
+        if place % 2 == 0:
+            bodies.append({"call": "retrieve", "features": sent(contexts, place), "k": K})
+        else:
+            features = sent(contexts if tower == "query" else movies, place)
+            bodies.append({"call": "embed", "tower": tower, "features": features})
+    scores = -np.sort(-(queries[::2].astype(np.float64) @ vectors.T.astype(np.float64)), axis=1)[:, :K]
+    expected = {
+        "neighbors": scores.astype(np.float32),
+        "query": queries[1::4],
+        "candidate": vectors[watching.watched(interactions)][3::4],
+    }
+    return trained.Asked(bodies, expected, named)
+
+
+if __name__ == "__main__":
+    trained.command_line("one_call_two_tower", train)

@@ -1,0 +1,70 @@
+"""Trains Wide & Deep on impressions in NVIDIA's shape and writes what an export needs.
+
+python -m examples.wide_deep.train [--out DIR] [--variant identity|hashed]
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import tensorflow as tf
+
+from examples import requests, trained, training
+from examples.wide_deep.data import LABEL, Impressions, read_batches, write_batches
+from examples.wide_deep.model import Sizes, WideDeep
+
+ROWS = (
+    40_000_000, 30_000_000, 20_000_000, 15_000_000, 10_000_000, 7_000_000, 5_000_000, 3_000_000, 1_500_000, 1_000_000,
+    500_000, 250_000, 200_000, 100_000, 100_000, 50_000, 50_000, 20_000, 20_000, 10_000,
+    10_000, 5_000, 5_000, 2_000, 2_000, 1_000, 1_000, 500, 500, 200, 200, 100, 100, 50, 50, 20, 10,
+    300_000, 100_000, 10_000,
+)  # fmt: skip
+"""Of each category's two tables; the article tells their number and that they hold 9.1 GB, with 17 values a row."""
+
+
+def scaled(rows: int) -> tuple[int, ...]:
+    """Returns the rows of every category, none above `rows`."""
+    return tuple(min(each, rows) for each in ROWS)
+
+
+SIZES = {
+    "tiny": Sizes(scaled(60), False, 2, (8,)),
+    "small": Sizes(scaled(20_000), False, 16, (128, 64)),
+    "article": Sizes(ROWS, False, 16, (1024, 512, 256)),
+}
+BATCHES = {"tiny": (2, 512), "small": (300, 1_024), "article": (8, 131_072)}
+"""Records, and impressions in each."""
+CANDIDATES = 20
+VARIANTS = ("identity", "hashed")
+
+
+def train(out: Path, scale: trained.Scale = "small", variant: str = "identity") -> None:
+    """Trains, and writes the folder `out`."""
+    tf.keras.utils.set_random_seed(17)
+    sizes, (records, batch) = replace(SIZES[scale], hashed=variant == "hashed"), BATCHES[scale]
+    data = Impressions(sizes, seed=8)
+    start = time.monotonic()
+    files = write_batches(data, out / "data", records, batch)
+    print(f"{records} records of {batch} impressions written in {time.monotonic() - start:.0f} s")
+    model, optimizer = WideDeep(sizes), tf.keras.optimizers.legacy.SGD(RATE)
+    model.compile(optimizer, loss={"click": tf.keras.losses.BinaryCrossentropy()})
+    model.fit(read_batches(files, sizes, batch), verbose=2)
+    held_out = data.batch(20 * requests.COUNT[scale])
+    clicked = held_out.pop(LABEL)
+    reached = requests.answers(model, held_out, ["click"])["click"]
+    print(f"AUC of {len(clicked)} held out: {training.area_under_curve(clicked, reached):.3f}")
+    count = requests.COUNT[scale]
+    contexts, shown = data.draw(data.of_contexts, count), data.draw(data.of_shown, CANDIDATES * count)
+    pairs = requests.pairs(contexts, shown)
+    expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
+    asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)
+    trained.write_files(out, Path(__file__).parent, sizes, asked)
+    trained.save(out, model=model, optimizer=optimizer)
+
+
+RATE = 0.5
+
+if __name__ == "__main__":
+    trained.command_line("wide_deep", train, VARIANTS)

@@ -1,0 +1,35 @@
+"""Of a co-trained model only the ranking leaves, and the plan tells why the other tables cannot be reached."""
+
+import pytest
+
+from export import pipeline
+from export.run_settings import ExportSettings
+from export.settings import read_recipe
+from tests.examples.showing import Asked, ask
+
+RANKING = {"ranking_users", "ranking_movies", "ranking_hours", "genres"}
+
+
+@pytest.fixture(scope="module")
+def cotrained(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    return ask("cotrained", tmp_path_factory.mktemp("cotrained"))
+
+
+def test_service_ranks_as_tensorflow_does(cotrained: Asked) -> None:
+    assert cotrained.shown.within
+
+
+def test_only_the_tables_of_the_ranking_leave(cotrained: Asked) -> None:
+    assert set(cotrained.page.tables) == RANKING
+    assert set(cotrained.page.towers) == {"ranking"}
+
+
+def test_plan_proves_that_no_operation_kept_reaches_the_other_tables(cotrained: Asked) -> None:
+    assert cotrained.left_out.towers == ("query", "candidate")
+    assert cotrained.left_out.tables == {"retrieval_movies": ("query", "candidate"), "retrieval_users": ("query",)}
+
+
+def test_one_input_is_looked_up_in_two_tables(cotrained: Asked) -> None:
+    job = read_recipe(cotrained.folder / "recipe.toml")
+    features = pipeline.prepare(job, cotrained.folder, ExportSettings()).traced.spec.features
+    assert {"history@ranking_movies", "history@retrieval_movies", "movie_id@ranking_movies"} <= set(features)

@@ -1,0 +1,21 @@
+"""Two towers out of one call of one layer: the service finds what exact search over the original's vectors finds."""
+
+import pytest
+
+from tests.examples.showing import Asked, ask
+
+
+@pytest.fixture(scope="module")
+def two_tower(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    return ask("one_call_two_tower", tmp_path_factory.mktemp("two_tower"))
+
+
+def test_service_retrieves_and_embeds_as_tensorflow_does(two_tower: Asked) -> None:
+    assert two_tower.shown.within
+
+
+def test_each_tower_keeps_only_the_features_that_it_needs(two_tower: Asked) -> None:
+    towers = two_tower.page.towers
+    takes = {name: {source for one in tower.inputs for source in one.sources} for name, tower in towers.items()}
+    assert takes == {"query": {"user_id", "history", "hour"}, "candidate": {"movie_id", "genres"}}
+    assert two_tower.page.indexes["movies"].recall.value == 1.0
