@@ -1,0 +1,182 @@
+"""A multi-head ranker with stored contexts, from its checkpoint to a bundle in parts, by a run that was killed once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bundle import staging
+from bundle.manifest import HeadEffect, Manifest
+from bundle.stores import CandidateStore
+from export.audit import audit
+from export.checkpoint.reader import open_checkpoint
+from export.errors import VerificationFailed
+from export.head_effects import check_effects
+from export.model_checks import audit_model
+from export.settings import ExportJob, read_recipe
+from tests.export.cutting import HERE, save_checkpoint
+from tests.export.exporting import toml
+from tests.export.forked_runs import ForkedRuns
+from tests.export.splitting import experts_recipe
+
+EXAMPLES = 48
+USERS = 9
+
+
+def users() -> list[str]:
+    rows = [f"u{row},{row},{'|'.join(str(item) for item in range(row % 4))},{row / 4}" for row in range(USERS)]
+    return ["name,number,seen,age", *rows]
+
+
+def examples() -> list[str]:
+    random = np.random.default_rng(3)
+    return [
+        json.dumps(
+            {
+                "user": int(random.integers(30)),
+                "history": random.integers(0, 30, place % 4).tolist(),
+                "item": int(random.integers(30)),
+                "shop": int(random.integers(30)),
+                "age": float(random.normal()),
+                "clicked": place % 2,
+            }
+        )
+        for place in range(EXAMPLES)
+    ]
+
+
+def write_experts(directory: Path) -> Path:
+    """Writes all that the job reads; returns the recipe's path."""
+    columns = {"user": "number", "history": "seen", "age": "age"}
+    job = experts_recipe(
+        tower={
+            "precisions": ["f32", "int8"],
+            "max_abs_error": {"int8": 0.5},
+            "kendall_tau_min": {"int8": 0.8},
+            "auc_loss_max": {"int8": 0.1},
+            "formula": "click^0.7 * like^0.3",
+        },
+        contexts={"users": {"file": "users.csv", "id": "name", "features": columns}},
+        verify={"examples": "examples.jsonl", "count": EXAMPLES, "labels": {"click": "clicked"}},
+    )
+    prefix, _ = save_checkpoint(job, directory)
+    shutil.copy(HERE / "ranking_models.py", directory)
+    (directory / "users.csv").write_text("\n".join(users()) + "\n")
+    (directory / "examples.jsonl").write_text("\n".join(examples()) + "\n")
+    page = job.model_dump(mode="json", exclude_unset=True)
+    page["checkpoint"]["path"] = str(prefix)
+    recipe = directory / "recipe.toml"
+    recipe.write_text("".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in page.items()))
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_experts(tmp_path_factory.mktemp("experts"))
+
+
+@pytest.fixture(scope="module")
+def split_bundle(recipe: Path, forked: ForkedRuns) -> Path:
+    """Of a run that was killed in the middle of the parts, and of the one that took it up."""
+    run, output = ["run", str(recipe), "--version", "1"], recipe.parent / "output"
+    assert forked.run(run, output, noted=18) == -signal.SIGKILL
+    assert forked.run(run, output) == 0, output.read_text()
+    return recipe.parent / "bundles/tested/1"
+
+
+@pytest.fixture(scope="module")
+def page(split_bundle: Path) -> Manifest:
+    return staging.read_manifest(split_bundle)
+
+
+def test_run_of_several_heads_writes_a_part_for_each_in_every_form(split_bundle: Path, page: Manifest) -> None:
+    tower = page.towers["ranking"]
+    assert [part.name for part in tower.parts] == [
+        *("context", "trunk", "head-click", "head-like", "head-share", "head-both")
+    ]
+    forms = [("saved_model", "f32"), ("litert", "f32"), ("litert", "int8")]
+    for part in tower.parts:
+        assert [(form.kind, form.precision) for form in part.forms] == forms
+        for form in part.forms:
+            assert form.path.startswith(f"towers/ranking/parts/{part.name}/")
+            assert (split_bundle / form.path).exists()
+            assert all(error < (1e-5 if form.precision == "f32" else 0.5) for error in form.max_abs_error.values())
+    assert tower.formula == "click^0.7 * like^0.3"
+
+
+def test_run_tells_what_int8_does_to_the_order_and_to_the_labels(page: Manifest) -> None:
+    tower = page.towers["ranking"]
+    (form,) = (form for form in tower.forms if form.precision == "int8")
+    assert set(form.effect) == {"click", "like", "share", "both", "loyal"}
+    assert all(effect.kendall_tau >= 0.8 and effect.k == 4 for effect in form.effect.values())
+    assert form.effect["click"].auc is not None
+    assert form.effect["like"].auc is None
+    (head,) = (part for part in tower.parts if part.name == "head-click")
+    assert [set(form.effect) for form in head.forms] == [set(), set(), {"click"}]
+
+
+def test_run_writes_the_store_of_contexts(split_bundle: Path, page: Manifest) -> None:
+    corpus = page.contexts["users"]
+    store = CandidateStore(split_bundle / corpus.file, corpus)
+    (place,) = store.positions(np.array(["u3"], object))
+    held = store.features(np.array([place]), ["user", "history", "age"])
+    assert [held[name].values.tolist() for name in ("user", "history", "age")] == [[3], [0, 1, 2], [0.75]]
+
+
+def test_verify_of_a_split_tower_opens_every_part_and_replays_it(recipe: Path, split_bundle: Path) -> None:
+    report = audit(split_bundle)
+    assert report.unlisted == ()
+    assert "tower ranking, part head-both, litert int8" in report.opened
+    assert "contexts users" in report.opened
+    told = audit_model(report, split_bundle, read_recipe(recipe), recipe.parent)
+    assert told.model_check is not None
+
+
+def test_verify_of_a_part_with_other_weights_names_it(recipe: Path, split_bundle: Path) -> None:
+    report, file = audit(split_bundle), split_bundle / "towers/ranking/parts/head-share/compiled-f32.tflite"
+    checkpoint = open_checkpoint(Path(read_recipe(recipe).checkpoint.path))
+    content = file.read_bytes()
+    last_layers = [
+        checkpoint.read_all(key).tobytes() for key, each in checkpoint.entries.items() if each.shape == (16, 1)
+    ]
+    (weights,) = {layer for layer in last_layers if layer in content}
+    try:
+        file.write_bytes(content.replace(weights, bytes(len(weights))))
+        with pytest.raises(VerificationFailed, match="tower 'ranking', part 'head-share', LiteRT f32, output 'share'"):
+            audit_model(report, split_bundle, read_recipe(recipe), recipe.parent)
+    finally:
+        file.write_bytes(content)
+
+
+def effect(**figures: float) -> HeadEffect:
+    return HeadEffect(**{"kendall_tau": 0.9, "overlap": 0.8, "k": 10, "auc": 0.70, "auc_original": 0.75} | figures)
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "told"),
+    [
+        (
+            "kendall_tau_min",
+            0.95,
+            r"Kendall's tau to the original's order is 0\.9000, towers\.ranking\.kendall_tau_min",
+        ),
+        (
+            "overlap_min",
+            0.9,
+            r"0\.8000 of the original's best 10 stay the best, towers\.ranking\.overlap_min\.int8 = 0\.9",
+        ),
+        ("auc_loss_max", 0.01, r"the area under the ROC curve falls by 0\.0500, from 0\.7500"),
+    ],
+)
+def test_check_effects_beyond_a_limit_refuses_with_the_figures(key: str, limit: float, told: str) -> None:
+    page = experts_recipe().model_dump(mode="json", exclude_unset=True)
+    page["towers"]["ranking"][key] = {"int8": limit}
+    with pytest.raises(VerificationFailed, match=told):
+        check_effects("tower 'ranking'", "ranking", "int8", {"click": effect()}, ExportJob.model_validate(page))
+    page["towers"]["ranking"][key] = {"int8": 0.5 if key != "auc_loss_max" else 0.06}
+    check_effects("tower 'ranking'", "ranking", "int8", {"click": effect()}, ExportJob.model_validate(page))
