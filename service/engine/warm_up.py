@@ -9,7 +9,7 @@ import numpy as np
 
 from bundle.errors import UnknownRefused
 from bundle.features import Column
-from bundle.manifest import DenseFeature, VocabularyIds
+from bundle.manifest import CrossedIds, DenseFeature, EmbeddedFeature, Manifest, VocabularyIds
 from service.engine import embedding, lookup, ranking, recommendation, retrieval, towers
 from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
 from service.engine.steps import Steps
@@ -84,14 +84,21 @@ def _columns(generation: Generation, names: Iterable[str]) -> dict[str, Column]:
         if isinstance(feature, DenseFeature):
             columns[name] = Column(np.zeros(math.prod(feature.shape), np.dtype(feature.dtype)))
             continue
-        text = isinstance(feature.ids, VocabularyIds) and (
-            generation.manifest.vocabularies[feature.ids.vocabulary].dtype == "string"
-        )
-        value = (
-            np.array(["0"], object) if text else np.zeros(1, np.float32 if feature.ids.kind == "buckets" else np.int64)
-        )
+        embedded = [each for each in readers if isinstance(each, EmbeddedFeature)]
+        if any(_takes_texts(manifest, name, each) for each in embedded):
+            value = np.array(["0"], object)
+        else:
+            value = np.zeros(1, np.float32 if any(each.ids.kind == "buckets" for each in embedded) else np.int64)
         columns[name] = Column(value, np.array([0, 1], np.int64))
     return columns
+
+
+def _takes_texts(manifest: Manifest, name: str, feature: EmbeddedFeature) -> bool:
+    """Tells whether a feature takes strings alone of an input."""
+    if isinstance(feature.ids, CrossedIds):
+        key = feature.ids.keys[feature.inputs.index(name)]
+        return key.dtype == "string" and key.boundaries is None
+    return isinstance(feature.ids, VocabularyIds) and manifest.vocabularies[feature.ids.vocabulary].dtype == "string"
 
 
 def _zeros(generation: Generation, tower: LoadedTower, n: int) -> lookup.Activations:
