@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -14,13 +15,16 @@ from export.inspect import plan_table
 from export.pace import Pace
 
 if TYPE_CHECKING:  # half a second, which an export of tables alone can do without
+    from export.parts import TracedPart
     from export.pipeline import Prepared
     from export.staged_tables import Published
+    from export.towers import TensorSpec
 
 
 def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
-    """Returns the plan as JSON values: the tables' plan, and what each tower takes and gives."""
-    spec = prepared.traced.spec
+    """Returns the plan as JSON values: the tables' plan, what each tower takes and gives, and how it is to be run."""
+    spec, job = prepared.traced.spec, prepared.job
+    lacking = prepared.not_in_litert
     return (
         prepared.plan.to_json()
         | pace.to_json()
@@ -32,13 +36,19 @@ def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
                 name: {
                     "role": tower.role,
                     "features": [source for tensor in tower.inputs for source in tensor.sources],
+                    "inputs": {tensor.name: len(tensor.sources) for tensor in tower.inputs},
                     "outputs": [tensor.name for tensor in tower.outputs],
                     "weights": list(tower.variables),
+                    "formula": job.towers[name].formula,
+                    "parts": [_part_json(part) for part in _parts(prepared, name)],
+                    "not_in_litert": lacking[name],
                 }
                 for name, tower in spec.towers.items()
             },
-            "candidates": sorted(prepared.job.candidates),
-            "indexes": sorted(prepared.job.indexes),
+            "candidates": sorted(job.candidates),
+            "contexts": sorted(job.contexts),
+            "indexes": sorted(job.indexes),
+            "stays": list(prepared.stays),
             "left_out": {"towers": list(prepared.left_out.towers), "tables": dict(prepared.left_out.tables)},
             "operations": {tower.spec.name: tower.operations for tower in prepared.traced.towers},
         }
@@ -55,16 +65,48 @@ def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
             unknown = page.unknown.rule if page.unknown.row is None else f"row {page.unknown.row}"
             row = (page.table, page.kind, page.combiner or "", page.role, page.ids.kind, unknown)
             features.add_row(escape(name), *row)
-    towers = page_table("towers", "tower", "role", "takes", "gives")
+    towers = page_table("towers", "tower", "role", "takes", "gives", "per", "LiteRT")
+    lacking = prepared.not_in_litert
     for name, tower in prepared.traced.spec.towers.items():
-        takes = ", ".join(source for tensor in tower.inputs for source in tensor.sources)
-        towers.add_row(name, tower.role, escape(takes), ", ".join(tensor.name for tensor in tower.outputs))
+        runs = lacking[name] or "runs it"
+        towers.add_row(name, tower.role, escape(_takes(tower.inputs)), _names(tower.outputs), "", escape(runs))
+        for part in _parts(prepared, name):
+            cost = f"{part.cost} multiply-adds"
+            takes, gives = escape(_takes(part.spec.inputs)), _names(part.spec.outputs)
+            towers.add_row(f"  {part.spec.name}", cost, takes, gives, part.spec.per, "")
     destination = str(prepared.destination.place(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:
         destination += f", staged in {prepared.destination.root} until it is sent"
-    return Group(
-        plan_table(prepared.plan, pace), features, towers, *_left_out(prepared), Text(f"to be written: {destination}")
-    )
+    notes = [Text(f"note: {note}") for note in prepared.stays]
+    written = Text(f"to be written: {destination}")
+    return Group(plan_table(prepared.plan, pace), features, towers, *notes, *_left_out(prepared), written)
+
+
+def _parts(prepared: Prepared, tower: str) -> tuple[TracedPart, ...]:
+    return prepared.splits[tower].parts if tower in prepared.splits else ()
+
+
+def _part_json(part: TracedPart) -> dict[str, Any]:
+    return {
+        "name": part.spec.name,
+        "per": part.spec.per,
+        "features": [source for tensor in part.spec.inputs for source in tensor.sources],
+        "tensors": [tensor.tensor for tensor in part.spec.inputs if tensor.tensor],
+        "outputs": [tensor.name for tensor in part.spec.outputs],
+        "multiply_adds": part.cost,
+    }
+
+
+def _takes(inputs: Sequence[TensorSpec]) -> str:
+    told = []
+    for tensor in inputs:
+        packed = f"{len(tensor.features)} features in one tensor ({tensor.features[0]} ...)" if tensor.features else ""
+        told.append(packed or tensor.feature or tensor.tensor)
+    return ", ".join(told)
+
+
+def _names(outputs: Sequence[TensorSpec]) -> str:
+    return ", ".join(tensor.name for tensor in outputs)
 
 
 def _left_out(prepared: Prepared) -> list[Text]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from bundle import manifest
@@ -26,6 +27,7 @@ from export.space import check_space
 from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced
 from export.tower_pages import check_formulas, check_limits
 from export.tracing import TracedModel, trace_towers
+from export.trials import why_not_compiled
 from export.weights import find_weights
 
 
@@ -46,10 +48,20 @@ class Prepared:
     left_out: LeftOut
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know before anything is written: what stays inside towers or whole, and why."""
+    def stays(self) -> tuple[str, ...]:
+        """What stays inside towers, or together, and why."""
         split = [note for found in self.splits.values() for note in found.notes]
-        return (*self.plan.notes, *self.traced.notes, *split)
+        return (*self.traced.notes, *split)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know before anything is written."""
+        return (*self.plan.notes, *self.stays)
+
+    @cached_property
+    def not_in_litert(self) -> dict[str, str]:
+        """By tower, what keeps it from LiteRT, or "": told by compiling it with the weights that it was built with."""
+        return {tower.spec.name: why_not_compiled(tower) for tower in self.traced.towers}
 
 
 def prepare(

@@ -35,8 +35,18 @@ def write_saved_model(
       DestinationError: the directory cannot be written.
       NotConvertible: what was written is not what the tower says.
     """
-    tf = load_tensorflow()
     restore_weights(tower.variables, root, open_checkpoint(prefix), object_path)
+    save_function(tower, directory)
+    _check(tower, directory)
+
+
+def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
+    """Writes a tower, or a part of one, with the weights that its variables hold.
+
+    Raises:
+      DestinationError: the directory cannot be written.
+    """
+    tf = load_tensorflow()
     spec = tower.spec
     names = [tensor.name for tensor in spec.inputs]
 
@@ -55,7 +65,6 @@ def write_saved_model(
         renumber(directory)
     except (OSError, tf.errors.OpError) as problem:
         raise DestinationError(f"tower {spec.name!r} cannot be written to {directory}: {problem}") from problem
-    _check(tower, directory)
 
 
 def _check(tower: TracedTower | TracedPart, directory: Path) -> None:

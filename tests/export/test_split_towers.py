@@ -19,6 +19,7 @@ from export.errors import VerificationFailed
 from export.head_effects import check_effects
 from export.model_checks import audit_model
 from export.settings import ExportJob, read_recipe
+from tests.export.commands import Command
 from tests.export.cutting import HERE, save_checkpoint
 from tests.export.exporting import toml
 from tests.export.forked_runs import ForkedRuns
@@ -92,6 +93,20 @@ def split_bundle(recipe: Path, forked: ForkedRuns) -> Path:
 @pytest.fixture(scope="module")
 def page(split_bundle: Path) -> Manifest:
     return staging.read_manifest(split_bundle)
+
+
+def test_plan_tells_parts_costs_and_what_litert_lacks(recipe: Path, command: Command) -> None:
+    page = command("plan", recipe, "--json").page
+    tower = page["towers"]["ranking"]
+    parts = {part["name"]: part for part in tower["parts"]}
+    assert (parts["context"]["per"], parts["context"]["features"]) == ("context", ["history", "user", "age"])
+    assert parts["head-both"]["tensors"] == ["click", "like"]
+    assert parts["context"]["multiply_adds"] > 1000
+    assert (tower["formula"], tower["not_in_litert"]) == ("click^0.7 * like^0.3", "")
+    assert (page["contexts"], page["stays"]) == (["users"], [])
+    told = command("plan", recipe)
+    assert told.code == 0
+    assert "head-share" in told.out
 
 
 def test_run_of_several_heads_writes_a_part_for_each_in_every_form(split_bundle: Path, page: Manifest) -> None:

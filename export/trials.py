@@ -1,0 +1,20 @@
+"""Tells before an export what LiteRT lacks for a tower: it is compiled aside, with the weights it was built with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from export.compiled import compile_tower
+from export.pruning import TracedTower
+from export.savedmodels import save_function
+
+
+def why_not_compiled(tower: TracedTower) -> str:
+    """Returns what keeps a tower from LiteRT; "" if nothing does, or if it cannot be told before it has its weights."""
+    with TemporaryDirectory(prefix="rowcast-") as aside:
+        try:
+            save_function(tower, Path(aside, "saved_model"))
+        except Exception:  # noqa: BLE001 - a variable that has no value yet, and whatever TensorFlow makes of it
+            return ""
+        return compile_tower(Path(aside, "saved_model"), "f32", Path(aside, "compiled.tflite")).reason
