@@ -98,9 +98,9 @@ def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> Ran
     }
     features["numbers"] = DenseFeature(kind="dense", role="context", shape=(NUMBERS,))
     with Staging(root, model, 1, f"R {scale}") as stage:
-        tables = {name: _write_table(stage.directory, name, _normal_rows(random, rows[name])) for name in names}
+        tables = {name: write_table(stage.directory, name, _normal_rows(random, rows[name])) for name in names}
         towers = _write_towers(stage.directory, {"ranking": (None,)})
-        page = _manifest(model, stage, tables, features, towers)
+        page = write_manifest(model, stage, tables, features, towers)
         directory = stage.commit(page)
     return RankingWorkload(
         directory,
@@ -132,7 +132,7 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
     )
     with Staging(root, model, 1, f"Q {scale}") as stage:
         place = stage.directory
-        tables = {"users": _write_table(place, "users", [users]), "items": _write_table(place, "items", [items])}
+        tables = {"users": write_table(place, "users", [users]), "items": write_table(place, "items", [items])}
         towers = _write_towers(place, {"query": (None, ITEM_DIM), "candidate": (None, ITEM_DIM)})
         ids = np.arange(len(items), dtype=np.int64)
         attributes = {"group": pa.array(random.integers(0, 100, len(items)))}
@@ -142,7 +142,7 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
         vectors_file.parent.mkdir(parents=True)
         items.astype("<f4").tofile(vectors_file)
         vectors = _query_vectors(place, tables, features, towers["query"], asked, histories)
-        page = _manifest(
+        page = write_manifest(
             model,
             stage,
             tables,
@@ -211,7 +211,8 @@ def _query_vectors(
     return vectors
 
 
-def _write_table(place: Path, name: str, parts: Iterable[Floats]) -> manifest.Table:
+def write_table(place: Path, name: str, parts: Iterable[Floats]) -> manifest.Table:
+    """Writes a table of one shard into a bundle; returns its page."""
     file = paths.table_shard(name, 0, 1)
     rows = dim = 0
     with ShardWriter(place / file) as writer:
@@ -260,7 +261,7 @@ def _write_tower(
     )
 
 
-def _manifest(
+def write_manifest(
     model: str,
     stage: Staging,
     tables: Mapping[str, manifest.Table],
@@ -269,6 +270,7 @@ def _manifest(
     candidates: Mapping[str, manifest.Corpus] | None = None,
     indexes: Mapping[str, manifest.Index] | None = None,
 ) -> Manifest:
+    """Returns the page of a bundle whose files lie in its staging directory."""
     return Manifest(
         model=model,
         version=1,
