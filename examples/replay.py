@@ -66,7 +66,9 @@ def over_grpc(url: str, bodies: Sequence[Body]) -> list[Answers]:
 
 
 def _send(client: Client, body: Body) -> Any:
-    return getattr(client, body["call"])(**{name: value for name, value in body.items() if name != "call"})
+    renamed = {"context_id": "context_ids", "id": "ids", "vector": "vectors"}  # the client takes several at once
+    arguments = {renamed.get(name, name): value for name, value in body.items() if name != "call"}
+    return getattr(client, body["call"])(**arguments)
 
 
 def _read_message(body: Body, found: Any) -> Answers:

@@ -11,12 +11,12 @@ import tensorflow as tf
 from pyarrow import parquet
 
 from examples import requests, trained, training
-from examples.columns import Ragged, take
+from examples.columns import Columns, Ragged, size, take
 from examples.ple.data import Feed
 from examples.ple.model import PLE, TASKS, Sizes
 
 SIZES = {
-    "tiny": Sizes(200, 100, 32, 16, 4, 1, (8, 8), 4),
+    "tiny": Sizes(200, 100, 32, 16, 8, 1, (8, 8), 8),
     "small": Sizes(1_200_000, 50_000, 4_096, 512, 16, 2, (64, 32), 16),
     "article": Sizes(50_000_000, 1_000_000, 65_536, 4_096, 32, 2, (256, 128), 64),
 }
@@ -51,33 +51,43 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     reached = requests.answers(model, held_out, TASKS)
     for task in ("click", "like"):
         print(f"AUC of {n // 10} held out, {task}: {training.area_under_curve(happened[task], reached[task]):.3f}")
-    trained.write(out, Path(__file__).parent, sizes, model, optimizers, ask(model, feed, requests.COUNT[scale]))
-    write_items(feed, out / "items.parquet")
+    contexts = feed.contexts(requests.COUNT[scale])
+    asked, stored = ask(model, feed, contexts)
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
+    write_store(feed.items.columns, out / "items.parquet")
+    write_store(stored, out / "users.parquet")
 
 
-def ask(model: PLE, feed: Feed, count: int) -> trained.Asked:
-    """Returns requests that name items by id, and what the model answers to them."""
-    contexts, shown = feed.contexts(count), feed.shown(CANDIDATES * count)
+def ask(model: PLE, feed: Feed, contexts: Columns) -> tuple[trained.Asked, Columns]:
+    """Returns requests that name items by id and what the model answers to them, and the users that are stored.
+
+    Half of the users are told by id, too, and only their hour is sent.
+    """
+    count = size(contexts)
+    shown = feed.shown(CANDIDATES * count)
     pairs = requests.pairs(contexts, take(feed.items.columns, shown))
     heads = requests.answers(model, pairs, TASKS)
     bodies = requests.rankings(contexts, {"candidates": shown}, ASKED)
+    _, firsts = np.unique(contexts["user_id"], return_index=True)  # type: ignore[call-overload]
+    for place in firsts[::2]:
+        context = bodies[place]["context"]
+        bodies[place] |= {"context_id": context["user_id"], "context": {"hour": context["hour"]}}
+    stored = {name: contexts[name][firsts] for name in ("user_id", "history")}
     click, like, watch = (heads[task].astype(np.float64) for task in TASKS)
     weighted = 0.5 * click + 0.3 * like + 0.2 * watch
     recipes = click**0.7 * like**0.3
     asked = np.repeat(np.arange(count) % len(ASKED), CANDIDATES)
     scores = np.choose(asked, [recipes, recipes, watch, weighted])
-    return trained.Asked(bodies, {**heads, "score": scores.astype(np.float32)}, pairs)
+    return trained.Asked(bodies, {**heads, "score": scores.astype(np.float32)}, pairs), stored
 
 
-def write_items(feed: Feed, path: Path) -> None:
-    """Writes the corpus: requests name items, whose features the service then has."""
-    columns = {}
-    for name, column in feed.items.columns.items():
-        if isinstance(column, Ragged):
-            columns[name] = pa.ListArray.from_arrays(column.offsets, column.values)
-        else:
-            columns[name] = pa.array(column)
-    parquet.write_table(pa.table(columns), path)
+def write_store(columns: Columns, path: Path) -> None:
+    """Writes items or users, whose features the service then has."""
+    arrays = {}
+    for name, column in columns.items():
+        ragged = isinstance(column, Ragged)
+        arrays[name] = pa.ListArray.from_arrays(column.offsets, column.values) if ragged else pa.array(column)
+    parquet.write_table(pa.table(arrays), path)
 
 
 if __name__ == "__main__":
