@@ -83,6 +83,7 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob, role
         raise UsageError(f"features.{first}.unknown.row is {part.unknown.row}; table {spec.table!r} has {rows} rows")
     _refuse_second_rule(spec, model, job)
     rule = spec.rule or _describe_ids(spec, part, rows, job)
+    _check_keyed(spec, rule, job)
     crossed = isinstance(rule, manifest.CrossedIds)
     if isinstance(rule, manifest.CrossedIds):
         rule = _crossed(rule, spec.reads, job, roles)
@@ -101,6 +102,19 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob, role
         length=spec.length,
         default=None if crossed else part.default,
     )
+
+
+def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: settings.ExportJob) -> None:
+    """Holds keyed ids to tables with keys, and tables with keys to keyed ids."""
+    name, dump = spec.reads[0], job.tables.get(spec.table, settings.TablePart()).dump
+    if isinstance(rule, manifest.KeyedIds) and dump is None:
+        raise UsageError(
+            f"features.{name}.ids: table {spec.table!r} has no keys; name the dump that has them as "
+            f"tables.{spec.table}.dump"
+        )
+    if dump is not None and not isinstance(rule, manifest.KeyedIds):
+        cure = 'say ids = { kind = "keyed" }' if spec.rule is None else f"but the model makes rows of it ({rule.kind})"
+        raise UsageError(f"features.{name}.ids: rows of table {spec.table!r}, a dump, are found by key; {cure}")
 
 
 def _refuse_second_rule(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob) -> None:
@@ -143,7 +157,18 @@ def _describe_ids(spec: FeatureSpec, part: settings.FeaturePart, rows: int, job:
             raise UsageError(
                 f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's vocabularies: {known}"
             )
-        return manifest.VocabularyIds(vocabulary=rule.vocabulary, first_row=rule.first_row)
+        keys = job.vocabularies[rule.vocabulary].dtype
+        if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
+            raise UsageError(f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are {keys}")
+        _check_reach(spec, "oov_buckets", (rule.oov_first_row or 0) + rule.oov_buckets - 1, rows)
+        return manifest.VocabularyIds(
+            vocabulary=rule.vocabulary,
+            first_row=rule.first_row,
+            oov_buckets=rule.oov_buckets,
+            oov_first_row=rule.oov_first_row or 0,
+            oov_hash=rule.oov_hash,
+            mask=rule.mask,
+        )
     return rule
 
 

@@ -74,8 +74,24 @@ def _rows(
             lookup.TextFileIndex.LINE_NUMBER,
         )
         wanted = values.astype(np.int64) if page.dtype == "int64" else values
-        position = lookup.StaticHashTable(lines, -1).lookup(tf.constant(wanted, tf.as_dtype(page.dtype))).numpy()
-        return np.where(position < 0, -1, position + rule.first_row)
+        sent = tf.constant(wanted, tf.as_dtype(page.dtype))
+        position = lookup.StaticHashTable(lines, -1).lookup(sent).numpy()
+        found = tf.where(position < 0, _beyond(rule, sent), position + rule.first_row)
+        if rule.mask is not None:
+            found = tf.where(sent == tf.constant(rule.mask, sent.dtype), tf.zeros([], tf.int64), found)
     else:
         return values.astype(np.int64)
     return np.asarray(found.numpy(), np.int64)
+
+
+def _beyond(rule: VocabularyRule, sent: Any) -> Any:
+    """Returns the rows of ids that the vocabulary does not hold."""
+    tf = load_tensorflow()
+    if not rule.oov_buckets:
+        return tf.fill(tf.shape(sent), tf.constant(-1, tf.int64))
+    if rule.oov_hash == "modulo" and sent.dtype == tf.int64:
+        found = tf.math.floormod(sent, tf.constant(rule.oov_buckets, tf.int64))
+    else:
+        texts = sent if sent.dtype == tf.string else tf.strings.as_string(sent)
+        found = tf.strings.to_hash_bucket_fast(texts, rule.oov_buckets)
+    return found + (rule.oov_first_row or 0)

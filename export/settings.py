@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from bundle.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
 from export.errors import UsageError
@@ -68,7 +68,7 @@ class VocabularyPart(Part):
 
 
 class VocabularyRule(Part):
-    """ids = { kind = "vocabulary", vocabulary = NAME, first_row = N }"""
+    """ids = { kind = "vocabulary", vocabulary = NAME, first_row = N, oov_buckets = N, oov_first_row = N }"""
 
     kind: Literal["vocabulary"]
     """Row = `first_row` + position of the id in the vocabulary."""
@@ -79,7 +79,18 @@ class VocabularyRule(Part):
     oov_buckets: int = Field(default=0, ge=0)
     """Rows for ids that the vocabulary does not hold: `oov_first_row` + their hash mod `oov_buckets`."""
     oov_first_row: int | None = Field(default=None, ge=0)
-    """None: the row behind the last key."""
+    """Needed with `oov_buckets`: in TensorFlow's tables the row behind the last key, in Keras' layers 0, or 1 with a
+    `mask`, where `first_row` is the row behind these."""
+    oov_hash: Literal["fingerprint", "modulo"] = "fingerprint"
+    """fingerprint: as of hashed ids. modulo: an integer is its own hash, as Keras' IntegerLookup has it."""
+    mask: int | str | None = None
+    """The id that is row 0 whatever the vocabulary says, as the `mask_token` of Keras' layers."""
+
+    @model_validator(mode="after")
+    def _placed(self) -> VocabularyRule:
+        if self.oov_buckets and self.oov_first_row is None:
+            raise ValueError("'oov_first_row' is given with 'oov_buckets'")
+        return self
 
 
 class HashRule(Part):

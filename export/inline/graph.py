@@ -138,14 +138,19 @@ class Lookups:
     def _by_rule(self, rule: manifest.IdRule, values: Any) -> Any:
         tf = load_tensorflow()
         if isinstance(rule, manifest.HashIds):
-            texts = values if values.dtype == tf.string else tf.strings.as_string(values)
-            return tf.strings.to_hash_bucket_fast(texts, rule.buckets)
+            return _hashed(values, rule.buckets) + rule.first_row
         if isinstance(rule, manifest.BucketIds):
             boundaries = [float(each) for each in rule.boundaries]
             return tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=boundaries), tf.int64)
         if isinstance(rule, manifest.VocabularyIds):
             position = self._vocabularies[rule.vocabulary].lookup(values)
-            return tf.where(position < 0, position, position + rule.first_row)
+            beyond = position
+            if rule.oov_buckets:
+                modulo = rule.oov_hash == "modulo" and values.dtype != tf.string
+                beyond = values % rule.oov_buckets if modulo else _hashed(values, rule.oov_buckets)
+                beyond = tf.cast(beyond, tf.int64) + rule.oov_first_row
+            rows = tf.where(position < 0, beyond, position + rule.first_row)
+            return rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
         return tf.cast(values, tf.int64)
 
     def _vectors(self, spec: FeatureSpec, rows: Any) -> Any:
@@ -158,6 +163,12 @@ class Lookups:
         stored = tf.gather(tf.constant(layout.bases()), within % layout.lanes) + within // layout.lanes
         vectors = tf.cast(self._gather(spec.table, stored)[:, : table.dim], tf.float32)
         return tf.where(known[:, tf.newaxis], vectors, tf.zeros([], tf.float32))
+
+
+def _hashed(values: Any, buckets: int) -> Any:
+    tf = load_tensorflow()
+    texts = values if values.dtype == tf.string else tf.strings.as_string(values)
+    return tf.strings.to_hash_bucket_fast(texts, buckets)
 
 
 def raw_dtype(feature: str, job: ExportJob) -> str:

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from bundle import ids
+from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.errors import VerificationFailed
 from export.id_rules import check_rows
-from export.settings import FeaturePart, VocabularyPart
+from export.settings import FeaturePart, VocabularyPart, VocabularyRule
 
 KEYS = ["ann", "böb", " c", "d\re"]
 NUMBERS = [-5, 7, 1 << 62]
@@ -19,6 +21,12 @@ RULES: list[tuple[dict[str, Any], np.ndarray[Any, Any], list[int]]] = [
     ({"kind": "identity"}, np.array([0, 9, 10, -1]), [0, 9, -1, -1]),
     ({"kind": "vocabulary", "vocabulary": "names", "first_row": 2}, TEXTS, [2, 5, -1, -1, 3]),
     ({"kind": "vocabulary", "vocabulary": "numbers"}, np.array([1 << 62, 8, -5]), [2, -1, 0]),
+    (
+        {"kind": "vocabulary", "vocabulary": "numbers", "first_row": 4, "oov_buckets": 3, "oov_first_row": 1}
+        | {"oov_hash": "modulo", "mask": 0},
+        np.array([1 << 62, 0, 8, -1, -5]),
+        [6, 0, 3, 3, 4],
+    ),
     ({"kind": "buckets", "boundaries": [0.5, 2.0]}, np.array([0.4, 0.5, 3.0, -9.0], np.float32), [0, 1, 2, 0]),
 ]
 
@@ -50,3 +58,20 @@ def test_check_rows_hash_is_the_bundle_s(base: Path, values: np.ndarray[Any, Any
     check_rows("f", values, ids.Hash("f", 1000, 1000).resolve(values), part, 1000, PAGES, base)
     with pytest.raises(VerificationFailed, match="differ"):
         check_rows("f", values, ids.Hash("f", 1000, 999).resolve(values), part, 1000, PAGES, base)
+
+
+@pytest.mark.parametrize(("vocabulary", "values"), [("numbers", np.array([7, 12, -7, 1 << 60])), ("names", TEXTS)])
+def test_check_rows_of_ids_beyond_a_vocabulary_is_the_bundle_s(
+    base: Path, vocabulary: str, values: np.ndarray[Any, Any]
+) -> None:
+    rule = {"kind": "vocabulary", "vocabulary": vocabulary, "first_row": 1, "oov_buckets": 100, "oov_first_row": 5}
+    part = FeaturePart.model_validate({"ids": rule})
+    keys = IntegerKeys(np.array(NUMBERS)) if vocabulary == "numbers" else StringKeys(KEYS)
+    found = ids.Listed("f", 1000, Vocabulary(keys), 1, 100, 5).resolve(values)
+    assert (found >= 5).any()
+    check_rows("f", values, found, part, 1000, PAGES, base)
+
+
+def test_rule_with_rows_for_unknown_ids_says_where_they_are() -> None:
+    with pytest.raises(ValidationError, match="'oov_first_row' is given with 'oov_buckets'"):
+        VocabularyRule(kind="vocabulary", vocabulary="names", oov_buckets=3)
