@@ -126,10 +126,19 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
 
     converted = called if isinstance(root, NamedGraph) else tf.autograph.to_graph(called)
 
+    names: dict[str, int] = {}
+
+    def distinct(make_variable: Callable[..., Any], **how: Any) -> Any:
+        # wrap_function knows variables by their names, which layers of Keras 3 that are built here may share.
+        name = how.get("name") or "Variable"
+        names[name] = names.get(name, 0) + 1
+        return make_variable(**{**how, "name": name if names[name] == 1 else f"{name}_{names[name]}"})
+
     def body(inputs: Mapping[str, Any]) -> Any:
         recorder.graph = tf.compat.v1.get_default_graph()
         given.update(_opened(inputs, parts, lengths))
-        return converted(dict(given))
+        with tf.variable_creator_scope(distinct):
+            return converted(dict(given))
 
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)  # tf.functions inside the call become part of the one graph

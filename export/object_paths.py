@@ -29,11 +29,18 @@ def object_paths(root: Any) -> dict[str, tuple[str, Any]]:
         handle = getattr(trackable, "handle", None)
         if handle is not None:
             found.setdefault(resource(handle), (path, owner))
-        for name, child in view.children(trackable).items():
+        children = dict(view.children(trackable))
+        # Keras 3 keeps layers in lists and dicts out of TensorFlow's checkpoints, and knows them by their own names.
+        children.update({layer.name: layer for layer in getattr(trackable, "_layers", ()) if _is_keras_3(layer)})
+        for name, child in children.items():
             if id(child) not in seen:
                 seen.add(id(child))
                 queue.append((child, f"{path}.{name}" if path else name, trackable))
     return found
+
+
+def _is_keras_3(layer: Any) -> bool:
+    return any(kind.__module__.startswith("keras.src.layers") for kind in type(layer).__mro__)
 
 
 def name_tables(

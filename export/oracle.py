@@ -113,14 +113,16 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
     try:
         with tables.answering(), tf.device("/CPU:0"):
             root = build_root(job, replay.base)
+            given = {name: fed.value(name) for tower in model.towers.values() for name in tower.call_inputs}
+            calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
+            named = isinstance(root, NamedGraph)
+            for path, inputs in () if named else sorted(calls):  # builds what the factory has not
+                _called(root, path, {name: given[name] for name in inputs}, replay)
             tables.know(root)
-            if not isinstance(root, NamedGraph):
+            if not named:
                 _restore(root, replay.prefix, job.checkpoint.object_path)
-            for tower in model.towers.values():
-                call = (tower.call, tower.call_inputs)
-                if call not in returned:
-                    inputs = {name: fed.value(name) for name in tower.call_inputs}
-                    returned[call] = _called(root, tower.call, inputs, replay)
+            for path, inputs in calls:
+                returned[path, inputs] = _called(root, path, {name: given[name] for name in inputs}, replay)
     finally:
         tf.config.run_functions_eagerly(eagerly)
     results: Results = {}

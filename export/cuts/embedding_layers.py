@@ -1,8 +1,9 @@
 """Intercepts the embedding layers of TensorFlow and TFRS: who makes their tables, and who answers their lookups.
 
 On a CPU every such layer (TFRS `TPUEmbedding`, the mid-level `TPUEmbedding` and `TPUEmbeddingForServing`, a direct call
-of `serving_embedding_lookup`) does two things that matter here: it makes its tables in `_create_variables_and_slots`,
-and looks them up by one function, `cpu_embedding_lookup`. Both are replaced for the length of a `with`.
+of `serving_embedding_lookup`; by `export/cuts/tpu_layers.py` also `TPUEmbeddingV0` and `TPUEmbeddingV2`) does two
+things that matter here: it makes its tables in `_create_variables_and_slots`, and looks them up by one function,
+`cpu_embedding_lookup`. Both are replaced for the length of a `with`.
 Source: TensorFlow 2.20, python/tpu/tpu_embedding_for_serving.py and tpu_embedding_v2.py; TFRS 0.7.7.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from export.cuts.lookups import Answer, Lookup, MakeTable, table_name
+from export.cuts.tpu_layers import tpu_layers_on_cpu
 from export.errors import ExportError, NotConvertible
 from export.frameworks import load_tensorflow
 from export.towers import Encoding, Kind, TableFacts
@@ -76,7 +78,8 @@ def intercepted(make_table: MakeTable, answer: Answer, *, tracked: bool) -> Iter
     # have imported any of them before.
     lookup.__code__ = _ask_hook.__code__
     try:
-        yield
+        with tpu_layers_on_cpu(create_variables_and_slots):
+            yield
     except Exception as problem:
         if refusals:  # Keras and AutoGraph have wrapped it in pages of call stacks
             raise refusals[-1] from problem

@@ -76,11 +76,14 @@ def keras_3_gathers() -> Iterator[None]:
 
     def looked_up(self: Any, inputs: Any) -> Any:
         tf = load_tensorflow()
-        table = getattr(getattr(self, "_embeddings", None), "value", None)
+        table: Any = getattr(getattr(self, "_embeddings", None), "value", None)
         plain = isinstance(table, stand_in_class()) and not self.lora_enabled
-        if not plain or not (tf.is_tensor(inputs) or isinstance(inputs, tf.RaggedTensor)):
+        if not plain or not (tf.is_tensor(inputs) or isinstance(inputs, tf.RaggedTensor | tf.SparseTensor)):
             return call(self, inputs)
         ids = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
+        if isinstance(ids, tf.SparseTensor):
+            found = tf.nn.safe_embedding_lookup_sparse(table, tf.sparse.expand_dims(ids, -1), default_id=0)
+            return tf.cast(tf.ensure_shape(found, [*ids.shape, table.shape[1]]), self.compute_dtype)
         return tf.cast(tf.nn.embedding_lookup(table, ids), self.compute_dtype)
 
     layer.call = looked_up

@@ -191,3 +191,69 @@ class Partial(tf.keras.Model):
 
 def build_partial():
     return Partial()
+
+
+class MidLevel(tf.Module):
+    """The mid-level API of each generation of TPUs; weights, sequences and shapes as FeatureConfigs say."""
+
+    def __init__(self, layer):
+        super().__init__()
+        items = E.TableConfig(40, 4, name="items", combiner="mean", optimizer=E.SGD(0.1))
+        self.layer = layer(
+            {
+                "item": E.FeatureConfig(items),
+                "bag": E.FeatureConfig(items),
+                "recent": E.FeatureConfig(items, max_sequence_length=2),
+            },
+            E.SGD(0.1),
+        )
+        self.layer.build()
+        self.kernel = tf.Variable(tf.random.normal([16, 3]), name="kernel")
+
+    def __call__(self, features):
+        weights = {"item": None, "bag": features["weights"], "recent": None}
+        found = self.layer({name: features[name] for name in weights}, weights)
+        found = found[0] if isinstance(found, tuple) else found
+        recent = tf.reshape(found["recent"], [-1, 8])
+        return tf.concat([found["item"], found["bag"], recent], 1) @ self.kernel
+
+
+def build_serving():
+    return MidLevel(E.TPUEmbeddingForServing)
+
+
+def build_v0():
+    return MidLevel(E.TPUEmbeddingV0)
+
+
+def build_v2():
+    return MidLevel(E.TPUEmbeddingV2)
+
+
+def build_keras_rs():
+    """A DistributedEmbedding over dense, ragged and sparse ids, two of them of one table."""
+    import keras_rs
+
+    layers = keras_rs.layers
+    items = layers.TableConfig("items", ROWS, 4, combiner="mean")
+    tags = layers.TableConfig("tags", ROWS, 3, combiner="sqrtn")
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding = layers.DistributedEmbedding(
+                {
+                    "item": layers.FeatureConfig("item", items, (8, 1), (8, 4)),
+                    "recent": layers.FeatureConfig("recent", items, (8, 3), (8, 4)),
+                    "tags": layers.FeatureConfig("tags", tags, (8, None), (8, 3)),
+                    "words": layers.FeatureConfig("words", tags, (8, None), (8, 3)),
+                }
+            )
+            self.out = keras.layers.Dense(2)
+
+        def call(self, features):
+            names = ("item", "recent", "tags", "words")
+            found = self.embedding({name: features[name] for name in names})
+            return self.out(tf.concat([found[name] for name in names], 1))
+
+    return Model()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +32,8 @@ from tests.conftest import write_table
 
 HERE = Path(__file__).parent
 NONE: Mapping[str, Any] = MappingProxyType({})
+Beside = Callable[[Any], Mapping[str, Any]]
+"""Returns what a training script saves beside a model."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ def recipe(function: str, inputs: Mapping[str, Any], outputs: Mapping[str, str] 
     )
 
 
-def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, seed: int = 7) -> Path:
-    """Builds the uncut model by calling it, with random weights, and saves it."""
+def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside, seed: int = 7) -> Path:
+    """Builds the uncut model by calling it, with random weights, and saves it, and what stands beside it."""
     tf = load_tensorflow()
     model = load_factory(job.code.factory, HERE)()
     model(dict(inputs))
@@ -77,15 +79,18 @@ def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, seed: int 
     for variable in model.variables if hasattr(model, "variables") else ():
         if "float" in str(variable.dtype):
             variable.assign(random.normal(0, 0.3, variable.shape).astype(np.float32))
-    return Path(tf.train.Checkpoint(model=model).write(str(directory / "ckpt")))
+    return Path(tf.train.Checkpoint(model=model, **beside(model)).write(str(directory / "ckpt")))
 
 
-def make(job: ExportJob, inputs: Mapping[str, Any], directory: Path) -> Made:
-    prefix = train(job, inputs, directory)
+def make(
+    job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside = lambda _: MappingProxyType({})
+) -> Made:
+    prefix = train(job, inputs, directory, beside)
     traced = trace_towers(job, HERE)
     pages = describe_features(traced.spec, job)
     checkpoint = open_checkpoint(prefix)
     keys = find_table_keys(traced, checkpoint, "model")
+    keys.update({name: part.key for name, part in job.tables.items() if part.key is not None})
     readers = {
         name: TableReader(directory, write_table(directory, name, checkpoint.read_all(keys[name]), "float32", []))
         for name in traced.spec.tables
