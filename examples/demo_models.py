@@ -45,6 +45,8 @@ EXAMPLES = {
     "one_call_two_tower": Example("one_call_two_tower"),
     "cotrained": Example("cotrained", exporting=("--towers", "ranking")),
     "dcn_v2_low_rank": Example("dcn_v2", ("--variant", "low_rank")),
+    "wide_deep": Example("wide_deep"),
+    "wide_deep_hashed": Example("wide_deep", ("--variant", "hashed")),
 }
 COLUMNS = (
     "model", "features", "tables", "in tables", "in towers", "runs in", "HTTP: largest |d|", "gRPC: largest |d|",

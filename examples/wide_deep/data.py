@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from examples.columns import Columns
 from examples.criteo import effect
 from examples.wide_deep.model import NUMBERS, Sizes
 
@@ -54,7 +53,7 @@ class Impressions:
         chances = 1 / (1 + np.exp(-self._logits(features)))
         return {**features, LABEL: (self._random.random(n) < chances).astype(np.float32)}
 
-    def _logits(self, features: Columns) -> NDArray[np.float64]:
+    def _logits(self, features: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Every id has an effect; some categories also change what the next one's does."""
         effects = []
         for place, (name, ids) in enumerate(self._sizes.ids.items()):

@@ -36,6 +36,7 @@ SIZES = {
 }
 BATCHES = {"tiny": (2, 512), "small": (300, 1_024), "article": (8, 131_072)}
 """Records, and impressions in each."""
+RATE = 0.5
 CANDIDATES = 20
 VARIANTS = ("identity", "hashed")
 
@@ -63,8 +64,6 @@ def train(out: Path, scale: trained.Scale = "small", variant: str = "identity") 
     trained.write_files(out, Path(__file__).parent, sizes, asked)
     trained.save(out, model=model, optimizer=optimizer)
 
-
-RATE = 0.5
 
 if __name__ == "__main__":
     trained.command_line("wide_deep", train, VARIANTS)

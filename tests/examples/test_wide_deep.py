@@ -1,0 +1,56 @@
+"""Wide & Deep over rows and over hashed ids, from prebatched records to answers that equal the trained models'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bundle.manifest import DenseFeature, EmbeddedFeature
+from examples.wide_deep import data, train
+from tests.examples.showing import Asked, ask
+
+pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to tf.data")
+
+
+@pytest.fixture(scope="module", params=["wide_deep", "wide_deep_hashed"])
+def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    return ask(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_service_answers_wide_deep_as_tensorflow_does(asked: Asked) -> None:
+    assert asked.shown.within
+    assert [form.kind for form in asked.page.towers["ranking"].forms] == ["saved_model", "litert"]
+
+
+def test_every_category_is_embedded_by_the_models_own_rule(asked: Asked) -> None:
+    embedded = [feature for feature in asked.page.features.values() if isinstance(feature, EmbeddedFeature)]
+    deep = {feature.table: feature for feature in embedded if asked.page.tables[feature.table].dim > 1}
+    hashed = any(feature.ids.kind == "hash" for feature in embedded)
+    assert len(deep) == 40
+    assert sorted(feature.kind for feature in deep.values()) == ["bag"] * 3 + ["single"] * 37
+    assert {feature.ids.kind for feature in embedded} == {"hash" if hashed else "identity"}
+    numbers = [feature for feature in asked.page.features.values() if isinstance(feature, DenseFeature)]
+    if hashed:
+        assert len(embedded) == 80
+    else:  # the wide tables are small and plainly gathered from, so they stay in the tower
+        assert len(embedded) == 40
+    assert len(numbers) == (10 if hashed else 50)
+
+
+def test_record_holds_a_batch_and_reads_back_as_it_was_drawn(tmp_path: Path) -> None:
+    sizes = train.SIZES["tiny"]
+    files = data.write_batches(data.Impressions(sizes, seed=2), tmp_path, records=2, batch=64)
+    drawn = data.Impressions(sizes, seed=2)
+    for features, labels in data.read_batches(files, sizes, 64):
+        expected = drawn.batch(64)
+        np.testing.assert_array_equal(labels["click"], expected.pop(data.LABEL))
+        for name, values in expected.items():
+            np.testing.assert_array_equal(features[name], values)
+
+
+def test_tables_of_the_article_hold_9_gigabytes() -> None:
+    sizes = train.SIZES["article"]
+    assert round(sum(sizes.rows) * (sizes.dim + 1) * 4 / 1e9, 1) == 9.1
+    assert sorted(sizes.ids.values()) == [1] * 37 + [10] * 3
