@@ -10,13 +10,25 @@ import json
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bundle.features import Column
-from bundle.manifest import FORMAT_VERSION
+from bundle.manifest import (
+    FORMAT_VERSION,
+    CrossedIds,
+    CrossKey,
+    DenseFeature,
+    EmbeddedFeature,
+    Feature,
+    KeyedIds,
+    Unknown,
+    VocabularyIds,
+)
+from bundle.staging import read_manifest
 from service.engine.requests import Ranking, Retrieval, Target
 from tests.service.running import CALL, Running
 from tests.service.small_bundle import compiled_towers, write_small_bundle
@@ -27,6 +39,35 @@ CONTEXT = {
     "history": Column(np.array([1, 4, 4]), np.array([0, 3])),
     "city": Column(np.array(["berlin"], object)),
 }
+KEYS = 3 * np.arange(50)
+"""Of users, in the order of their rows."""
+FEATURES: dict[str, Feature] = {
+    "user": EmbeddedFeature(
+        kind="single", table="users", role="context", ids=KeyedIds(keys="users"), unknown=Unknown(rule="row", row=0)
+    ),
+    "city": EmbeddedFeature(
+        kind="bag",
+        table="cities",
+        role="context",
+        inputs=("city", "history"),
+        ids=CrossedIds(
+            keys=(CrossKey(dtype="string", default="nowhere"), CrossKey(dtype="int64", default=[])), buckets=16
+        ),
+        combiner="mean",
+    ),
+    "recent": EmbeddedFeature(
+        kind="sequence",
+        table="movies",
+        role="context",
+        inputs=("history",),
+        ids=VocabularyIds(vocabulary="movies", first_row=4, oov_buckets=3, oov_first_row=1, oov_hash="modulo", mask=4),
+        padding=1,
+        length=3,
+        default=[],
+    ),
+    "hour": DenseFeature(kind="dense", role="context", inputs=("history",), take="lengths", default=[]),
+}
+"""What formats before 3 had no word for."""
 
 
 def answers(root: Path) -> dict[str, Any]:
@@ -40,9 +81,13 @@ def answers(root: Path) -> dict[str, Any]:
         context = {name: column for name, column in CONTEXT.items() if name in calls["rank"]}
         ranking = Ranking(Target("movies"), context, candidate_ids=found.neighbors.ids)
         ranked = running.ask(running.engine.rank(ranking, CALL))
+        stored = {}
+        if read_manifest(root / "movies" / "1").contexts:
+            by_id = replace(ranking, context={"history": CONTEXT["history"]}, context_ids=np.array([7]), k=3)
+            stored["scores_by_context_id"] = running.ask(running.engine.rank(by_id, CALL)).scores.tolist()
     finally:
         running.close()
-    return {
+    return stored | {
         "version": found.version,
         "neighbors": found.neighbors.ids.tolist(),
         "retrieval_scores": [float(score) for score in found.neighbors.scores],
@@ -60,6 +105,11 @@ def main() -> None:
             Path(scratch, "root"),
             compiled_towers(Path(scratch, "towers")),
             row_types={"movies": "int8", "cities": "int8", "users": "linked"},
+            features=FEATURES,
+            keys={"users": KEYS},
+            parts=True,
+            formula="sigmoid(score) * sigmoid(watch)^0.5 + rating / 100",
+            users=True,
         )
         shutil.copytree(Path(scratch, "root"), place / "root")
     (place / "answers.json").write_text(json.dumps(answers(place / "root"), indent=2) + "\n")

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from bundle import paths
 from bundle.checksums import crc32c
 from bundle.features import Column
+from bundle.keys import KeyIndexWriter
 from bundle.manifest import (
     Corpus,
     DenseFeature,
@@ -31,6 +32,7 @@ from bundle.manifest import (
     Feature,
     HashIds,
     Index,
+    KeyIndex,
     Manifest,
     Provenance,
     Recall,
@@ -60,7 +62,7 @@ USERS, CITIES, GENRES = 50, 16, 6
 CITY_DEFAULT = "nowhere"
 GENRE_NAMES = ("comedy", "drama", "action", "horror", "other")
 UNKNOWN_GENRE_ROW = 5
-DIRECTORIES = ("vocabularies", "candidates", "contexts", "towers", "indexes")
+DIRECTORIES = ("vocabularies", "keys", "candidates", "contexts", "towers", "indexes")
 SEQUENCE_LENGTH = 3
 
 Array = NDArray[Any]
@@ -120,6 +122,7 @@ def write_small_bundle(
     parts: bool = False,
     formula: str | None = None,
     users: bool = False,
+    keys: Mapping[str, Array] | None = None,
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -133,6 +136,7 @@ def write_small_bundle(
       without: `indexes` or `ranking`: leaves those out.
       row_types: tables written as int8 rows, or as they lie in a checkpoint, amid other bytes of one file.
       parts, formula: of the ranking tower. users: with a store `users` of the contexts of `small_pieces`.
+      keys: of each key index, in the order of their rows.
     """
     random = np.random.default_rng([version, size])
     edition = small_model.EDITIONS[(version - 1) % len(small_model.EDITIONS)]
@@ -163,6 +167,7 @@ def write_small_bundle(
             provenance=_provenance(version),
             tables=pages,
             vocabularies=vocabularies,
+            keys={name: _write_keys(place, name, values) for name, values in (keys or {}).items()},
             features={**feature_pages(), **(features or {})},
             towers=tower_pages,
             candidates={"movies": corpus},
@@ -214,6 +219,12 @@ def _write_vocabularies(place: Path, ids: Array, id_kind: Literal["int64", "stri
         "movies": Vocabulary(file=paths.vocabulary("movies"), size=len(ids), dtype=id_kind),
         "genres": Vocabulary(file=paths.vocabulary("genres"), size=len(GENRE_NAMES), dtype="string"),
     }
+
+
+def _write_keys(place: Path, name: str, keys: Array) -> KeyIndex:
+    with KeyIndexWriter(place / paths.key_index(name)) as writer:
+        writer.append(keys)
+        return KeyIndex(file=paths.key_index(name), size=writer.finish())
 
 
 def _write_table(place: Path, name: str, rows: Array, row_type: str | None) -> Table:
