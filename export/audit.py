@@ -18,13 +18,13 @@ from bundle.errors import BundleError, NotCommitted
 from bundle.features import open_features
 from bundle.manifest import Index, Manifest, TableCheck, Tower, TowerForm, TowerPart
 from bundle.stores import check_store
-from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError, VerificationFailed
 from export.figures import count_text, page_table, size_text
 from export.frameworks import load_tensorflow
+from export.key_indexes import check_key_indexes
 from export.verify import SAMPLE_ROWS, verify_tables
 from runtime.exact import ExactIndex
-from runtime.remote import Place
 from runtime.scann import ScannIndex
 from runtime.towers import open_form
 from runtime.vectors import VectorFile
@@ -95,7 +95,7 @@ class Audit:
         return Group(checks, *notes, Text(f"{self.bundle} is whole"))
 
 
-def audit(bundle: Path, checkpoint: Place | None = None, full: bool = False) -> Audit:
+def audit(bundle: Path, checkpoint: Checkpoint | None = None, full: bool = False) -> Audit:
     """Checks a bundle.
 
     Args:
@@ -119,7 +119,8 @@ def audit(bundle: Path, checkpoint: Place | None = None, full: bool = False) -> 
         opened = tuple(open_parts(bundle, page))
     checks: dict[str, TableCheck] = {}
     if checkpoint is not None:
-        checks = verify_tables(open_checkpoint(checkpoint), bundle, page.tables, None if full else SAMPLE_ROWS)
+        checks = verify_tables(checkpoint, bundle, page.tables, None if full else SAMPLE_ROWS)
+        check_key_indexes(checkpoint, bundle, page.tables, page.keys, full)
     converted = {name: table.dtype for name, table in page.tables.items() if table.error is not None}
     listed = _listed(page)
     total = sum(files.size(bundle, path) for path in listed)

@@ -87,7 +87,12 @@ def _labels(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[
 
 
 def make_examples(
-    model: ModelSpec, pages: Mapping[str, manifest.Feature], keys: Keys, count: int, seed: int = 0
+    model: ModelSpec,
+    pages: Mapping[str, manifest.Feature],
+    keys: Keys,
+    count: int,
+    seed: int = 0,
+    dumped: Keys = MappingProxyType({}),
 ) -> Examples:
     """Makes examples whose ids are all known: bags of 0 to 5 ids with repeated ones, numbers around zero.
 
@@ -97,6 +102,7 @@ def make_examples(
       keys: of each vocabulary.
       count: how many.
       seed: the same seed gives the same examples.
+      dumped: some keys of each table whose rows are found by key.
     """
     random = np.random.default_rng(seed)
     columns = {}
@@ -110,7 +116,11 @@ def make_examples(
         sizes = _sizes(spec, numbers, count)
         rows = min((model.tables[each.table].rows for each in embedded), default=1)
         beyond = 1 << (31 if spec and spec.ids_dtype == "int32" else 40)
-        ids = _known_ids(name, pages[spec.name] if spec else None, rows, beyond, keys, int(sizes.sum()), random)
+        page = pages[spec.name] if spec else None
+        if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.KeyedIds):
+            ids = random.choice(dumped[page.ids.keys], int(sizes.sum()))
+        else:
+            ids = _known_ids(name, page, rows, beyond, keys, int(sizes.sum()), random)
         if spec and spec.ids_dtype == "string" and ids.dtype != object:
             ids = ids.astype(str).astype(object)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

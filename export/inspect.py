@@ -146,6 +146,7 @@ def _table_json(spec: TableSpec) -> dict[str, Any]:
         "slices": spec.slices,
         "files": spec.files,
         "slots": [slot.name for slot in spec.slots],
+        "keys": spec.keys or None,
         "note": spec.note or None,
     }
 

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from export.run_settings import ExportSettings
     from export.settings import ExportJob
     from export.subset import Wanted
-    from runtime.remote import Place
 
 app = typer.Typer(
     help="Turns training checkpoints into verified bundles that rowcast-serve answers from.",
@@ -276,11 +275,12 @@ def verify(
     with kept_clean(), Progress(errors) as progress:
         from export import audit
 
-        if job is not None and recipe is not None:
-            source: Place | None = place_of(job.checkpoint.path, recipe.parent)
-        else:
-            source = None if checkpoint is None else place_of(checkpoint)
         with progress.step("verify"):
+            source = None if checkpoint is None else open_checkpoint(place_of(checkpoint))
+            if job is not None and recipe is not None:
+                from export.roots import open_job
+
+                source, job = open_job(job, recipe.parent)
             report = audit.audit(place, source, full)
         if job is not None and recipe is not None:
             with progress.step("model"):

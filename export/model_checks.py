@@ -17,6 +17,7 @@ from bundle.staging import read_manifest
 from export import candidate_checks, replay, table_effects
 from export.audit import Audit, ModelCheck, open_parts, told_as_failures
 from export.dense_copy import local_prefix
+from export.dumped_tables import KeyFile, open_dumps
 from export.errors import UsageError
 from export.examples import Examples, make_examples, read_examples
 from export.feature_pages import model_vocabularies
@@ -41,7 +42,8 @@ def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: dict[str, m
         return read_examples(base / part.examples, model, pages, part.count, part.labels)
     keys = {name: read_keys(base / page.file, page.dtype) for name, page in job.vocabularies.items()}
     keys.update({name: as_array(held) for name, held in model_vocabularies(model).items()})
-    return make_examples(model, pages, keys, part.count)
+    dumped = {name: KeyFile(table).sample() for name, table in open_dumps(job, base).items()}
+    return make_examples(model, pages, keys, part.count, dumped=dumped)
 
 
 def check_page(replayed: Replay, root: Path, page: Manifest, expected: Results, read_rows: ReadRows) -> None:

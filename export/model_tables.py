@@ -14,6 +14,7 @@ from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
 from export.cuts.named_graphs import NamedGraph
+from export.dumped_tables import vectors_key
 from export.errors import CheckpointError
 from export.settings import ExportJob
 from export.towers import TableFacts
@@ -38,7 +39,7 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
     keys = find_table_keys(traced, checkpoint, job.checkpoint.object_path)
     named = {}
     for name, spec in traced.spec.tables.items():
-        stated = job.tables[name].key if name in job.tables else None
+        stated = vectors_key(checkpoint, name) or (job.tables[name].key if name in job.tables else None)
         if stated or name not in {table.name for table in layouts}:
             named[name] = stated or keys.get(name) or found.table(spec.config_name).name
     mod = {name for name, part in job.tables.items() if part.mod}

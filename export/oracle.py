@@ -7,7 +7,7 @@ Nothing else can read a table that left the towers: one that is read whole stays
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.stretches import read_stretches
 from export.cuts.named_graphs import NamedGraph
+from export.dumped_tables import KeyFile
 from export.errors import ExportError, NotConvertible
 from export.examples import Examples
 from export.frameworks import load_tensorflow
@@ -106,7 +107,11 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
     tf = load_tensorflow()
     model, job = replay.model, replay.job
     fed = OracleInputs(job, replay.base, model, replay.examples, replay.features)
-    tables = OracleTables(model.tables, fed.touched, read_rows, job.code.inline_bytes_max)
+    facts = {
+        name: replace(table, rows=np.iinfo(np.int64).max) if name in fed.dumped else table
+        for name, table in model.tables.items()
+    }
+    tables = OracleTables(facts, fed.touched, _by_key(read_rows, fed.dumped), job.code.inline_bytes_max)
     returned: dict[tuple[str, tuple[str, ...]], Any] = {}
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
@@ -133,6 +138,22 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
             for output, key in tower.keys.items()
         }
     return results
+
+
+def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
+    """Returns a reader that is asked for keys instead of rows where a table has keys; zeros for those it lacks."""
+
+    def read(table: str, ids: Rows) -> NDArray[Any]:
+        if table not in dumped:
+            return read_rows(table, ids)
+        rows = dumped[table].rows(ids)
+        held = np.unique(rows[rows >= 0])
+        known = read_rows(table, held)
+        values = np.zeros((ids.size, *known.shape[1:]), np.float32)
+        values[rows >= 0] = known[np.searchsorted(held, rows[rows >= 0])]
+        return values
+
+    return read
 
 
 def _called(root: Any, path: str, inputs: Mapping[str, Any], replay: Replay) -> Any:

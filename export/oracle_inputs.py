@@ -1,7 +1,7 @@
 """What the original model is called with in a replay: the examples, as they were when it was trained.
 
 The model's own id rules get what callers send; where the recipe tells the rule from id to row, the model was trained on
-rows, and gets those.
+rows, and gets those. Where rows are found by key, the keys are what it was trained on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from bundle.columns import Column, checked_offsets
 from bundle.features import FeatureReader
+from bundle.id_values import integers
+from export.dumped_tables import KeyFile, open_dumps
+from export.errors import UsageError, VerificationFailed
 from export.examples import Examples
 from export.frameworks import load_tensorflow
 from export.id_rules import check_rows
@@ -23,6 +26,16 @@ from export.settings import ExportJob, FeaturePart, InputPart
 from export.towers import FeatureSpec, ModelSpec
 
 Rows = NDArray[np.int64]
+
+
+def _check_keyed(name: str, ids: NDArray[np.int64], found: Rows, file: KeyFile) -> None:
+    right = file.rows(ids)
+    if not np.array_equal(found, right):
+        place = int(np.argmax(found != right))
+        raise VerificationFailed(
+            f"feature {name!r}: key {ids[place]} is row {found[place]} in the bundle and row {right[place]} of the "
+            "dump; nothing is published"
+        )
 
 
 @dataclass(frozen=True)
@@ -51,8 +64,13 @@ class OracleInputs:
     examples: Examples
     features: FeatureReader
 
+    @cached_property
+    def dumped(self) -> dict[str, KeyFile]:
+        """Keys of each table whose rows are found by key."""
+        return {name: KeyFile(table) for name, table in open_dumps(self.job, self.base).items()}
+
     def touched(self, table: str) -> Rows:
-        """Returns the rows of a table that the examples read, ascending."""
+        """Returns the rows of a table that the examples read, ascending; their keys where they are found by key."""
         read = []
         for spec in self.model.features.values():
             if isinstance(spec, FeatureSpec) and spec.table == table:
@@ -61,7 +79,8 @@ class OracleInputs:
                 unknown = spec.unknown or self.job.features.get(spec.reads[0], FeaturePart()).unknown
                 read.append(np.array([unknown.row or 0], np.int64))
         touched = np.unique(np.concatenate(read))
-        return touched[touched >= 0]
+        touched = touched[touched >= 0]
+        return np.sort(self.dumped[table].of(touched)) if table in self.dumped else touched
 
     def value(self, name: str) -> Any:
         """Returns one input as the model takes it; one that no tower needs is given zeros, or nothing."""
@@ -126,8 +145,12 @@ class OracleInputs:
         column = self.examples.columns.get(name)
         rows, offsets = self.features.rows(spec.name, self.examples.columns, self.examples.n)
         if column is not None and column.values.size == rows.size:  # else defaults stand among them
-            table = self.model.tables[spec.table]
-            check_rows(name, column.values, rows, part, table.rows, self.job.vocabularies, self.base)
+            if spec.table in self.dumped:
+                ids = integers(name, column.values)
+                _check_keyed(name, ids, rows, self.dumped[spec.table])
+            else:
+                table = self.model.tables[spec.table]
+                check_rows(name, column.values, rows, part, table.rows, self.job.vocabularies, self.base)
         weights = None
         if spec.weights is not None:
             sent = column.weights if column is not None else None
@@ -139,7 +162,19 @@ class OracleInputs:
             kept = rows >= 0
             offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
             rows, weights = rows[kept], None if weights is None else weights[kept]
+        if spec.table in self.dumped:
+            rows = self._keys(name, rows, self.dumped[spec.table])
         return _Values(rows, offsets, weights)
+
+    def _keys(self, name: str, rows: Rows, file: KeyFile) -> Rows:
+        """Returns the keys of rows, -1 where there is none."""
+        held, place = np.unique(rows, return_inverse=True)
+        keys = np.concatenate([np.full(np.count_nonzero(held < 0), -1), file.of(held[held >= 0])])
+        if self.job.inputs[name].dtype == "int32" and keys.max(initial=0) > np.iinfo(np.int32).max:
+            raise UsageError(
+                f"inputs.{name}.dtype is int32, which key {keys.max()} of its table does not fit; say int64"
+            )
+        return keys[place]
 
     def _filled(self, name: str, values: NDArray[Any], offsets: NDArray[np.int64], part: InputPart) -> NDArray[Any]:
         """Returns the values of a dense input, with what fills it up behind those of an example that has fewer."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bundle import manifest, paths
 from bundle.features import FeatureReader
+from bundle.keys import KeyIndex
 from bundle.manifest import Manifest
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
@@ -26,6 +27,7 @@ from export.dense_copy import local_prefix
 from export.errors import UsageError
 from export.examples import Examples
 from export.feature_pages import model_vocabularies
+from export.key_indexes import check_key_indexes, write_key_indexes
 from export.model_checks import check_page, examples_of
 from export.oracle import Replay, Results, checkpoint_rows, replay_original
 from export.part_checks import check_parts, unverified
@@ -84,16 +86,19 @@ class Assembly:
             examples = examples_of(self.job, self.prepared.base, spec, self.prepared.pages)
         with self.progress.step("tables", self.prepared.plan.moved_bytes) as moved:
             tables = copy_tables(self.prepared.plan, self.stage, self.settings, moved)
+            specs = [table.spec for table in self.prepared.plan.tables]
+            keys = write_key_indexes(self.prepared.checkpoint, specs, self.stage)
         readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
         opened = {name: Vocabulary.open(self.directory / page.file) for name, page in vocabularies.items()}
-        features = FeatureReader(self.prepared.pages, readers, opened)
+        indexed = {name: KeyIndex(self.directory / page.file, page.size) for name, page in keys.items()}
+        features = FeatureReader(self.prepared.pages, readers, opened, indexed)
         with self.progress.step("towers"):
             forms = self._write_towers()
         changed = table_effects.converted(tables)
         replayed = self._replay(spec, examples, features, frozenset(changed))
         sources = {name: table.source for name, table in tables.items()}
         read_rows = checkpoint_rows(self.prepared.checkpoint, sources)
-        trained = table_effects.trained_features(self.prepared.pages, readers, tables, opened, read_rows)
+        trained = table_effects.trained_features(self.prepared.pages, readers, tables, opened, indexed, read_rows)
         with self.progress.step("replay"):
             expected = replay_original(replayed, read_rows)
             effects = table_effects.measure_effects(replayed, trained, self.directory, forms, expected)
@@ -106,6 +111,7 @@ class Assembly:
         with self.progress.step("rows compared"):
             rows = None if self.settings.full else self.job.verify.rows
             checks = verify_tables(self.prepared.checkpoint, self.directory, tables, rows)
+            check_key_indexes(self.prepared.checkpoint, self.directory, tables, keys, self.settings.full)
         page = Manifest(
             model=self.job.model,
             version=self.prepared.version,
@@ -113,6 +119,7 @@ class Assembly:
             provenance=provenance(self.prepared.inventory, self.job.code.factory),
             tables=tables,
             vocabularies=vocabularies,
+            keys=keys,
             features=self.prepared.pages,
             towers=towers,
             candidates=corpora,
@@ -274,6 +281,7 @@ class Assembly:
         """Lists every file but table shards, whose digests stand with their tables."""
         named = [
             *(paths.vocabulary(name) for name in self._vocabularies),
+            *(paths.key_index(table.spec.name) for table in self.prepared.plan.tables),
             *(form.path for form in forms),
             *(candidates.store_file("candidates", name) for name in self.job.candidates),
             *(candidates.store_file("contexts", name) for name in self.job.contexts),

@@ -7,13 +7,14 @@ from typing import Any
 
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.cuts.named_graphs import load_named
+from export.dumped_tables import open_dumps, with_dumps
 from export.model_code import load_factory
 from export.places import place_of
 from export.settings import ExportJob
 
 
 def open_job(job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
-    """Opens a recipe's checkpoint, and says in the recipe how variables are found in it where it does not say so.
+    """Opens a recipe's checkpoint, with dumped tables, and says in the recipe how variables are found in it.
 
     Args:
       job: the recipe.
@@ -26,7 +27,7 @@ def open_job(job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
         named = checkpoint.storage.kind == "TensorFlow" and checkpoint.graph is None
         part = job.checkpoint.model_copy(update={"by": "names" if named else "objects"})
         job = job.model_copy(update={"checkpoint": part})
-    return checkpoint, job
+    return with_dumps(checkpoint, open_dumps(job, base)), job
 
 
 def build_root(job: ExportJob, base: Path) -> Any:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bundle import manifest
 from bundle.features import FeatureReader
+from bundle.keys import KeyIndex
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
 from export import replay
@@ -46,11 +47,12 @@ def trained_features(
     readers: Mapping[str, TableReader],
     tables: Mapping[str, manifest.Table],
     vocabularies: Mapping[str, Vocabulary],
+    keys: Mapping[str, KeyIndex],
     read_rows: ReadRows,
 ) -> FeatureReader:
     """Returns a reader of features that takes the checkpoint's own rows where the bundle's were converted."""
     own = {name: TrainedRows(name, tables[name], read_rows) for name in converted(tables)}
-    return FeatureReader(pages, {**readers, **own}, vocabularies)
+    return FeatureReader(pages, {**readers, **own}, vocabularies, keys)
 
 
 def converted(tables: Mapping[str, manifest.Table]) -> tuple[str, ...]:

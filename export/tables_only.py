@@ -13,6 +13,7 @@ from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
 from export.destinations import Destination
 from export.errors import NotConvertible, UsageError
+from export.key_indexes import check_key_indexes, write_key_indexes
 from export.plan import AS_STORED, ExportPlan, Writing, check_exportable, plan_tables
 from export.progress import Progress
 from export.run_settings import ExportSettings
@@ -126,23 +127,29 @@ def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: 
         begun = created(stage)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, stage, settings, moved)
+            keys = write_key_indexes(prepared.checkpoint, [table.spec for table in plan.tables], stage)
         with progress.step("rows compared"):
             rows = None if settings.full else SAMPLE_ROWS
             checks = verify_tables(prepared.checkpoint, stage.directory, tables, rows)
+            check_key_indexes(prepared.checkpoint, stage.directory, tables, keys, settings.full)
         page = manifest.Manifest(
             model=job.model,
             version=number,
             created=begun,
             provenance=provenance(prepared.inventory, ""),
             tables=tables,
-            features={
-                name: manifest.EmbeddedFeature(kind="single", table=name, role="context") for name in prepared.wanted
-            },
+            keys=keys,
+            features={name: _feature(name, keyed=name in keys) for name in prepared.wanted},
             towers={},
             verification=manifest.Verification(tables=checks, examples=0, tolerance="no towers"),
-            files=(),
+            files=tuple(file for page in keys.values() for file in stage.digests(page.file)),
         )
         return Published(draft.publish(page, progress), page, (*prepared.notes, *prepared.plan.notes))
+
+
+def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:
+    ids = manifest.KeyedIds(keys=table) if keyed else manifest.IdentityIds()
+    return manifest.EmbeddedFeature(kind="single", table=table, role="context", ids=ids)
 
 
 def _wanted(inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:

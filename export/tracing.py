@@ -14,6 +14,7 @@ from export.calling import RawTrace, trace_call, zeros
 from export.cuts.interception import lookups_intercepted
 from export.cuts.lookups import MakeTable
 from export.cuts.named_graphs import NamedGraph
+from export.dumped_tables import open_dumps
 from export.errors import NotConvertible, UsageError
 from export.feature_names import FeatureNames, finally_named
 from export.frameworks import load_tensorflow
@@ -81,6 +82,9 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
     named = {what: table.name for what, table in stand_ins.items()}
     towers = {name: prune(name, job.towers[name], calls[key], named) for key in traces for name in wanted[key]}
     ordered = [towers[name] for name in job.towers]
+    for name, dumped in open_dumps(job, base).items():
+        if name in cut.tables:
+            cut.tables[name] = replace(cut.tables[name], rows=dumped.keys.shape[0])
     spec = finally_named(_describe(calls.values(), ordered, cut.tables), job.vocabularies)
     final = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
     if isinstance(root, NamedGraph):

@@ -74,7 +74,8 @@ class Findings:
     def taken(self) -> set[str]:
         """Returns the keys of all variables that a rule has found."""
         tables = {table.key for table in self.tables.values()} | {refused.key for refused in self.refused}
-        return tables | set(self.slots) | {each.key for each in self.duplicates}
+        keys = {table.keys.key for table in self.checkpoint.storage.dumped.values()}
+        return tables | keys | set(self.slots) | {each.key for each in self.duplicates}
 
     def inventory(self, step: int | None = None) -> Inventory:
         """Returns what was found, sorted: tables with their slot variables, and every other variable."""
@@ -99,6 +100,17 @@ class Findings:
             duplicates=tuple(self.duplicates),
             storage=self.checkpoint.storage.kind,
         )
+
+
+def find_dumped(found: Findings) -> None:
+    """Takes the tables that a parameter server dumped."""
+    tables = []
+    for dumped in found.checkpoint.storage.dumped.values():
+        spec = table_spec(dumped.name, dumped.vectors, "dump", "")
+        tables.append(Found(replace(spec, keys=dumped.keys.key), dumped.vectors.key))
+        for slot, entry in dumped.slots.items():
+            found.add_slot(slot, entry.key, dumped.vectors.key)
+    found.add_tables(tables)
 
 
 def table_spec(

@@ -17,6 +17,7 @@ import numpy as np
 from export.checkpoint import objectgraph
 from export.checkpoint.arrays import ArrayRows
 from export.checkpoint.datafiles import DataFiles, check_unchanged, stamps_of
+from export.checkpoint.dumps import is_dump, list_dump
 from export.checkpoint.keras_files import find_keras, list_keras
 from export.checkpoint.objectgraph import ObjectGraph
 from export.checkpoint.orbax import OrbaxPlace, find_orbax, list_orbax
@@ -36,17 +37,20 @@ Values = np.ndarray[Any, Any]
 
 
 def open_checkpoint(path: Place, complete: bool = True) -> Checkpoint:
-    """Opens a V2 checkpoint of TensorFlow, one of Orbax, or what Keras saved in HDF5.
+    """Opens a V2 checkpoint of TensorFlow, one of Orbax, what Keras saved in HDF5, or a parameter server's dump.
 
     Args:
       path: on this machine or in a store: a directory (its newest checkpoint), a prefix, or a prefix' `.index` file; on
-        this machine also an Orbax directory, `.weights.h5`, `.keras` or `.h5`.
+        this machine also an Orbax directory, `.weights.h5`, `.keras` or `.h5`,
+        and a directory that SOK or HugeCTR dumped tables to.
       complete: whether one whose data files are missing or cut short is refused.
     Raises:
       CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and what to do.
     """
     if isinstance(path, Path):
         with _unreadable_told(path):
+            if path.is_dir() and not any(path.glob("*.index")) and is_dump(path):
+                return _open_dump(path)
             place, file = _other_kinds(path)
         if place is not None:
             listing = list_orbax(place)
@@ -61,6 +65,13 @@ def open_checkpoint(path: Place, complete: bool = True) -> Checkpoint:
     prefix = find_prefix(path)
     index, entries = read_index(prefix, complete)
     return Checkpoint(prefix, f"crc32c:{google_crc32c.value(index):08x}", entries)
+
+
+def _open_dump(directory: Path) -> Checkpoint:
+    dump = list_dump(directory)
+    entries = {entry.key: entry for table in dump.tables.values() for entry in table.entries}
+    storage = Storage(dump.kind, None, dumped={table.vectors.key: table for table in dump.tables.values()})
+    return Checkpoint(directory, dump.fingerprint, entries, directory.name, storage)
 
 
 def _other_kinds(path: Path) -> tuple[OrbaxPlace | None, Path | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from export.checkpoint import keras_layers, orbax_tree
-from export.checkpoint.findings import Findings
+from export.checkpoint.findings import Findings, find_dumped
 from export.checkpoint.name_tables import find_named_tables
 from export.checkpoint.object_tables import find_embedding_objects, find_keras_layers, find_partial_layers
 from export.checkpoint.optimizer_state import find_named_slots, find_slots
@@ -42,9 +42,10 @@ def recognise(checkpoint: StoredVariables, said: Statements | Mapping[str, str] 
         orbax_tree.find_in_tree(found)
     elif checkpoint.storage.kind == "Keras":
         keras_layers.find_in_layers(found)
-    else:
+    elif checkpoint.storage.kind == "TensorFlow":
         find_named_slots(found)
         find_named_tables(found)
+    find_dumped(found)
     state_layouts(found, said.layouts)
     name_tables(found, said.named)
     for name in said.mod:
@@ -57,7 +58,7 @@ def _step(checkpoint: StoredVariables) -> int | None:
     if checkpoint.storage.step is not None:
         return checkpoint.storage.step
     keys = ["global_step"]
-    if checkpoint.storage.kind != "TensorFlow":
+    if checkpoint.storage.kind in ("Orbax", "Keras"):
         told = orbax_tree if checkpoint.storage.kind == "Orbax" else keras_layers
         keys = told.step_keys(checkpoint.entries)
     graph = checkpoint.graph

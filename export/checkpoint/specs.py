@@ -23,9 +23,10 @@ Origin = Literal[
     "feature column",
     "named",
     "layout file",
+    "dump",
 ]
 """Who wrote a table: the mid-level API, the TFRS layers around it, a Keras or Flax layer, a feature column; or
-the user said so, by naming its variable or in a layout file."""
+the user said so, by naming its variable or in a layout file; or a parameter server dumped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class TableSpec:
       slots: slot variables of its variable; tables of a stack share them.
       note: what the user should know, or "".
       slot_of: the table whose slot variable it is, kept for a warm restart; "" for a table.
+      keys: key of the variable that holds the id of each row; "": ids are rows, or the model's rules make them rows.
     """
 
     name: str
@@ -120,6 +122,7 @@ class TableSpec:
     slots: tuple[SlotSpec, ...] = ()
     note: str = ""
     slot_of: str = ""
+    keys: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,29 @@ def volume(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-StorageKind = Literal["TensorFlow", "Orbax", "Keras"]
+@dataclass(frozen=True, slots=True)
+class DumpedTable:
+    """One table of a dump: its rows are found by key.
+
+    Attributes:
+      name: as the dump calls it.
+      vectors: [rows, dim].
+      keys: [rows] integers, the key of each row.
+      slots: slot variable -> [rows, dim].
+    """
+
+    name: str
+    vectors: Entry
+    keys: Entry
+    slots: Mapping[str, Entry]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Everything that it stores."""
+        return (self.vectors, self.keys, *self.slots.values())
+
+
+StorageKind = Literal["TensorFlow", "Orbax", "Keras", "SOK", "HugeCTR"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +159,12 @@ class Storage:
     """What keeps the variables, and what it says of them besides their keys.
 
     Attributes:
-      kind: a TensorBundle of TensorFlow, Orbax' tree of arrays, or Keras' HDF5.
+      kind: a TensorBundle of TensorFlow, Orbax' tree of arrays, Keras' HDF5, or the dump of a parameter server.
       step: training step, as a directory's name says it.
       layer_names: key -> name of the variable's layer, where a Keras file says it.
       model: configuration of the Keras model, where the file has it: class and name of every layer.
       problems: with its files, which no slice tells: they are missing or cut short.
+      dumped: tables of dynamic keys, by the key of the variable of their vectors.
     """
 
     kind: StorageKind = "TensorFlow"
@@ -149,6 +172,7 @@ class Storage:
     layer_names: Mapping[str, str] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    dumped: Mapping[str, DumpedTable] = field(default_factory=dict)
 
 
 class StoredVariables(Protocol):

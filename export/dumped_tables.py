@@ -1,0 +1,156 @@
+"""Tables of a recipe that a parameter server dumped (`tables.NAME.dump`): their vectors and keys beside the checkpoint.
+
+Their rows are found by key, so a model's own number of rows says nothing of them; the original model is replayed with
+the keys themselves, which are looked up here in the dump's file, not in a bundle's index.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.checksums import crc32c
+from export.checkpoint.dumps import list_dump
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry
+from export.errors import CheckpointError, UsageError
+from export.places import place_of
+from export.settings import ExportJob
+
+BLOCK_KEYS = 1 << 20
+SAMPLED_BLOCKS, SAMPLED_KEYS = 16, 256
+
+Keys = NDArray[np.int64]
+
+
+def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
+    """Returns the dumped tables of a recipe by their names in the bundle.
+
+    Raises:
+      UsageError: a dump is not on this machine, or does not have the table; says which it has.
+      CheckpointError: it is damaged.
+    """
+    found = {}
+    for name, part in job.tables.items():
+        if part.dump is None:
+            continue
+        directory = place_of(part.dump, base)
+        if not isinstance(directory, Path):
+            raise UsageError(f"tables.{name}.dump: {directory} is a URL; bring the dump to a disk of this machine")
+        if not directory.is_dir():
+            raise UsageError(f"tables.{name}.dump: {directory} is no directory")
+        try:
+            tables = list_dump(directory).tables
+        except OSError as problem:
+            raise CheckpointError(f"dump {directory} cannot be read: {problem.strerror}") from problem
+        found[name] = _chosen(name, part.key, tables, directory)
+    return found
+
+
+def _chosen(name: str, key: str | None, tables: Mapping[str, DumpedTable], directory: Path) -> DumpedTable:
+    """Returns the table that is meant: the named one, the one of the same name (SOK adds a number), or the only one."""
+    for wanted in [key] if key is not None else [name, f"{name}_0"]:
+        if wanted in tables:
+            return tables[wanted]
+    if key is None and len(tables) == 1:
+        return next(iter(tables.values()))
+    close = difflib.get_close_matches(key or name, tables, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(tables)}"
+    raise UsageError(
+        f"tables.{name}: dump {directory} has no table {key or name!r}; {hint} (tables.{name}.key names it)"
+    )
+
+
+def with_dumps(checkpoint: Checkpoint, dumps: Mapping[str, DumpedTable]) -> Checkpoint:
+    """Returns a checkpoint that holds dumped tables, too, under keys that tell where they are from."""
+    if not dumps:
+        return checkpoint
+    placed = {name: _placed(name, dumped) for name, dumped in dumps.items()}
+    entries = {entry.key: entry for dumped in placed.values() for entry in dumped.entries}
+    stamps = "".join(f"{entry.key} {entry.slices[0].stamp}\n" for entry in entries.values())
+    return Checkpoint(
+        checkpoint.prefix,
+        f"{checkpoint.fingerprint}+crc32c:{crc32c(stamps.encode()):08x}",
+        {**checkpoint.entries, **entries},
+        checkpoint.name,
+        replace(checkpoint.storage, dumped={each.vectors.key: each for each in placed.values()}),
+    )
+
+
+def vectors_key(checkpoint: Checkpoint, name: str) -> str | None:
+    """Returns the key of a dumped table's vectors in a checkpoint that holds it; None: it is not dumped."""
+    return next((key for key in checkpoint.storage.dumped if key.startswith(_prefix(name))), None)
+
+
+def _placed(name: str, dumped: DumpedTable) -> DumpedTable:
+    def at(entry: Entry) -> Entry:
+        return entry._replace(key=_prefix(name) + entry.key)
+
+    slots = {slot: at(entry) for slot, entry in dumped.slots.items()}
+    return replace(dumped, name=name, vectors=at(dumped.vectors), keys=at(dumped.keys), slots=slots)
+
+
+def _prefix(name: str) -> str:
+    return f"tables.{name}.dump/"
+
+
+class KeyFile:
+    """The keys of a dumped table, read from its file again and again: memory holds what was asked for."""
+
+    def __init__(self, dumped: DumpedTable) -> None:
+        """Takes the table; opens nothing."""
+        (self._part,) = dumped.keys.slices
+        self._dtype = NUMPY_DTYPES[dumped.keys.dtype]
+        self.size = dumped.keys.shape[0]
+        self._known, self._rows = np.empty(0, np.int64), np.empty(0, np.int64)
+
+    def blocks(self) -> Iterator[tuple[int, Keys]]:
+        """Yields first row and keys of block after block."""
+        for first in range(0, self.size, BLOCK_KEYS):
+            yield first, self.read(first, min(BLOCK_KEYS, self.size - first))
+
+    def read(self, first: int, count: int) -> Keys:
+        """Returns the keys of [count] rows.
+
+        Raises:
+          CheckpointError: the file cannot be read, or is shorter than it was.
+        """
+        offset = self._part.offset + first * self._dtype.itemsize
+        try:
+            keys: NDArray[Any] = np.fromfile(self._part.file, self._dtype, count, offset=offset)
+        except OSError as problem:
+            raise CheckpointError(f"dump file {self._part.file} cannot be read: {problem.strerror}") from problem
+        if keys.size != count:
+            raise CheckpointError(f"dump file {self._part.file} was cut short while it was read; copy it anew")
+        return keys.astype(np.int64)
+
+    def sample(self) -> Keys:
+        """Returns keys from all over the file, of as many blocks as are read in no time."""
+        count = min(SAMPLED_KEYS, self.size)
+        firsts = np.unique(np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64))
+        return np.unique(np.concatenate([self.read(int(first), count) for first in firsts]))
+
+    def of(self, rows: NDArray[np.int64]) -> Keys:
+        """Returns the keys of single rows."""
+        found = [self.read(int(row), 1) for row in rows]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def rows(self, keys: Keys) -> NDArray[np.int64]:
+        """Returns the row of each key, -1 where there is none, by going through the file once."""
+        wanted = np.unique(keys)
+        new = wanted[~np.isin(wanted, self._known)]
+        if new.size:
+            rows = np.full(new.size, -1, np.int64)
+            for first, block in self.blocks():
+                place = np.minimum(np.searchsorted(new, block), new.size - 1)
+                held = np.flatnonzero(new[place] == block)
+                rows[place[held]] = first + held
+            order = np.argsort(known := np.concatenate([self._known, new]))
+            self._known, self._rows = known[order], np.concatenate([self._rows, rows])[order]
+        return self._rows[np.searchsorted(self._known, keys)]

@@ -1,0 +1,113 @@
+"""Key indexes of tables whose rows are found by key: made of the keys beside their vectors, and judged by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bundle import files, manifest, paths
+from bundle.errors import BundleError, FormatError
+from bundle.keys import KeyIndex, KeyIndexWriter
+from bundle.staging import Staging
+from export.checkpoint.datafiles import check_unchanged, stamps_of
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.specs import TableSpec
+from export.dumped_tables import BLOCK_KEYS, KeyFile
+from export.errors import CheckpointError, VerificationFailed
+
+FULLY_CHECKED = 4 << 20
+"""Keys of a table that are all looked up when it is verified; of more, so many unless `--full`."""
+_CHECKED_TOGETHER = 4096
+
+
+def write_key_indexes(
+    checkpoint: Checkpoint, tables: Iterable[TableSpec], stage: Staging
+) -> dict[str, manifest.KeyIndex]:
+    """Writes the index of every table that has keys, but for those that an earlier run finished.
+
+    Args:
+      checkpoint: holds the keys.
+      tables: that are exported; slot variables have the keys of their table.
+      stage: where they are written.
+    Returns:
+      Their pages, by the table's name.
+    Raises:
+      CheckpointError: a key comes twice, or is no int64 from 0 on; names it.
+    """
+    pages = {}
+    for table in tables:
+        if not table.keys or table.slot_of:
+            continue
+        file = paths.key_index(table.name)
+        if stage.finished(file) is None:
+            _write(checkpoint, table, stage.directory / file)
+            stage.finish(file, table.rows)
+        pages[table.name] = manifest.KeyIndex(file=file, size=table.rows)
+    return pages
+
+
+def _write(checkpoint: Checkpoint, table: TableSpec, path: Path) -> None:
+    entry = checkpoint.entries[table.keys]
+    with KeyIndexWriter(path) as index:
+        for first in range(0, table.rows, BLOCK_KEYS):
+            keys = checkpoint.read(table.keys, first, min(BLOCK_KEYS, table.rows - first))
+            wrong = keys.view(np.int64) < 0 if keys.dtype.itemsize == 8 else keys < 0
+            if wrong.any():
+                place = int(np.argmax(wrong))
+                raise CheckpointError(
+                    f"table {table.name!r}: the key of row {first + place} in {table.keys!r} is {keys[place]}; ids are "
+                    "integers from 0 to 2^63 - 1: map them to such before training"
+                )
+            index.append(keys.astype(np.int64))
+        check_unchanged(stamps_of(entry.slices))
+        try:
+            index.finish()
+        except FormatError as problem:
+            raise CheckpointError(f"table {table.name!r}: {table.keys!r}: {problem}; dump it anew") from problem
+
+
+def check_key_indexes(
+    checkpoint: Checkpoint,
+    root: Path,
+    tables: Mapping[str, manifest.Table],
+    keys: Mapping[str, manifest.KeyIndex],
+    full: bool = False,
+) -> None:
+    """Looks the keys of a dump up in a bundle's indexes, as a service does.
+
+    Raises:
+      VerificationFailed: a key leads to another row than that of its vector.
+    """
+    for name, page in keys.items():
+        dumped = checkpoint.storage.dumped.get(tables[name].source.key)
+        if dumped is None:
+            raise VerificationFailed(
+                f"table {name!r} is found by keys, which checkpoint {checkpoint.prefix} does not have; compare with "
+                "the dump, or with the recipe that names it"
+            )
+        file = KeyFile(dumped)
+        if page.size != file.size:
+            raise VerificationFailed(f"table {name!r}: its key index holds {page.size} keys, the dump {file.size}")
+        try:
+            index = KeyIndex(files.locate(root, page.file), page.size)
+        except BundleError as problem:
+            raise VerificationFailed(str(problem)) from problem
+        _check(name, index, file, full)
+
+
+def _check(name: str, index: KeyIndex, file: KeyFile, full: bool) -> None:
+    count, step = BLOCK_KEYS, BLOCK_KEYS
+    if file.size > FULLY_CHECKED and not full:
+        count, step = _CHECKED_TOGETHER, _CHECKED_TOGETHER * -(-file.size // FULLY_CHECKED)
+    for first in range(0, file.size, step):
+        keys = file.read(first, min(count, file.size - first))
+        rows = index.find(keys)
+        wrong = rows != np.arange(first, first + keys.size)
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            raise VerificationFailed(
+                f"table {name!r}: key {keys[place]} of the dump is row {first + place} there and row {rows[place]} by "
+                "the bundle's index; nothing may be published; run the export again, and report it if it persists"
+            )

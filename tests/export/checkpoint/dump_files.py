@@ -1,0 +1,52 @@
+"""Files of dumped tables, byte by byte as SOK and HugeCTR write them.
+
+Source: NVIDIA-Merlin/HugeCTR at 2f2016f, sparse_operation_kit/dump_load.py: write_file_head, then `numpy.tofile` of
+keys and of vectors; HugeCTR/src/embeddings/localized_slot_sparse_embedding_hash.cu, dump_parameters: `key` as long
+long, `slot_id` as size_t, `emb_vector` as float.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+DTYPES = {"int32": 0, "int64": 1, "uint32": 2, "uint64": 3, "float16": 4, "float32": 5, "float64": 6}
+KEYS, VECTORS, SLOT = 0, 1, 2
+
+
+def head(kind: int, dtype: int, slot: str = "", name: str = "") -> bytes:
+    return (
+        name.rjust(256, " ").encode()
+        + kind.to_bytes(4, "big", signed=False)
+        + slot.rjust(32, " ").encode()
+        + dtype.to_bytes(4, "big", signed=False)
+    )
+
+
+def sok_file(path: Path, kind: int, values: NDArray[Any], slot: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(head(kind, DTYPES[values.dtype.name], slot) + values.tobytes())
+
+
+def sok_dump(directory: Path, name: str, keys: NDArray[Any], vectors: NDArray[Any], **slots: NDArray[Any]) -> Path:
+    """Writes what `sok.dump` writes of one variable; slots are of the Adam that trained it."""
+    sok_file(directory / f"{name}-key", KEYS, keys)
+    sok_file(directory / f"{name}-weight", VECTORS, vectors)
+    for slot, values in slots.items():
+        sok_file(directory / f"{name}-Adam-{slot}", SLOT, values, slot)
+    return directory
+
+
+def hugectr_dump(
+    directory: Path, keys: NDArray[np.int64], vectors: NDArray[np.float32], slot_ids: NDArray[np.uint64] | None = None
+) -> Path:
+    """Writes what HugeCTR's `save_params_to_files` writes of one embedding."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "key").write_bytes(keys.astype("<i8").tobytes())
+    (directory / "emb_vector").write_bytes(vectors.astype("<f4").tobytes())
+    if slot_ids is not None:
+        (directory / "slot_id").write_bytes(slot_ids.astype("<u8").tobytes())
+    return directory

@@ -1,0 +1,107 @@
+"""Dumps of parameter servers: what is listed of them, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint.dumps import list_dump
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.errors import CheckpointError
+from tests.export.checkpoint.dump_files import KEYS, SLOT, VECTORS, head, hugectr_dump, sok_dump
+
+IDS = np.array([3, 2**40, 11, 7], np.int64)
+ROWS = np.arange(20, dtype=np.float32).reshape(4, 5)
+
+
+def test_dump_of_sok_is_read_with_its_keys_and_slots(tmp_path: Path) -> None:
+    sok_dump(tmp_path, "user_0", IDS, ROWS, m=ROWS + 1, v=ROWS + 2)
+    sok_dump(tmp_path, "item_0", IDS[:2].astype(np.uint32), ROWS[:2].astype(np.float16))
+    checkpoint = open_checkpoint(tmp_path)
+    inventory = recognise(checkpoint)
+    assert [(each.name, each.rows, each.dim, each.dtype) for each in inventory.tables] == [
+        ("item_0", 2, 5, "float16"),
+        ("user_0", 4, 5, "float32"),
+    ]
+    user = inventory.table("user_0")
+    assert (user.keys, user.origin, [slot.name for slot in user.slots]) == ("user_0-key", "dump", ["Adam-m", "Adam-v"])
+    assert inventory.storage == "SOK"
+    assert inventory.dense == ()
+    np.testing.assert_array_equal(checkpoint.read(user.key, 1, 3), ROWS[1:])
+    np.testing.assert_array_equal(checkpoint.read(user.keys, 0, 4), IDS)
+    np.testing.assert_array_equal(checkpoint.read("user_0-Adam-v", 0, 4), ROWS + 2)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_dump_of_hugectr_is_read_with_its_keys(tmp_path: Path, nested: bool) -> None:
+    hugectr_dump(tmp_path / "dump/users", IDS, ROWS, np.zeros(4, np.uint64))
+    hugectr_dump(tmp_path / "dump/items", IDS[:2], ROWS[:2])
+    checkpoint = open_checkpoint(tmp_path / "dump" if nested else tmp_path / "dump/users")
+    inventory = recognise(checkpoint)
+    assert [each.name for each in inventory.tables] == (["items", "users"] if nested else ["users"])
+    table = inventory.table("users")
+    np.testing.assert_array_equal(checkpoint.read(table.key, 0, 4), ROWS)
+    np.testing.assert_array_equal(checkpoint.read(table.keys, 0, 4), IDS)
+
+
+def test_dump_that_is_written_anew_has_another_fingerprint(tmp_path: Path) -> None:
+    first = list_dump(sok_dump(tmp_path, "t", IDS, ROWS)).fingerprint
+    (tmp_path / "t-key").rename(tmp_path / "aside")
+    assert list_dump(sok_dump(tmp_path, "t", IDS, ROWS)).fingerprint != first
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "told"),
+    [
+        ("t-key", lambda data: data[:-3], "ends within a int64"),
+        ("t-key", lambda data: data[:-8], "cannot share evenly"),
+        ("t-weight", lambda data: data[:-4], "cannot share evenly"),
+        ("t-weight", lambda data: data[:-1], "ends within a float32"),
+        ("t-weight", lambda data: data[:296], "cannot share evenly"),
+        ("t-key", lambda data: data[:296], "holds no key"),
+        ("t-key", lambda data: data[:100], "has 100 bytes, SOK's head alone 296"),
+        ("t-key", lambda _: b"", "has 0 bytes"),
+        ("t-weight", lambda _: None, "t-weight is missing"),
+        ("t-key", lambda _: None, "t-key is missing"),
+        ("t-key", lambda data: head(VECTORS, 1) + data[296:], "does not begin as SOK begins keys (kind 1"),
+        ("t-key", lambda data: head(KEYS, 7) + data[296:], "dtype 7"),
+        ("t-key", lambda data: head(KEYS, 6) + data[296:], "holds float64 keys"),
+        ("t-weight", lambda data: head(VECTORS, 0) + data[296:], "int32 vectors"),
+        ("t-weight", lambda data: b"\xff" * 296 + data[296:], "kind 4294967295"),
+        ("t-Adam-m", lambda data: data[:-20], "holds 15 values of 'Adam-m', the table 20"),
+        ("t-Adam-m", lambda data: head(SLOT, 9) + data[296:], "dtype 9"),
+    ],
+)
+def test_damaged_dump_of_sok_is_refused_by_name(tmp_path: Path, file: str, change, told: str) -> None:  # type: ignore[no-untyped-def]
+    sok_dump(tmp_path, "t", IDS, ROWS, m=ROWS)
+    data = change((tmp_path / file).read_bytes())
+    (tmp_path / file).unlink()
+    if data is not None:
+        (tmp_path / file).write_bytes(data)
+    with pytest.raises(CheckpointError, match="dump file") as refused:
+        open_checkpoint(tmp_path)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "size", "told"),
+    [
+        ("key", 24, "slot_id is of 4 rows"),
+        ("key", 30, "ends within a int64"),
+        ("slot_id", 24, "slot_id is of 3 rows"),
+        ("emb_vector", 76, "cannot share evenly"),
+        ("emb_vector", -1, "emb_vector is missing"),
+        ("key", -1, "key is missing"),
+    ],
+)
+def test_damaged_dump_of_hugectr_is_refused_by_name(tmp_path: Path, file: str, size: int, told: str) -> None:
+    hugectr_dump(tmp_path / "t", IDS, ROWS, np.zeros(4, np.uint64))
+    path = tmp_path / "t" / file
+    data = path.read_bytes()
+    path.unlink() if size < 0 else path.write_bytes(data[:size])
+    with pytest.raises(CheckpointError, match="dump file") as refused:
+        open_checkpoint(tmp_path / "t")
+    assert told in str(refused.value)

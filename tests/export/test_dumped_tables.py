@@ -1,0 +1,103 @@
+"""Tables that a parameter server dumped, on the command line: inspected, exported with their keys, verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bundle import staging
+from bundle.columns import Column
+from bundle.features import open_features
+from tests.export.checkpoint.dump_files import hugectr_dump, sok_dump
+from tests.export.commands import Command
+from tests.export.exporting import visible
+
+RANDOM = np.random.default_rng(4)
+IDS = np.unique(RANDOM.integers(0, 2**62, 3000))
+RANDOM.shuffle(IDS)
+ROWS = RANDOM.standard_normal((IDS.size, 6)).astype(np.float32)
+
+
+def looked_up(bundle: Path, table: str, ids: list[int]) -> np.ndarray:
+    features = open_features(bundle, staging.read_manifest(bundle))
+    found = features.activation(table, {table: Column(np.array(ids, np.int64))}, len(ids)).values
+    features.close()
+    return np.asarray(found)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "uint32", "int32"])
+def test_tables_of_a_dump_answer_by_their_keys(command: Command, tmp_path: Path, dtype: str) -> None:
+    keys = IDS.astype(dtype) if dtype.endswith("64") else RANDOM.permutation(IDS.size * 3)[: IDS.size].astype(dtype)
+    dump = sok_dump(tmp_path / "dump", "user_0", keys, ROWS, m=ROWS)
+    page = command("tables", dump, tmp_path / "out", "--table", "users=user_0", "--json").page
+    bundle = tmp_path / "out/tables/1"
+    assert page["verification"]["tables"]["users"] == {"rows_compared": 3000, "rows": 3000}
+    wanted = [0, 2999, 17, 17]
+    np.testing.assert_array_equal(looked_up(bundle, "users", [int(keys[row]) for row in wanted]), ROWS[wanted])
+    assert not looked_up(bundle, "users", [int(keys.max()) + 1]).any()
+    for more in ((), ("--full",)):
+        assert command("verify", bundle, "--checkpoint", dump, *more).code == 0
+
+
+def test_tables_of_several_hugectr_folders_are_read_by_their_names(command: Command, tmp_path: Path) -> None:
+    hugectr_dump(tmp_path / "dump/users", IDS, ROWS, np.zeros(IDS.size, np.uint64))
+    hugectr_dump(tmp_path / "dump/items", IDS[:10], ROWS[:10])
+    tables = command("inspect", tmp_path / "dump", "--json").page["tables"]
+    assert {name: (table["rows"], table["keys"]) for name, table in tables.items()} == {
+        "items": (10, "items/key"),
+        "users": (3000, "users/key"),
+    }
+    command("tables", tmp_path / "dump", tmp_path / "out", "--dtype", "float16", "--json").page  # noqa: B018
+    found = looked_up(tmp_path / "out/tables/1", "items", [int(IDS[3])])
+    np.testing.assert_array_equal(found, ROWS[3:4].astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (np.array([5, 9, 5], np.int64), "key 5 comes twice, as row 0 and row 2"),
+        (np.array([5, -9, 6], np.int64), "the key of row 1 in 't-key' is -9"),
+        (np.array([5, 9, 2**63], np.uint64), "the key of row 2 in 't-key' is 9223372036854775808"),
+    ],
+)
+def test_dump_with_keys_that_are_no_ids_exits_3_and_leaves_nothing(
+    command: Command,
+    tmp_path: Path,
+    keys: np.ndarray,
+    told: str,
+) -> None:
+    sok_dump(tmp_path / "dump", "t", keys, ROWS[:3])
+    done = command("tables", tmp_path / "dump", tmp_path / "out")
+    assert done.code == 3
+    assert told in done.told
+    assert visible(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("subcommand", ["inspect", "tables"])
+def test_dump_that_is_cut_short_exits_3(command: Command, tmp_path: Path, subcommand: str) -> None:
+    dump = sok_dump(tmp_path / "dump", "t", IDS, ROWS)
+    (dump / "t-weight").write_bytes((dump / "t-weight").read_bytes()[:-40])
+    done = command(subcommand, dump, *([tmp_path / "out"] if subcommand == "tables" else []))
+    assert done.code == 3
+    assert "t-weight holds 17990 values, which 3000 keys cannot share evenly" in done.told
+
+
+def test_verify_finds_keys_that_lead_elsewhere(command: Command, tmp_path: Path) -> None:
+    sok_dump(tmp_path / "dump", "t", IDS, ROWS)
+    command("tables", tmp_path / "dump", tmp_path / "out", "--json").page  # noqa: B018
+    moved = IDS.copy()
+    moved[[10, 20]] = moved[[20, 10]]
+    sok_dump(tmp_path / "dump", "t", moved, ROWS)
+    done = command("verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "dump")
+    assert done.code == 5
+    assert f"key {IDS[20]} of the dump is row 10 there and row 20 by the bundle's index" in done.told
+    damaged = tmp_path / "out/tables/1/keys/t.bin"
+    damaged.chmod(0o644)
+    data = bytearray(damaged.read_bytes())
+    data[8] ^= 1
+    damaged.write_bytes(data)
+    done = command("verify", tmp_path / "out/tables/1")
+    assert done.code == 5
+    assert "keys/t.bin" in done.told
