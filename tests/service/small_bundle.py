@@ -150,29 +150,26 @@ def write_small_bundle(
     with Staging(root, model, version) as staging:
         place = staging.directory
         pages = {name: _write_table(place, name, rows, (row_types or {}).get(name)) for name, rows in tables.items()}
-        vocabularies = _write_vocabularies(place, ids, id_kind)
-        corpus = _write_corpus(place, ids, genres, years, titles)
         named = (name for name in small_model.INPUTS if name not in without)
         tower_pages = {
             name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in named
         }
         if parts or formula:
             tower_pages["ranking"] = cut_tower(tower_pages["ranking"], place, towers / str(edition), parts, formula)
-        indexed = set() if "indexes" in without else {"movies"}
-        indexes = {name: _write_index(place, vectors, index_kind, parameters or {}) for name in indexed}
+        indexed = {} if "indexes" in without else {"movies": _write_index(place, vectors, index_kind, parameters or {})}
         manifest = Manifest(
             model=model,
             version=version,
             created="2026-01-01T00:00:00Z",
             provenance=_provenance(version),
             tables=pages,
-            vocabularies=vocabularies,
+            vocabularies=_write_vocabularies(place, ids, id_kind),
             keys={name: _write_keys(place, name, values) for name, values in (keys or {}).items()},
             features={**feature_pages(), **(features or {})},
             towers=tower_pages,
-            candidates={"movies": corpus},
+            candidates={"movies": _write_corpus(place, ids, genres, years, titles)},
             contexts={"users": write_users(place, ids)} if users else {},
-            indexes=indexes,
+            indexes=indexed,
             verification=_verification(pages),
             files=tuple(file for name in DIRECTORIES if (place / name).exists() for file in staging.digests(name)),
         )
