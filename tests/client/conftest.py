@@ -60,7 +60,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     place = tmp_path_factory.mktemp("service")
     root, ports = place / "bundles", place / "ports.json"
     root.mkdir()
-    movies = write_small_bundle(root, towers, "movies", 2)
+    movies = write_small_bundle(root, towers, "movies", 2, parts=True, users=True)
     named = write_small_bundle(root, towers, "named", 1, id_kind="string")
     command = [Path(sys.executable).parent / "rowcast-serve", "--root", root, "--http-port", "0", "--grpc-port", "0"]
     command += ["--require", "movies", "--require", "named", "--ports-file", ports]

@@ -236,6 +236,48 @@ def test_read_body_of_vectors_is_what_the_message_says(count: int) -> None:
     answers_equal(calls.lookup("user", [1]), requests.LookedUp("m", 1, "users", vectors, found), several=False)
 
 
+MORE_DETAILS: dict[str, Any] = {
+    "contexts": (descriptions.CorpusDetails("users", 9, "string", (), ("user",)),),
+    "readers": (
+        descriptions.ReaderDetails("user", ("user",), "single", "context", "users", {"kind": "hash", "buckets": 4}),
+        descriptions.ReaderDetails("x*y", ("x", "y"), "bag", "candidate", "users", {"kind": "crossed"}, "zeros", "sum"),
+        descriptions.ReaderDetails("dense", ("dense",), "dense", "candidate", shape=(2, 3), dtype="float32"),
+    ),
+    "towers": (
+        descriptions.TowerDetails(
+            "ranking",
+            "ranking",
+            inputs=(descriptions.TensorDetails("a", "float32", (-1, 4), ("user", "x*y")),),
+            outputs=(descriptions.TensorDetails("score", "float32", (-1,)),),
+            result="score",
+            formula="score * 2",
+            forms=(descriptions.FormDetails("litert", "f32", {"score": 1e-6}, {}, runs=False),),
+            parts=(
+                descriptions.PartDetails(
+                    "head",
+                    "candidate",
+                    inputs=(descriptions.TensorDetails("h", "float32", (-1, 8), tensor="trunk"),),
+                    outputs=(),
+                    forms=(
+                        descriptions.FormDetails(
+                            "litert",
+                            "int8",
+                            {"score": 0.25},
+                            {
+                                "score": descriptions.EffectDetails(0.75, 0.5, 10),
+                                "like": descriptions.EffectDetails(0.75, 0.5, 10, 0.875, 0.9375),
+                            },
+                            runs=True,
+                        ),
+                    ),
+                ),
+            ),
+            device="gpu",
+        ),
+    ),
+}
+
+
 def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
     states = (
         descriptions.ModelState(
@@ -257,6 +299,7 @@ def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
         (descriptions.TableDetails("users", 10, 4, "float32", 160),),
         (descriptions.IndexDetails("movies", "movies", "tree", "dot", 4, 100, 10, 0.97),),
         (descriptions.CorpusDetails("movies", 100, "int64", ("title",), ("year",)),),
+        **MORE_DETAILS,
     )
     listed, told = calls.models(), calls.model("m")
     for call, value, message in (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -194,6 +196,33 @@ def test_wrong_settings_exit_2_and_say_which(arguments: list[str], message: str)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "gpu"], "--device gpu needs TensorFlow, which is not installed; install rowcast[savedmodel]"),
+        (["--precision", "bf16"], "--precision bf16 needs TensorFlow, which is not installed"),
+        (["--device", "gpu", "--precision", "int8"], "int8 is LiteRT's, which runs on the CPU"),
+    ],
+)
+def test_options_that_need_tensorflow_exit_2_without_it(tmp_path: Path, options: list[str], message: str) -> None:
+    program = "import sys; sys.modules['tensorflow'] = None; from service.main import main; main()"
+    command = [sys.executable, "-c", program, "--root", str(tmp_path), *options]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr.startswith("error: ")) == (2, True)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_gpu_that_tensorflow_does_not_see_exits_2(tmp_path: Path) -> None:
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [*PROGRAM, "--root", str(tmp_path), "--device", "gpu"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=hidden, timeout=2 * PATIENCE_S)
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"error: TensorFlow 2\.\S+ .*sees no GPU here; install .*, or leave --device out\n", done.stderr
+    )
 
 
 def test_print_settings_shows_the_effective_ones_and_exits_0(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from bundle.manifest import BucketIds, EmbeddedFeature
-from service.engine.descriptions import ModelDetails
+from bundle.manifest import BucketIds, EmbeddedFeature, HashIds, HeadEffect, dump
+from bundle.paths import MANIFEST
+from service.engine.descriptions import EffectDetails, ModelDetails
 from service.engine.requests import Target
 from tests.service.running import Running
 from tests.service.small_bundle import SmallBundle
@@ -81,3 +82,67 @@ def test_parts_tell_sizes_and_recall(write: Write, run: Run) -> None:
     assert (index.name, index.corpus, index.size, index.dim, index.recall_k) == ("movies", "movies", 25, 8, 10)
     assert (corpus.size, corpus.id_type, set(corpus.features)) == (25, "int64", {"movie", "genres", "year"})
     assert set(corpus.attributes) == {"title", "year", "rating", "genres"}
+    assert {table.name: table.bytes for table in details.tables}["movies"] == 26 * 8 * 4
+
+
+def test_towers_tell_their_parts_forms_and_formula(write: Write, run: Run) -> None:
+    small = write(parts=True, formula="watch * 2")
+    ranking = {tower.name: tower for tower in described(run()).towers}["ranking"]
+    assert (ranking.role, ranking.result, ranking.formula, ranking.device) == ("ranking", "score", "watch * 2", "cpu")
+    page = small.manifest.towers["ranking"]
+    assert [each.name for each in ranking.inputs] == [each.name for each in page.inputs]
+    assert ranking.inputs[0].readers == ("user",)
+    assert ranking.inputs[0].shape == (-1, 8)
+    assert [(form.kind, form.runs) for form in ranking.forms] == [("saved_model", False), ("litert", False)]
+    assert [(part.name, part.per) for part in ranking.parts][:3] == [
+        ("context", "context"),
+        ("trunk", "candidate"),
+        ("score", "candidate"),
+    ]
+    trunk = ranking.parts[1]
+    assert {each.name: (each.readers, each.tensor) for each in trunk.inputs} == {
+        "packed": (("movie", "mood", "genres", "hour", "year"), ""),
+        "context": ((), "context"),
+    }
+    assert [form.runs for part in ranking.parts for form in part.forms] == [True] * 5
+
+
+def test_whole_tower_tells_the_form_that_runs(write: Write, run: Run) -> None:
+    write()
+    query = {tower.name: tower for tower in described(run()).towers}["query"]
+    assert [(form.kind, form.precision, form.runs) for form in query.forms] == [
+        ("saved_model", "f32", False),
+        ("litert", "f32", True),
+    ]
+    assert (query.parts, query.formula) == ((), "")
+
+
+def test_inputs_tell_what_reads_them_and_what_becomes_of_ids(write: Write, run: Run) -> None:
+    again = EmbeddedFeature(kind="single", table="cities", role="context", inputs=("user",), ids=HashIds(buckets=16))
+    write(features={"user@cities": again}, users=True)
+    details = described(run())
+    rank = next(each for each in details.calls if each.call == "rank")
+    user = next(each for each in rank.features if each.name == "user")
+    assert (user.readers, user.stored, user.required) == (("user", "user@cities"), True, False)
+    readers = {reader.name: reader for reader in details.readers}
+    assert readers["user@cities"].inputs == ("user",)
+    assert readers["user@cities"].ids == {"kind": "hash", "buckets": 16, "first_row": 0}
+    assert readers["liked"].ids["kind"] == "vocabulary"
+    assert (readers["liked"].combiner, readers["liked"].encoding, readers["liked"].weighted) == ("sum", "sparse", True)
+    assert (readers["mood"].shape, readers["mood"].dtype, readers["mood"].take) == ((2,), "float32", "values")
+    (store,) = details.contexts
+    assert (store.name, store.size, store.id_type, store.features) == ("users", 3, "int64", ("user", "liked", "mood"))
+
+
+def test_effects_of_a_precision_are_told(write: Write, run: Run) -> None:
+    small = write()
+    tower = small.manifest.towers["query"]
+    effect = HeadEffect(kendall_tau=0.98, overlap=0.9, k=10)
+    form = tower.forms[0].model_copy(update={"precision": "bf16", "effect": {"vector": effect}})
+    page = tower.model_copy(update={"forms": (*tower.forms[1:], form)})
+    manifest = small.manifest.model_copy(update={"towers": {**small.manifest.towers, "query": page}})
+    (small.directory / MANIFEST).write_bytes(dump(manifest))
+    query = {tower.name: tower for tower in described(run()).towers}["query"]
+    told = {form.precision: form.effects for form in query.forms}
+    assert told["bf16"]["vector"] == EffectDetails(0.98, 0.9, 10)
+    assert told["f32"] == {}

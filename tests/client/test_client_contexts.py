@@ -1,0 +1,135 @@
+"""Contexts by id, formulas and the whole signature, asked of a running service by every way to ask."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from rowcast_client import InvalidArgument, calls
+from rowcast_client.commands import main
+
+from tests.client.conftest import RunningService
+from tests.client.test_client_service import same_by_all_ways, ways
+from tests.service import oracles
+from tests.service.small_pieces import STORED_USERS
+
+FORMULA = "watch^0.5 * exp(-0.1 * rating)"
+
+
+def stored(service: RunningService, user: int) -> dict[str, Any]:
+    places, weights, mood = STORED_USERS[user]
+    ids = service.movies.ids[list(places)].tolist()
+    return {"liked": dict(zip(ids, weights, strict=True)), "mood": mood}
+
+
+def test_rank_by_context_ids_is_the_same_by_all_ways(service: RunningService) -> None:
+    movies = service.movies.ids[:3].tolist()
+    one = same_by_all_ways(service, calls.rank(candidates=movies, context_ids=7, model="movies"))
+    expected = [oracles.ranked(service.movies, movie, 7, **stored(service, 7))["score"] for movie in movies]
+    np.testing.assert_allclose(one[0].scores, expected, 1e-4, 1e-4)
+    several = calls.rank(candidates=[movies, movies[:1]], context_ids=[7, 21], model="movies")
+    answer = same_by_all_ways(service, several)
+    assert answer[0].scores.tolist() == one[0].scores.tolist()
+    expected = [oracles.ranked(service.movies, movies[0], 21, **stored(service, 21))["score"]]
+    np.testing.assert_allclose(answer[1].scores, expected, 1e-4, 1e-4)
+
+
+def test_what_is_sent_overrides_what_is_stored_by_all_ways(service: RunningService) -> None:
+    movies = service.movies.ids[:2].tolist()
+    call = calls.rank([{"mood": [0.5, 0.25]}, {"mood": [1, 2]}], [movies, movies], context_ids=[7, 3], model="movies")
+    answer = same_by_all_ways(service, call)
+    for place, (user, mood) in enumerate(((7, (0.5, 0.25)), (3, (1, 2)))):
+        told = {**stored(service, user), "mood": mood}
+        expected = [oracles.ranked(service.movies, movie, user, **told)["score"] for movie in movies]
+        np.testing.assert_allclose(answer[place].scores, expected, 1e-4, 1e-4)
+
+
+def test_retrieve_and_recommend_by_context_ids_are_the_same_by_all_ways(service: RunningService) -> None:
+    found = same_by_all_ways(service, calls.retrieve(context_ids=[7, 21], k=3, model="movies"))
+    sent = same_by_all_ways(service, calls.retrieve([{"user": 7}, {"user": 21}], k=3, model="movies"))
+    assert [one.ids.tolist() for one in found] == [one.ids.tolist() for one in sent]
+    beside = same_by_all_ways(service, calls.retrieve({"hour": 3}, context_ids=7, k=3, model="movies"))
+    assert len(beside[0]) == 3
+    call = calls.recommend(context_ids=[7, 21], k=3, formula=FORMULA, model="movies")
+    answer = same_by_all_ways(service, call)
+    assert [len(one) for one in answer] == [3, 3]
+    scores = [oracles.ranked(service.movies, movie, 7, **stored(service, 7)) for movie in service.movies.ids.tolist()]
+    best = max(each["watch"] ** 0.5 * np.exp(-0.1 * each["rating"]) for each in scores)
+    assert answer[0][0].score == pytest.approx(best, rel=1e-4)
+
+
+def test_formula_orders_by_all_ways(service: RunningService) -> None:
+    movies = service.movies.ids[:8].tolist()
+    heads = ["watch", "rating"]
+    call = calls.rank({"user": 7}, movies, heads=heads, formula=FORMULA, k=5, model="movies")
+    answer = same_by_all_ways(service, call)[0]
+    expected = np.sqrt(answer.heads["watch"].astype(float)) * np.exp(-0.1 * answer.heads["rating"].astype(float))
+    np.testing.assert_allclose(answer.scores, expected, 1e-5)
+    assert answer.scores.tolist() == sorted(answer.scores.tolist(), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (calls.rank({"user": 7}, [1000], formula="watch *", model="movies"), "it ends where"),
+        (calls.rank({"user": 7}, [1000], formula="wach", model="movies"), "did you mean 'watch'"),
+        (calls.rank(candidates=[1000], context_ids=999, model="movies"), "context 999 is not in store 'users'"),
+        (calls.rank(candidates=[1000], context_ids="a", model="movies"), "id"),
+        (calls.retrieve(context_ids=7, model="named"), "no context store"),
+    ],
+)
+def test_refused_calls_say_why_by_all_ways(service: RunningService, call: Any, message: str) -> None:
+    for ask in ways(service).values():
+        with pytest.raises(InvalidArgument, match=message):
+            ask(call)
+
+
+def test_queries_by_context_and_by_vector_are_not_sent() -> None:
+    with pytest.raises(InvalidArgument, match=r"exactly one of features \(or context_ids\), vectors and ids"):
+        calls.retrieve(vectors=[1.0], context_ids=7)
+
+
+def test_signature_tells_the_whole_way_of_an_input(service: RunningService) -> None:
+    details = same_by_all_ways(service, calls.model("movies"))
+    assert [store.name for store in details.contexts] == ["users"]
+    readers = {reader.name: reader for reader in details.readers}
+    assert readers["city"].ids == {"kind": "hash", "buckets": 16, "first_row": 0}
+    ranking = {tower.name: tower for tower in details.towers}["ranking"]
+    assert [part.name for part in ranking.parts] == ["context", "trunk", "score", "watch", "rating"]
+    assert ranking.parts[1].inputs[1].tensor == "context" or ranking.parts[1].inputs[0].tensor == "context"
+    assert {table.name: table.bytes for table in details.tables}["users"] == 50 * 8 * 4
+
+
+def run(monkeypatch: pytest.MonkeyPatch, service: RunningService, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["rowcast", *arguments, "--url", service.http])
+    main()
+
+
+def test_rowcast_takes_context_ids_and_formulas(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranking = ("rank", "-c", "1000,1007", "--formula", "watch", "--head", "watch")
+    with pytest.raises(SystemExit) as done:
+        run(monkeypatch, service, *ranking, "--context-id", "7", "-m", "movies", "--json")
+    assert not done.value.code
+    candidates = json.loads(capsys.readouterr().out)["candidates"]
+    assert [each["score"] for each in candidates] == [each["heads"]["watch"] for each in candidates]
+    for command in (("retrieve", "-k", "2"), ("recommend", "-k", "2", "--formula", "watch")):
+        with pytest.raises(SystemExit) as done:
+            run(monkeypatch, service, *command, "--context-id", "7", "-m", "movies", "--json")
+        assert not done.value.code
+        assert len(json.loads(capsys.readouterr().out)["neighbors"]) == 2
+
+
+def test_rowcast_model_shows_parts_and_stores(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as done:
+        run(monkeypatch, service, "model", "movies")
+    assert not done.value.code
+    printed = capsys.readouterr().out
+    for told in ("tower ranking on cpu", "trunk", "per context", "litert f32", "contexts", "users"):
+        assert told in printed
