@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from export.cuts.ragged_lookups import RAGGED_ROWS
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.origins import Needed, distinct_identifiers, needed, resource, sources_of
@@ -236,6 +237,12 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
         if placeholder.name in lengths:
             inputs[f"{lengths[placeholder.name]}@lengths"] = placeholder
             continue
+        if placeholder.op.name.rpartition("/")[2].startswith(RAGGED_ROWS):
+            line = at_line(line_of_operation(placeholder.op))
+            raise NotConvertible(
+                f"tower {name!r} reads rows of ragged ids{line} as they are; make them dense by tf.reduce_sum or "
+                "tf.reduce_mean with axis=1, or by to_tensor(shape=[None, LENGTH])"
+            )
         source = sources.get(placeholder.name)
         if source is None:
             continue

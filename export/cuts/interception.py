@@ -11,6 +11,7 @@ from export.cuts.feature_columns import Lengths, columns_intercepted, no_lengths
 from export.cuts.gathers import gathers_intercepted
 from export.cuts.keras_rs_layers import keras_rs_intercepted
 from export.cuts.lookups import Answer, Lookup, MakeTable
+from export.cuts.ragged_lookups import ragged_lookups_intercepted
 from export.cuts.sparse_lookups import sparse_lookups_intercepted
 from export.cuts.stand_ins import tables_unallocated
 from export.errors import ExportError
@@ -46,6 +47,7 @@ def lookups_intercepted(
         entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather)))
         if not inside:
             entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
+            entered.enter_context(ragged_lookups_intercepted(lambda lookup: told(lookup, answer)))
             entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
             entered.enter_context(columns_intercepted(lambda lookup: told(lookup, answer), lengths))
         try:

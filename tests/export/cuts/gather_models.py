@@ -257,3 +257,40 @@ def build_keras_rs():
             return self.out(tf.concat([found[name] for name in names], 1))
 
     return Model()
+
+
+class Ragged(tf.keras.Model):
+    """Ragged ids through layers and plain gathers, made dense in each way that is known; or not at all."""
+
+    def __init__(self, way=""):
+        super().__init__()
+        self.items = tf.keras.layers.Embedding(ROWS, 4, name="items")
+        self.items.build(None)
+        self.pool = tf.keras.layers.GlobalAveragePooling1D()
+        self.out = dense(2)
+        self.way = way
+
+    def call(self, features):
+        bag, recent = features["bag"], features["recent"]
+        if self.way:
+            rows = tf.nn.relu(self.items(bag)) if self.way == "odd" else self.items(bag).to_tensor()
+            return self.out(tf.reduce_sum(rows, 1))
+        parts = [
+            self.pool(self.items(bag)),
+            tf.reduce_sum(tf.gather(self.items.embeddings, bag), axis=1),
+            tf.reshape(self.items(recent).to_tensor(shape=[None, 3, None]), [-1, 12]),
+            tf.cast(tf.expand_dims(bag.row_lengths(), 1), tf.float32),
+        ]
+        return self.out(tf.concat(parts, 1))
+
+
+def build_ragged():
+    return Ragged()
+
+
+def build_ragged_odd():
+    return Ragged("odd")
+
+
+def build_ragged_of_any_length():
+    return Ragged("any")

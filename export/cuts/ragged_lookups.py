@@ -1,0 +1,155 @@
+"""Intercepts lookups that keep their ids ragged, and what makes them dense again: a sum, a mean, a cut to a length.
+
+A bundle has no ragged activation. `tf.nn.embedding_lookup`, `tf.gather` and Embedding layers of ragged ids are answered
+by rows that nobody has; `tf.reduce_sum`, `tf.reduce_mean` and `to_tensor` of them become a bag or a sequence.
+Source: TensorFlow 2.20, python/ops/ragged/: ragged_embedding_ops.py, ragged_gather_ops.py, ragged_math_ops.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from export.cuts.gathers import facts_of
+from export.cuts.hooks import hooked
+from export.cuts.lookups import Answer, Lookup
+from export.cuts.stand_ins import stand_in_class
+from export.frameworks import load_tensorflow
+from export.towers import Combiner
+
+RAGGED_ROWS = "rows_of_ragged_ids"
+"""Names the placeholders of rows that nobody has."""
+
+
+@contextlib.contextmanager
+def ragged_lookups_intercepted(answer: Answer) -> Iterator[None]:
+    """Answers ragged lookups in StandIns where they are made dense, within the `with`."""
+    load_tensorflow()
+    from tensorflow.python.ops.ragged import ragged_embedding_ops, ragged_gather_ops, ragged_math_ops
+
+    asked = _Asked(answer)
+    with (
+        hooked(ragged_embedding_ops.embedding_lookup, asked.look_up),
+        hooked(ragged_gather_ops.gather, asked.gather),
+        hooked(ragged_math_ops.reduce_sum, asked.reduced("sum")),
+        hooked(ragged_math_ops.reduce_mean, asked.reduced("mean")),
+        asked.densified(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def ragged_lookups_by_row() -> Iterator[None]:
+    """Lets TensorFlow do ragged lookups without reading whole tables, within the `with`.
+
+    The mean of an empty bag is zeros, as a bundle has it, where TensorFlow divides zero by zero.
+    """
+    load_tensorflow()
+    from tensorflow.python.ops.ragged import ragged_embedding_ops, ragged_gather_ops, ragged_math_ops
+
+    held: list[Any] = []
+
+    def look_up(original: Callable[..., Any], **how: Any) -> Any:
+        found = original(**how)
+        held.append(found.flat_values)
+        return found
+
+    def mean(original: Callable[..., Any], **how: Any) -> Any:
+        tf = load_tensorflow()
+        found, rows = original(**how), how["input_tensor"]
+        if not any(each is rows.flat_values for each in held) or isinstance(found, tf.RaggedTensor):
+            return found
+        return tf.where(tf.math.is_nan(found), tf.zeros_like(found), found)
+
+    def gather(original: Callable[..., Any], **how: Any) -> Any:
+        if isinstance(how["params"], stand_in_class()) and not how["axis"] and not how["batch_dims"]:
+            return load_tensorflow().nn.embedding_lookup(how["params"], how["indices"])
+        return original(**how)
+
+    with (
+        hooked(ragged_embedding_ops.embedding_lookup, look_up),
+        hooked(ragged_gather_ops.gather, gather),
+        hooked(ragged_math_ops.reduce_mean, mean),
+    ):
+        yield
+
+
+class _Asked:
+    """Ragged lookups that wait to be made dense."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._waiting: dict[str, tuple[Any, Any]] = {}
+
+    def look_up(self, original: Callable[..., Any], **how: Any) -> Any:
+        """Answers `tf.nn.embedding_lookup`."""
+        rows = self._rows(how["params"], how["ids"]) if how["max_norm"] is None else None
+        return original(**how) if rows is None else rows
+
+    def gather(self, original: Callable[..., Any], **how: Any) -> Any:
+        """Answers `tf.gather`."""
+        rows = self._rows(how["params"], how["indices"]) if not how["axis"] and not how["batch_dims"] else None
+        return original(**how) if rows is None else rows
+
+    def reduced(self, combiner: Combiner) -> Callable[..., Any]:
+        """Answers `tf.reduce_sum` or `tf.reduce_mean` of each example's rows."""
+
+        def reduce(original: Callable[..., Any], **how: Any) -> Any:
+            lookup = None
+            if how["axis"] in (1, -2, [1], (1,)):
+                lookup = self._lookup(how["input_tensor"], kind="bag", combiner=combiner)
+            if lookup is None:
+                return original(**how)
+            found = self._answer(lookup)
+            return load_tensorflow().expand_dims(found, 1) if how["keepdims"] else found
+
+        return reduce
+
+    @contextlib.contextmanager
+    def densified(self) -> Iterator[None]:
+        """Answers `to_tensor` with a length."""
+        ragged = load_tensorflow().RaggedTensor
+        to_tensor = ragged.to_tensor
+
+        def dense(rows: Any, default_value: Any = None, name: str | None = None, shape: Any = None) -> Any:
+            sizes = list(shape) if shape is not None and not hasattr(shape, "as_list") else shape
+            sizes = sizes.as_list() if hasattr(sizes, "as_list") else sizes
+            fixed = bool(sizes) and len(sizes) > 1 and isinstance(sizes[1], int) and default_value in (None, 0)
+            lookup = self._lookup(rows, kind="sequence", length=sizes[1]) if fixed and sizes else None
+            return to_tensor(rows, default_value, name, shape) if lookup is None else self._answer(lookup)
+
+        ragged.to_tensor = dense
+        try:
+            yield
+        finally:
+            ragged.to_tensor = to_tensor
+
+    def _rows(self, params: Any, ids: Any) -> Any:
+        tf = load_tensorflow()
+        table = params[0] if isinstance(params, list | tuple) and len(params) == 1 else params
+        graph = tf.compat.v1.get_default_graph()
+        away = tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", "")
+        ragged = isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1 and ids.values.shape.rank == 1
+        if away or not ragged or not isinstance(table, stand_in_class()) or table.dtype != tf.float32:
+            return None
+        rows = tf.compat.v1.placeholder(tf.float32, [None, table.shape[1]], name=RAGGED_ROWS)
+        self._waiting[rows.name] = table, ids
+        return ids.with_values(rows)
+
+    def _lookup(self, rows: Any, **how: Any) -> Lookup | None:
+        tf = load_tensorflow()
+        symbolic = isinstance(rows, tf.RaggedTensor) and not hasattr(rows.flat_values, "numpy")
+        table, ids = self._waiting.get(rows.flat_values.name, (None, None)) if symbolic else (None, None)
+        if table is None:
+            return None
+        told = {"combiner": None, "length": None, **how}
+        return Lookup(
+            path=table.name.partition(":")[0],
+            table=facts_of(table),
+            variable=table,
+            ids=(ids,),
+            weights=None,
+            encoding="ragged",
+            **told,
+        )
