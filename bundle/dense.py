@@ -76,7 +76,11 @@ class Dense:
             beyond = (result < -(1 << 31)) | (result >= 1 << 31)
             if beyond.any():
                 raise FeatureError(self._name, f"{result[beyond][0]} is beyond int32")
-            return result.astype(np.int32)
+            result = result.astype(np.int32)
+        below = self._spec.below
+        if below is not None and result.size and not 0 <= result.min() <= result.max() < below:
+            wrong = result[(result < 0) | (result >= below)][0]
+            raise FeatureError(self._name, f"{wrong} is no row of its table, which has {below}")
         return result
 
     def _needed_default(self) -> NDArray[Any]:

@@ -159,6 +159,8 @@ class DenseFeature(Page):
     shape: tuple[Length, ...] = ()
     """Of one example; () is a single number."""
     dtype: Literal["float32", "int32", "int64"] = "float32"
+    below: Positive | None = None
+    """Whole numbers are 0 to `below` - 1, others are refused: they are rows of a table inside the towers."""
     default: Any = None
 
     @model_validator(mode="after")

@@ -112,10 +112,11 @@ def make_examples(
         if not embedded and numbers:
             columns[name] = Column(_numbers(numbers[0], count, random))
             continue
+        below = min((each.below for each in numbers if each.below is not None), default=None)
         spec = min(embedded, key=lambda each: len(each.reads), default=None)
         sizes = _sizes(spec, numbers, count)
-        rows = min((model.tables[each.table].rows for each in embedded), default=1)
-        beyond = 1 << (31 if spec and spec.ids_dtype == "int32" else 40)
+        rows = min([model.tables[each.table].rows for each in embedded] + [below or 1 << 62])
+        beyond = below or 1 << (31 if spec and spec.ids_dtype == "int32" else 40)
         page = pages[spec.name] if spec else None
         if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.KeyedIds):
             ids = random.choice(dumped[page.ids.keys], int(sizes.sum()))
@@ -180,7 +181,7 @@ def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArra
     size = count * int(np.prod(spec.shape, dtype=np.int64))
     if spec.dtype == "float32":
         return random.standard_normal(size).astype(np.float32)
-    return random.integers(0, 2, size)  # what integers mean is not known here: 0 and 1 fit most
+    return random.integers(0, spec.below or 2, size)  # what integers mean is not known here: 0 and 1 fit most
 
 
 def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:

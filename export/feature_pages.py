@@ -71,6 +71,7 @@ def _dense(spec: DenseSpec, model: ModelSpec, job: settings.ExportJob, roles: Ro
         take=spec.take,
         shape=spec.shape,
         dtype=spec.dtype,
+        below=spec.below,
         default=part.default,
     )
 

@@ -87,6 +87,7 @@ class DenseSpec:
     Attributes:
       input: the input that it is taken from; "": the one of its own name.
       take: its numbers, or how many ids it holds.
+      below: where they are rows of a table inside the towers, how many rows that has.
     """
 
     name: str
@@ -94,6 +95,7 @@ class DenseSpec:
     shape: tuple[int, ...]
     input: str = ""
     take: Literal["values", "lengths"] = "values"
+    below: int | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:

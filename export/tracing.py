@@ -26,7 +26,7 @@ from export.roots import build_root
 from export.settings import ExportJob, TowerPart
 from export.settling import Settled, divide, join, put_inside, reads_beside
 from export.towers import DenseSpec, FeatureSpec, ModelSpec, TableFacts
-from export.traced_lookups import resolve_lookups
+from export.traced_lookups import Resolved, resolve_lookups
 
 Call = tuple[str, tuple[str, ...]]
 """Path of what is called, and names of the inputs that it takes."""
@@ -85,7 +85,7 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
     for name, dumped in open_dumps(job, base).items():
         if name in cut.tables:
             cut.tables[name] = replace(cut.tables[name], rows=dumped.keys.shape[0])
-    spec = finally_named(_describe(calls.values(), ordered, cut.tables), job.vocabularies)
+    spec = finally_named(_describe(calls.values(), ordered, cut.tables, cut.below), job.vocabularies)
     final = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
     if isinstance(root, NamedGraph):
         root.try_with({id(each): each for tower in final for each in tower.variables}.values())
@@ -120,6 +120,7 @@ class _Cutting:
 
     Attributes:
       tables, variables: by the table's name.
+      below: rows of the smallest table inside the towers that an input reads, by its name.
       notes: for the plan.
     """
 
@@ -128,6 +129,7 @@ class _Cutting:
         self._names = FeatureNames()
         self.tables: dict[str, TableFacts] = {}
         self.variables: dict[str, Any] = {}
+        self.below: dict[str, int] = {}
         self.notes: tuple[str, ...] = ()
 
     def calls(
@@ -149,6 +151,9 @@ class _Cutting:
                 results, _ = tower_results(name, job.towers[name], trace.result)
                 reads += reads_beside(name, results.values(), stops, trace.function.graph, tables)
         divided, self.notes = divide(lookups, reads, job, inside)
+        for each in (each for settled in divided for each in settled.inside if isinstance(each, Resolved)):
+            (name,) = each.feature.inputs
+            self.below[name] = min(each.table.rows, self.below.get(name, each.table.rows))
         return {key: self._call(trace, settled) for (key, trace), settled in zip(reached.items(), divided, strict=True)}
 
     def _reached(self, trace: RawTrace, towers: Iterable[str]) -> RawTrace:
@@ -192,7 +197,10 @@ class _Cutting:
 
 
 def _describe(
-    calls: Iterable[TracedCall], towers: Iterable[TracedTower], tables: Mapping[str, TableFacts]
+    calls: Iterable[TracedCall],
+    towers: Iterable[TracedTower],
+    tables: Mapping[str, TableFacts],
+    below: Mapping[str, int],
 ) -> ModelSpec:
     embedded = {name: feature for call in calls for name, feature in call.features.items()}
     specs = {tower.spec.name: tower.spec for tower in towers}
@@ -205,7 +213,8 @@ def _describe(
                 continue
             name, _, take = which.rpartition("@")
             shape = tuple(size for size in tensor.shape[1:] if size is not None)
-            features[which] = DenseSpec(which, tensor.dtype, shape, name, take)  # type: ignore[arg-type]
+            limit = below.get(name) if take == "values" else None
+            features[which] = DenseSpec(which, tensor.dtype, shape, name, take, limit)  # type: ignore[arg-type]
     used = {feature.table for feature in features.values() if isinstance(feature, FeatureSpec)}
     return ModelSpec({name: table for name, table in tables.items() if name in used}, features, specs)
 
