@@ -53,6 +53,8 @@ class Features:
 
     def activations(self, columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
+        if not self.all:
+            return {}
         sent = [columns.get(read) for read in self.reads]
         one_each = (n,)
         alone = [  # the crossed, and those among whose values defaults stand
@@ -62,8 +64,9 @@ class Features:
         if any(alone):
             lookups = list(zip(self._names, self.all, alone, strict=True))
             rest = Features({name: each for name, each, by_itself in lookups if not by_itself})
-            found = rest.activations(columns, n) if rest.all else {}
-            return found | {name: each.activation(columns, n) for name, each, by_itself in lookups if by_itself}
+            return rest.activations(columns, n) | {
+                name: each.activation(columns, n) for name, each, by_itself in lookups if by_itself
+            }
         call = _Call(self, [column for column in sent if column is not None], n)
         return {
             name: Activation(values, unknown)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle import batches, files
+from bundle import batches, dense, files
 from bundle.columns import Activation, Column, Offsets
 from bundle.dense import Dense
 from bundle.embedded import UNKNOWN, Embedded, Opened
@@ -95,7 +95,9 @@ class FeatureReader:
         wanted = {name: self._found(name) for name in names}
         if len(wanted) > _FEW:
             found = self._together(tuple(wanted)).activations(columns, n)
-            return {name: found.get(name) or feature.activation(columns, n) for name, feature in wanted.items()}
+            numbers = {name: feature for name, feature in wanted.items() if isinstance(feature, Dense)}
+            found |= dense.activations(numbers, columns, n)
+            return {name: found[name] for name in wanted}
         plain: dict[str, tuple[TableReader, Rows]] = {}
         for name, feature in wanted.items():
             if isinstance(feature, Embedded):
