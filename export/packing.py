@@ -56,7 +56,8 @@ def _pack(
         pack = _Pack(function.graph, {placeholders[spec].name: (spec, placeholders[spec]) for spec in specs}, outputs)
         outputs = pack.rewired()
         packed[dtype] = TensorSpec(f"packed_{dtype}", dtype, (None, pack.width), features=pack.features), pack.tensor
-    alone = [(spec, placeholders[spec]) for spec in inputs if spec not in groups.get(spec.dtype, ())]
+    within = {spec.name for specs in groups.values() for spec in specs}
+    alone = [(spec, placeholders[spec]) for spec in inputs if spec.name not in within]
     taken = [*packed.values(), *alone]
     names = distinct_identifiers(spec.name for spec, _ in taken)
     function, variables = narrowed(name, function, [tensor for _, tensor in taken], outputs)
