@@ -195,15 +195,15 @@ def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Pro
 
 def _check_tables(job: ExportJob, model: ModelSpec) -> None:
     for name, part in job.tables.items():
-        if name not in model.tables:
-            known = ", ".join(sorted(model.tables))
-            raise UsageError(f"tables.{name}: no tower reads a table of that name; they read {known}")
         beyond = part.model_fields_set - {"key", "mod", "shard_rows"}
         if beyond:
             raise UsageError(
                 f"tables.{name}.{min(beyond)} is for bundles; a self-contained SavedModel holds tables as they were "
                 "trained: leave it out"
             )
+        if name not in model.tables:
+            known = ", ".join(sorted(model.tables))
+            raise UsageError(f"tables.{name}: no tower reads a table of that name; they read {known}")
 
 
 def _vocabulary_files(job: ExportJob, base: Path) -> dict[str, Path]:

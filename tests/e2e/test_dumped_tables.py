@@ -1,0 +1,169 @@
+"""A model with tables out of dumps, from files that SOK and HugeCTR wrote to answers of a service."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rowcast_client import Client
+
+from export.frameworks import load_tensorflow
+from export.main import main
+from tests.export.checkpoint.dump_files import hugectr_dump, sok_dump
+from tests.export.exporting import toml
+from tests.service.process import Process
+
+USERS, ITEMS = 3000, 500
+RECIPE: dict[str, Any] = {
+    "model": "shop",
+    "checkpoint": {"path": "checkpoint", "object_path": "model"},
+    "code": {"factory": "dumped_model.py:build", "table_threshold": 100},
+    "output": {"root": "bundles"},
+    "inputs": {
+        "user": {"dtype": "int64"},
+        "hour": {"dtype": "int64"},
+        "item": {"dtype": "int64"},
+        "history": {"dtype": "int64", "kind": "ragged"},
+    },
+    "towers": {"ranking": {"role": "ranking"}},
+    "features": {
+        "user": {"ids": {"kind": "keyed"}},
+        "history": {"ids": {"kind": "keyed"}},
+        "item": {"role": "candidate", "ids": {"kind": "keyed"}},
+    },
+    "tables": {
+        "users": {"dump": "dumps/sok"},
+        "user_bias": {"dump": "dumps/sok", "key": "bias_0"},
+        "items": {"dump": "dumps/items"},
+    },
+    "verify": {"count": 32},
+}
+
+
+@dataclass(frozen=True)
+class Shop:
+    """The project's folder, the keys of its dumps, and the model that holds all their rows under their positions."""
+
+    folder: Path
+    users: NDArray[np.int64]
+    items: NDArray[np.int64]
+    original: Any
+
+    def scores(self, user: int, hour: int, history: list[int], items: list[int]) -> NDArray[np.float32]:
+        tf = load_tensorflow()
+        n, places = len(items), {int(key): place for place, key in enumerate(self.items)}
+        person = int(np.flatnonzero(self.users == user)[0])
+        inputs = {
+            "user": tf.fill([n], tf.constant(person, tf.int64)),
+            "hour": tf.fill([n], tf.constant(hour, tf.int64)),
+            "item": tf.constant([places[item] for item in items], tf.int64),
+            "history": tf.ragged.constant([[places[item] for item in history]] * n, tf.int64, ragged_rank=1),
+        }
+        return np.asarray(self.original(inputs))
+
+
+def export(*arguments: object) -> tuple[Any, str]:
+    """Runs the command line in this process; returns its exit code and all that it printed."""
+    told = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        patch.setattr(sys, "argv", ["rowcast-export", *map(str, arguments)])
+        with pytest.raises(SystemExit) as finished:
+            main()
+    return finished.value.code, told.getvalue()
+
+
+def write_recipe(folder: Path, **parts: Any) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text("\n".join(f"{key} = {toml(value)}" for key, value in (RECIPE | parts).items()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    folder, random = tmp_path_factory.mktemp("shop"), np.random.default_rng(9)
+    tf = load_tensorflow()
+    from tests.e2e.dumped_model import build
+
+    tf.keras.utils.set_random_seed(4)
+    original, small = build(USERS, ITEMS), build()
+    tf.train.Checkpoint(model=small).write(str(folder / "checkpoint"))
+    for name in ("hours", "deep"):
+        getattr(original, name).set_weights(getattr(small, name).get_weights())
+    users = np.unique(random.integers(0, 2**62, 2 * USERS))[:USERS]
+    items = random.permutation(np.unique(random.integers(0, 2**40, 2 * ITEMS))[:ITEMS])
+    rows = {size: random.standard_normal(size).astype(np.float32) for size in ((USERS, 8), (USERS, 1), (ITEMS, 8))}
+    original.users.set_weights([rows[USERS, 8]])
+    order = random.permutation(USERS)  # the second table of the same users was dumped in another order
+    original.user_bias.set_weights([rows[USERS, 1]])
+    original.items.embedding_tables[next(iter(original.items.embedding_tables))].assign(rows[ITEMS, 8])
+    sok_dump(folder / "dumps/sok", "users_0", users, rows[USERS, 8], accumulator=rows[USERS, 8])
+    sok_dump(folder / "dumps/sok", "bias_0", users[order].astype(np.uint64), rows[USERS, 1][order])
+    hugectr_dump(folder / "dumps/items", items, rows[ITEMS, 8], np.zeros(ITEMS, np.uint64))
+    (folder / "dumped_model.py").write_text(Path(__file__).with_name("dumped_model.py").read_text())
+    return Shop(folder, users, items, original)
+
+
+@pytest.fixture(scope="module")
+def served(shop: Shop) -> Iterator[Process]:
+    code, told = export("run", write_recipe(shop.folder))
+    assert code == 0, told
+    process = Process(shop.folder / "bundles")
+    process.event("listening")
+    yield process
+    process.kill()
+
+
+def test_service_answers_by_keys_as_the_original_does(shop: Shop, served: Process) -> None:
+    history = [int(key) for key in shop.items[[4, 7, 4, 499]]]
+    candidates = [int(key) for key in shop.items[::25]]
+    user = int(shop.users[2999])
+    asked = {"user": user, "hour": 13, "history": history}
+    for url in (f"http://127.0.0.1:{served.ports['http']}", f"grpc://127.0.0.1:{served.ports['grpc']}"):
+        with Client(url) as client:
+
+            def scores(context: dict[str, Any], client: Client = client) -> list[float]:
+                (answer,) = client.rank(context, features={"item": candidates}, model="shop")
+                return [each.score for each in answer]
+
+            found = scores(asked)
+            np.testing.assert_allclose(found, shop.scores(user, 13, history, candidates), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(scores(asked | {"history": [5, *history]}), found, rtol=1e-5)  # 5 is no item
+
+
+def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None:
+    assert served.process.poll() is None
+    code, told = export("verify", shop.folder / "bundles/shop/1", "--recipe", write_recipe(shop.folder), "--full")
+    assert code == 0, told
+    assert "rows of table user_bias" in told
+
+
+@pytest.mark.parametrize(
+    ("parts", "code", "told"),
+    [
+        ({"features": {"user": {"ids": {"kind": "keyed"}}}}, 2, 'are found by key; say ids = { kind = "keyed" }'),
+        ({"tables": {}}, 2, "has no keys; name the dump that has them as tables."),
+        (
+            {"tables": RECIPE["tables"] | {"user_bias": {"dump": "dumps/sok", "key": "bias"}}},
+            2,
+            "did you mean 'bias_0'",
+        ),
+        ({"tables": RECIPE["tables"] | {"users": {"dump": "no"}}}, 2, "no is no directory"),
+        ({"tables": RECIPE["tables"] | {"users": {"dump": "dumps/items"}}}, 0, ""),
+        ({"tables": RECIPE["tables"] | {"user_bias": {"dump": "dumps/items"}}}, 3, "is [500, 1] in the model"),
+        ({"output": {"root": "bundles", "tables": "inline"}}, 2, "is for bundles"),
+    ],
+)
+def test_plan_of_a_dump_that_does_not_fit_tells_what_to_say(
+    shop: Shop, parts: dict[str, Any], code: int, told: str
+) -> None:
+    found, printed = export("plan", write_recipe(shop.folder, **parts))
+    assert found == code, printed
+    assert told in printed
