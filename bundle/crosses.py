@@ -14,7 +14,7 @@ from bundle.feature_pages import CrossedIds, CrossKey
 from bundle.id_values import Rows, Values, integers, numbers, strings
 from bundle.ids import hashes, within
 
-COMBINATIONS_MAX = 1 << 22
+COMBINATIONS_MAX = 1 << 20
 """Combinations made for one feature of one call: a few long bags have a great many."""
 
 

@@ -136,8 +136,8 @@ class EmbeddedFeature(Page):
         if (self.kind == "sequence") != (self.length is not None):
             raise ValueError("'length' belongs to a sequence, and a sequence needs one")
         crossed = len(self.ids.keys) if isinstance(self.ids, CrossedIds) else None
-        if crossed is not None and (crossed != len(self.inputs) or self.kind != "bag" or self.weighted):
-            raise ValueError("crossed ids need a bag without weights, and an input for each of their keys")
+        if crossed is not None and (crossed != len(self.inputs) or crossed < 2 or self.kind != "bag" or self.weighted):
+            raise ValueError("crossed ids need a bag without weights, and an input for each of their two or more keys")
         if isinstance(self.ids, CrossedIds):
             by_candidate = any(key.role == "candidate" for key in self.ids.keys)
             if self.default is not None or (self.role == "candidate") != by_candidate:
@@ -174,8 +174,11 @@ Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 
 
 def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[str, tuple[str, ...]]:
-    """Returns the features that read each input; the first tells how its values are written: one that reads a table."""
-    order = sorted(features, key=lambda name: (isinstance(features[name], DenseFeature), _crossed(features[name])))
+    """Returns the features that read each input, first the one that tells how its values are written.
+
+    That is one that reads a table, by this input alone, and one id of an example if some feature takes no more.
+    """
+    order = sorted(features, key=lambda name: _telling(features[name]))
     read: dict[str, tuple[str, ...]] = {each: () for name in features for each in inputs_of(name, features[name])}
     for name in order:
         for each in inputs_of(name, features[name]):
@@ -183,8 +186,10 @@ def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[s
     return read
 
 
-def _crossed(feature: EmbeddedFeature | DenseFeature) -> bool:
-    return isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, CrossedIds)
+def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
+    if isinstance(feature, DenseFeature):
+        return 3
+    return 2 if isinstance(feature.ids, CrossedIds) else int(feature.kind != "single")
 
 
 def input_told(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[Role, Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bundle import manifest as pages
 from bundle import paths
 from bundle.features import Column
+from bundle.keys import KeyIndexWriter
 from bundle.staging import Staging
 from bundle.store_writer import write_store
 from bundle.tables import ShardWriter
@@ -64,6 +65,9 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
         }
         write_vocabulary(staging.directory / paths.vocabulary("movies"), np.array([10, 5, 70, 8], np.int64))
         write_vocabulary(staging.directory / paths.vocabulary("names"), np.array(["ann", "bob"], object))
+        with KeyIndexWriter(staging.directory / paths.key_index("shops")) as keys:
+            keys.append(np.array([-4, 1 << 40, 0, 77], np.int64))
+            keys.finish()
         store_path = staging.directory / paths.candidate_store("movies")
         genres = Column(np.array(["a", "b", "b", "c"], object), np.array([0, 1, 1, 3, 4]))
         store = write_store(
@@ -86,6 +90,7 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             provenance=_provenance(),
             tables=tables,
             vocabularies=vocabularies,
+            keys={"shops": pages.KeyIndex(file=paths.key_index("shops"), size=4)},
             features=_features(),
             towers={"query": _tower()},
             candidates={"movies": pages.Corpus(file=paths.candidate_store("movies"), **vars(store))},
@@ -96,6 +101,7 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             ),
             files=(
                 *staging.digests("vocabularies"),
+                *staging.digests("keys"),
                 *staging.digests("candidates"),
                 *staging.digests("towers"),
             ),
@@ -142,6 +148,7 @@ def _features() -> dict[str, pages.Feature]:
         "hour": embedded(
             kind="single", table="hours", role="context", ids=pages.BucketIds(boundaries=(0.5, 1.5)), default=1.0
         ),
+        "shop": embedded(kind="single", table="hours", role="context", ids=pages.KeyedIds(keys="shops")),
         "strict": embedded(kind="single", table="hours", role="context", unknown=pages.Unknown(rule="refuse")),
         "age": pages.DenseFeature(kind="dense", role="context", default=30.0),
         "grid": pages.DenseFeature(kind="dense", role="context", shape=(2, 2), dtype="int32"),

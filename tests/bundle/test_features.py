@@ -53,6 +53,13 @@ def test_single_with_unknown_ids_gives_zeros_by_default(reader: FeatureReader) -
     assert (activation.values[1] == 0).all()
 
 
+def test_single_by_key_reads_the_row_that_the_index_holds(reader: FeatureReader) -> None:
+    activation = reader.activation("shop", {"shop": column(1 << 40, 5, 77, -4)}, 4)
+    assert activation.unknown == 1
+    assert (activation.values[[0, 2, 3]] == rows_of(reader, "hours")[[1, 3, 0]]).all()
+    assert (activation.values[1] == 0).all()
+
+
 def test_single_that_refuses_names_the_id_and_the_table(reader: FeatureReader) -> None:
     with pytest.raises(UnknownRefused, match=r"'strict'.*24.*'hours'") as problem:
         reader.activation("strict", {"strict": column(3, 24)}, 2)

@@ -37,3 +37,74 @@ def test_bucket_boundaries_may_repeat_but_never_fall() -> None:
     for wrong in ((1.0, 0.0), (float("nan"),), (0.0, float("inf"))):
         with pytest.raises(ValidationError, match="ascend"):
             pages.BucketIds(boundaries=wrong)
+
+
+def _page(committed_bundle: Path, **features: pages.Feature) -> pages.Manifest:
+    manifest = read_manifest(committed_bundle)
+    told = manifest.model_dump() | {"features": {**manifest.features, **features}}
+    return pages.Manifest.model_validate(told)
+
+
+def test_input_tells_its_readers_first_the_one_that_takes_least(committed_bundle: Path) -> None:
+    embedded, id_ = pages.EmbeddedFeature, ("id",)
+    key = pages.CrossKey(dtype="int64", role="candidate")
+    features: dict[str, pages.Feature] = {
+        "id@values": pages.DenseFeature(kind="dense", role="candidate", inputs=id_),
+        "id*age": embedded(
+            kind="bag",
+            table="users",
+            role="candidate",
+            inputs=("id", "zip"),
+            ids=pages.CrossedIds(keys=(key, pages.CrossKey(dtype="string", default="?")), buckets=9),
+            combiner="sum",
+        ),
+        "id@wide": embedded(kind="bag", table="hours", role="candidate", inputs=id_, combiner="mean"),
+        "id@deep": embedded(kind="single", table="users", role="candidate", inputs=id_),
+    }
+    manifest = _page(committed_bundle, **features)
+    assert manifest.inputs["id"] == ("id@deep", "id@wide", "id*age", "id@values")
+    assert manifest.inputs_of(["id@values", "id*age", "user"]) == ("id", "zip", "user")
+    assert (manifest.role_of("id"), manifest.role_of("zip"), manifest.role_of("user")) == (
+        "candidate",
+        "context",
+        "context",
+    )
+    assert (manifest.default_of("zip"), manifest.default_of("id"), manifest.default_of("age")) == ("?", None, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("feature", "told"),
+    [
+        (pages.DenseFeature(kind="dense", role="candidate", inputs=("user",)), "with different roles or defaults"),
+        (pages.DenseFeature(kind="dense", role="context", inputs=("user",), default=1), "with different roles"),
+        (
+            pages.EmbeddedFeature(kind="single", table="users", role="context", ids=pages.KeyedIds(keys="gone")),
+            "features.new.ids.keys names 'gone'",
+        ),
+        (
+            pages.EmbeddedFeature(
+                kind="single", table="users", role="context", ids=pages.VocabularyIds(vocabulary="names", mask=3)
+            ),
+            "features.new.ids.mask is no string",
+        ),
+    ],
+)
+def test_feature_that_does_not_fit_the_others_is_refused(
+    committed_bundle: Path, feature: pages.Feature, told: str
+) -> None:
+    with pytest.raises(ValidationError, match=told):
+        _page(committed_bundle, new=feature)
+
+
+def test_lengths_are_one_number_for_an_example() -> None:
+    with pytest.raises(ValidationError, match="one number for an example"):
+        pages.DenseFeature(kind="dense", role="context", take="lengths", shape=(2,))
+
+
+@pytest.mark.parametrize(
+    ("formula", "told"), [("vector +", "it ends"), ("2 * scre", "takes 'scre', which is no output")]
+)
+def test_formula_that_the_tower_cannot_compute_is_refused(committed_bundle: Path, formula: str, told: str) -> None:
+    tower = read_manifest(committed_bundle).towers["query"]
+    with pytest.raises(ValidationError, match=told):
+        pages.Tower.model_validate(tower.model_dump() | {"formula": formula})

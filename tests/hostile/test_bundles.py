@@ -22,6 +22,7 @@ from tests.hostile.page_changes import Page, rewrite, setting
 SHARD = "tables/users/rows-00001-of-00003.bin"
 STORE = "candidates/movies/store.arrow"
 VOCABULARY = "vocabularies/names.arrow"
+KEYS = "keys/shops.bin"
 TOWER = "towers/query/compiled-f32.tflite"
 
 
@@ -46,7 +47,7 @@ def test_sound_bundle_opens(sample_bundle: Path) -> None:
     open_all(sample_bundle, "full")
 
 
-@pytest.mark.parametrize("path", [SHARD, STORE, VOCABULARY, TOWER])
+@pytest.mark.parametrize("path", [SHARD, STORE, VOCABULARY, KEYS, TOWER])
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "directory", "fifo"])
 def test_file_that_is_not_whole_is_data_loss_by_its_name(sample_bundle: Path, path: str, damage: str) -> None:
     file = sample_bundle / path
@@ -62,7 +63,7 @@ def test_file_that_is_not_whole_is_data_loss_by_its_name(sample_bundle: Path, pa
         open_all(sample_bundle)
 
 
-@pytest.mark.parametrize("path", [STORE, VOCABULARY, TOWER])
+@pytest.mark.parametrize("path", [STORE, VOCABULARY, KEYS, TOWER])
 def test_file_that_grew_is_data_loss(sample_bundle: Path, path: str) -> None:
     with (sample_bundle / path).open("ab") as file:
         file.write(b"\0")
@@ -102,7 +103,7 @@ def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bund
 
 
 @pytest.mark.parametrize("link", ["/etc/passwd", "../../../../outside", "loop"])
-@pytest.mark.parametrize("path", [SHARD, STORE, VOCABULARY, TOWER])
+@pytest.mark.parametrize("path", [SHARD, STORE, VOCABULARY, KEYS, TOWER])
 def test_link_that_leaves_the_bundle_is_refused(sample_bundle: Path, path: str, link: str) -> None:
     outside = sample_bundle.parents[1] / "outside"
     outside.write_bytes((sample_bundle / path).read_bytes())
@@ -156,6 +157,7 @@ HUGE = [1 << 62, 1 << 63, 1 << 64, 10**30, 1e30, 1e308]
         "tables.users.shards.0.rows",
         "candidates.movies.size",
         "vocabularies.names.size",
+        "keys.shops.size",
         "features.genres.ids.buckets",
         "features.recent.length",
         "features.grid.shape.0",
@@ -199,6 +201,15 @@ def test_dim_beyond_the_file_is_refused_before_it_is_mapped(sample_bundle: Path)
     rewrite(sample_bundle, setting("tables.users.dim", 5))
     with pytest.raises(DigestMismatch):
         open_unchecked(sample_bundle)
+
+
+@pytest.mark.parametrize("size", [3, 5, 1 << 40, (1 << 62) - 1])
+def test_key_index_of_another_size_than_the_page_says_is_refused_before_it_is_mapped(
+    sample_bundle: Path, size: int
+) -> None:
+    rewrite(sample_bundle, setting("keys.shops.size", size))
+    with pytest.raises(DigestMismatch, match=r"key index 'shops\.bin' has"):
+        open_all(sample_bundle)
 
 
 def test_directory_without_a_page_is_not_committed(sample_bundle: Path) -> None:
