@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.manifest import TowerInput
-from runtime.tower_inputs import tower_inputs
 from service.engine.lookup import Activations
 from service.engine.steps import Steps
-from service.generations.loaded_towers import LoadedPart, LoadedTower, Work
+from service.generations.loaded_towers import LoadedPart, LoadedTower, Taken, Work
 
 _ROWS_MAX = 8_192
 """Examples that a tower is run on at once; the deadline is looked at between."""
@@ -52,36 +51,35 @@ class Values:
 
     def laid_out(self, part: LoadedPart) -> dict[str, Array]:
         """Returns the inputs of a part by name, for every example that it is run on."""
-        if part.page.per == "context":
-            return self._laid_out(part, self._features.once, self._made.once, self.contexts)
-        if self._features.once is self._features.each:
-            return self._laid_out(part, self._features.each, self._made.each, self.candidates)
+        of_contexts = part.page.per == "context"
+        n = self.contexts if of_contexts else self.candidates
         inputs: dict[str, Array] = {}
-        for one in part.page.inputs:
-            if self._features.once.keys().isdisjoint(one.features):
-                named, sources = (self._made, (one.tensor,)) if one.tensor else (self._features, one.sources)
-                inputs.update(
-                    tower_inputs((one,), {name: named.of_candidates(name) for name in sources}, self.candidates)
-                )
+        for one in part.inputs:
+            named = self._made if one.made else self._features
+            if len(one.sources) > 1:
+                inputs[one.name] = self._packed(one, of_contexts)
             else:
-                inputs[one.name] = self._packed(one)
+                array = named.once[one.sources[0]] if of_contexts else named.of_candidates(one.sources[0])
+                inputs[one.name] = np.ascontiguousarray(array.reshape(n, *one.shape), one.dtype)
         return inputs
 
-    def _laid_out(self, part: LoadedPart, features: Activations, made: Activations, n: int) -> dict[str, Array]:
-        of_features = [one for one in part.page.inputs if not one.tensor]
-        inputs = tower_inputs(of_features, features, n)
-        return inputs | tower_inputs([one for one in part.page.inputs if one.tensor], made, n) if made else inputs
-
-    def _packed(self, one: TowerInput) -> Array:
-        """Features side by side, some of them a context's: neighbors are joined before they are repeated."""
+    def _packed(self, one: Taken, of_contexts: bool) -> Array:
+        """Features side by side; those of a context are joined with their neighbors before they are repeated."""
         once, each = self._features.once, self._features.each
+        if of_contexts or once is each:
+            values, n = (once, self.contexts) if of_contexts else (each, self.candidates)
+            return _side_by_side([values[name] for name in one.sources], n, one.dtype)
         blocks = []
-        for of_context, names in groupby(one.features, once.__contains__):
-            values, n = (once, self.contexts) if of_context else (each, self.candidates)
-            arrays = [values[name] for name in names]
-            block = np.concatenate([each if each.ndim == 2 else each.reshape(n, -1) for each in arrays], axis=1)
-            blocks.append(block.repeat(self._counts, axis=0) if of_context else block)
-        return np.concatenate(blocks, axis=1, dtype=one.dtype, casting="unsafe")
+        for repeated, names in groupby(one.sources, once.__contains__):
+            values, n = (once, self.contexts) if repeated else (each, self.candidates)
+            block = _side_by_side([values[name] for name in names], n, one.dtype)
+            blocks.append(block.repeat(self._counts, axis=0) if repeated else block)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+
+
+def _side_by_side(arrays: list[Array], n: int, dtype: np.dtype[Any]) -> Array:
+    flat = [each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:])) for each in arrays]
+    return np.concatenate(flat, axis=1, dtype=dtype, casting="unsafe")
 
 
 class _Named:

@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from bundle.formula import Formula
 from bundle.manifest import Manifest, Role, Tower, TowerForm, TowerPart
@@ -14,6 +17,18 @@ from runtime import towers as running
 _ROLES: tuple[Role, Role] = ("context", "candidate")
 _WORKS_MAX = 256
 """Sets of outputs whose work is remembered."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One input of a part: of which features, side by side, or (`made`) of which earlier part's output it is made."""
+
+    name: str
+    sources: tuple[str, ...]
+    made: bool
+    shape: tuple[int, ...]
+    """Of one example; -1: any size."""
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +42,20 @@ class LoadedPart:
     page: TowerPart
     form: TowerForm
     network: running.Tower
+
+    @cached_property
+    def inputs(self) -> tuple[Taken, ...]:
+        """What it takes."""
+        return tuple(
+            Taken(
+                one.name,
+                (one.tensor,) if one.tensor else one.sources,
+                one.tensor != "",
+                tuple(-1 if size is None else size for size in one.shape[1:]),
+                np.dtype(one.dtype),
+            )
+            for one in self.page.inputs
+        )
 
 
 @dataclass(frozen=True, eq=False)
