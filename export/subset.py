@@ -111,8 +111,12 @@ def choose_towers(model: ModelSpec, wanted: Wanted) -> tuple[str, ...]:
 def reduced(job: ExportJob, model: ModelSpec, towers: Iterable[str]) -> ExportJob:
     """Returns the recipe of some towers: without the tables, features, corpora and indexes that only others need.
 
-    A corpus stays if an index that stays is built over it, or a tower that stays reads a feature of it.
+    A corpus stays if an index that stays is built over it, or a tower that stays reads a feature of it. Inputs keep the
+    roles that the towers which go have told.
     """
+    from export.roles import input_roles
+    from export.settings import FeaturePart  # an export of tables alone does without
+
     kept = {name: job.towers[name] for name in job.towers if name in set(towers)}
     specs = [model.of(name) for name in kept]
     tables = {table for spec in specs for table in spec.tables}
@@ -122,10 +126,20 @@ def reduced(job: ExportJob, model: ModelSpec, towers: Iterable[str]) -> ExportJo
     }
     corpora = {}
     for name, part in job.candidates.items():
-        columns = {name: column for name, column in part.features.items() if name in inputs}
+        columns = {each: column for each, column in part.features.items() if each in inputs}
         if columns or any(index.corpus == name for index in indexes.values()):
             corpora[name] = part.model_copy(update={"features": columns})
-    parts = {name: part for name, part in job.features.items() if name in inputs}
+    contexts = {}
+    for name, part in job.contexts.items():
+        columns = {each: column for each, column in part.features.items() if each in inputs}
+        if columns:
+            contexts[name] = part.model_copy(update={"features": columns})
+    roles = {name: role for name, role in input_roles(model, job).items() if name in inputs}
+    parts = {
+        name: job.features.get(name, FeaturePart()).model_copy(update={"role": role}) for name, role in roles.items()
+    }
+    outputs = {name for part in kept.values() for name in part.outputs or ("result",)}
+    labels = {name: column for name, column in job.verify.labels.items() if name in outputs}
     read = {rule.vocabulary for part in parts.values() if (rule := part.ids).kind == "vocabulary"}
     return job.model_copy(
         update={
@@ -134,7 +148,9 @@ def reduced(job: ExportJob, model: ModelSpec, towers: Iterable[str]) -> ExportJo
             "features": parts,
             "vocabularies": {name: part for name, part in job.vocabularies.items() if name in read},
             "candidates": corpora,
+            "contexts": contexts,
             "indexes": indexes,
+            "verify": job.verify.model_copy(update={"labels": labels}),
         }
     )
 

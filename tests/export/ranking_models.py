@@ -133,3 +133,25 @@ class Wide(tf.keras.Model):
 
 def build_wide():
     return called(Wide())
+
+
+class Recurrent(tf.keras.Model):
+    """A user's history read by attention and a GRU, whose loop no list of operations knows."""
+
+    def __init__(self):
+        super().__init__()
+        table = E.TableConfig(30, 8, name="items")
+        config = {"history": E.FeatureConfig(table, max_sequence_length=5), "item": E.FeatureConfig(table)}
+        self.embedding = tfrs.layers.embedding.TPUEmbedding(config, None)
+        self.attention = tf.keras.layers.MultiHeadAttention(2, 4)
+        self.gru = tf.keras.layers.GRU(16)
+        self.net = tf.keras.Sequential([dense(16, "relu"), dense(1)])
+
+    def call(self, features, training=False):
+        found = self.embedding({name: features[name] for name in ("history", "item")})
+        user = self.gru(self.attention(found["history"], found["history"]))
+        return {"score": self.net(tf.concat([user, found["item"]], 1))[:, 0]}
+
+
+def build_recurrent():
+    return called(Recurrent())

@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from export.half_products import in_bfloat16
 from export.parts import Split, split_tower
 from export.pruning import TracedTower
+from tests.export.cutting import IDS, RAGGED
 from tests.export.splitting import AGE, CONTEXT, FEATURES, TASKS, made_values, run, run_parts, traced
 
 
@@ -55,6 +57,26 @@ def test_split_tower_that_shapes_by_the_other_sides_batch_computes_the_tower(can
     assert [part.spec.name for part in parts] == ["context", "candidate"]
     assert [each.shape for each in parts[0].spec.outputs] == [(None, 16)]  # and no tensor made of the batch's size
     assert_parts_compute_the_tower(tower, candidates)
+
+
+@pytest.mark.parametrize("candidates", [1, 4])
+def test_split_tower_with_a_loop_over_a_history_runs_it_once_for_a_context(candidates: int) -> None:
+    tower = traced("build_recurrent", ["score"], {"history": RAGGED, "item": IDS})
+    parts = split(tower).parts
+    assert [part.spec.name for part in parts] == ["context", "candidate"]
+    assert [each.shape for each in parts[0].spec.outputs] == [(None, 16)]
+    assert_parts_compute_the_tower(tower, candidates)
+
+
+def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTower) -> None:
+    half = in_bfloat16(experts)
+    values = made_values(experts, 9)
+    whole, near = run(experts, values, 9), run(half, values, 9)
+    assert {name: array.dtype for name, array in near.items()} == {name: array.dtype for name, array in whole.items()}
+    for name, expected in whole.items():
+        assert 0 < np.abs(near[name] - expected).max() < 0.02 * np.abs(expected).max()
+    products = [each for each in half.function.graph.get_operations() if each.type in ("MatMul", "BatchMatMulV2")]
+    assert {each.outputs[0].dtype.name for each in products} == {"bfloat16"}
 
 
 @pytest.mark.parametrize(
