@@ -113,7 +113,7 @@ def make_examples(
             columns[name] = Column(_numbers(numbers[0], count, random))
             continue
         below = min((each.below for each in numbers if each.below is not None), default=None)
-        spec = min(embedded, key=lambda each: len(each.reads), default=None)
+        spec = min(embedded, key=lambda each: (len(each.reads), each.kind != "single"), default=None)
         sizes = _sizes(spec, numbers, count)
         rows = min([model.tables[each.table].rows for each in embedded] + [below or 1 << 62])
         beyond = below or 1 << (31 if spec and spec.ids_dtype == "int32" else 40)
