@@ -192,6 +192,17 @@ def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
     return 2 if isinstance(feature.ids, CrossedIds) else int(feature.kind != "single")
 
 
+def told_by(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeature | DenseFeature:
+    """Returns what a feature tells of the values of one of its inputs: of a crossed one, as if it were read alone."""
+    if not isinstance(feature, EmbeddedFeature) or not isinstance(feature.ids, CrossedIds):
+        return feature
+    key = feature.ids.keys[feature.inputs.index(name)]
+    rule: IdRule = HashIds(buckets=feature.ids.buckets) if key.dtype == "string" else IdentityIds()
+    if key.boundaries is not None:
+        rule = BucketIds(boundaries=key.boundaries)
+    return feature.model_copy(update={"ids": rule, "inputs": (name,), "role": key.role, "default": key.default})
+
+
 def input_told(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[Role, Any]:
     """Returns the role and the default that a feature tells of one of its inputs."""
     if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, CrossedIds):

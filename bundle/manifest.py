@@ -34,6 +34,7 @@ from bundle.feature_pages import (
     input_told,
     inputs_of,
     readers_of,
+    told_by,
 )
 from bundle.fields import Count, Crc32c, Page, Path, Positive
 from bundle.table_pages import BLOCK_BYTES, Shard, Table, TableDtype, TableError, TableSource
@@ -68,6 +69,7 @@ __all__ = [
     "VocabularyIds",
     "inputs_of",
     "readers_of",
+    "told_by",
 ]
 
 FORMAT_VERSION = 3

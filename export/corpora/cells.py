@@ -127,6 +127,9 @@ class Cells:
             empty = pc.equal(array, "")
             array = pc.if_else(empty, pa.scalar([], pa.list_(pa.string())), self._split(separator))
         elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+            number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+            if feature.kind == "bag" and number:  # one of each candidate, or none; text may hold several
+                return self._flat_single(feature)
             raise NotConvertible(f"{self.origin} holds {kind}; a list per candidate was expected for its feature")
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -138,7 +141,7 @@ class Cells:
         absent = self.absent()
         if not pc.any(absent).as_py():
             return Values(self.array, None, self.origin), None
-        if feature.default is None:
+        if feature.default is None and feature.kind != "bag":
             self.refuse(absent, "is empty, and its feature has no default")
         present = pc.invert(absent).to_numpy(zero_copy_only=False)
         offsets = np.concatenate([[0], np.cumsum(present)]).astype(np.int64)

@@ -141,8 +141,7 @@ def _known(path: Path, name: str, part: CorpusPart, key: str) -> CorpusFile:
     kind = part.format or _SUFFIXES.get("".join((suffixes[:-1] if zipped else suffixes)[-1:]))
     if kind is None:
         raise UsageError(
-            f"corpus {name!r}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set "
-            f"{key}.format"
+            f"corpus {name!r}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set {key}.format"
         )
     if part.prebatched and kind != "tfrecord":
         raise UsageError(f"{key}.prebatched is of TFRecord files; {path.name} is {kind}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bundle.columns import Column
-from bundle.manifest import Feature, readers_of
+from bundle.manifest import Feature, readers_of, told_by
 from export.corpora.cells import INTEGER, NUMBER, Cells, holds_lists
 from export.corpora.files import CorpusFile, Origin, RowBatch, read_batches
 from export.errors import NotConvertible, UsageError
@@ -62,7 +62,7 @@ class CorpusReader:
                     f"candidates.{name}.features: the model has no feature {key!r}; it has {', '.join(readers)}"
                 )
         self._files, self._name, self._part = files, name, part
-        self._features = {key: features[readers[key][0]] for key in part.features}
+        self._features = {key: told_by(key, features[readers[key][0]]) for key in part.features}
         self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
         self._ids = _Ids()
         self._texts = {column: _Text() for column in part.attributes}

@@ -11,7 +11,16 @@ import pytest
 
 from bundle import arrow
 from bundle.columns import Column
-from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, Feature, HashIds, IdentityIds
+from bundle.manifest import (
+    BucketIds,
+    CrossedIds,
+    CrossKey,
+    DenseFeature,
+    EmbeddedFeature,
+    Feature,
+    HashIds,
+    IdentityIds,
+)
 from bundle.stores import StoredColumns
 from export.candidates import write_candidates
 from export.errors import NotConvertible, UsageError
@@ -32,6 +41,11 @@ def _embedded(kind: str, ids: Any = None, default: Any = None) -> EmbeddedFeatur
     )
 
 
+_KEYS = (
+    CrossKey(dtype="string", role="candidate"),
+    CrossKey(dtype="int64", role="candidate"),
+    CrossKey(dtype="int64", role="candidate", boundaries=(0.5, 1.5)),
+)
 FEATURES: dict[str, Feature] = {
     "movie": _embedded("single"),
     "studio": _embedded("single", HashIds(buckets=10)),
@@ -41,6 +55,14 @@ FEATURES: dict[str, Feature] = {
     "year": DenseFeature(kind="dense", role="candidate"),
     "rated": DenseFeature(kind="dense", role="candidate", dtype="int64", default=7),
     "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),
+    "shelf*size": EmbeddedFeature(
+        kind="bag",
+        table="movies",
+        role="candidate",
+        inputs=("shelf", "size", "weight"),
+        ids=CrossedIds(keys=_KEYS, buckets=10),
+        combiner="sum",
+    ),
 }
 
 
@@ -302,3 +324,27 @@ def test_corpus_of_another_kind_is_a_usage_error(tmp_path: Path) -> None:
         _read(tmp_path, file="movies.json")
     with pytest.raises(UsageError, match="no readable Parquet file"):
         _read(tmp_path, file="movies.parquet")
+
+
+def test_numbers_of_a_bag_are_bags_of_one_and_nulls_are_empty(tmp_path: Path) -> None:
+    columns = {"id": pa.array([1, 2, 3]), "genres": pa.array([5, None, 7], pa.int64())}
+    genres = _read_columns(tmp_path, columns, features={"genres": "genres"}).features["genres"]
+    assert genres.values.tolist() == [5, 7]
+    assert genres.offsets is not None
+    assert genres.offsets.tolist() == [0, 1, 1, 2]
+
+
+def test_inputs_of_a_cross_are_read_each_as_its_key_says(tmp_path: Path) -> None:
+    columns = {
+        "id": pa.array([1, 2]),
+        "shelf": pa.array([["a", "7"], ["b"]]),
+        "size": pa.array([5, 6]),
+        "weight": pa.array([0.25, 2.0]),
+    }
+    names = {name: name for name in columns if name != "id"}
+    found = _read_columns(tmp_path, columns, features=names).features
+    assert {name: column.values.tolist() for name, column in found.items()} == {
+        "shelf": ["a", "7", "b"],
+        "size": [5, 6],
+        "weight": [0.25, 2.0],
+    }
