@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
 from bundle.features import Column
@@ -74,22 +76,19 @@ def _ask(generation: Generation, settings: ServiceSettings, steps: Steps) -> Non
 
 
 def _columns(generation: Generation, names: Iterable[str]) -> dict[str, Column]:
-    """One example of each input: id 0 (or "0"), or zeros."""
+    """One example of each input: id 0 (or "0"), or as many zeros as it takes."""
     columns: dict[str, Column] = {}
     manifest = generation.manifest
     for name in names:
         readers = [manifest.features[each] for each in manifest.inputs[name]]
-        numbers = [each for each in readers if isinstance(each, DenseFeature) and each.take == "values"]
-        feature = numbers[0] if numbers else readers[0]
-        if isinstance(feature, DenseFeature):
-            columns[name] = Column(np.zeros(math.prod(feature.shape), np.dtype(feature.dtype)))
-            continue
+        sizes = [math.prod(each.shape) for each in readers if isinstance(each, DenseFeature) and each.take == "values"]
         embedded = [each for each in readers if isinstance(each, EmbeddedFeature)]
-        if any(_takes_texts(manifest, name, each) for each in embedded):
-            value = np.array(["0"], object)
-        else:
-            value = np.zeros(1, np.float32 if any(each.ids.kind == "buckets" for each in embedded) else np.int64)
-        columns[name] = Column(value, np.array([0, 1], np.int64))
+        texts = any(_takes_texts(manifest, name, each) for each in embedded)
+        size = sizes[0] if sizes else 1
+        value: NDArray[Any] = (
+            np.array(["0"], object) if texts else np.zeros(size, np.int64)
+        )  # no number is refused as 0
+        columns[name] = Column(value, np.array([0, value.size], np.int64))
     return columns
 
 
