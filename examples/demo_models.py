@@ -121,8 +121,8 @@ def serve_and_ask(name: str, folder: Path) -> Shown:
     bodies, expected = trained.read_requests(folder)
     with served.serving(folder / "bundles", model, version, folder / "serve.log") as service:
         http = replay.compare(bodies, replay.over_http(service.http, model, bodies), expected)
-        grpc = replay.compare(bodies, replay.over_grpc(service.grpc, bodies), expected)
-        took_ms = replay.milliseconds(service.grpc, bodies)
+        grpc = replay.compare(bodies, replay.over_grpc(service.grpc, model, bodies), expected)
+        took_ms = replay.milliseconds(service.grpc, model, bodies)
         if served.tensorflow_mapped(service.process):
             raise ExampleFailed(f"{name}: TensorFlow is mapped in the service, which should run without it")
     forms = [form for tower in page["towers"].values() for form in tower["forms"]]

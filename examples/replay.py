@@ -59,16 +59,16 @@ def _read_json(body: Body, found: Any) -> Answers:
     return {name: np.array(values, np.float32) for name, values in named.items()}
 
 
-def over_grpc(url: str, bodies: Sequence[Body]) -> list[Answers]:
+def over_grpc(url: str, model: str, bodies: Sequence[Body]) -> list[Answers]:
     """Sends each body by the client; returns the answers' numbers."""
     with Client(url, timeout_s=TIMEOUT_S) as client:
-        return [_read_message(body, _send(client, body)) for body in bodies]
+        return [_read_message(body, _send(client, model, body)) for body in bodies]
 
 
-def _send(client: Client, body: Body) -> Any:
+def _send(client: Client, model: str, body: Body) -> Any:
     renamed = {"context_id": "context_ids", "id": "ids", "vector": "vectors"}  # the client takes several at once
     arguments = {renamed.get(name, name): value for name, value in body.items() if name != "call"}
-    return getattr(client, body["call"])(**arguments)
+    return getattr(client, body["call"])(**arguments, model=model)
 
 
 def _read_message(body: Body, found: Any) -> Answers:
@@ -85,13 +85,10 @@ def compare(bodies: Sequence[Body], found: Sequence[Answers], expected: Answers)
     Raises:
       ValueError: an answer misses what was asked for, or has another length.
     """
-    towers = {body["tower"] for body in bodies if body["call"] == "embed"}
-    heads = [name for name in expected if name not in {NEIGHBORS, *towers}]
     places = dict.fromkeys(expected, 0)
     largest = of_limit = 0.0
     for body, answers in zip(bodies, found, strict=True):
-        names = {"rank": heads, "embed": [body.get("tower")], "retrieve": [NEIGHBORS]}[body["call"]]
-        for name in names:
+        for name in _names(body, expected):
             original = expected[name][places[name] : places[name] + _rows(body)]
             places[name] += _rows(body)
             if body["call"] == "rank" and name not in {SCORE, *body.get("heads", ())}:
@@ -101,9 +98,26 @@ def compare(bodies: Sequence[Body], found: Sequence[Answers], expected: Answers)
             difference = np.abs(answers[name].astype(np.float64) - original)
             largest = max(largest, float(difference.max(initial=0)))
             of_limit = max(of_limit, float((difference / (TOLERANCE + TOLERANCE * np.abs(original))).max(initial=0)))
-    if any(places[name] != len(values) for name, values in expected.items()):
+    if places != {name: len(values) for name, values in expected.items()}:
         raise ValueError(f"the requests are of {places} values, which is not what is expected of them")
     return Difference(largest, of_limit)
+
+
+def counts(bodies: Sequence[Body], expected: Answers) -> dict[str, int]:
+    """Returns how many values of each name are expected of some requests."""
+    found = dict.fromkeys(expected, 0)
+    for body in bodies:
+        for name in _names(body, expected):
+            found[name] += _rows(body)
+    return found
+
+
+def _names(body: Body, expected: Answers) -> list[str]:
+    """Returns what is expected of a request: of a ranking the score and all heads, asked for or not."""
+    if body["call"] == "embed":
+        return [body["tower"]]
+    scores = {SCORE} | {name for name, values in expected.items() if name != NEIGHBORS and values.ndim == 1}
+    return [NEIGHBORS] if body["call"] == "retrieve" else [name for name in expected if name in scores]
 
 
 def _rows(body: Body) -> int:
@@ -112,14 +126,14 @@ def _rows(body: Body) -> int:
     return len(body["candidates"]) if "candidates" in body else len(next(iter(body["features"].values())))
 
 
-def milliseconds(url: str, bodies: Sequence[Body]) -> float:
+def milliseconds(url: str, model: str, bodies: Sequence[Body]) -> float:
     """Returns the median time of a gRPC call for 200 candidates: ranked, or else found."""
     asked = [_enlarged(body) for body in bodies[: TIMED + WARM_UP] if body["call"] in ("rank", "retrieve")]
     times = []
     with Client(url, timeout_s=TIMEOUT_S) as client:
         for body in asked:
             start = time.perf_counter()
-            _send(client, body)
+            _send(client, model, body)
             times.append(time.perf_counter() - start)
     return 1e3 * median(times[WARM_UP:])
 

@@ -16,7 +16,7 @@ from examples.dcn_v2.model import DCN, Sizes
 IDS = tuple(min(most, 10) for most in criteo.MULTI_HOT_SIZES)
 """Some of the benchmark's categories have up to 100 ids, which would only make the requests longer."""
 SIZES = {
-    "tiny": Sizes(criteo.scaled(500, 50), IDS, 4, (8,), 2, None, (16,)),
+    "tiny": Sizes(criteo.scaled(300, 30), IDS, 2, (8,), 1, None, (8,)),
     "small": Sizes(criteo.scaled(200_000, 20_000), IDS, 16, (64, 32), 3, None, (128, 64)),
     "article": Sizes(criteo.VOCABULARY_SIZES, criteo.MULTI_HOT_SIZES, 16, (512, 256), 3, None, (1024, 1024, 512, 256)),
 }

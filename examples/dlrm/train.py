@@ -10,7 +10,7 @@ from examples import criteo, requests, trained, training
 from examples.dlrm.model import DLRM, Sizes
 
 SIZES = {
-    "tiny": Sizes(criteo.scaled(2_000, 50), 4, (8,), (16,)),
+    "tiny": Sizes(criteo.scaled(300, 30), 4, (8,), (8,)),
     "small": Sizes(criteo.scaled(1_250_000, 20_000), 16, (64, 32), (128, 64)),
     "article": Sizes(criteo.VOCABULARY_SIZES, 16, (512, 256, 64), (512, 256)),
 }

@@ -15,6 +15,7 @@ from export import pipeline
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import read_recipe
+from export.staged_tables import Published
 from export.subset import LeftOut, Wanted
 
 
@@ -30,6 +31,12 @@ class Asked:
 
 def ask(name: str, folder: Path) -> Asked:
     """Does with a tiny version what `make demo-models` does; the service is a process of its own."""
+    published, left_out = train_and_export(name, folder)
+    return Asked(folder, published.page, left_out, demo_models.serve_and_ask(name, folder))
+
+
+def train_and_export(name: str, folder: Path, model: str | None = None) -> tuple[Published, LeftOut]:
+    """Trains an example's tiny version in `folder` and exports it; `model`, if given, is what it is called."""
     example, settings = demo_models.EXAMPLES[name], ExportSettings()
     tf.config.run_functions_eagerly(True)  # a step or two are not worth a graph
     try:
@@ -37,6 +44,6 @@ def ask(name: str, folder: Path) -> Asked:
     finally:
         tf.config.run_functions_eagerly(False)
     job, wanted = read_recipe(folder / "recipe.toml"), Wanted(towers=example.exporting[1::2])
+    job = job.model_copy(update={"model": model or job.model})
     prepared = pipeline.prepare(job, folder, settings, wanted=wanted)
-    published = pipeline.run(prepared, settings, Progress(Console(quiet=True)))
-    return Asked(folder, published.page, prepared.left_out, demo_models.serve_and_ask(name, folder))
+    return pipeline.run(prepared, settings, Progress(Console(quiet=True))), prepared.left_out

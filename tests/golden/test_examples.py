@@ -1,0 +1,50 @@
+"""Every example's tiny bundle, as it was once written, answers today as its trained model did then."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bundle.staging import check_files, read_manifest
+from examples import replay, served, trained
+from examples.demo_models import EXAMPLES
+from tests.golden.write_examples import ARCHIVES, BYTES_MAX
+
+NAMES = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.iterdir())
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of them, unpacked: a root with a model for each example."""
+    directory = tmp_path_factory.mktemp("golden_examples")
+    for archive in ARCHIVES.glob("*.tar.xz"):
+        with tarfile.open(archive) as tar:
+            tar.extractall(directory, filter="data")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def service(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[served.Service]:
+    """One service of all models, over both doors."""
+    log = tmp_path_factory.mktemp("log") / "serve.log"
+    with served.serving(root, NAMES[-1], 1, log) as running:
+        assert not served.tensorflow_mapped(running.process)
+        yield running
+
+
+def test_golden_bundles_are_small_and_of_examples() -> None:
+    assert set(NAMES) <= set(EXAMPLES)
+    assert max(path.stat().st_size for path in ARCHIVES.iterdir()) <= BYTES_MAX
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_example_answers_as_its_trained_model_did(name: str, root: Path, service: served.Service) -> None:
+    check_files(root / name / "1", read_manifest(root / name / "1"), tables="full")
+    assert httpx.get(f"{service.http}/v1/models/{name}").status_code == 200
+    bodies, expected = trained.read_requests(root / name)
+    for found in (replay.over_http(service.http, name, bodies), replay.over_grpc(service.grpc, name, bodies)):
+        assert replay.compare(bodies, found, expected).of_limit <= 1

@@ -1,0 +1,64 @@
+"""Writes the golden bundle of every example's tiny version, with requests and the trained model's answers to them.
+
+`python -m tests.golden.write_examples [NAME ...]` makes `tests/golden/examples/<name>.tar.xz`. They are written again
+only where an example changes: every later reader opens them and answers as they say.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from examples import replay, trained
+from examples.demo_models import EXAMPLES
+from examples.requests import Answers, Body
+
+ARCHIVES = Path(__file__).parent / "examples"
+REQUESTS = 10
+BYTES_MAX = 60_000
+
+
+def shortened(bodies: Sequence[Body], expected: Answers) -> tuple[list[Body], Answers]:
+    """Returns the first requests, and what is expected of them."""
+    kept = list(bodies[:REQUESTS])
+    counts = replay.counts(kept, expected)
+    return kept, {name: values[: counts[name]] for name, values in expected.items()}
+
+
+def write(name: str, scratch: Path) -> None:
+    """Trains, exports and packs one example."""
+    from tests.examples.showing import train_and_export
+
+    folder = scratch / name
+    train_and_export(name, folder, model=name)
+    bodies, expected = shortened(*trained.read_requests(folder))
+    packed = scratch / "packed" / name
+    packed.mkdir(parents=True)
+    shutil.copytree(folder / "bundles" / name / "1", packed / "1")
+    with (packed / trained.REQUESTS_FILE).open("w") as file:
+        file.writelines(json.dumps(body, separators=(",", ":")) + "\n" for body in bodies)
+    np.savez(packed / trained.EXPECTED_FILE, **expected)  # type: ignore[arg-type]
+    ARCHIVES.mkdir(exist_ok=True)
+    archive = ARCHIVES / f"{name}.tar.xz"
+    with tarfile.open(archive, "w:xz", preset=9) as tar:
+        tar.add(packed, name)
+    if (size := archive.stat().st_size) > BYTES_MAX:
+        sys.exit(f"{archive} holds {size} bytes, more than {BYTES_MAX}")
+
+
+def main() -> None:
+    """Writes those that are named, or all."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in sys.argv[1:] or EXAMPLES:
+            write(name, Path(scratch))
+
+
+if __name__ == "__main__":
+    main()
