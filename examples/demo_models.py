@@ -47,6 +47,7 @@ EXAMPLES = {
     "dcn_v2_low_rank": Example("dcn_v2", ("--variant", "low_rank")),
     "wide_deep": Example("wide_deep"),
     "wide_deep_hashed": Example("wide_deep", ("--variant", "hashed")),
+    "snap_tf1": Example("snap_tf1"),
 }
 COLUMNS = (
     "model", "features", "tables", "in tables", "in towers", "runs in", "HTTP: largest |d|", "gRPC: largest |d|",
