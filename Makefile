@@ -41,6 +41,7 @@ stubs: venv ## regenerates the protobuf stubs
 
 bench: venv ## the benchmarks; prints ratios taken in one run
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench.features
 	$(BIN)/python -m tests.bench.wide
 
 bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
