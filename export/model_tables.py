@@ -14,6 +14,7 @@ from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
 from export.cuts.named_graphs import NamedGraph
+from export.cuts.stand_ins import line_of_variable
 from export.dumped_tables import vectors_key
 from export.errors import CheckpointError
 from export.settings import ExportJob
@@ -41,7 +42,7 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
     for name, spec in traced.spec.tables.items():
         stated = vectors_key(checkpoint, name) or (job.tables[name].key if name in job.tables else None)
         if stated or name not in {table.name for table in layouts}:
-            named[name] = stated or keys.get(name) or found.table(spec.config_name).name
+            named[name] = stated or keys.get(name) or _by_name(found, spec, traced.tables[name])
     mod = {name for name, part in job.tables.items() if part.mod}
     if isinstance(traced.root, NamedGraph):
         mod |= {name for name, variable in traced.tables.items() if _is_mod(variable, checkpoint, named[name])}
@@ -52,6 +53,18 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
     for name, spec in traced.spec.tables.items():
         _check_shape(inventory, name, spec)
     return with_slots(checkpoint, inventory, traced.spec.tables) if job.output.with_slots else inventory
+
+
+def _by_name(found: Inventory, spec: TableFacts, variable: Any) -> str:
+    """Returns what the checkpoint calls a table that is not where the model's objects lead to."""
+    line = line_of_variable(variable)
+    if line and spec.config_name not in {table.name for table in found.tables}:
+        raise CheckpointError(
+            f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in checkpoint "
+            f"{found.checkpoint}; the model code is not the one that was saved, or its variable has another place "
+            f"there: name it as tables.{spec.name}.key"
+        )
+    return found.table(spec.config_name).name
 
 
 def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:

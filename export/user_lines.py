@@ -43,7 +43,9 @@ def at_line(line: str) -> str:
 
 def current_line() -> str:
     """Returns the line of the user's code that is running."""
-    return _last_of_user((frame.filename, frame.lineno) for frame in traceback.extract_stack(sys._getframe(1)))
+    from tensorflow.python.util import tf_stack  # knows what lines AutoGraph's rewritten code came from
+
+    return _last_of_user((frame.filename, frame.lineno) for frame in tf_stack.extract_stack())
 
 
 def _last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
@@ -52,4 +54,4 @@ def _last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
 
 
 def _is_user(name: str) -> bool:
-    return not name.startswith((*_LIBRARIES, "<")) and "__autograph_generated_file" not in name
+    return not name.startswith((*_LIBRARIES, "<", sys.argv[0] or "<")) and "__autograph_generated_file" not in name

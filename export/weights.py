@@ -15,10 +15,12 @@ from typing import Any
 from export.checkpoint.name_tables import is_partitioned
 from export.checkpoint.reader import Checkpoint
 from export.cuts.named_graphs import NamedGraph
+from export.cuts.stand_ins import line_of_variable
 from export.errors import CheckpointError
 from export.frameworks import load_tensorflow
 from export.origins import resource
 from export.tracing import TracedModel
+from export.user_lines import at_line
 
 _SHOWN = 5
 
@@ -58,7 +60,8 @@ def find_weights(
         place = places.get(resource(variable.handle), Place(variable.name, ""))
         shape, dtype = tuple(variable.shape.as_list()), variable.dtype.name
         if not place.key:
-            problems.append(f"{place.path} {list(shape)} is not in the checkpoint")
+            made = at_line(line_of_variable(variable))
+            problems.append(f"{place.path} {list(shape)}{made} is not in the checkpoint")
             continue
         entry = checkpoint.entries[place.key]
         if tuple(entry.shape) != shape or entry.dtype != dtype:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from export.frameworks import load_tensorflow
+from export.user_lines import current_line
 
 FIRST_VALUE_BYTES = 64 << 20
 """A matrix up to this size has its first value."""
@@ -68,6 +69,11 @@ def stand_in_class() -> Any:
     return StandIn
 
 
+def line_of_variable(variable: Any) -> str:
+    """Returns the user's line that made a variable; "" where it is not known."""
+    return str(getattr(variable, "_rowcast_line", ""))
+
+
 def bytes_of(variable: Any) -> int:
     """Returns the size of a variable's value."""
     return int(variable.shape.num_elements() * variable.dtype.size)
@@ -81,10 +87,11 @@ def tables_unallocated() -> Iterator[list[Any]]:
 
     def create(make: Callable[..., Any], **how: Any) -> Any:
         shape = _shape(how)
-        if shape is None:
-            return make(**how)
-        variable = _stand_in(shape, how)
-        made.append(variable)
+        variable = make(**how) if shape is None else _stand_in(shape, how)
+        with contextlib.suppress(AttributeError):
+            variable._rowcast_line = current_line()
+        if shape is not None:
+            made.append(variable)
         return variable
 
     with tf.variable_creator_scope(create):

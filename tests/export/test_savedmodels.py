@@ -81,7 +81,7 @@ def test_restore_weights_only_those_that_the_tower_reads_must_match(movies: Cut)
 def test_restore_weights_not_in_the_checkpoint_names_the_variable(movies: Cut, ads: Cut) -> None:
     with pytest.raises(
         CheckpointError,
-        match=r"query_tower.layer_with_weights-0.kernel \[20, 64\] is not in the checkpoint; query_tower",
+        match=r"query_tower.layer_with_weights-0.kernel \[20, 64\] \(tower_models.py:\d+\) is not in the checkpoint",
     ):
         restore_weights(movies.model.towers[0].variables, movies.model.root, open_checkpoint(ads.prefix), "model")
 
