@@ -209,7 +209,7 @@ def _other_paths() -> Value:
         found = {"200": {"description": summary}, "default": _failure("Not so.", code.value)}
         return {"tags": [tag], "summary": summary, "responses": found}
 
-    one = "Features, types, roles and defaults of every call; tables, indexes and corpora"
+    one = "Inputs of every call; what reads them; towers, parts and forms; tables, indexes, corpora and contexts"
     return {
         "/v1/models": {"get": get("models", "Every model with its versions and their states")},
         "/v1/models/{model}": {"get": get("models", one), "parameters": [_path("model")]},
