@@ -16,13 +16,13 @@ from bundle import manifest
 from export.calling import input_spec
 from export.checkpoint.specs import TableSpec
 from export.cuts.embedding_layers import original_lookup
-from export.errors import DestinationError, UsageError
+from export.errors import DestinationError, NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.origins import distinct_identifiers, resource
 from export.pruning import TracedTower
 from export.renumbering import renumber
 from export.settings import ExportJob, HashRule, InputPart, KeyedRule
-from export.towers import SIGNATURE, FeatureSpec
+from export.towers import SIGNATURE, DenseSpec, FeatureSpec
 from export.tracing import TracedModel
 
 Gather = Callable[[str, Any], Any]
@@ -196,10 +196,12 @@ def build_graph(
       vocabularies: the file of each vocabulary, one key a line.
     Raises:
       UsageError: inputs of the recipe cannot be told apart in a signature.
+      NotConvertible: the model does to its inputs what only a bundle holds.
     """
     tf = load_tensorflow()
     from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
+    _refuse_unknown(traced)
     module = tf.Module(name=job.model)
     stored: dict[str, Any] = {}
     for spec in tables.values():
@@ -234,6 +236,24 @@ def build_graph(
     signatures[SIGNATURE], inputs[SIGNATURE] = signatures[default], inputs[default]
     attributes = {f"table_{number}": key for number, key in enumerate(stored)}
     return InlineGraph(module, signatures, inputs, attributes, weights)
+
+
+def _refuse_unknown(traced: TracedModel) -> None:
+    for name, spec in traced.spec.features.items():
+        alone = spec.reads == (name,)
+        rule = spec.rule if isinstance(spec, FeatureSpec) else None
+        known = rule is None or isinstance(rule, manifest.BucketIds) or rule == manifest.HashIds(buckets=_buckets(rule))
+        lengths = isinstance(spec, DenseSpec) and spec.take == "lengths"
+        if not alone or lengths or not known or (isinstance(spec, FeatureSpec) and name not in traced.configs):
+            what = "is read by several features" if not alone else "is not looked up by an embedding layer as it is"
+            raise NotConvertible(
+                f"input {spec.reads[0]!r} {what} (feature {name!r}), which a self-contained SavedModel does not do; "
+                'write a bundle (output.tables = "copy" or "link")'
+            )
+
+
+def _buckets(rule: manifest.IdRule) -> int:
+    return rule.buckets if isinstance(rule, manifest.HashIds) else 1
 
 
 def write_graph(graph: InlineGraph, directory: Path) -> bytes:
