@@ -93,9 +93,15 @@ class DataFlow:
         """Returns about how many multiply-adds some operations make for one example."""
         return sum(_cost(operation) for operation in operations)
 
+    @property
+    def loops(self) -> bool:
+        """Whether a loop of TF1 goes through the graph, where what an operation depends on may stand behind it."""
+        return any(operation.type in ("Enter", "NextIteration") for operation in self.graph.get_operations())
+
     @cached_property
     def rows(self) -> set[str]:
         """Names of the tensors that hold a row for each example, made of that example alone."""
+        fill(self.tower.variables)
         known: dict[str, Any] = {}
         for operation in self.graph.get_operations():
             for tensor in operation.outputs:
@@ -116,6 +122,15 @@ class DataFlow:
             for name, place in zip(known, tensors, strict=True)
             if _follows(once[place].numpy(), again[place].numpy())
         }
+
+
+def fill(variables: Iterable[Any]) -> None:
+    """Gives made values to variables that were built without any, until they are restored from the checkpoint."""
+    random = np.random.default_rng(0)
+    for variable in variables:
+        if not variable.is_initialized():
+            made = random.normal(0, 0.1, variable.shape.as_list())
+            variable.assign(made.astype(variable.dtype.as_numpy_dtype))
 
 
 def _may_hold_rows(tensor: Any) -> bool:

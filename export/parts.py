@@ -66,6 +66,8 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
         return Split(notes=(f"tower {name!r} is not split: two of its outputs are the same",))
     bits = {role: CONTEXT if role == "context" else CANDIDATE for role in ("context", "candidate")}
     flow = DataFlow(tower, {each.name: bits[roles[each.feature]] for each in tower.spec.inputs})
+    if flow.loops:
+        return Split(notes=(f"tower {name!r} is not split: a loop of TF1 goes through it",))
     try:
         rows = flow.rows
     except Exception as problem:  # noqa: BLE001 - operations raise of many kinds on examples that they cannot take

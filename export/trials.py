@@ -6,15 +6,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from export.compiled import compile_tower
+from export.data_flow import fill
 from export.pruning import TracedTower
 from export.savedmodels import save_function
 
 
 def why_not_compiled(tower: TracedTower) -> str:
-    """Returns what keeps a tower from LiteRT; "" if nothing does, or if it cannot be told before it has its weights."""
+    """Returns what keeps a tower from LiteRT; "" if nothing does."""
     with TemporaryDirectory(prefix="rowcast-") as aside:
-        try:
-            save_function(tower, Path(aside, "saved_model"))
-        except Exception:  # noqa: BLE001 - a variable that has no value yet, and whatever TensorFlow makes of it
-            return ""
+        fill(tower.variables)
+        save_function(tower, Path(aside, "saved_model"))
         return compile_tower(Path(aside, "saved_model"), "f32", Path(aside, "compiled.tflite")).reason
