@@ -20,6 +20,8 @@ from bundle.combiner import combine
 from bundle.crosses import Crossed
 from bundle.embedded import Embedded, Vectors
 from bundle.id_values import Rows, Values
+from bundle.small_tables import Home, SideBySide
+from bundle.tables import TableReader
 
 _APART_ROWS = 4096
 """Rows of alike features of one table from which they are combined apart from those of other tables: moving them beside
@@ -33,18 +35,22 @@ class Features:
     What is made here is kept from call to call.
     """
 
-    def __init__(self, features: Mapping[str, Embedded]) -> None:
-        """Takes features by name."""
+    def __init__(self, features: Mapping[str, Embedded], small: Mapping[int, Home]) -> None:
+        """Takes features by name, and where the rows of small tables are read, by the table's `id`."""
+        self._small = small
+        found = {name: small.get(id(each.table)) or Home(each.table) for name, each in features.items()}
         groups: dict[int, dict[Any, list[str]]] = {}
         for name, each in features.items():
-            groups.setdefault(id(each.table), {}).setdefault(each.alike, []).append(name)
+            groups.setdefault(id(found[name].rows), {}).setdefault(each.alike, []).append(name)
         self._names = [name for table in groups.values() for group in table.values() for name in group]
         self.all = [features[name] for name in self._names]
+        self.homes = [found[name].rows for name in self._names]
+        self.firsts = np.array([found[name].first for name in self._names], np.int64)
         self.reads = [each.inputs[0] for each in self.all]
         self.rules = [rule for each in self.all if not isinstance(rule := each.rule, Crossed)]
-        self.tables = _runs([id(each.table) for each in self.all])
-        """[(first, end)]: the features of each table."""
-        self.alike = _runs([(id(each.table), each.alike) for each in self.all])
+        self.tables = _runs([id(home) for home in self.homes])
+        """[(first, end)]: the features of each table, or of tables that lie side by side."""
+        self.alike = _runs([(id(home), each.alike) for home, each in zip(self.homes, self.all, strict=True)])
         self.listed = [place for place, each in enumerate(self.all) if each.page.kind != "single"]
         self.cut = [place for place, each in enumerate(self.all) if each.page.length is not None]
         self.padded = [place for place, each in enumerate(self.all) if each.page.padding is not None]
@@ -63,7 +69,7 @@ class Features:
         ]
         if any(alone):
             lookups = list(zip(self._names, self.all, alone, strict=True))
-            rest = Features({name: each for name, each, by_itself in lookups if not by_itself})
+            rest = Features({name: each for name, each, by_itself in lookups if not by_itself}, self._small)
             return rest.activations(columns, n) | {
                 name: each.activation(columns, n) for name, each, by_itself in lookups if by_itself
             }
@@ -112,24 +118,26 @@ class _Call:
                         self._weights[place] = weights[kept]
             self._rows[place] = rows
         if self._weights:  # those with weights are not like those without
-            keys = [
-                (id(each.table), each.alike, place in self._weights) for place, each in enumerate(self._features.all)
-            ]
+            homes, all_ = self._features.homes, self._features.all
+            keys = [(id(homes[place]), each.alike, place in self._weights) for place, each in enumerate(all_)]
             self._alike = _runs(keys)
 
     def vectors(self) -> list[NDArray[Any]]:
         """Reads each table once and combines; returns [n, dim] or [n, length, dim] of each feature."""
-        starts = np.cumsum([0, *(rows.size for rows in self._rows)]).tolist()
+        sizes = np.array([rows.size for rows in self._rows])
+        starts = np.cumsum([0, *sizes]).tolist()
+        homes, firsts = self._features.homes, self._features.firsts
         read: dict[int, tuple[int, Vectors]] = {}
         for first, end in self._features.tables:
-            vectors = _read(self._features.all[first], np.concatenate(self._rows[first:end]))
-            read[id(self._features.all[first].table)] = starts[first], vectors
+            rows = np.concatenate(self._rows[first:end])
+            if isinstance(homes[first], SideBySide):
+                rows = np.where(rows < 0, rows, rows + firsts[first:end].repeat(sizes[first:end]))
+            read[id(homes[first])] = starts[first], _read(homes[first], rows)
         groups: dict[Any, list[tuple[int, int, Vectors]]] = {}
         for first, end in self._alike:
-            each = self._features.all[first]
-            begins, vectors = read[id(each.table)]
+            begins, vectors = read[id(homes[first])]
             part = first, end, vectors[starts[first] - begins : starts[end] - begins]
-            groups.setdefault((each.alike, first in self._weights), []).append(part)
+            groups.setdefault((self._features.all[first].alike, first in self._weights), []).append(part)
         found: list[NDArray[Any]] = [_NO_ROWS] * len(self._rows)
         for parts in groups.values():
             large = sum(len(vectors) for _, _, vectors in parts) >= _APART_ROWS * len(parts)
@@ -177,11 +185,11 @@ def _offsets(features: Features, columns: Sequence[Column], n: int) -> dict[int,
     return {place: checked_offsets(features.reads[place], column, n) for place, column in given}
 
 
-def _read(feature: Embedded, rows: Rows) -> Vectors:
+def _read(home: TableReader | SideBySide, rows: Rows) -> Vectors:
     missing = rows < 0
     if not np.count_nonzero(missing):
-        return feature.table.take(rows)
-    vectors = feature.table.take(np.where(missing, 0, rows))
+        return home.take(rows)
+    vectors = home.take(np.where(missing, 0, rows))
     vectors[missing] = 0
     return vectors
 

@@ -20,6 +20,7 @@ from bundle.errors import FeatureError, FormatError
 from bundle.id_values import Rows
 from bundle.keys import KeyIndex
 from bundle.manifest import DenseFeature, Feature, Manifest, inputs_of, readers_of
+from bundle.small_tables import Home, small_tables
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
 
@@ -57,6 +58,7 @@ class FeatureReader:
         }
         self._features: dict[str, Dense | Embedded] = {}
         self._batches: dict[tuple[str, ...], batches.Features] = {}
+        self._small: Mapping[int, Home] | None = None
         for name, feature in features.items():
             read = inputs_of(name, feature)[0]
             try:
@@ -133,9 +135,10 @@ class FeatureReader:
     def _together(self, names: tuple[str, ...]) -> batches.Features:
         found = self._batches.get(names)
         if found is None:
-            found = batches.Features(
-                {name: feature for name in names if isinstance(feature := self._features[name], Embedded)}
-            )
+            if self._small is None:
+                self._small = small_tables(self.tables.values())
+            looked_up = {name: feature for name in names if isinstance(feature := self._features[name], Embedded)}
+            found = batches.Features(looked_up, self._small)
             if len(self._batches) < _BATCHES_MAX:
                 self._batches[names] = found
         return found
