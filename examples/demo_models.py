@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from httpx import HTTPError
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rowcast_client import RowcastError
 
 from examples import replay, requests, served, trained
 
@@ -40,21 +42,19 @@ class Example:
 EXAMPLES = {
     "dlrm": Example("dlrm"),
     "dcn_v2": Example("dcn_v2"),
+    "dcn_v2_low_rank": Example("dcn_v2", ("--variant", "low_rank")),
+    "wide_deep": Example("wide_deep"),
+    "wide_deep_hashed": Example("wide_deep", ("--variant", "hashed")),
     "ple": Example("ple"),
     "sequence": Example("sequence"),
     "one_call_two_tower": Example("one_call_two_tower"),
     "cotrained": Example("cotrained", exporting=("--towers", "ranking")),
-    "dcn_v2_low_rank": Example("dcn_v2", ("--variant", "low_rank")),
-    "wide_deep": Example("wide_deep"),
-    "wide_deep_hashed": Example("wide_deep", ("--variant", "hashed")),
     "snap_tf1": Example("snap_tf1"),
 }
 COLUMNS = (
-    "model", "features", "tables", "in tables", "in towers", "runs in", "HTTP: largest |d|", "gRPC: largest |d|",
+    "model", "features", "tables", "external", "inline", "runs in", "HTTP: largest |d|", "gRPC: largest |d|",
     "ms per 200",
 )  # fmt: skip
-
-
 VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
@@ -161,14 +161,17 @@ def main() -> int:
     for name in arguments.only or EXAMPLES:
         try:
             shown = show(name, arguments.scale, console)
-        except (ExampleFailed, served.ServiceFailed, ValueError) as problem:
-            console.print(f"[red]{name} failed:[/] {problem}")
+        except (ExampleFailed, served.ServiceFailed, RowcastError, HTTPError, ValueError) as problem:
+            console.print(f"[red]{name} failed:[/] {problem}", highlight=False)
             failed.append(name)
             continue
         table.add_row(*shown.cells, style=None if shown.within else "red")
         if not shown.within:
             failed.append(name)
     console.print(table)
+    console.print(
+        "external: rows of tables; inline: compiled towers, with what tables stayed in them; ms: median, gRPC"
+    )
     if failed:
         console.print(f"[red]not shown, or beyond |d| <= 1e-5 + 1e-5 |y|:[/] {', '.join(failed)}")
     return 1 if failed else 0
