@@ -170,7 +170,7 @@ def main() -> int:
             failed.append(name)
     console.print(table)
     console.print(
-        "external: rows of tables; inline: compiled towers, with what tables stayed in them; ms: median, gRPC"
+        "external: rows of tables; inline: compiled towers, tables that stay in them too; ms: median over gRPC"
     )
     if failed:
         console.print(f"[red]not shown, or beyond |d| <= 1e-5 + 1e-5 |y|:[/] {', '.join(failed)}")
