@@ -1,8 +1,8 @@
 """Packs the inputs of a tower of many features: one tensor with all of them side by side, instead of one for each.
 
 To hand a tensor to a tower costs about as much as a small layer, so 2 000 features one by one cost more than the
-network. Where the graph joins activations in a row anyway (ConcatV2 along the last axis), they are packed in that order
-and the join goes; what else reads a feature gets its columns back.
+network. Where the graph joins activations anyway, in a row or above each other, they are packed in that order and the
+join goes; what else reads a feature gets its columns back.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from export.parts import TracedPart
 from export.pruning import TracedTower, narrowed
 from export.towers import TensorSpec
 
-FEATURES_MAX = 64
-"""Inputs of one dtype that are handed over one by one; more are packed."""
+FEATURES_MAX = 8
+"""Inputs of one dtype that are handed over one by one; more are packed (measured: docs/towers.md)."""
 _SPLIT_FROM = 16
 """Features that are cut out of a packed tensor one by one; more are split all at once."""
 _SAME_NUMBERS = frozenset({"Identity", "Reshape", "ExpandDims", "EnsureShape", "StopGradient"})
@@ -109,15 +109,11 @@ class _Pack:
         return self._outputs
 
     def _found_joins(self) -> list[tuple[Any, list[str | None]]]:
-        """Returns the joins along the last axis, those of most features first, and the features that each joins."""
-        tf = load_tensorflow()
+        """Returns the operations that join features, those of most features first, and the features of each."""
         joins = []
         for operation in self._graph.get_operations():
-            if operation.type != "ConcatV2" or operation.outputs[0].shape.rank != 2:
-                continue
-            if tf.get_static_value(operation.inputs[len(operation.inputs) - 1]) not in (1, -1):
-                continue
-            parts = [self._behind(tensor) for tensor in list(operation.inputs)[:-1]]
+            joined = _joined(operation)
+            parts = [self._behind(tensor) for tensor in joined]
             if sum(part is not None for part in parts) > 1:
                 joins.append((operation, parts))
         return sorted(joins, key=lambda join: -sum(part is not None for part in join[1]))
@@ -129,12 +125,13 @@ class _Pack:
             if tensor.op.type not in _SAME_NUMBERS and not _adds_axis(tensor.op):
                 return None
             tensor = tensor.op.inputs[0]
-        return str(tensor.name) if shape == [None, _width(self._members[tensor.name][0])] else None
+        width = _width(self._members[tensor.name][0])
+        return str(tensor.name) if shape in ([None, width], [None, 1, width]) else None
 
     def _shorten(self, join: Any, parts: Sequence[str | None]) -> None:
         tf = load_tensorflow()
         shorter: list[Any] = []
-        for part, tensor in zip(parts, list(join.inputs)[:-1], strict=True):
+        for part, tensor in zip(parts, _joined(join), strict=True):
             place = self._places[part] if part is not None else None
             before = shorter[-1] if shorter else None
             if place is None:
@@ -144,9 +141,19 @@ class _Pack:
             else:
                 shorter.append(place)
         with self._graph.as_default():
-            pieces = [self._columns(each) if isinstance(each, _Place) else each for each in shorter]
+            pieces = [self._piece(each, join) for each in shorter]
             joined = pieces[0] if len(pieces) == 1 else tf.concat(pieces, 1)
         self._replace(join.outputs[0], joined)
+
+    def _piece(self, each: Any, join: Any) -> Any:
+        """Returns columns of the packed tensor, or another tensor, in the shape in which a join takes it."""
+        tf = load_tensorflow()
+        shape = join.outputs[0].shape
+        if not isinstance(each, _Place):
+            return tf.expand_dims(each, 1) if join.type == "Pack" else each
+        columns = self._columns(each)
+        stacked = shape.rank == 3
+        return tf.reshape(columns, [-1, (each.stop - each.start) // shape[2], shape[2]]) if stacked else columns
 
     def _columns(self, place: _Place) -> Any:
         whole = place == _Place(0, self.width)
@@ -158,6 +165,18 @@ class _Pack:
                 if tensor.name == old.name and operation is not new.op:
                     operation._update_input(position, new)
         self._outputs = {name: new if tensor.name == old.name else tensor for name, tensor in self._outputs.items()}
+
+
+def _joined(operation: Any) -> list[Any]:
+    """Returns what an operation joins: side by side in the last axis, or as vectors above each other; [] if nothing."""
+    tf = load_tensorflow()
+    if operation.type not in ("ConcatV2", "Pack") or operation.outputs[0].shape.rank not in (2, 3):
+        return []
+    rank, taken = operation.outputs[0].shape.rank, list(operation.inputs)
+    if operation.type == "Pack":
+        return taken if rank == 3 and operation.get_attr("axis") in (1, -2) else []
+    axis = tf.get_static_value(taken.pop())
+    return taken if axis in (1, 1 - rank) else []
 
 
 def _width(spec: TensorSpec) -> int:

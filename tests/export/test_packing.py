@@ -39,6 +39,18 @@ def test_pack_part_of_many_features_computes_the_part(wide: TracedTower) -> None
     np.testing.assert_allclose(run_parts(parts, values, 8, 4)["score"], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("function", ["build_stack", "build_above"])
+def test_pack_tower_of_vectors_above_each_other_takes_them_as_one(function: str) -> None:
+    names = [f"s{number}" for number in range(12)]
+    tower = traced(function, ["score"], {**dict.fromkeys(names, IDS), "age": AGE})
+    packed = pack_tower(tower)
+    assert packed.spec.inputs[0].features == (*names, "age")
+    joins = [each for each in packed.function.graph.get_operations() if each.type in ("ConcatV2", "Pack", "SplitV")]
+    assert [(each.type, len(each.inputs)) for each in joins if each.outputs[0].shape.rank == 3] == [("ConcatV2", 3)]
+    values = made_values(tower, 7)
+    np.testing.assert_allclose(run(packed, values, 7)["score"], run(tower, values, 7)["score"], rtol=1e-5, atol=1e-5)
+
+
 def test_pack_tower_of_few_features_leaves_them_as_they_are() -> None:
     tower = traced("build_together", ["click", "like"], FEATURES)
     assert pack_tower(tower).spec == tower.spec
