@@ -145,6 +145,9 @@ def _shown(value: Any) -> str:
 
 def _need(feature: FeatureDetails) -> str:
     """What a caller has to do about a feature."""
+    if feature.stored and feature.role == "candidate":
+        return "nothing: found by the candidate's id"
+    default = "" if feature.default is None else f"or else {feature.default!r}"
     if feature.stored:
-        return f"nothing: found by the {feature.role}'s id"
-    return "required" if feature.required else f"or else {feature.default!r}"
+        return f"or the context's id {default}".rstrip()
+    return "required" if feature.required else default

@@ -131,5 +131,5 @@ def test_rowcast_model_shows_parts_and_stores(
         run(monkeypatch, service, "model", "movies")
     assert not done.value.code
     printed = capsys.readouterr().out
-    for told in ("tower ranking on cpu", "trunk", "per context", "litert f32", "contexts", "users"):
+    for told in ("tower ranking on cpu", "trunk", "per context", "litert f32", "contexts", "or the context's id"):
         assert told in printed
