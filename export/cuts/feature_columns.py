@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from export.cuts.column_rules import Read, column_rule
+from export.cuts.column_rules import Read, column_rule, is_a
 from export.cuts.gathers import facts_of
 from export.cuts.lookups import Answer, Lookup, Tensors
 from export.errors import NotConvertible
@@ -50,6 +50,8 @@ def columns_intercepted(answer: Answer, lengths: Lengths) -> Iterator[None]:
             "_get_dense_tensor_internal": columns.shared,
             "get_sequence_dense_tensor": columns.sequence_of_shared,
         },
+        v2.IndicatorColumn: {"transform_feature": columns.indicator, "_transform_feature": columns.old_indicator},
+        v1._IndicatorColumn: {"_transform_feature": columns.old_indicator},
         v1._EmbeddingColumn: {
             "_get_dense_tensor_internal": columns.own_of_old,
             "_get_sequence_dense_tensor": columns.sequence_of_old,
@@ -121,11 +123,38 @@ class _Columns:
         dense = column._get_dense_tensor_internal(inputs, *how, **named)
         return self._sequence(column, inputs.get, dense)
 
+    def indicator(self, column: Any, cache: Any, state: Any) -> Any:
+        return multi_hot(column, partial(cache.get, state_manager=state))
+
+    def old_indicator(self, column: Any, inputs: Any) -> Any:
+        return multi_hot(column, inputs.get)
+
     def _sequence(self, column: Any, read: Read, dense: Any) -> Any:
         from tensorflow.python.feature_column import feature_column_v2 as v2
 
         (key,) = column_rule(column.categorical_column, read).inputs
         return v2.SequenceDenseColumn.TensorSequenceLengthPair(dense, self._lengths(read(key)))
+
+
+def multi_hot(column: Any, read: Read) -> Any:
+    """Returns what an indicator column gives, computed of dense ids as numbers: TensorFlow's own way is sparse.
+
+    Raises:
+      NotConvertible: its ids are not whole numbers of a dense input.
+    """
+    tf = load_tensorflow()
+    ids_of = column.categorical_column
+    ids = read(ids_of.key) if is_a(ids_of, "IdentityCategorical") else None
+    if ids is None or isinstance(ids, tf.SparseTensor):
+        raise NotConvertible(
+            f"column {column.name!r} is an indicator of {type(ids_of).__name__}; inside a tower only an identity "
+            "column of a dense input is one: use an embedding_column, or a bucketized_column as it is"
+        )
+    rows = int(ids_of.num_buckets if hasattr(ids_of, "num_buckets") else ids_of._num_buckets)
+    if ids_of.default_value is not None:
+        outside = ((ids < 0) | (ids >= rows)) & tf.not_equal(ids, -1)
+        ids = tf.where(outside, tf.constant(ids_of.default_value, ids.dtype), ids)
+    return tf.reduce_sum(tf.one_hot(ids, rows), axis=-2)
 
 
 def describe_column(column: Any, read: Read, variable: Any) -> Lookup:

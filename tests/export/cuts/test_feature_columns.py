@@ -125,6 +125,10 @@ def test_columns_intercepted_columns_of_tf1_share_their_table() -> None:
         ),
         (lambda: embedded(fc.crossed_column([identity("ids"), "ids"], 5)), "cross inputs by their names"),
         (
+            lambda: fc.indicator_column(fc.categorical_column_with_hash_bucket("ids", 5, tf.int64)),
+            "'ids_indicator' is an indicator of HashedCategoricalColumn",
+        ),
+        (
             lambda: embedded(fc.weighted_categorical_column(identity("ids"), "w"), use_safe_embedding_lookup=False),
             "use_safe_embedding_lookup=False",
         ),
