@@ -22,7 +22,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recorded:
     """A lookup of a traced call.
 
@@ -39,7 +39,7 @@ class Recorded:
     line: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RawTrace:
     """A traced call, as it was recorded.
 

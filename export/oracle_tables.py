@@ -56,6 +56,7 @@ class OracleTables:
         self._by_place = {table.config_name: name for name, table in tables.items()}
         self._names: dict[str, str | None] = {}
         self._root: Any = None
+        self._paths: dict[str, tuple[str, Any]] = {}
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[OracleTables]:
@@ -89,7 +90,9 @@ class OracleTables:
     def _name(self, variable: Any) -> str | None:
         key = resource(variable.handle)
         if key not in self._names:
-            path, _ = object_paths(self._root).get(key, ("", None))
+            if key not in self._paths:  # it was made since
+                self._paths = object_paths(self._root)
+            path, _ = self._paths.get(key, ("", None))
             self._names[key] = self._by_place.get(path or variable.name.partition(":")[0])
         return self._names[key]
 

@@ -79,7 +79,7 @@ def divide(
     divided = []
     for call in calls:
         stay = [each for each in call if each.recorded.gather and _key(each) in kept and each.plain]
-        leave = [each for each in call if isinstance(each, Resolved) and each not in stay]
+        leave = [each for each in call if isinstance(each, Resolved) and not any(each is other for other in stay)]
         divided.append(Settled(tuple(leave), tuple(stay)))
     return divided, tuple(notes)
 

@@ -17,7 +17,7 @@ from export.towers import FeatureSpec, TableFacts
 from export.user_lines import at_line, line_of_operation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Resolved:
     """A lookup whose ids are known.
 
@@ -39,7 +39,7 @@ class Resolved:
         return as_they_are and len(spec.inputs) == 1 and spec.encoding == "dense"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Unresolved:
     """A gather whose ids the model computes in a way that no rule tells; `why` ends a sentence."""
 

@@ -31,6 +31,10 @@ def gathers_intercepted(answer: Answer) -> Iterator[None]:
         tf = load_tensorflow()
         if tf.executing_eagerly():  # a factory that calls its model: the values matter to nobody
             return tf.zeros([*tf.convert_to_tensor(ids).shape, variable.shape[1]], variable.dtype)
+        ids = tf.convert_to_tensor(ids)
+        joined = _of_joined_ids(variable, ids)
+        if joined is not None:
+            return joined
         lookup = describe_gather(variable, ids)
         found = answer(lookup) if lookup is not None else None
         if lookup is None or found is None:
@@ -40,6 +44,26 @@ def gathers_intercepted(answer: Answer) -> Iterator[None]:
 
     with gathering(gather), keras_3_gathers():
         yield
+
+
+def _of_joined_ids(variable: Any, ids: Any) -> Any:
+    """Gathers by ids that were stacked or concatenated one by one, so that each is an input's own."""
+    tf = load_tensorflow()
+    from tensorflow.python.framework import tensor_util
+
+    operation = ids.op
+    while operation.type in ("Identity", "Cast") and operation.inputs[0].dtype.is_integer:
+        operation = operation.inputs[0].op
+    rank = ids.shape.rank
+    if rank is None or operation.type not in ("Pack", "ConcatV2"):
+        return None
+    if operation.type == "Pack":  # the rows add an axis at the end: one that is counted from there is another
+        parts = [variable.sparse_read(each) for each in operation.inputs]
+        return tf.stack(parts, axis=operation.get_attr("axis") % rank)
+    axis = tensor_util.constant_value(operation.inputs[-1])
+    if axis is None or axis % rank == 0:
+        return None
+    return tf.concat([variable.sparse_read(each) for each in operation.inputs[:-1]], axis=int(axis) % rank)
 
 
 def describe_gather(variable: Any, ids: Any) -> Lookup | None:

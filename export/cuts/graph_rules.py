@@ -92,7 +92,7 @@ def _vocabulary(operation: Any, sources: Sources, tables: Tables, rows: int) -> 
 def _shifted(operation: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | None:
     """A hash or a vocabulary whose rows begin further down."""
     for tensor, other in (operation.inputs, tuple(operation.inputs)[::-1]):
-        shift = _constant(other)
+        shift = _size(other, tables) if other.op.type == "LookupTableSizeV2" else _constant(other)
         found = find_ids(tensor, sources, tables, rows) if shift is not None and shift >= 0 else None
         if isinstance(found, FoundIds) and isinstance(found.rule, HashIds | VocabularyIds) and found.unknown is None:
             rule = found.rule.model_copy(update={"first_row": found.rule.first_row + int(shift or 0)})
@@ -110,11 +110,12 @@ def _chosen(operation: Any, sources: Sources, tables: Tables, rows: int) -> Foun
             if isinstance(found, FoundIds) and found.rule is None and _bounds(condition, found, sources, rows, inside):
                 return replace(found, unknown=_row(row, rows))
             return None
-    hashed, listed = (find_ids(each, sources, tables, rows) for each in (first, second))
+    test = condition.op
+    both = (second, first) if test.type == "NotEqual" else (first, second)
+    hashed, listed = (find_ids(each, sources, tables, rows) for each in both)
     if not isinstance(hashed, FoundIds) or not isinstance(listed, FoundIds) or hashed.source != listed.source:
         return None
-    test = condition.op
-    missing = test.type == "Equal" and -1 in (_constant(test.inputs[0]), _constant(test.inputs[1]))
+    missing = test.type in ("Equal", "NotEqual") and -1 in (_constant(test.inputs[0]), _constant(test.inputs[1]))
     if not (missing and isinstance(hashed.rule, HashIds) and isinstance(listed.rule, VocabularyIds)) or listed.unknown:
         return None
     beyond = {"oov_buckets": hashed.rule.buckets, "oov_first_row": hashed.rule.first_row}
@@ -139,6 +140,12 @@ def _bounds(condition: Any, found: FoundIds, sources: Sources, rows: int, inside
             return False
         limits[part.type] = _constant(part.inputs[1])
     return limits in ({lower: 0, upper: rows}, {upper: rows})
+
+
+def _size(tensor: Any, tables: Tables) -> int | None:
+    """Returns how many keys a lookup table of the model holds."""
+    table = tables.get(origin_name(tensor.op.inputs[0]))
+    return None if table is None else int(load_tensorflow().raw_ops.LookupTableSizeV2(table_handle=table))
 
 
 def _row(row: float, rows: int) -> Unknown | None:

@@ -19,7 +19,7 @@ Tensors = Any
 """A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lookup:
     """One reading of one table, with one combiner.
 

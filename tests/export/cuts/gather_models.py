@@ -25,6 +25,7 @@ class Everything(tf.keras.Model):
         self.places = tf.keras.layers.Embedding(3, 4)
         self.words = self.add_weight(name="words", shape=(rows, 2))
         self.tags = tf.Variable(lambda: tf.random.normal([rows, 5]), name="tags")
+        self.pairs = tf.keras.layers.Embedding(rows, 2)
         self.tower = tf.keras.Sequential([dense(16, "relu"), dense(4)])
         self.head = dense(1)
 
@@ -43,6 +44,7 @@ class Everything(tf.keras.Model):
             tf.nn.safe_embedding_lookup_sparse(self.words, sparse, weights, combiner="sqrtn"),
             tf.nn.embedding_lookup(self.tags, item),
             tf.reshape(self.items(recent), [tf.shape(recent)[0], 12]),
+            tf.reshape(self.pairs(tf.stack([item, features["other"]], -1)), [-1, 4]),
             lengths,
             tf.expand_dims(features["age"], 1),
         ]
@@ -65,7 +67,7 @@ def build_everything_called():
     weights = tf.SparseTensor(sparse.indices, tf.ones([3]), sparse.dense_shape)
     one = tf.constant([1, 2], tf.int64)
     model(
-        {"item": one, "recent": tf.ones([2, 3], tf.int64), "hour": one, "tags": bag, "words": sparse}
+        {"item": one, "other": one, "recent": tf.ones([2, 3], tf.int64), "hour": one, "tags": bag, "words": sparse}
         | {"word_weights": weights, "age": tf.constant([1.0, 2.0])}
     )
     return model
@@ -132,7 +134,10 @@ class Rules(tf.keras.Model):
         }
         keys, rows = tf.constant([7, 5], tf.int64), tf.constant([0, 1], tf.int64)
         self.static = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, rows), 2)
+        words, rows = tf.constant(["a", "b", "c"]), tf.constant([0, 1, 2], tf.int64)
+        self.words = tf.lookup.StaticVocabularyTable(tf.lookup.KeyValueTensorInitializer(words, rows), 4)
         self.others = {
+            "words": self.words.lookup,
             "hashed_integers": lambda ids: tf.strings.to_hash_bucket_fast(tf.strings.as_string(ids), ROWS),
             "hashed_strings": lambda ids: tf.strings.to_hash_bucket_fast(ids, 100) + 7,
             "buckets": lambda ids: tf.raw_ops.Bucketize(input=ids, boundaries=[1.0, 2.0]),
@@ -153,7 +158,7 @@ class Rules(tf.keras.Model):
 
 
 KNOWN = ("strings", "strings_3", "several", "integers", "static", "hashing", "hashed_integers", "hashed_strings")
-KNOWN = (*KNOWN, "ages", "ages_3", "buckets", "default")
+KNOWN = (*KNOWN, "words", "ages", "ages_3", "buckets", "default")
 
 
 def build_rules():

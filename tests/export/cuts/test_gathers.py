@@ -19,6 +19,7 @@ from tests.export.cuts.gathering import HERE, Made, hold, make, recipe
 ID = {"dtype": "int64"}
 EVERYTHING = {
     "item": ID,
+    "other": ID,
     "recent": {"dtype": "int64", "shape": [3]},
     "hour": ID,
     "tags": {"dtype": "int64", "kind": "ragged"},
@@ -35,6 +36,7 @@ def example_inputs() -> dict[str, Any]:
     one = tf.constant([1, 2], tf.int64)
     return {
         "item": one,
+        "other": one,
         "recent": tf.ones([2, 3], tf.int64),
         "hour": one,
         "tags": bag,
@@ -63,12 +65,14 @@ def test_every_way_to_gather_becomes_features(everything: Made) -> None:
         "tags@tags": ("tags", "bag", "mean"),
         "words": ("words", "bag", "sqrtn"),
         "item@tags": ("tags", "single", None),
+        "item@pairs": ("pairs", "single", None),
+        "other": ("pairs", "single", None),
         "recent@values": ("recent", "values"),
         "hour": ("hour", "values"),
         "tags@lengths": ("tags", "lengths"),
         "age": ("age", "values"),
     }
-    assert everything.traced.spec.inputs.keys() == {"item", "recent", "hour", "tags", "words", "age"}
+    assert everything.traced.spec.inputs.keys() == {"item", "other", "recent", "hour", "tags", "words", "age"}
     assert everything.traced.notes == ()
 
 
@@ -84,6 +88,7 @@ def test_tables_are_found_in_the_checkpoint_by_the_model_s_objects(everything: M
         "wide": "model/wide/embeddings/.ATTRIBUTES/VARIABLE_VALUE",
         "words": "model/words/.ATTRIBUTES/VARIABLE_VALUE",
         "tags": "model/tags/.ATTRIBUTES/VARIABLE_VALUE",
+        "pairs": "model/pairs/embeddings/.ATTRIBUTES/VARIABLE_VALUE",
     }
 
 
@@ -132,7 +137,7 @@ print(json.dumps({{"rows": [table.rows for table in traced.spec.tables.values()]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told["rows"] == [2_000_000_000] * 4
+    assert told["rows"] == [2_000_000_000] * 5
     assert told["peak"] < 1 << 30
 
 

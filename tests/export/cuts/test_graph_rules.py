@@ -26,6 +26,7 @@ RULES: dict[str, tuple[Any, IdRule | None, int | None, tuple[Any, ...]]] = {
     "strings": (TEXTS, VocabularyIds(vocabulary="strings", first_row=1), 0, ABC),
     "strings_3": (TEXTS, VocabularyIds(vocabulary="strings", first_row=1), 0, ABC),
     "several": (TEXTS, SEVERAL, None, ABC),
+    "words": (TEXTS, VocabularyIds(vocabulary="strings", oov_buckets=4, oov_first_row=3), None, ABC),
     "integers": (WHOLE, VocabularyIds(vocabulary="integers", first_row=1), 0, TENS),
     "static": (WHOLE, VocabularyIds(vocabulary="static"), 2, (7, 5)),
     "hashing": (WHOLE, HashIds(buckets=ROWS), None, ()),
