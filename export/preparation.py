@@ -55,8 +55,8 @@ class Prepared:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know before anything is written."""
-        return (*self.plan.notes, *self.stays)
+        """What the user should know of what is going to be written."""
+        return (*self.plan.notes, *self.traced.notes)
 
     @cached_property
     def not_in_litert(self) -> dict[str, str]:
