@@ -7,6 +7,7 @@ and all bags of one combiner and width are combined together. Each answer is the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -80,6 +81,16 @@ class Features:
         }
 
 
+def unshared(features: Mapping[str, Embedded], small: Mapping[int, Home]) -> set[str]:
+    """Returns those that gain nothing beside others: their ids are rows, one each, of a table that no other one reads."""
+    readers = Counter(id(each.table) for each in features.values())
+    return {
+        name
+        for name, each in features.items()
+        if each.reads_rows and readers[id(each.table)] == 1 and id(each.table) not in small
+    }
+
+
 class _Call:
     """What was sent for some features, as rows, negative for what contributes nothing."""
 
@@ -101,7 +112,8 @@ class _Call:
         for place in features.padded:
             self._rows[place] = features.all[place].padded(self._rows[place], values[place])
         self.unknown = [0] * len(columns)
-        if self._weights or np.count_nonzero(np.concatenate(self._rows) < 0):
+        self._all_known = not np.count_nonzero(np.concatenate(self._rows) < 0)
+        if self._weights or not self._all_known:
             self._leave_out(values)
 
     def _leave_out(self, values: Sequence[Values]) -> None:
@@ -129,16 +141,19 @@ class _Call:
         homes, firsts = self._features.homes, self._features.firsts
         read: dict[int, tuple[int, Vectors]] = {}
         for first, end in self._features.tables:
-            rows = np.concatenate(self._rows[first:end])
-            if isinstance(homes[first], SideBySide):
+            home, rows = homes[first], self._rows[first] if end - first == 1 else np.concatenate(self._rows[first:end])
+            if isinstance(home, SideBySide):
                 rows = np.where(rows < 0, rows, rows + firsts[first:end].repeat(sizes[first:end]))
-            read[id(homes[first])] = starts[first], _read(homes[first], rows)
+            read[id(home)] = starts[first], home.take(rows) if self._all_known else _read(home, rows)
+        found: list[NDArray[Any]] = [_NO_ROWS] * len(self._rows)
         groups: dict[Any, list[tuple[int, int, Vectors]]] = {}
         for first, end in self._alike:
-            begins, vectors = read[id(homes[first])]
-            part = first, end, vectors[starts[first] - begins : starts[end] - begins]
-            groups.setdefault((self._features.all[first].alike, first in self._weights), []).append(part)
-        found: list[NDArray[Any]] = [_NO_ROWS] * len(self._rows)
+            each, (begins, vectors) = self._features.all[first], read[id(homes[first])]
+            part = vectors[starts[first] - begins : starts[end] - begins]
+            if each.page.kind == "single":
+                found[first:end] = part.reshape(end - first, self._n, each.table.dim)
+            else:
+                groups.setdefault((each.alike, first in self._weights), []).append((first, end, part))
         for parts in groups.values():
             large = sum(len(vectors) for _, _, vectors in parts) >= _APART_ROWS * len(parts)
             for together in [[part] for part in parts] if large else [parts]:
@@ -149,11 +164,9 @@ class _Call:
         return found
 
     def _combined(self, places: Sequence[int], vectors: Vectors) -> NDArray[Any]:
-        """Returns [features, n, dim] or [features, n, length, dim] of features that are alike."""
+        """Returns [features, n, dim] of bags, or [features, n, length, dim] of sequences, that are alike."""
         feature, n = self._features.all[places[0]], self._n
         page, dim = feature.page, feature.table.dim
-        if page.kind == "single":
-            return vectors.reshape(len(places), n, dim)
         starts = np.concatenate([self._offsets[place] for place in places]).reshape(len(places), n + 1)
         lengths = (starts[:, 1:] - starts[:, :-1]).reshape(-1)
         offsets = np.zeros(lengths.size + 1, np.int64)

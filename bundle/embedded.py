@@ -65,6 +65,7 @@ class Embedded:
       table: that it reads.
       rule: of its ids; of crossed ones, their cross.
       inputs: whose columns it takes.
+      reads_rows: whether its ids are rows, one of each example.
       alike: equal for features whose vectors may be combined together.
     """
 
@@ -80,6 +81,8 @@ class Embedded:
         self.page, self.table, self.inputs = page, opened.tables[page.table], inputs_of(name, page)
         self.rule: ids.Rule | Crossed = _rule(self.inputs, page, self.table.rows, opened)
         self._name, self._drop_weights = self.inputs[0], drop_weights
+        one_each = page.kind == "single" and page.padding is None
+        self.reads_rows = one_each and isinstance(self.rule, ids.Identity)
         self.alike = (self.table.dim, page.kind, page.combiner, page.length)
         self._default: tuple[Column, Activation] | None = None
         self._key_defaults: dict[str, Column] = {}
@@ -97,8 +100,7 @@ class Embedded:
         """Tells whether a column holds the n rows to be read, if only they lie in the table."""
         values = column.values
         plain = column.offsets is None and column.weights is None and values.dtype == np.int64 and values.shape == (n,)
-        single = self.page.kind == "single" and self.page.padding is None
-        return plain and single and isinstance(self.rule, ids.Identity)
+        return plain and self.reads_rows
 
     def rows(self, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of n examples; see FeatureReader.rows. Of padding the row is `PADDING`."""

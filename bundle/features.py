@@ -95,22 +95,25 @@ class FeatureReader:
     def activations(self, names: Iterable[str], columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
         """Does the same as `activation` for several features, each step for all of them together where that pays."""
         wanted = {name: self._found(name) for name in names}
+        found: dict[str, Activation] = {}
         if len(wanted) > _FEW:
             found = self._together(tuple(wanted)).activations(columns, n)
             numbers = {name: feature for name, feature in wanted.items() if isinstance(feature, Dense)}
             found |= dense.activations(numbers, columns, n)
-            return {name: found[name] for name in wanted}
         plain: dict[str, tuple[TableReader, Rows]] = {}
-        for name, feature in wanted.items():
+        for name, feature in wanted.items() if len(found) < len(wanted) else ():
+            if name in found:
+                continue
             if isinstance(feature, Embedded):
                 column = columns.get(feature.inputs[0])
                 if column is not None and feature.takes_rows(column, n):
                     plain[name] = feature.table, column.values
         if plain and not _within_tables(list(plain.values()), n):
             plain = {}  # one is unknown: to each feature its own rule
+        for name, (table, rows) in plain.items():
+            found[name] = Activation(table.take(rows))
         return {
-            name: Activation(plain[name][0].take(plain[name][1])) if name in plain else feature.activation(columns, n)
-            for name, feature in wanted.items()
+            name: found[name] if name in found else feature.activation(columns, n) for name, feature in wanted.items()
         }
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
@@ -138,7 +141,9 @@ class FeatureReader:
             if self._small is None:
                 self._small = small_tables(self.tables.values())
             looked_up = {name: feature for name in names if isinstance(feature := self._features[name], Embedded)}
-            found = batches.Features(looked_up, self._small)
+            alone = batches.unshared(looked_up, self._small)
+            shared = {name: feature for name, feature in looked_up.items() if name not in alone}
+            found = batches.Features(shared, self._small)
             if len(self._batches) < _BATCHES_MAX:
                 self._batches[names] = found
         return found
