@@ -16,6 +16,12 @@ CheckpointPath = Annotated[
     ),
 ]
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, TOML; see docs/recipe.md.")]
+Explained = Annotated[
+    Path, typer.Argument(metavar="RECIPE", help="A recipe, or a published bundle's directory: ROOT/MODEL/VERSION.")
+]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with a drawing; it loads nothing.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Named = Annotated[
     list[str] | None,

@@ -26,7 +26,9 @@ from export.command_line import (
     CheckpointPath,
     Dtypes,
     Executor,
+    Explained,
     Full,
+    Html,
     LayoutFile,
     Mod,
     Model,
@@ -288,6 +290,44 @@ def verify(
 
                 report = model_checks.audit_model(report, place, job, recipe.parent)
     _print(report.to_json(), report.to_table(), as_json)
+
+
+@app.command()
+def explain(
+    recipe: Explained,
+    html: Html = None,
+    checkpoint: Checkpoint = None,
+    chosen: Tables = None,
+    towers: Towers = None,
+) -> None:
+    """Draws what is cut out of a model: features, tables, towers, outputs. Of a bundle, no model code is needed."""
+    from rich.text import Text
+
+    from export.explain_text import explain_text
+
+    with kept_clean(), Progress(errors) as progress:
+        if recipe.is_dir():
+            from export.explain import drawing_of_bundle
+
+            drawing = drawing_of_bundle(recipe)
+        else:
+            from export import options
+            from export.explain import draw_prepared
+            from export.settings import read_recipe
+
+            job, wanted = options.asked(options.overridden(read_recipe(recipe), checkpoint, None), chosen, towers)
+            if _is_inline(job):
+                raise UsageError("explain draws what is cut out; a self-contained SavedModel keeps its tables inside")
+            with progress.step("model and plan"):
+                from export.preparation import prepare
+
+                prepared = prepare(job, recipe.parent, options.read_settings(), None, wanted)
+                drawing = draw_prepared(prepared, recipe.name)
+    if html is not None:
+        from export.explain_page import write_page
+
+        write_page(drawing, html)
+    _print({}, Text(explain_text(drawing)), as_json=False)
 
 
 def _is_inline(job: ExportJob) -> bool:

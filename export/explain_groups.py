@@ -1,0 +1,140 @@
+"""Features and tables that are alike, put together: hundreds of them are a few boxes in a drawing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from export.explain import Drawing, DrawnFeature, DrawnTable
+
+TOGETHER_MIN = 5
+"""So many tables of the same looks become one box; fewer are told one by one."""
+
+_Look = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class TableGroup:
+    """Tables of one shape that features of the same looks read; mostly one."""
+
+    tables: tuple[DrawnTable, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all."""
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all."""
+        return sum(table.bytes for table in self.tables)
+
+    @property
+    def dim(self) -> int:
+        """Of each."""
+        return self.tables[0].dim
+
+    @property
+    def dtype(self) -> str:
+        """Of each."""
+        return self.tables[0].dtype
+
+
+@dataclass(frozen=True)
+class FeatureGroup:
+    """Features that look alike, each of which reads one table of a group; `tables` is its place, None of numbers.
+
+    Attributes:
+      consumers: towers and parts of towers that take them.
+    """
+
+    features: tuple[DrawnFeature, ...]
+    tables: int | None
+    consumers: tuple[tuple[str, str], ...]
+
+    @property
+    def role(self) -> str:
+        """Of each."""
+        return self.features[0].role
+
+    @property
+    def ids(self) -> str:
+        """How ids become rows: in full if it is the same for all."""
+        told = dict.fromkeys(feature.ids for feature in self.features)
+        return next(iter(told)) if len(told) == 1 else self.features[0].rule
+
+    @property
+    def kind(self) -> str:
+        """What they are: in full if it is the same for all."""
+        told = dict.fromkeys(feature.kind for feature in self.features)
+        if len(told) == 1:
+            return next(iter(told))
+        below = [feature.below for feature in self.features if feature.below is not None]
+        return f"rows below {min(below)} to {max(below)}" if len(below) == len(self.features) else "numbers"
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What is drawn: features context first, numbers last; tables in the order of their first readers."""
+
+    features: tuple[FeatureGroup, ...]
+    tables: tuple[TableGroup, ...]
+
+
+def grouped(drawing: Drawing) -> Groups:
+    """Puts together what looks alike."""
+    consumers = {feature.name: drawing.consumers(feature.name) for feature in drawing.features}
+    looks = {feature.name: (*_look(feature), consumers[feature.name]) for feature in drawing.features}
+    readers: dict[str, list[str]] = {table.name: [] for table in drawing.tables}
+    for feature in drawing.features:
+        if feature.table:
+            readers[feature.table].append(feature.name)
+    ordered = _by_first_reader(drawing, readers)
+    alike: dict[_Look, list[DrawnTable]] = {}
+    for table in ordered:
+        read = tuple(sorted(map(repr, (looks[name] for name in readers[table.name]))))
+        alike.setdefault((table.dim, table.dtype, read), []).append(table)
+    groups = tuple(
+        TableGroup(tuple(sorted(part, key=lambda table: natural(table.name))))
+        for tables in alike.values()
+        for part in ([tables] if len(tables) >= TOGETHER_MIN else [[table] for table in tables])
+    )
+    place = {table.name: number for number, group in enumerate(groups) for table in group.tables}
+    found: dict[_Look, list[DrawnFeature]] = {}
+    for feature in drawing.features:
+        found.setdefault((looks[feature.name], place.get(feature.table)), []).append(feature)
+    features = [
+        FeatureGroup(
+            tuple(sorted(each, key=lambda feature: natural(feature.name))),
+            place.get(each[0].table),
+            consumers[each[0].name],
+        )
+        for each in found.values()
+    ]
+    features.sort(key=lambda each: (len(groups) if each.tables is None else each.tables, each.role == "candidate"))
+    return Groups(tuple(features), groups)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Returns what orders c2 before c10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _look(feature: DrawnFeature) -> _Look:
+    numbers = not feature.table
+    kind = ("rows" if feature.below is not None else "numbers") if numbers else feature.kind
+    return (feature.role, kind, feature.rule, feature.unknown, feature.default)
+
+
+def _by_first_reader(drawing: Drawing, readers: Mapping[str, Iterable[str]]) -> list[DrawnTable]:
+    """Orders tables by their readers: those of contexts only, then those of both, then those of candidates."""
+    order = {feature.name: number for number, feature in enumerate(drawing.features)}
+    candidate = {feature.name for feature in drawing.features if feature.role == "candidate"}
+
+    def key(table: DrawnTable) -> tuple[float, int]:
+        names = list(readers[table.name])
+        share = sum(name in candidate for name in names) / max(1, len(names))
+        return share, min((order[name] for name in names), default=len(order))
+
+    return sorted(drawing.tables, key=key)

@@ -1,0 +1,182 @@
+"""What `explain` draws: as text and as a page, of bundles and of recipes, whatever things are called."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections import defaultdict
+from html import unescape
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bundle import manifest
+from bundle.manifest import Manifest, Provenance, Verification
+from bundle.staging import read_manifest
+from export.explain import Drawing, draw_bundle
+from export.explain_groups import grouped
+from export.explain_page import explain_page
+from export.explain_text import WIDTH, explain_text
+from tests.conftest import write_sample_bundle
+from tests.export.commands import Command
+from tests.export.exporting import Recipe, changed, write_project
+
+HOSTILE = "<script>alert(1)</script>\"'&\u202e"
+
+
+def ranker(features: int, tables: int, outputs: int = 2) -> Manifest:
+    """A page of a ranker in parts over many features, each of which reads one of some tables, and some numbers."""
+    source = manifest.TableSource(layout="plain", key="model/table/.ATTRIBUTES/VARIABLE_VALUE")
+    shard = manifest.Shard(file="t", first_row=0, rows=1000, crc32c=0, blocks=(0,))
+    pages: dict[str, manifest.Feature] = {}
+    for number in range(features):
+        role: manifest.Role = "candidate" if number % 3 == 0 else "context"
+        pages[f"f{number}"] = manifest.EmbeddedFeature(
+            kind="single",
+            table=f"t{number % tables}",
+            role=role,
+            inputs=(f"input{number}",),
+            ids=manifest.HashIds(buckets=1000 + number % tables),
+        )
+    pages[HOSTILE] = manifest.DenseFeature(kind="dense", role="candidate", shape=(3,), default=[0, 0, 0])
+    pages["hour"] = manifest.DenseFeature(kind="dense", role="context", dtype="int64", below=24)
+
+    def tensor(name: str) -> manifest.TowerInput:
+        return manifest.TowerInput(name=name, feature=name, dtype="float32", shape=(None, 4))
+
+    made = [manifest.TowerOutput(name=f"head{number}", dtype="float32", shape=(None,)) for number in range(outputs)]
+    trunk = manifest.TowerOutput(name="trunk_0", dtype="float32", shape=(None, 8))
+    taken = manifest.TowerInput(name="trunk_0", tensor="trunk_0", dtype="float32", shape=(None, 8))
+    parts = [
+        manifest.TowerPart(name="trunk", per="candidate", inputs=tuple(map(tensor, pages)), outputs=(trunk,), forms=())
+    ]
+    parts += [
+        manifest.TowerPart(name=f"head-{each.name}", per="candidate", inputs=(taken,), outputs=(each,), forms=())
+        for each in made
+    ]
+    tower = manifest.Tower(
+        role="ranking",
+        inputs=tuple(map(tensor, pages)),
+        outputs=tuple(made),
+        result="head0",
+        forms=(),
+        formula="head0^0.7 * head1",
+        parts=tuple(parts),
+    )
+    return Manifest.model_construct(
+        model="wide",
+        version=3,
+        created="",
+        provenance=Provenance(checkpoint="c", step=None, fingerprint="", model_code="", exporter="", libraries={}),
+        verification=Verification(tables={}, examples=0, tolerance=""),
+        tables={
+            f"t{number}": manifest.Table.model_construct(
+                rows=1000 + number, dim=16, dtype="float32", shards=(shard,), scales=(), source=source
+            )
+            for number in range(tables)
+        },
+        features=pages,
+        towers={"ranking": tower},
+        candidates={},
+        contexts={},
+        indexes={},
+        files=(),
+    )
+
+
+def drawn(features: int, tables: int) -> Drawing:
+    return draw_bundle(ranker(features, tables), HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sample_bundle(tmp_path_factory.mktemp("sample"))
+
+
+def test_text_of_a_bundle_tells_every_feature_and_table_in_narrow_lines(sample: Path) -> None:
+    page = read_manifest(sample)
+    text = explain_text(draw_bundle(page, "bundle movies/1"))
+    for name in (*page.tables, *page.features, *page.towers, *page.candidates):
+        assert re.search(rf"\b{re.escape(name)}\b", text), name
+    assert all(len(line) <= WIDTH for line in text.splitlines() if "/" not in line)
+
+
+def test_text_of_a_ranker_tells_rules_parts_and_what_is_inside() -> None:
+    text = " ".join(explain_text(drawn(4, 2)).split())
+    assert "t1 1001 rows x 16 float32, 62.6 KiB from model/table" in text
+    assert "<- f1 context, single; hash mod 1001; unknown: zeros => ranking (trunk)" in text
+    assert "hour context, rows below 24" in text
+    assert "-> head0, head1 (ordered by head0^0.7 * head1)" in text
+    assert "head-head1, once for each candidate, takes trunk_0 -> head1" in text
+    assert "small tables, of at most 24 rows, stay inside the towers; they are read by hour" in text
+
+
+@pytest.mark.parametrize(("features", "tables"), [(0, 0), (1, 1), (30, 7), (400, 400), (900, 3)])
+def test_picture_keeps_boxes_apart_and_few(features: int, tables: int) -> None:
+    drawing = drawn(features, tables)
+    page = explain_page(drawing)
+    root = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
+    columns = defaultdict(list)
+    for box in root.iter("g"):
+        rect = next(iter(box.iter("rect")))
+        columns[rect.get("x")].append((float(rect.get("y", 0)), float(rect.get("height", 0))))
+    assert sum(map(len, columns.values())) < 40
+    for boxes in columns.values():
+        boxes.sort()
+        assert all(top + height <= below for (top, height), (below, _) in pairwise(boxes))
+    highest = max(top + height for boxes in columns.values() for top, height in boxes)
+    assert highest <= float(root.get("height", 0))
+
+
+def test_page_of_hundreds_lists_each_once_and_folds_the_lists() -> None:
+    page = explain_page(drawn(400, 400))
+    assert page.count("<details open>") == 1  # the towers
+    assert "<summary>402 in all</summary>" in page
+    for name in ("f0", "f199", "f399"):
+        assert page.count(f"<td><code>{name}</code></td>") == 1
+    assert [len(group.tables) for group in grouped(drawn(400, 400)).tables] == [266, 134]
+
+
+def test_page_escapes_names_and_loads_nothing() -> None:
+    page = explain_page(drawn(3, 2))
+    assert "<script" not in page
+    assert HOSTILE in unescape(page)
+    assert not re.search(r"(src|href)=|url\(|@import|https?://", page)
+
+
+def test_explain_of_a_bundle_writes_text_and_page(command: Command, sample: Path, tmp_path: Path) -> None:
+    done = command("explain", sample, "--html", tmp_path / "page.html")
+    assert done.code == 0, done.err
+    assert "features -> tables" in done.out
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(command: Command, recipe: Recipe, tmp_path: Path) -> None:
+    done = command("explain", write_project(tmp_path, recipe), "--html", tmp_path / "page.html")
+    assert done.code == 0, done.err
+    told = " ".join(done.out.split())
+    assert "<- history context, bag, mean; place in vocabulary movies; unknown: zeros; may be left out" in told
+    assert "genres_all 9 rows x 4 float32" in told
+    assert "index movies: query finds movies" in told
+    assert not (tmp_path / "bundles").exists()
+
+
+def test_explain_of_what_it_cannot_draw_exits_with_the_cure(
+    command: Command, recipe: Recipe, sample: Path, tmp_path: Path
+) -> None:
+    assert command("explain", tmp_path).code == 2
+    assert command("explain", tmp_path / "no.toml").code == 2
+    inline = write_project(tmp_path, changed(recipe, "output.tables", "inline"))
+    assert "keeps its tables inside" in command("explain", inline).told
+    done = command("explain", sample, "--html", tmp_path / "no/page.html")
+    assert (done.code, "choose a file that can be written" in done.told) == (6, True)
+    damaged = tmp_path / "movies/1"
+    damaged.mkdir(parents=True)
+    (damaged / "manifest.json").write_bytes(
+        (sample / "manifest.json").read_bytes().replace(b'"rows": 50', b'"rows": 51')
+    )
+    (damaged / "manifest.json").chmod(stat.S_IRUSR)
+    assert command("explain", damaged).code == 5
