@@ -82,7 +82,7 @@ class Features:
 
 
 def unshared(features: Mapping[str, Embedded], small: Mapping[int, Home]) -> set[str]:
-    """Returns those that gain nothing beside others: their ids are rows, one each, of a table that no other one reads."""
+    """Returns those that gain nothing beside others: their ids are rows, one each, of a table that no other reads."""
     readers = Counter(id(each.table) for each in features.values())
     return {
         name
