@@ -30,7 +30,7 @@ def scaled(rows: int) -> tuple[int, ...]:
 
 
 SIZES = {
-    "tiny": Sizes(scaled(60), False, 2, (8,)),
+    "tiny": Sizes(scaled(40), False, 2, (8,)),
     "small": Sizes(scaled(20_000), False, 16, (128, 64)),
     "article": Sizes(ROWS, False, 16, (1024, 512, 256)),
 }

@@ -21,7 +21,7 @@ from examples.demo_models import EXAMPLES
 from examples.requests import Answers, Body
 
 ARCHIVES = Path(__file__).parent / "examples"
-REQUESTS = 10
+REQUESTS = 6
 BYTES_MAX = 60_000
 
 
