@@ -70,7 +70,8 @@ class NamedGraph:
             if value is not None:
                 variable.assign(value)
         values = tf.nest.flatten(dict(inputs), expand_composites=True)
-        return function._call_flat(values, function.captured_inputs)
+        with _as_it_is():
+            return function._call_flat(values, function.captured_inputs)
 
 
 def load_named(reference: str, load: Callable[[], Any]) -> NamedGraph:
@@ -99,6 +100,18 @@ def load_named(reference: str, load: Callable[[], Any]) -> NamedGraph:
             "the model and save that with tf.train.Checkpoint"
         )
     return NamedGraph(build, reference)
+
+
+@contextlib.contextmanager
+def _as_it_is() -> Iterator[None]:
+    """Runs graphs without rewriting them first, which takes longer than to run one of thousands of columns once."""
+    options = load_tensorflow().config.optimizer
+    before = options.get_experimental_options()
+    options.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        options.set_experimental_options({"disable_meta_optimizer": before.get("disable_meta_optimizer", False)})
 
 
 @contextlib.contextmanager
