@@ -27,6 +27,8 @@ from bundle.tables import TableReader
 _APART_ROWS = 4096
 """Rows of alike features of one table from which they are combined apart from those of other tables: moving them beside
 each other would cost more than a few numpy calls."""
+_RESTS_MAX = 32
+"""Sets of features without those that take their defaults, kept for the next call."""
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -39,6 +41,7 @@ class Features:
     def __init__(self, features: Mapping[str, Embedded], small: Mapping[int, Home]) -> None:
         """Takes features by name, and where the rows of small tables are read, by the table's `id`."""
         self._small = small
+        self._rests: dict[bytes, Features] = {}
         found = {name: small.get(id(each.table)) or Home(each.table) for name, each in features.items()}
         groups: dict[int, dict[Any, list[str]]] = {}
         for name, each in features.items():
@@ -69,16 +72,26 @@ class Features:
             for column, single, crossed in zip(sent, self._singles, self._crossed, strict=True)
         ]
         if any(alone):
-            lookups = list(zip(self._names, self.all, alone, strict=True))
-            rest = Features({name: each for name, each, by_itself in lookups if not by_itself}, self._small)
-            return rest.activations(columns, n) | {
-                name: each.activation(columns, n) for name, each, by_itself in lookups if by_itself
-            }
+            found = self._without(alone).activations(columns, n)
+            for name, each, by_itself in zip(self._names, self.all, alone, strict=True):
+                if by_itself:
+                    found[name] = each.activation(columns, n)
+            return found
         call = _Call(self, [column for column in sent if column is not None], n)
         return {
             name: Activation(values, unknown)
             for name, values, unknown in zip(self._names, call.vectors(), call.unknown, strict=True)
         }
+
+    def _without(self, left_out: Sequence[bool]) -> Features:
+        key = bytes(left_out)  # callers of a kind leave the same features out
+        found = self._rests.get(key)
+        if found is None:
+            kept = {name: each for name, each, out in zip(self._names, self.all, left_out, strict=True) if not out}
+            found = Features(kept, self._small)
+            if len(self._rests) < _RESTS_MAX:
+                self._rests[key] = found
+        return found
 
 
 def unshared(features: Mapping[str, Embedded], small: Mapping[int, Home]) -> set[str]:
