@@ -14,6 +14,7 @@ from export.calling import RawTrace, trace_call, zeros
 from export.cuts.interception import lookups_intercepted
 from export.cuts.lookups import MakeTable
 from export.cuts.named_graphs import NamedGraph
+from export.cuts.stand_ins import give_value
 from export.dumped_tables import open_dumps
 from export.errors import NotConvertible, UsageError
 from export.feature_names import FeatureNames, finally_named
@@ -89,6 +90,9 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
     final = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
     if isinstance(root, NamedGraph):
         root.try_with({id(each): each for tower in final for each in tower.variables}.values())
+    for tower in final:
+        for variable in tower.variables:
+            give_value(variable)
     configs = _configs(calls.values(), towers, spec)
     variables = {name: cut.variables[name] for name in spec.tables}
     return TracedModel(spec, final, root, variables, configs, cut.notes)

@@ -1,8 +1,8 @@
 """Variables without memory that stand for tables while a model is built, traced and asked again.
 
-Every matrix of floats that the user's code makes may be a table, so each becomes a StandIn. A small one is given its
-first value, so that a factory may call its model; a large one holds nothing. `tf.gather`, `tf.nn.embedding_lookup` and
-the Embedding of Keras 2 all end in a variable's `sparse_read`, which a StandIn hands to whoever listens.
+Every matrix of floats that the user's code makes may be a table, so each becomes a StandIn. It holds nothing until the
+code reads it as a whole, as a factory does that calls its model. `tf.gather`, `tf.nn.embedding_lookup` and the
+Embedding of Keras 2 all end in a variable's `sparse_read`, which a StandIn hands to whoever listens.
 Source: TensorFlow 2.20, python/ops/resource_variable_ops.py, array_ops.py (`gather`), embedding_ops.py.
 """
 
@@ -17,7 +17,7 @@ from export.frameworks import load_tensorflow
 from export.user_lines import current_line
 
 FIRST_VALUE_BYTES = 64 << 20
-"""A matrix up to this size has its first value."""
+"""A matrix up to this size is given its first value when it is read."""
 
 Gather = Callable[[Any, Any], Any]
 """(StandIn, ids of any shape) -> [*shape of ids, dim], or None: let TensorFlow gather."""
@@ -36,7 +36,7 @@ class _Nowhere(str):
 @cache
 def stand_in_class() -> Any:
     """Returns the class StandIn; it cannot be told before TensorFlow is there."""
-    load_tensorflow()
+    tf = load_tensorflow()
     from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
     class StandIn(UninitializedVariable):  # type: ignore[misc]
@@ -44,7 +44,8 @@ def stand_in_class() -> Any:
 
         gather: Gather | None = None
         restored: bool | None = None
-        """Whether TensorFlow saves and restores it; None: where it is small enough to have a first value."""
+        """Whether TensorFlow saves and restores it; None: where it is small enough to have a value."""
+        first: Any = None
         mod = False
         """Whether a lookup spreads ids over its partitions, if it has some, by TF1's `mod` strategy."""
 
@@ -52,6 +53,11 @@ def stand_in_class() -> Any:
             answer = StandIn.gather
             found = answer(self, indices) if answer is not None else None
             return super().sparse_read(indices, name) if found is None else found
+
+        def _read_variable_op(self, no_copy: bool = False) -> Any:
+            if tf.executing_eagerly():
+                give_value(self)
+            return super()._read_variable_op(no_copy)
 
         @property
         def device(self) -> str:
@@ -72,6 +78,18 @@ def stand_in_class() -> Any:
 def line_of_variable(variable: Any) -> str:
     """Returns the user's line that made a variable; "" where it is not known."""
     return str(getattr(variable, "_rowcast_line", ""))
+
+
+def give_value(variable: Any) -> None:
+    """Gives a StandIn that has no value the one that the user's code begins with, unless it is large."""
+    tf = load_tensorflow()
+    if not isinstance(variable, stand_in_class()) or bytes_of(variable) > FIRST_VALUE_BYTES:
+        return
+    with tf.init_scope():
+        if not bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle)):
+            first = variable.first
+            value = tf.zeros(variable.shape) if first is None else first() if callable(first) else first
+            variable.assign(tf.cast(value, variable.dtype))
 
 
 def bytes_of(variable: Any) -> int:
@@ -119,9 +137,8 @@ def _stand_in(shape: Any, how: dict[str, Any]) -> Any:
         key: how[key] for key in ("trainable", "name", "constraint", "aggregation", "synchronization") if key in how
     }
     variable = stand_in_class()(shape=shape, dtype=tf.as_dtype(dtype), **kept)
-    if value is not None and bytes_of(variable) <= FIRST_VALUE_BYTES:
-        with tf.init_scope():
-            variable.assign(tf.cast(value() if callable(value) else value, variable.dtype))
+    if bytes_of(variable) <= FIRST_VALUE_BYTES:
+        variable.first = value
     return variable
 
 
