@@ -322,7 +322,7 @@ def _weight_bytes(variables: Iterable[object]) -> int:
 
 
 def _inside(pages: Mapping[str, Feature]) -> list[str]:
-    """Says which inputs go into towers as rows, in one line for all small tables."""
+    """Says which inputs go into towers as rows, in one line for all."""
     small = {
         name: page.below for name, page in pages.items() if isinstance(page, DenseFeature) and page.below is not None
     }
@@ -330,7 +330,7 @@ def _inside(pages: Mapping[str, Feature]) -> list[str]:
         return []
     most = max(small.values())
     named = ", ".join(list(small)[:6]) + (f" and {len(small) - 6} more" if len(small) > 6 else "")
-    return [f"small tables, of at most {most} rows, stay inside the towers; they are read by {named}"]
+    return [f"tables of at most {most} rows stay inside the towers, where {named} read{'s' * (len(small) == 1)} them"]
 
 
 def summary(drawing: Drawing) -> str:

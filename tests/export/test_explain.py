@@ -110,7 +110,7 @@ def test_text_of_a_ranker_tells_rules_parts_and_what_is_inside() -> None:
     assert "hour context, rows below 24" in text
     assert "-> head0, head1 (ordered by head0^0.7 * head1)" in text
     assert "head-head1, once for each candidate, takes trunk_0 -> head1" in text
-    assert "small tables, of at most 24 rows, stay inside the towers; they are read by hour" in text
+    assert "tables of at most 24 rows stay inside the towers, where hour reads them" in text
 
 
 @pytest.mark.parametrize(("features", "tables"), [(0, 0), (1, 1), (30, 7), (400, 400), (900, 3)])

@@ -1,0 +1,63 @@
+"""docs/models.md, followed word by word: its files are written, run and asked, and what it shows is what is printed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from export.frameworks import load_tensorflow
+from export.main import main
+from tests.service.process import Process
+
+PAGE = (Path(__file__).parents[2] / "docs/models.md").read_text()
+BLOCKS = dict(re.findall(r"<!-- ([\w.]+) -->\n```\w*\n(.*?)```", PAGE, re.DOTALL))
+
+
+def printed(program: str, *arguments: str) -> str:
+    told = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(told):
+        patch.setattr(sys, "argv", [program, *arguments])
+        if program == "python":
+            patch.syspath_prepend(str(Path.cwd()))
+            runpy.run_path(arguments[0], run_name="__main__")
+        else:
+            with pytest.raises(SystemExit) as finished:
+                main()
+            assert finished.value.code == 0
+    return told.getvalue()
+
+
+def test_page_leads_a_model_from_training_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_tensorflow()
+    monkeypatch.chdir(tmp_path)
+    for name, text in BLOCKS.items():
+        Path(name).write_text(text)
+    printed("python", "train.py")
+    sys.modules.pop("model")
+    told = printed("rowcast-export", "explain", "recipe.toml", "--html", "shop.html").splitlines()
+    assert [line for line in BLOCKS["explain"].splitlines() if line not in told] == []
+    assert "<svg" in Path("shop.html").read_text()
+    printed("rowcast-export", "run", "recipe.toml")
+    service = Process(Path("bundles").absolute())
+    try:
+        service.event("listening")
+        ask = Path("ask.py")
+        ask.write_text(ask.read_text().replace("localhost:8080", f"127.0.0.1:{service.ports['http']}"))
+        answers = printed("python", "ask.py").splitlines()
+    finally:
+        service.kill()
+    assert len(answers) == 2
+    assert {line.split()[0] for line in answers} <= {"3", "17", "19999"}
+
+
+def test_page_names_examples_and_pages_that_are_there() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    links = re.findall(r"\]\(([^)#]+)", PAGE)
+    assert links
+    assert [link for link in links if not (docs / link).is_file()] == []
