@@ -2,7 +2,8 @@
 
 A part is a function of its own. `context` makes, once for each context, what depends on context features alone;
 `trunk` makes for each candidate what two or more outputs need; what only one output needs is a part called after it. A
-part that would save next to nothing is folded into those that take its results.
+part that would save next to nothing is folded into those that take its results. Layers over both sides are divided
+first (export/first_layers.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from bundle import manifest
 from bundle.tower_pages import Per
 from export.data_flow import CANDIDATE, CONTEXT, DataFlow, named
+from export.first_layers import divide_layers
 from export.pruning import TracedTower, narrowed
 from export.towers import TensorSpec
 
@@ -65,7 +67,8 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
     if len({tensor.name for tensor in outputs.values()}) < len(outputs):
         return Split(notes=(f"tower {name!r} is not split: two of its outputs are the same",))
     bits = {role: CONTEXT if role == "context" else CANDIDATE for role in ("context", "candidate")}
-    flow = DataFlow(tower, {each.name: bits[roles[each.feature]] for each in tower.spec.inputs})
+    per = {each.name: bits[roles[each.feature]] for each in tower.spec.inputs}
+    flow = DataFlow(divide_layers(tower, per), per)
     if flow.loops:
         return Split(notes=(f"tower {name!r} is not split: a loop of TF1 goes through it",))
     try:

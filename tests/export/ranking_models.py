@@ -185,3 +185,24 @@ def build_stack():
 
 def build_above():
     return called(Interacting("above"))
+
+
+class Joined(tf.keras.Model):
+    """One network over many features of a context and an item side by side, its input read once more besides."""
+
+    NAMES = tuple(f"c{number}" for number in range(40))
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = embedding([*self.NAMES, "item"], rows=5, dim=4)
+        self.net = tf.keras.Sequential([dense(16, "relu"), dense(1)])
+        self.other = dense(8, "tanh")
+
+    def call(self, features, training=False):
+        found = self.embedding({name: features[name] for name in [*self.NAMES, "item"]})
+        both = tf.concat([*(found[name] for name in self.NAMES[:20]), found["item"], found["c30"], found["c31"]], 1)
+        return {"score": self.net(both)[:, 0] + tf.reduce_sum(self.other(both), 1)}
+
+
+def build_joined():
+    return called(Joined())

@@ -68,6 +68,22 @@ def test_split_tower_with_a_loop_over_a_history_runs_it_once_for_a_context(candi
     assert_parts_compute_the_tower(tower, candidates)
 
 
+@pytest.mark.parametrize("candidates", [1, 4])
+def test_split_tower_divides_layers_over_both_sides(candidates: int) -> None:
+    names = [f"c{number}" for number in (*range(20), 30, 31)]
+    tower = traced("build_joined", ["score"], {f"c{number}": IDS for number in range(40)} | {"item": IDS})
+    found = split_tower(tower, dict.fromkeys(names, "context") | {"item": "candidate"})  # type: ignore[arg-type]
+    context, candidate = found.parts
+    assert [each.shape for each in context.spec.outputs] == [(None, 8), (None, 16)]  # as wide as the layers
+    assert [each.feature or each.tensor for each in candidate.spec.inputs] == ["item", "context_0", "context_1"]
+    assert (context.cost, candidate.cost < 300) == (88 * (16 + 8), True)
+    n, values = 12, made_values(tower, 12)
+    for name in names:
+        values[name] = values[name][::candidates].repeat(candidates, axis=0)
+    composed = run_parts(found.parts, values, n, candidates)
+    np.testing.assert_allclose(composed["score"], run(tower, values, n)["score"], rtol=1e-5, atol=1e-5)
+
+
 def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTower) -> None:
     half = in_bfloat16(experts)
     values = made_values(experts, 9)
