@@ -116,6 +116,10 @@ class Tower(Page):
     @model_validator(mode="after")
     def _parts_closed(self) -> Tower:
         made: dict[str, Any] = {}
+        if any(each.tensor for each in self.inputs):
+            raise ValueError("an input of a whole tower is no part's output")
+        if len({part.name for part in self.parts}) < len(self.parts):
+            raise ValueError("two parts have one name")
         for part in self.parts:
             for each in part.inputs:
                 if each.tensor and each.tensor not in made:
