@@ -254,15 +254,6 @@ class Manifest(Page):
                 for source in each.sources:
                     _known(source, self.features, f"towers.{name}.inputs.{each.name}.feature")
             _known(tower.result, {output.name for output in tower.outputs}, f"towers.{name}.result")
-            taken = {source for each in tower.inputs for source in each.sources}
-            for part in tower.parts:
-                for source in (source for each in part.inputs for source in each.sources):
-                    if source not in taken:
-                        raise ValueError(
-                            f"towers.{name}: part {part.name!r} takes {source!r}, which the tower does not"
-                        )
-                    if part.per == "context" and self.features[source].role == "candidate":
-                        raise ValueError(f"towers.{name}: part {part.name!r} is per context, {source!r} a candidate's")
         inputs = self.inputs
         for kind, corpora in (("candidates", self.candidates), ("contexts", self.contexts)):
             for name, corpus in corpora.items():
@@ -272,6 +263,20 @@ class Manifest(Page):
             _known(index.corpus, self.candidates, f"indexes.{name}.corpus")
             _known(index.query_tower, self.towers, f"indexes.{name}.query_tower")
             _known(index.candidate_tower, self.towers, f"indexes.{name}.candidate_tower")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Manifest:
+        for name, tower in self.towers.items():
+            taken = {source for each in tower.inputs for source in each.sources}
+            for part in tower.parts:
+                for source in (source for each in part.inputs for source in each.sources):
+                    if source not in taken:
+                        raise ValueError(
+                            f"towers.{name}: part {part.name!r} takes {source!r}, which the tower does not"
+                        )
+                    if part.per == "context" and self.features[source].role == "candidate":
+                        raise ValueError(f"towers.{name}: part {part.name!r} is per context, {source!r} a candidate's")
         return self
 
     @model_validator(mode="after")

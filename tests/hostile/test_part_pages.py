@@ -65,5 +65,5 @@ def test_parts_that_do_not_hold_together_are_refused(change: Callable[[Page], An
     page = json.loads(GOLDEN.read_bytes())
     parse(sealed(page))
     change(page)
-    with pytest.raises(FormatError, match=r"manifest: towers|manifest: manifest|manifest"):
+    with pytest.raises(FormatError, match="manifest"):
         parse(sealed(page))
