@@ -254,6 +254,10 @@ class Manifest(Page):
                 for source in each.sources:
                     _known(source, self.features, f"towers.{name}.inputs.{each.name}.feature")
             _known(tower.result, {output.name for output in tower.outputs}, f"towers.{name}.result")
+        return self
+
+    @model_validator(mode="after")
+    def _stores_closed(self) -> Manifest:
         inputs = self.inputs
         for kind, corpora in (("candidates", self.candidates), ("contexts", self.contexts)):
             for name, corpus in corpora.items():
