@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from bundle.errors import FormulaError, FormulaUndefined
 from bundle.formula import Formula, parse_formula
 from service.engine import lookup
-from service.engine.requests import Ids
 from service.errors import InvalidArgument
 from service.generations.loaded_towers import LoadedTower
 
@@ -40,11 +40,11 @@ class Ordering:
         """The outputs that it takes."""
         return (self.tower.page.result,) if self.formula is None else self.formula.names
 
-    def scores(self, answers: Mapping[str, Scores], ids: Ids | None) -> Scores:
+    def scores(self, answers: Mapping[str, Scores], id_of: Callable[[int], Any] | None) -> Scores:
         """Returns [m] scores of candidates by the tower's outputs.
 
         Args:
-          ids: of the candidates, for an error.
+          id_of: a candidate's id by its place, for an error; None: they have none.
         Raises:
           InvalidArgument: the formula has no finite value for a candidate; names it and its outputs.
         """
@@ -53,7 +53,7 @@ class Ordering:
         try:
             return self.formula.evaluate(answers)
         except FormulaUndefined as problem:
-            known = "" if ids is None else f"; its id is {str(ids[problem.place])[:128]!r}"
+            known = "" if id_of is None else f"; its id is {str(id_of(problem.place))[:128]!r}"
             raise InvalidArgument(f"{problem}{known}") from problem
 
 

@@ -54,12 +54,13 @@ def rank(generation: Generation, request: Ranking, settings: ServiceSettings, st
     steps.computed(n, int(candidates.offsets[-1]))
     context = contexts.filled(generation, work.inputs["context"], request.context, request.context_ids, n, steps)
     answers = score(generation, tower, work, context, candidates, steps)
-    scores = order.scores(answers, request.candidate_ids)
+    ids = request.candidate_ids
+    scores = order.scores(answers, None if ids is None else ids.__getitem__)
     chosen, offsets = best(scores, candidates.offsets, k)
     return Ranked(
         model=generation.model,
         version=generation.version,
-        ids=None if request.candidate_ids is None else request.candidate_ids[chosen],
+        ids=None if ids is None else ids[chosen],
         positions=(chosen - np.repeat(candidates.offsets[:-1], np.diff(offsets))).astype(np.int32),
         scores=scores[chosen],
         heads={head: answers[head][chosen] for head in request.heads},

@@ -46,7 +46,7 @@ def recommend(generation: Generation, request: Recommendation, settings: Service
 
     shown = ranking.Candidates(found.offsets, {}, index.corpus, found.positions)
     answers = ranking.score(generation, tower, work, features, shown, steps)
-    scores = order.scores(answers, index.corpus.store.ids(found.positions))
+    scores = order.scores(answers, lambda place: index.corpus.store.ids(found.positions[place : place + 1])[0])
     chosen, offsets = ranking.best(scores, found.offsets, k)
     with steps.phase("lookup"):
         neighbors = candidates.told(index.corpus, found.positions[chosen], scores[chosen], offsets, request.attributes)
