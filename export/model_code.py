@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
+from export.user_lines import at_line, line_of_exception
 
 RESERVED = ("bundle", "export", "runtime", "service")
 """Top-level packages of rowcast."""
@@ -142,7 +143,8 @@ def _told(reference: str, folder: Path, doing: str) -> Iterator[None]:
                 f"factory {reference}: {doing} raised {type(problem).__name__}: {problem}. The model code imports "
                 f"{names}, which is a package of rowcast itself and hides the user's own; rename the user's package"
             ) from problem
-        raise NotConvertible(f"factory {reference}: {doing} raised {type(problem).__name__}: {problem}") from problem
+        told = f"{type(problem).__name__}: {problem}{at_line(line_of_exception(problem))}"
+        raise NotConvertible(f"factory {reference}: {doing} raised {told}") from problem
 
 
 def _beside(folder: Path, name: str) -> bool:

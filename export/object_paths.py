@@ -13,7 +13,6 @@ from export.towers import TableFacts
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
 _COLUMN = re.compile(r"/(embedding_weights|embeddings)$")
-_OWN_NAME = re.compile(r"[a-z0-9_]*embedding(_\d+)?", re.ASCII)
 
 
 def object_paths(root: Any) -> dict[str, tuple[str, Any]]:
@@ -75,7 +74,9 @@ def _short(path: str, owner: Any) -> str:
     if len(steps) > 1 and steps[-1] in ("embeddings", "_embeddings"):
         steps = steps[:-1]
     own = getattr(owner, "name", "")
-    if _COUNTED.fullmatch(steps[-1]) and isinstance(own, str) and own and not _OWN_NAME.fullmatch(own):
+    # Keras counts the layers of a class that it names itself: the number is another in each program.
+    counted = re.sub(r"(?<!^)(?=[A-Z])", "_", type(owner).__name__).lower()
+    if _COUNTED.fullmatch(steps[-1]) and isinstance(own, str) and own and not re.fullmatch(rf"{counted}(_\d+)?", own):
         return own
     plain = [step for step in steps if not step.startswith("_")]
     return ".".join(plain or steps)
