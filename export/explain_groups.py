@@ -10,13 +10,15 @@ from export.explain import Drawing, DrawnFeature, DrawnTable
 
 TOGETHER_MIN = 5
 """So many tables of the same looks become one box; fewer are told one by one."""
+BOXES_MAX = 16
+"""Of tables: where there were more, shapes are not told apart, and then not even kinds and rules of features."""
 
 _Look = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class TableGroup:
-    """Tables of one shape that features of the same looks read; mostly one."""
+    """Tables that features of the same looks read; mostly one, or of one shape."""
 
     tables: tuple[DrawnTable, ...]
 
@@ -31,14 +33,11 @@ class TableGroup:
         return sum(table.bytes for table in self.tables)
 
     @property
-    def dim(self) -> int:
-        """Of each."""
-        return self.tables[0].dim
-
-    @property
-    def dtype(self) -> str:
-        """Of each."""
-        return self.tables[0].dtype
+    def shape(self) -> str:
+        """Rows of all, columns of each, and their dtype."""
+        dims = sorted({table.dim for table in self.tables})
+        dim = str(dims[0]) if len(dims) == 1 else f"{dims[0]} to {dims[-1]}"
+        return f"{self.rows} rows x {dim} {', '.join(dict.fromkeys(table.dtype for table in self.tables))}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,19 @@ class FeatureGroup:
     def ids(self) -> str:
         """How ids become rows: in full if it is the same for all."""
         told = dict.fromkeys(feature.ids for feature in self.features)
-        return next(iter(told)) if len(told) == 1 else self.features[0].rule
+        return next(iter(told)) if len(told) == 1 else _several(feature.rule for feature in self.features)
+
+    @property
+    def unknown(self) -> str:
+        """What becomes of unknown ids."""
+        return _several(feature.unknown for feature in self.features)
+
+    @property
+    def default(self) -> str:
+        """Whether they may be left out."""
+        left_out = sum(feature.default for feature in self.features)
+        few = "may be left out" if left_out == len(self.features) else f"{left_out} may be left out"
+        return few if left_out else ""
 
     @property
     def kind(self) -> str:
@@ -71,6 +82,8 @@ class FeatureGroup:
         if len(told) == 1:
             return next(iter(told))
         below = [feature.below for feature in self.features if feature.below is not None]
+        if self.tables is not None:
+            return _several(told)
         return f"rows below {min(below)} to {max(below)}" if len(below) == len(self.features) else "numbers"
 
 
@@ -83,9 +96,14 @@ class Groups:
 
 
 def grouped(drawing: Drawing) -> Groups:
-    """Puts together what looks alike."""
+    """Puts together what looks alike, and what does so from afar where that leaves too many boxes."""
+    found = (_grouped(drawing, shapes=shapes, kinds=kinds) for shapes, kinds in ((True, True), (False, True)))
+    return next((each for each in found if len(each.tables) <= BOXES_MAX), _grouped(drawing, shapes=False, kinds=False))
+
+
+def _grouped(drawing: Drawing, *, shapes: bool, kinds: bool) -> Groups:
     consumers = {feature.name: drawing.consumers(feature.name) for feature in drawing.features}
-    looks = {feature.name: (*_look(feature), consumers[feature.name]) for feature in drawing.features}
+    looks = {feature.name: (*_look(feature, kinds), consumers[feature.name]) for feature in drawing.features}
     readers: dict[str, list[str]] = {table.name: [] for table in drawing.tables}
     for feature in drawing.features:
         if feature.table:
@@ -93,12 +111,13 @@ def grouped(drawing: Drawing) -> Groups:
     ordered = _by_first_reader(drawing, readers)
     alike: dict[_Look, list[DrawnTable]] = {}
     for table in ordered:
-        read = tuple(sorted(map(repr, (looks[name] for name in readers[table.name]))))
-        alike.setdefault((table.dim, table.dtype, read), []).append(table)
+        read = [repr(looks[name]) for name in readers[table.name]]
+        key: _Look = (table.dim, table.dtype, *sorted(read)) if shapes else tuple(sorted(set(read)))
+        alike.setdefault(key, []).append(table)
     groups = tuple(
         TableGroup(tuple(sorted(part, key=lambda table: natural(table.name))))
         for tables in alike.values()
-        for part in ([tables] if len(tables) >= TOGETHER_MIN else [[table] for table in tables])
+        for part in ([tables] if not shapes or len(tables) >= TOGETHER_MIN else [[table] for table in tables])
     )
     place = {table.name: number for number, group in enumerate(groups) for table in group.tables}
     found: dict[_Look, list[DrawnFeature]] = {}
@@ -121,7 +140,15 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _look(feature: DrawnFeature) -> _Look:
+def _several(told: Iterable[str]) -> str:
+    """Returns what is told of things that are not all alike."""
+    distinct = list(dict.fromkeys(told))
+    return ", ".join(distinct) if len(distinct) <= 3 else f"{', '.join(distinct[:2])} and others"
+
+
+def _look(feature: DrawnFeature, kinds: bool) -> _Look:
+    if feature.table and not kinds:
+        return (feature.role,)
     numbers = not feature.table
     kind = ("rows" if feature.below is not None else "numbers") if numbers else feature.kind
     return (feature.role, kind, feature.rule, feature.unknown, feature.default)

@@ -106,10 +106,10 @@ def _feature(group: FeatureGroup) -> Box:
     lines = [shortened(names, _fitting(names))] if many else []
     lines.append(f"{group.role} · {group.kind}")
     if group.tables is not None:
-        told = (group.ids, f"unknown: {group.features[0].unknown}")
+        told = (group.ids, f"unknown: {group.unknown}")
         lines += [" · ".join(told)] if len(" · ".join(told)) * LETTER < FEATURES[1] - 2 * PAD else told
-    if group.features[0].default:
-        lines.append("may be left out")
+    if group.default:
+        lines.append(group.default)
     title = count_text(len(names), "feature" if group.tables is not None else "input") if many else ", ".join(names)
     hint = "\n".join(f"{each.name}: {each.kind}, {each.ids}" if each.ids else each.name for each in group.features)
     return Box(FEATURES, title, lines, group.role, hint=hint)
@@ -119,7 +119,7 @@ def _table(group: TableGroup, total: int) -> Box:
     names = [table.name for table in group.tables]
     one = len(names) == 1
     lines = [] if one else [shortened(names, _fitting(names))]
-    lines += [f"{group.rows:,} rows x {group.dim} {group.dtype}".replace(",", " "), size_text(group.bytes)]
+    lines += [group.shape.replace(str(group.rows), f"{group.rows:,}".replace(",", " "), 1), size_text(group.bytes)]
     hint = "\n".join(f"{table.name}: {table.rows} x {table.dim}, from {table.source}" for table in group.tables)
     share = group.bytes / total if total else 0.0
     return Box(TABLES, names[0] if one else f"{len(names)} tables", lines, "table", share=share, hint=hint)

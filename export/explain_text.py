@@ -45,12 +45,12 @@ def shortened(names: Sequence[str], shown: int = NAMES_SHOWN) -> str:
 def _table(group: TableGroup, readers: Sequence[FeatureGroup]) -> Iterator[str]:
     names = shortened([table.name for table in group.tables])
     many = f"{len(group.tables)} tables, together " if len(group.tables) > 1 else ""
-    figures = f"{many}{group.rows} rows x {group.dim} {group.dtype}, {size_text(group.bytes)}"
+    figures = f"{many}{group.shape}, {size_text(group.bytes)}"
     yield from _wrapped(f"{names}  {figures}", 2, 6)
     if len(group.tables) == 1 and group.tables[0].source != group.tables[0].name:
         yield from _wrapped(f"from {group.tables[0].source}", 4, 9)
     for each in readers:
-        told = f"<- {_names(each)}  {each.role}, {each.kind}; {each.ids}; unknown: {each.features[0].unknown}"
+        told = f"<- {_names(each)}  {each.role}, {each.kind}; {each.ids}; unknown: {each.unknown}"
         yield from _wrapped(told + _default(each), 4, 7)
         if each.consumers:
             yield from _wrapped(f"=> {_takers(each)}", 7, 10)
@@ -86,7 +86,7 @@ def _takers(group: FeatureGroup) -> str:
 
 
 def _default(group: FeatureGroup) -> str:
-    return "; may be left out" if group.features[0].default else ""
+    return f"; {group.default}" if group.default else ""
 
 
 def _wrapped(text: str, first: int, later: int) -> list[str]:

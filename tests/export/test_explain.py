@@ -16,7 +16,7 @@ from bundle import manifest
 from bundle.manifest import Manifest, Provenance, Verification
 from bundle.staging import read_manifest
 from export.explain import Drawing, draw_bundle
-from export.explain_groups import grouped
+from export.explain_groups import BOXES_MAX, grouped
 from export.explain_page import explain_page
 from export.explain_text import WIDTH, explain_text
 from tests.conftest import write_sample_bundle
@@ -128,6 +128,23 @@ def test_picture_keeps_boxes_apart_and_few(features: int, tables: int) -> None:
         assert all(top + height <= below for (top, height), (below, _) in pairwise(boxes))
     highest = max(top + height for boxes in columns.values() for top, height in boxes)
     assert highest <= float(root.get("height", 0))
+
+
+def test_boxes_stay_few_where_every_table_is_of_another_shape() -> None:
+    page = ranker(400, 200)
+    kinds: list[dict[str, object]] = [{}, {"kind": "bag", "combiner": "mean"}, {"kind": "sequence", "length": 5}]
+    tables = {
+        name: table.model_copy(update={"dim": 1 + place}) for place, (name, table) in enumerate(page.tables.items())
+    }
+    for number in range(400):
+        feature = page.features[f"f{number}"]
+        page.features[f"f{number}"] = feature.model_copy(update=kinds[number // 3 % 3])
+    drawing = draw_bundle(page.model_copy(update={"tables": tables}), "r")
+    groups = grouped(drawing)
+    assert len(groups.tables) <= BOXES_MAX
+    assert sum(len(group.features) for group in groups.features) == 402
+    assert sum(len(group.tables) for group in groups.tables) == 200
+    assert "tables, together" in explain_text(drawing)
 
 
 def test_page_of_hundreds_lists_each_once_and_folds_the_lists() -> None:
