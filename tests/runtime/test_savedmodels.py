@@ -13,9 +13,16 @@ from pathlib import Path
 import numpy as np
 from bundle.manifest import Tower, TowerForm, TowerInput, TowerOutput
 from runtime.errors import InputRefused, TowerUnreadable
+from runtime import savedmodels
 from runtime.savedmodels import SavedModelTower
-from runtime.towers import CompiledTower, open_tower
+from runtime.towers import CompiledTower, open_form, open_tower
 
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow
+
+(cpu,) = tensorflow.config.list_physical_devices("CPU")
+tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
 root = Path(sys.argv[1])
 random = np.random.default_rng(1)
 inputs = {
@@ -55,6 +62,14 @@ for name, directory in (("gone", root / "gone"), ("damaged", root / "damaged" / 
         SavedModelTower(directory)
     except TowerUnreadable as refusal:
         seen[name] = str(refusal)
+# A second CPU stands in for a GPU: what a GPU's machine runs is this, with the GPU's name.
+savedmodels._DEVICES["gpu"] = "/device:CPU:1"
+elsewhere = open_form(root, spec, spec.forms[0], "gpu")
+for name, each in (("here", tower), ("devices", elsewhere)):
+    with tensorflow.device(each._device):
+        made = each._function(**{key: tensorflow.constant(value) for key, value in inputs.items()})
+    seen[name] = sorted({tensor.device[-5:] for tensor in made.values()})
+seen["same_elsewhere"] = all(np.array_equal(value, there[name]) for name, value in elsewhere.run(inputs).items())
 print(json.dumps(seen))
 """
 
@@ -77,6 +92,7 @@ def test_saved_model_tower_has_the_face_and_the_values_of_a_compiled_one(towers:
     assert seen["difference"] < 1e-5
     assert seen["output_dtype"] == "float32"
     assert seen["in_order"] is True
+    assert (seen["here"], seen["devices"], seen["same_elsewhere"]) == (["CPU:0"], ["CPU:1"], True)
     assert "lacks inputs ['history']" in seen["missing"]
     assert "float32[7, 5]" in seen["shape"]
     assert "float64[7, 32]" in seen["dtype"]
