@@ -12,7 +12,7 @@ from export.origins import resource
 from export.towers import TableFacts
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
-_COLUMN = re.compile(r"/(embedding_weights|embeddings)$")
+_COLUMN = re.compile(r"/(embedding_weights|embeddings|weights)$")
 
 
 def object_paths(root: Any) -> dict[str, tuple[str, Any]]:

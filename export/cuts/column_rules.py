@@ -137,8 +137,11 @@ def _bucketized(column: Any) -> tuple[str, tuple[float, ...]]:
 
 
 def _crossed(column: Any, read: Read) -> ColumnRule:
+    tf = load_tensorflow()
     inputs, keys = [], []
-    for leaf in _leaves(column):
+    # TensorFlow's operation takes what is sparse first; buckets are.
+    dense = [isinstance(leaf, str) and not isinstance(read(leaf), tf.SparseTensor) for leaf in _leaves(column)]
+    for _, leaf in sorted(zip(dense, _leaves(column), strict=True), key=lambda pair: pair[0]):
         if is_a(leaf, "Bucketized"):
             key, boundaries = _bucketized(leaf)
             inputs.append(key)

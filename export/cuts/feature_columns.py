@@ -14,10 +14,11 @@ from typing import Any
 
 from export.cuts.column_rules import Read, column_rule, is_a
 from export.cuts.gathers import facts_of
+from export.cuts.hooks import hooked
 from export.cuts.lookups import Answer, Lookup, Tensors
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
-from export.towers import Encoding, Kind
+from export.towers import Combiner, Encoding, Kind
 
 Lengths = Callable[[Tensors], Any]
 """(dense ids [n, length]) -> [n] int64 how many of each example's places are taken."""
@@ -66,7 +67,8 @@ def columns_intercepted(answer: Answer, lengths: Lengths) -> Iterator[None]:
         for name, method in methods.items():
             setattr(kind, name, _method(method))
     try:
-        with deprecation.silence():  # feature columns are, in TensorFlow 2.20, and every call of each says so
+        # Feature columns are deprecated in TensorFlow 2.20, and every call of each says so.
+        with deprecation.silence(), hooked(v1._create_categorical_column_weighted_sum, columns.weighted_sum):
             yield
     finally:
         for kind, name, original in originals:
@@ -123,6 +125,15 @@ class _Columns:
         dense = column._get_dense_tensor_internal(inputs, *how, **named)
         return self._sequence(column, inputs.get, dense)
 
+    def weighted_sum(self, original: Callable[..., Any], **how: Any) -> Any:
+        """A column of TF1's linear_model: a table with a row of weights for each id."""
+        del original
+        column, variable = how["column"], how["weight_var"]
+        if variable is None:
+            shape = (column._num_buckets, how["units"])
+            variable = load_tensorflow().compat.v1.get_variable("weights", shape)
+        return self._answer(describe_ids(column.name, column, how["sparse_combiner"], how["builder"].get, variable))
+
     def indicator(self, column: Any, cache: Any, state: Any) -> Any:
         return multi_hot(column, partial(cache.get, state_manager=state))
 
@@ -167,38 +178,44 @@ def describe_column(column: Any, read: Read, variable: Any) -> Lookup:
     Raises:
       NotConvertible: a combination that no feature of a bundle does; names the column, and the cure.
     """
-    found = column_rule(column.categorical_column, read)
     if column.max_norm is not None:
         raise NotConvertible(
             f"column {column.name!r} has max_norm, which scales rows while they are looked up; where the trained rows "
             "keep to it anyway leave it out of the model code, else scale them once in the checkpoint"
         )
-    if found.weights is not None and not column.use_safe_embedding_lookup:
+    lookup = describe_ids(column.name, column.categorical_column, column.combiner, read, variable)
+    if lookup.weights is not None and not column.use_safe_embedding_lookup:
         raise NotConvertible(
             f"column {column.name!r} is weighted with use_safe_embedding_lookup=False, whose treatment of weights <= 0 "
             "is not carried over; leave it out"
         )
+    return lookup
+
+
+def describe_ids(name: str, column: Any, combiner: Combiner, read: Read, variable: Any) -> Lookup:
+    """Returns what a categorical column looks up in a table; arguments and errors as of `describe_column`."""
+    found = column_rule(column, read)
     ids = tuple(read(key) for key in found.inputs)
-    encoding, width = _encoding(column.name, ids)
+    encoding, width = _encoding(name, ids)
     kind: Kind = "bag"
     if found.sequence:
         kind = "sequence"
         if width is None:
             raise NotConvertible(
-                f"column {column.name!r} is a sequence of any length; declare input {found.inputs[0]!r} as dense in "
+                f"column {name!r} is a sequence of any length; declare input {found.inputs[0]!r} as dense in "
                 "the recipe, with the length that it is padded to as its shape"
             )
     elif len(ids) == 1 and found.weights is None and (found.one or width == 1):
         kind = "single"
     return Lookup(
-        path=column.name,
+        path=name,
         table=facts_of(variable),
         variable=variable,
         ids=ids,
         weights=read(found.weights) if found.weights is not None else None,
         kind=kind,
         encoding=encoding,
-        combiner=column.combiner if kind == "bag" else None,
+        combiner=combiner if kind == "bag" else None,
         length=width if kind == "sequence" else None,
         rule=found.rule,
         unknown=found.unknown,

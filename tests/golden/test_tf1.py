@@ -15,6 +15,8 @@ from tests.export.exporting import export
 from tests.golden import tf1_ranker
 from tests.service.process import Process
 
+pytestmark = pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")  # TF1's linear_model does it
+
 v1 = tf.compat.v1
 N = 12
 Values = dict[str, NDArray[Any]]
@@ -138,8 +140,10 @@ def test_tf1_page_tells_the_columns_rules(page: Manifest) -> None:
         "tags": "identity",
         "user": "identity",
         "years*city": "crossed",
+        "years*city@city_X_years_bucketized": "crossed",
         "years@years_bucketized_embedding": "buckets",
-        "zone": "hash",
+        "zone@zone": "hash",
+        "zone@zone_embedding": "hash",
     }
     assert page.tables["shops"].source.layout == "mod"
     shared = {page.features["seen"].table, page.features["liked"].table}  # type: ignore[union-attr]

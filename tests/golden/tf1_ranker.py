@@ -34,6 +34,17 @@ def columns() -> list[Any]:
     ]
 
 
+def crossing() -> list[Any]:
+    """What the wide part takes."""
+    fc = tf.feature_column
+    age = fc.bucketized_column(fc.numeric_column("years"), [30.0, 50.0])
+    return [
+        fc.categorical_column_with_hash_bucket("zone", 71, tf.int64),
+        fc.crossed_column(["city", age], 37),
+        fc.numeric_column("years"),
+    ]
+
+
 def build() -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Returns what builds the graph of the model in PREDICT mode."""
     made = columns()
@@ -53,6 +64,8 @@ def build() -> Callable[[Mapping[str, Any]], dict[str, Any]]:
             tf.nn.relu(crossed), tf.get_variable("heads", [width, 2]), tf.get_variable("shift", [2]), "logits"
         )
         tf.train.get_or_create_global_step()
+        wide = tf.feature_column.linear_model(features, crossing(), sparse_combiner="mean")
+        logits += wide
         return {"click": tf.sigmoid(logits[:, 0]), "buy": tf.sigmoid(logits[:, 1])}
 
     return ranker

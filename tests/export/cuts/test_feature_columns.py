@@ -78,7 +78,7 @@ def test_columns_intercepted_cross_and_weights_tells_every_input() -> None:
     weighted = fc.weighted_categorical_column(identity("ids"), "weights")
     inputs = {"age": dense(tf.float32), "city": dense(tf.string), "ids": SPARSE}
     inputs["weights"] = tf.SparseTensorSpec([None, None], tf.float32)
-    found = lookups_of([embedded(fc.crossed_column([age, "city"], 30)), embedded(weighted, "sum")], inputs)
+    found = lookups_of([embedded(fc.crossed_column(["city", age], 30)), embedded(weighted, "sum")], inputs)
     cross = found["age_bucketized_X_city_embedding"]
     assert isinstance(cross.rule, CrossedIds)
     assert [(key.dtype, key.boundaries) for key in cross.rule.keys] == [("int64", (1.0,)), ("string", None)]
