@@ -62,7 +62,7 @@ class Sizes:
 
 
 def columns(sizes: Sizes) -> list[Any]:
-    """Returns the embedding columns."""
+    """Returns the embedding columns; those with exactly one id need no care for empty bags, which halves the graph."""
     embedding = tf.tpu.experimental
     category = {
         name: tf.feature_column.categorical_column_with_identity(name, rows, default_value=0)
@@ -72,11 +72,16 @@ def columns(sizes: Sizes) -> list[Any]:
     for name in SEEN:  # bags, filled up with -1
         category[name] = tf.feature_column.categorical_column_with_identity(name, sizes.ads)
     own = [name for name in category if name[0] in "ua" and name[1:].isdigit()]
-    made: list[Any] = [embedding.embedding_column(category[name], sizes.dim) for name in own]
+    made: list[Any] = [
+        embedding.embedding_column(category[name], sizes.dim, use_safe_embedding_lookup=False) for name in own
+    ]
     for place in range(sizes.interests):
         shared = [category[f"i{each}"] for each in range(place * SHARING, (place + 1) * SHARING)]
         made += embedding.shared_embedding_columns(
-            shared, sizes.dim, shared_embedding_collection_name=f"interests_{place}"
+            shared,
+            sizes.dim,
+            shared_embedding_collection_name=f"interests_{place}",
+            use_safe_embedding_lookup=False,
         )
     shown = [category[name] for name in (*SEEN, "ad")]
     return [*made, *embedding.shared_embedding_columns(shown, sizes.ad_dim, shared_embedding_collection_name="ads")]
