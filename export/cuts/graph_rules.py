@@ -101,25 +101,61 @@ def _shifted(operation: Any, sources: Sources, tables: Tables, rows: int) -> Fou
 
 
 def _chosen(operation: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | None:
-    """A row for ids outside the table, or rows for keys that a vocabulary does not hold."""
+    """A row for ids outside the table or for one that masks, or rows for keys that a vocabulary does not hold."""
     condition, first, second = operation.inputs
     for taken, other, inside in ((first, second, True), (second, first, False)):
         row = _constant(other)
-        if row is not None:
-            found = find_ids(taken, sources, tables, rows)
-            if isinstance(found, FoundIds) and found.rule is None and _bounds(condition, found, sources, rows, inside):
-                return replace(found, unknown=_row(row, rows))
+        if row is None:
+            continue
+        found = find_ids(taken, sources, tables, rows)
+        if not isinstance(found, FoundIds):
             return None
+        if found.rule is None and _bounds(condition, found, sources, rows, inside):
+            return replace(found, unknown=_row(row, rows))
+        mask = _mask(condition, found, sources) if row == 0 and not inside else None
+        if mask is not None and isinstance(found.rule, VocabularyIds):
+            return replace(found, rule=found.rule.model_copy(update={"mask": mask}))
+        return None
+    listed, beyond = (first, second) if condition.op.type == "NotEqual" else (second, first)
+    found = find_ids(listed, sources, tables, rows)
+    asked = [origin_name(each) for each in condition.op.inputs if _constant(each) != -1]
+    missing = condition.op.type in ("Equal", "NotEqual") and asked == [origin_name(listed)]
+    if not (missing and isinstance(found, FoundIds) and isinstance(found.rule, VocabularyIds)) or found.unknown:
+        return None
+    hashed = _beyond(beyond, found.source, sources, tables, rows)
+    return replace(found, rule=found.rule.model_copy(update=hashed)) if hashed is not None else None
+
+
+def _beyond(tensor: Any, source: Source, sources: Sources, tables: Tables, rows: int) -> dict[str, Any] | None:
+    """Returns which rows keys take that a vocabulary does not hold."""
+    found = find_ids(tensor, sources, tables, rows)
+    if isinstance(found, FoundIds):
+        if found.source != source or not isinstance(found.rule, HashIds):
+            return None
+        return {"oov_buckets": found.rule.buckets, "oov_first_row": found.rule.first_row}
+    shift, modulo = 0, found
+    if found.type == "AddV2":
+        shift, modulo = _constant(found.inputs[1]), origin(found.inputs[0], sources)
+    if isinstance(modulo, Source) or modulo.type != "FloorMod" or origin(modulo.inputs[0], sources) != source:
+        return None
+    buckets = _constant(modulo.inputs[1])
+    if shift is None or shift < 0 or buckets is None:
+        return None
+    return {"oov_buckets": int(buckets), "oov_first_row": int(shift), "oov_hash": "modulo"}
+
+
+def _mask(condition: Any, found: FoundIds, sources: Sources) -> int | str | None:
+    """Returns the id that a condition is true of."""
+    from tensorflow.python.framework import tensor_util
+
     test = condition.op
-    both = (second, first) if test.type == "NotEqual" else (first, second)
-    hashed, listed = (find_ids(each, sources, tables, rows) for each in both)
-    if not isinstance(hashed, FoundIds) or not isinstance(listed, FoundIds) or hashed.source != listed.source:
+    if test.type != "Equal" or origin(test.inputs[0], sources) != found.source:
         return None
-    missing = test.type in ("Equal", "NotEqual") and -1 in (_constant(test.inputs[0]), _constant(test.inputs[1]))
-    if not (missing and isinstance(hashed.rule, HashIds) and isinstance(listed.rule, VocabularyIds)) or listed.unknown:
-        return None
-    beyond = {"oov_buckets": hashed.rule.buckets, "oov_first_row": hashed.rule.first_row}
-    return replace(listed, rule=listed.rule.model_copy(update=beyond))
+    value = tensor_util.constant_value(test.inputs[1])
+    one = value.flat[0] if value is not None and value.size == 1 else None
+    if isinstance(one, bytes):
+        return one.decode()
+    return int(one) if one is not None and value.dtype.kind in "iu" else None
 
 
 def _cut_off(operation: Any, sources: Sources) -> FoundIds | None:

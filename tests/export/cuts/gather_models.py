@@ -127,6 +127,9 @@ class Rules(tf.keras.Model):
             "strings": two.StringLookup(vocabulary=["a", "b", "c"]),
             "strings_3": three.StringLookup(vocabulary=["a", "b", "c"]),
             "several": two.StringLookup(vocabulary=["a", "b", "c"], num_oov_indices=5),
+            "masked": three.StringLookup(vocabulary=["a", "b", "c"], num_oov_indices=2, mask_token=""),
+            "masked_one": two.StringLookup(vocabulary=["a", "b", "c"], mask_token=""),
+            "remainders": two.IntegerLookup(vocabulary=[10, 20, 30], num_oov_indices=4, mask_token=0),
             "integers": three.IntegerLookup(vocabulary=[10, 20, 30]),
             "hashing": two.Hashing(ROWS),
             "ages": two.Discretization([0.5, 2.0, 3.0]),
@@ -158,7 +161,7 @@ class Rules(tf.keras.Model):
 
 
 KNOWN = ("strings", "strings_3", "several", "integers", "static", "hashing", "hashed_integers", "hashed_strings")
-KNOWN = (*KNOWN, "words", "ages", "ages_3", "buckets", "default")
+KNOWN = (*KNOWN, "words", "masked", "masked_one", "remainders", "ages", "ages_3", "buckets", "default")
 
 
 def build_rules():

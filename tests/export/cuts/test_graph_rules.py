@@ -22,10 +22,17 @@ NUMBERS = np.array([0.0, 0.5, 1.0, 2.0, 2.5, 3.0, -1.0], np.float32)
 FAR = np.array([5, ROWS, -1, 3, ROWS - 1, 0, 1 << 40])
 ABC, TENS, AGES = ("a", "b", "c"), (10, 20, 30), (0.5, 2.0, 3.0)
 SEVERAL = VocabularyIds(vocabulary="strings", first_row=5, oov_buckets=5, oov_first_row=0)
+MASKED = VocabularyIds(vocabulary="strings", first_row=3, oov_buckets=2, oov_first_row=1, mask="")
+REMAINDERS = VocabularyIds(
+    vocabulary="integers", first_row=5, oov_buckets=4, oov_first_row=1, oov_hash="modulo", mask=0
+)
 RULES: dict[str, tuple[Any, IdRule | None, int | None, tuple[Any, ...]]] = {
     "strings": (TEXTS, VocabularyIds(vocabulary="strings", first_row=1), 0, ABC),
     "strings_3": (TEXTS, VocabularyIds(vocabulary="strings", first_row=1), 0, ABC),
     "several": (TEXTS, SEVERAL, None, ABC),
+    "masked": (TEXTS, MASKED, None, ABC),
+    "masked_one": (TEXTS, VocabularyIds(vocabulary="strings", first_row=2, mask=""), 1, ABC),
+    "remainders": (WHOLE, REMAINDERS, None, TENS),
     "words": (TEXTS, VocabularyIds(vocabulary="strings", oov_buckets=4, oov_first_row=3), None, ABC),
     "integers": (WHOLE, VocabularyIds(vocabulary="integers", first_row=1), 0, TENS),
     "static": (WHOLE, VocabularyIds(vocabulary="static"), 2, (7, 5)),
