@@ -59,11 +59,10 @@ def list_dump(directory: Path) -> Dump:
       CheckpointError: a file is missing, cut short, or not of the size that its sibling asks for; names it.
       OSError: it cannot be read.
     """
-    tables = {name: _sok_table(directory, name) for name in sorted(_sok_tables(directory))}
-    kind: StorageKind = "SOK" if tables else "HugeCTR"
-    if not tables:
-        found = {path.name: path for path in sorted(_hugectr_tables(directory))}
-        tables = {name: _hugectr_table(directory, path) for name, path in found.items()}
+    listed = [_sok_table(directory, name) for name in sorted(_sok_tables(directory))]
+    kind: StorageKind = "SOK" if listed else "HugeCTR"
+    listed = listed or [_hugectr_table(directory, path) for path in sorted(_hugectr_tables(directory))]
+    tables = {table.name: table for table in listed}
     if not tables:
         raise CheckpointError(
             f"{directory} holds no dumped table: neither `<table>-key` and `<table>-weight`, as sok.dump writes them, "
@@ -144,7 +143,15 @@ def _hugectr_table(directory: Path, path: Path) -> DumpedTable:
     return _table(directory, path.name, keys, files[VECTOR_FILE], {})
 
 
+def _check_text(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as problem:
+        raise CheckpointError(f"dump file {str(path)!r} has a name that is no UTF-8 text; rename it") from problem
+
+
 def _sized(path: Path, offset: int, dtype: str, total: int) -> _File:
+    _check_text(path)
     size, rest = divmod(total - offset, NUMPY_DTYPES[dtype].itemsize)
     if rest:
         raise CheckpointError(f"dump file {path} ends within a {dtype}: it was cut short; copy it anew")

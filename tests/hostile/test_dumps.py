@@ -1,0 +1,94 @@
+"""Dumps that are damaged or claim much: rows of the sizes that their files have, or a typed error, in bounded time."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.errors import CheckpointError, ExportError
+from export.inspect import inventory_json, inventory_table
+from export.plan import plan_tables
+from tests.export.checkpoint.dump_files import head, hugectr_dump, sok_dump
+from tests.hostile.mutations import flip
+from tests.hostile.ordeal import deadline
+
+IDS = np.arange(40, dtype=np.int64) * 3
+ROWS = np.ones((40, 4), np.float32)
+TRIALS = 200
+
+
+def endure(directory: Path) -> str:
+    """Returns what was refused, "" for nothing; what was not refused is read to its end."""
+    try:
+        with deadline():
+            checkpoint = open_checkpoint(directory)
+            inventory = recognise(checkpoint)
+            plan_tables(checkpoint, inventory, directory / "out")
+            for table in inventory.tables:
+                assert checkpoint.read(table.key, 0, table.rows).shape == (table.rows, table.dim)
+                assert checkpoint.read(table.keys, 0, table.rows).shape == (table.rows,)
+    except ExportError as problem:
+        return str(problem)
+    return ""
+
+
+@pytest.mark.parametrize("kind", ["SOK", "HugeCTR"])
+def test_damaged_dumps_are_read_as_they_are_or_refused_by_name(tmp_path: Path, kind: str) -> None:
+    if kind == "SOK":
+        sok_dump(tmp_path, "t", IDS, ROWS, m=ROWS)
+    else:
+        hugectr_dump(tmp_path / "t", IDS, ROWS, np.zeros(40, np.uint64))
+    sound = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert endure(tmp_path) == ""
+    refused = 0
+    for seed in range(TRIALS):
+        rng = random.Random(seed)
+        victim = rng.choice(sorted(sound))
+        victim.write_bytes(flip(rng, sound[victim]))
+        told = endure(tmp_path)
+        assert told == "" or str(tmp_path) in told, told
+        refused += told != ""
+        victim.write_bytes(sound[victim])
+    assert refused > TRIALS // 10
+
+
+def test_dump_that_claims_a_terabyte_is_planned_without_being_read(tmp_path: Path) -> None:
+    for name, kind, dtype, size in (("t-key", 0, 1, 8 << 34), ("t-weight", 1, 5, 64 << 34)):
+        (tmp_path / name).write_bytes(head(kind, dtype))
+        os.truncate(tmp_path / name, 296 + size)
+    with deadline():
+        checkpoint = open_checkpoint(tmp_path)
+        (table,) = recognise(checkpoint).tables
+        assert (table.rows, table.dim) == (1 << 34, 16)
+        plan_tables(checkpoint, recognise(checkpoint), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["a[b]*?", "\x1b[2J", "line\nbreak", "-key", "x" * 200])
+def test_names_of_files_in_a_dump_are_only_names(tmp_path: Path, name: str) -> None:
+    sok_dump(tmp_path, name, IDS, ROWS, m=ROWS)
+    inventory = recognise(open_checkpoint(tmp_path))
+    (table,) = inventory.tables
+    assert table.name == name
+    assert inventory_json(inventory)["tables"][name]["rows"] == 40
+    assert inventory_table(inventory)
+
+
+def test_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    sok_dump(tmp_path, os.fsdecode(b"\xff\xfe"), IDS, ROWS)
+    with pytest.raises(CheckpointError, match="no UTF-8 text; rename it"):
+        open_checkpoint(tmp_path)
+
+
+def test_directories_and_pipes_with_a_dumps_names_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a-key").mkdir()
+    os.mkfifo(tmp_path / "b-key")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "c-key").write_bytes(b"short")
+    with pytest.raises(CheckpointError), deadline():
+        open_checkpoint(tmp_path)
