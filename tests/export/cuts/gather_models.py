@@ -225,6 +225,9 @@ class MidLevel(tf.Module):
         recent = tf.reshape(found["recent"], [-1, 8])
         return tf.concat([found["item"], found["bag"], recent], 1) @ self.kernel
 
+    def twice(self, features):
+        return self({**features, "recent": features["bag"]})
+
 
 def build_serving():
     return MidLevel(E.TPUEmbeddingForServing)
