@@ -34,7 +34,7 @@ SIZES = {
     ),
 }
 STEPS = {"tiny": 3, "small": 60, "article": 60}
-BATCH = {"tiny": 64, "small": 512, "article": 1_024}
+BATCH = {"tiny": 64, "small": 2_048, "article": 2_048}
 CANDIDATES = 10
 BY_ID = 4
 """Of so many requests one tells the features of its ads; the others name ads by id."""
@@ -54,7 +54,7 @@ class Program:
         self._predictions = predictions(features, sizes)
         losses = [v1.losses.log_loss(self._labels[head], self._predictions[head]) for head in HEADS]
         self._loss = tf.add_n(losses)
-        adagrad = v1.train.AdagradOptimizer(0.1)
+        adagrad = v1.train.AdagradOptimizer(0.05, initial_accumulator_value=1e-3)
         self._train = adagrad.minimize(self._loss, v1.train.get_global_step())
         self._saver = v1.train.Saver()
         self._session = v1.Session(config=_without_rewriting())
