@@ -125,5 +125,5 @@ def score(
             columns.update(candidates.corpus.store.features(candidates.positions, wanted_names))
     columns.update({name: repeated(name, context[name], counts) for name in work.crossed if name in context})
     each = lookup.activations(generation, work.candidate, columns, m, steps)
-    outputs = towers.run(tower, work, towers.Values(once, each, counts), generation.model, steps)
+    outputs = towers.run(tower, work, towers.Values(once, each, counts, m), generation.model, steps)
     return {name: array.reshape(m) for name, array in outputs.items()}

@@ -16,6 +16,8 @@ from service.generations.loaded_towers import LoadedPart, LoadedTower, Taken, Wo
 _ROWS_MAX = 8_192
 """Examples that a tower is run on at once; the deadline is looked at between."""
 
+_NO_COUNTS = np.empty(0, np.int64)
+
 Array = NDArray[Any]
 
 
@@ -26,19 +28,16 @@ class Values:
       contexts, candidates: how many.
     """
 
-    def __init__(self, once: Activations, each: Activations, counts: NDArray[np.int64]) -> None:
-        """Takes activations by feature, and how many candidates each context has."""
-        self.contexts, self.candidates = int(counts.size), int(counts.sum())
-        self._counts = counts
+    def __init__(self, once: Activations, each: Activations, counts: NDArray[np.int64], m: int) -> None:
+        """Takes activations by feature, how many candidates each context has, and how many these are."""
+        self.contexts, self.candidates, self._counts = len(counts), m, counts
         self._features, self._made = _Named(once, each, counts), _Named({}, {}, counts)
 
     @classmethod
     def alone(cls, values: Activations, n: int) -> Values:
         """Returns the values of n examples that are context and candidate at once."""
-        found = cls(values, values, np.empty(0, np.int64))
-        found.contexts = found.candidates = n
-        made: Activations = {}
-        found._made = _Named(made, made, found._counts)
+        found = cls(values, values, _NO_COUNTS, n)
+        found.contexts, found._made.each = n, found._made.once
         return found
 
     def add(self, part: LoadedPart, outputs: Activations) -> None:
