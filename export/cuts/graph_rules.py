@@ -61,8 +61,19 @@ def _hash(operation: Any, sources: Sources) -> FoundIds | None:
     texts = origin(operation.inputs[0], sources)
     if not isinstance(texts, Source):
         plain = texts.type == "AsString" and texts.inputs[0].dtype.is_integer and texts.get_attr("width") <= 0
+        plain = plain and not _narrows(texts.inputs[0], sources)
         texts = origin(texts.inputs[0], sources) if plain else None
     return FoundIds(texts, HashIds(buckets=operation.get_attr("num_buckets"))) if isinstance(texts, Source) else None
+
+
+def _narrows(tensor: Any, sources: Sources) -> bool:
+    """Tells whether large ids of an input wrap around on their way, and so are others."""
+    while tensor.name not in sources and tensor.op.inputs:
+        before = tensor.op.inputs[0]
+        if tensor.op.type == "Cast" and before.dtype.size > tensor.dtype.size:
+            return True
+        tensor = before
+    return False
 
 
 def _buckets(operation: Any, sources: Sources) -> FoundIds | None:
@@ -76,7 +87,7 @@ def _vocabulary(operation: Any, sources: Sources, tables: Tables, rows: int) -> 
     handle, ids, default = operation.inputs
     source, beyond = origin(ids, sources), _constant(default)
     table = tables.get(origin_name(handle))
-    if not isinstance(source, Source) or table is None or beyond is None:
+    if not isinstance(source, Source) or table is None or beyond is None or _narrows(ids, sources):
         return None
     raw = load_tensorflow().raw_ops
     keys, values = raw.LookupTableExportV2(table_handle=table, Tkeys=ids.dtype, Tvalues=default.dtype)

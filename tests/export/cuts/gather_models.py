@@ -146,6 +146,7 @@ class Rules(tf.keras.Model):
             "buckets": lambda ids: tf.raw_ops.Bucketize(input=ids, boundaries=[1.0, 2.0]),
             "static": self.static.lookup,
             "default": lambda ids: tf.where((ids >= 0) & (ids < ROWS), ids, tf.constant(3, tf.int64)),
+            "wrapped": lambda ids: tf.strings.to_hash_bucket_fast(tf.strings.as_string(tf.cast(ids, tf.int32)), ROWS),
             "modulo": lambda ids: ids % 100,
             "python": lambda ids: tf.reshape(tf.py_function(lambda id_: id_ + 1, [ids], tf.int64), tf.shape(ids)),
             "strong": lambda ids: tf.strings.to_hash_bucket_strong(ids, ROWS, [1, 2]),
@@ -170,6 +171,10 @@ def build_rules():
 
 def build_modulo():
     return Rules("modulo")
+
+
+def build_wrapped():
+    return Rules("wrapped")
 
 
 def build_python():

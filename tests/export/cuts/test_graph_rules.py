@@ -76,6 +76,7 @@ def test_rules_in_the_graph_give_the_original_s_rows(rules: Made, tmp_path: Path
     ("function", "dtype", "message"),
     [
         ("build_modulo", "int64", r"operation '.*' \(FloorMod\) \(gather_models.py:\d+\).*code.inline_bytes_max"),
+        ("build_wrapped", "int64", r"operation '.*' \(StringToHashBucketFast\) \(gather_models.py:\d+\)"),
         ("build_python", "int64", r"operation '.*' \(EagerPyFunc\) \(gather_models.py:\d+\)"),
         ("build_strong", "string", r"operation '.*' \(StringToHashBucketStrong\) \(gather_models.py:\d+\)"),
     ],
