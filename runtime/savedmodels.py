@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,15 @@ class SavedModelTower:
 
 
 def require_library(why: str) -> None:
-    """Imports TensorFlow.
+    """Finds TensorFlow, which is loaded when the first tower needs it.
 
     Args:
       why: what needs it, as a subject: `--precision bf16`.
     Raises:
       LibraryMissing: it is not installed.
     """
-    _imported(f"{why} needs TensorFlow, which is not installed; install rowcast[savedmodel]")
+    if find_spec("tensorflow") is None:
+        raise LibraryMissing(_needs(why))
 
 
 def require_gpu() -> None:
@@ -94,7 +96,7 @@ def require_gpu() -> None:
       LibraryMissing: TensorFlow is not installed.
       DeviceMissing: it sees no GPU.
     """
-    tensorflow = _imported("--device gpu needs TensorFlow, which is not installed; install rowcast[savedmodel]")
+    tensorflow = _imported(_needs("--device gpu"))
     found = tensorflow.config.list_physical_devices("GPU")
     if not found:
         built = "" if tensorflow.test.is_built_with_cuda() else " (it is built without CUDA)"
@@ -106,6 +108,10 @@ def require_gpu() -> None:
     for gpu in found:
         with contextlib.suppress(RuntimeError):  # it has run something there already
             tensorflow.config.experimental.set_memory_growth(gpu, True)
+
+
+def _needs(what: str) -> str:
+    return f"{what} needs TensorFlow, which is not installed; install rowcast[savedmodel]"
 
 
 def _imported(missing: str) -> Any:

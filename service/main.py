@@ -216,7 +216,7 @@ def _run(options: dict[str, Any], only_print: bool) -> int:
 
 
 def _check_device(settings: ServiceSettings) -> None:
-    """Finds out at once whether TensorFlow, which takes seconds to load, is there and sees what it is to run on."""
+    """Finds out at once whether TensorFlow is there, and sees what it is to run on."""
     if settings.device == "gpu":
         require_gpu()
     elif settings.precision == "bf16":
