@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from bundle.keys import ENTRY_BYTES, index_bytes
 from export.errors import DestinationError
 from export.figures import size_text
 from export.plan import ExportPlan
@@ -23,7 +24,9 @@ def check_space(plan: ExportPlan, directory: Path, finished_bytes: int = 0) -> N
     existing = next((place for place in (directory, *directory.absolute().parents) if place.is_dir()), Path("/"))
     free = shutil.disk_usage(existing).free
     put_aside = sorted((task.scratch_bytes for task in plan.tasks), reverse=True)[: plan.workers]
-    needed = plan.bytes - finished_bytes + sum(put_aside)
+    keyed = [table.spec.rows for table in plan.tables if table.spec.keys and not table.spec.slot_of]
+    indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)  # sorted aside, and then written
+    needed = plan.bytes - finished_bytes + sum(put_aside) + (0 if finished_bytes else indexes)
     if needed > free:
         raise DestinationError(
             f"{directory} has {size_text(free)} free, the tables need {size_text(needed)}: "

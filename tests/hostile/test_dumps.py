@@ -11,9 +11,10 @@ import pytest
 
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.errors import CheckpointError, ExportError
+from export.errors import CheckpointError, DestinationError, ExportError
 from export.inspect import inventory_json, inventory_table
 from export.plan import plan_tables
+from export.space import check_space
 from tests.export.checkpoint.dump_files import head, hugectr_dump, sok_dump
 from tests.hostile.mutations import flip
 from tests.hostile.ordeal import deadline
@@ -66,7 +67,9 @@ def test_dump_that_claims_a_terabyte_is_planned_without_being_read(tmp_path: Pat
         checkpoint = open_checkpoint(tmp_path)
         (table,) = recognise(checkpoint).tables
         assert (table.rows, table.dim) == (1 << 34, 16)
-        plan_tables(checkpoint, recognise(checkpoint), tmp_path / "out")
+        plan = plan_tables(checkpoint, recognise(checkpoint), tmp_path / "out")
+    with pytest.raises(DestinationError, match=r"the tables need 1\.\d TiB"):  # vectors, keys aside, and their index
+        check_space(plan, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a[b]*?", "\x1b[2J", "line\nbreak", "-key", "x" * 200])
