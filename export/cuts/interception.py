@@ -14,7 +14,7 @@ from export.cuts.lookups import Answer, Lookup, MakeTable
 from export.cuts.ragged_lookups import ragged_lookups_intercepted
 from export.cuts.sparse_lookups import sparse_lookups_intercepted
 from export.cuts.stand_ins import tables_unallocated
-from export.errors import ExportError
+from export.errors import ExportError, NotConvertible
 
 
 @contextlib.contextmanager
@@ -49,10 +49,18 @@ def lookups_intercepted(
             entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
             entered.enter_context(ragged_lookups_intercepted(lambda lookup: told(lookup, answer)))
             entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
-            entered.enter_context(columns_intercepted(lambda lookup: told(lookup, answer), lengths))
+        columns = answer if not inside else _refuse_column
+        entered.enter_context(columns_intercepted(lambda lookup: told(lookup, columns), lengths))
         try:
             yield
         except Exception as problem:
             if refusals:
                 raise refusals[-1] from problem
             raise
+
+
+def _refuse_column(lookup: Lookup) -> Any:
+    raise NotConvertible(
+        f"column {lookup.path!r}: a self-contained SavedModel takes no feature columns; leave output.tables at "
+        "'copy' or 'link'"
+    )

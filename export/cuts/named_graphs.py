@@ -7,6 +7,7 @@ without memory, and once for each name, so that all traces of a model share them
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -39,10 +40,8 @@ class NamedGraph:
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """Builds the graph inside the one that is being traced."""
         tf = load_tensorflow()
-        from tensorflow.python.util import deprecation
-
         build = tf.autograph.experimental.do_not_convert(self._build)
-        with _named(self.variables), _behaviour(self._reference), deprecation.silence():
+        with _named(self.variables), _behaviour(self._reference), _quiet():
             return build(dict(inputs))
 
     def try_with(self, variables: Iterable[Any]) -> None:
@@ -88,7 +87,7 @@ def load_named(reference: str, load: Callable[[], Any]) -> NamedGraph:
     from tensorflow.python.framework import ops
 
     # Eager execution cannot be switched on again, and the exporter needs it: inside the graph nothing is eager anyway.
-    with tf.Graph().as_default(), hooked(ops.disable_eager_execution, lambda original: None):  # noqa: ARG005
+    with _quiet(), tf.Graph().as_default(), hooked(ops.disable_eager_execution, lambda original: None):  # noqa: ARG005
         build = load()
     if not tf2.enabled():
         _TF1.add(reference)
@@ -100,6 +99,16 @@ def load_named(reference: str, load: Callable[[], Any]) -> NamedGraph:
             "the model and save that with tf.train.Checkpoint"
         )
     return NamedGraph(build, reference)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps to itself that TF1 is deprecated, which TensorFlow says at every call."""
+    from tensorflow.python.util import deprecation
+
+    with deprecation.silence(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is deprecated and will be removed")
+        yield
 
 
 @contextlib.contextmanager

@@ -91,6 +91,7 @@ def test_columns_served_answers_equal_the_trained_model(
     service = Process(folder / "bundles")
     try:
         with service.client() as client:
+            service.event("version_available")
             requests = [asked(place) for place in range(N)]
             answer = client.post(f"/v1/models/{page.model}:rank", json={"requests": requests})
             beyond = {**requests[0], "features": {"shop": [[40]]}}

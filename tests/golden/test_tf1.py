@@ -117,6 +117,7 @@ def test_tf1_served_answers_equal_the_sessions_predictions(folder: Path, page: M
     service = Process(folder / "bundles")
     try:
         with service.client() as client:
+            service.event("version_available")
             body = {"context": CONTEXT, "features": sent, "heads": ["click", "buy"]}
             answer = client.post(f"/v1/models/{page.model}:rank", json=body)
         mapped = Path(f"/proc/{service.process.pid}/maps").read_text()
