@@ -124,8 +124,8 @@ class FeaturePart(Part):
     """What the graph does not tell of one feature. The feature is called as the model's input that feeds it."""
 
     role: Role | None = None
-    """None: of a context where a query tower reads it or a context store holds it, of a candidate where a candidate tower
-    or a corpus does, else of a context. Needed where they disagree about what a ranking tower reads."""
+    """None: of a context where a query tower reads it or a context store holds it, of a candidate where a candidate
+    tower or a corpus does, else of a context. Needed where they disagree about what a ranking tower reads."""
     ids: IdentityIds | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
         default=IdentityIds(), discriminator="kind"
     )
@@ -166,8 +166,8 @@ class TowerPart(Part):
     auc_loss_max: dict[Literal["int8", "bf16"], float] = {}
     """The most that an output's area under the ROC curve may fall; needs `verify.labels`."""
     max_abs_error: dict[Precision, float] = {}
-    """Limit of the difference from the original model where the parity rule does not bind: of int8 and bf16, and of f32 in a
-    tower that computes in bfloat16 or float16 itself or reads a table whose rows are converted."""
+    """Limit of the difference from the original model where the parity rule does not bind: of int8 and bf16, and of f32
+    in a tower that computes in bfloat16 or float16 itself or reads a table whose rows are converted."""
 
 
 class TablePart(Part):
