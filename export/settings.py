@@ -176,11 +176,11 @@ class TablePart(Part):
     shard_rows: PositiveInt | None = None
     """Rows in a shard; None: as many as fit 4 GiB."""
     key: str | None = None
-    """Variable of the checkpoint that holds it, or the name it has there, where metadata does not say."""
+    """Variable of the checkpoint that holds it, or the name it has there or in `dump`, where metadata does not say."""
     mod: bool = False
     """Its variable was saved by TF1 in partitions over which the `mod` strategy spread the rows."""
     dump: str | None = None
-    """Directory with a key and a vector file of SOK or HugeCTR, which holds this table instead of the checkpoint."""
+    """Directory that SOK or HugeCTR dumped tables to, which holds this one instead of the checkpoint; ids are keys."""
     dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
     """Of its rows in the bundle, int8 with a scale for each row; None: as stored, float64 as float32."""
     max_abs_error: float | None = Field(default=None, ge=0)
