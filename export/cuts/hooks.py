@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 _HOOKS = "_rowcast_hooks"
+_NUMBERS = itertools.count()
 
 
 @contextlib.contextmanager
@@ -27,20 +29,18 @@ def hooked(function: Any, answer: Callable[..., Any]) -> Iterator[None]:
     code = function.__code__
     original = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
     original.__kwdefaults__ = function.__kwdefaults__
-    names = list(inspect.signature(original).parameters)
+    parameters = inspect.signature(original).parameters
+    named_only = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    taken = [name for name in parameters if name not in named_only] + (["*", *named_only] if named_only else [])
     hooks = function.__globals__.setdefault(_HOOKS, {})
-    key = function.__qualname__
-    given = ", ".join(f"{name}={name}" for name in names)
+    key = next(_NUMBERS)  # one of its own: a function may be replaced while it is
+    given = ", ".join(f"{name}={name}" for name in parameters)
     space: dict[str, Any] = {}
-    exec(f"def ask({', '.join(names)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102 - names of parameters only
-    before = hooks.get(key)
+    exec(f"def ask({', '.join(taken)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102 - names of parameters only
     hooks[key] = lambda **arguments: answer(original, **arguments)
     function.__code__ = space["ask"].__code__
     try:
         yield
     finally:
         function.__code__ = code
-        if before is None:
-            del hooks[key]
-        else:
-            hooks[key] = before
+        del hooks[key]
