@@ -130,7 +130,8 @@ def make_examples(
         weights = None
         if any(each.weights is not None for each in embedded):
             weights = random.uniform(0.25, 2.0, ids.size).astype(np.float32)
-            weights[::7] = 0
+            if not any(each.encoding == "dense" for each in embedded):  # where a weight of 0 is one that is not there
+                weights[::7] = 0
         columns[name] = Column(ids, None if spec and spec.kind == "single" else offsets, weights)
     return Examples(count, columns)
 

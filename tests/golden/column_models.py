@@ -23,6 +23,7 @@ def columns() -> list[Any]:
         fc.embedding_column(fc.categorical_column_with_hash_bucket("brand", 64, tf.int64), 8),
         fc.embedding_column(fc.categorical_column_with_hash_bucket("tags", 32, tf.int64), 4, combiner="sqrtn"),
         fc.embedding_column(fc.categorical_column_with_vocabulary_list("color", ["red", "blue"], default_value=0), 2),
+        fc.embedding_column(fc.weighted_categorical_column(identity("labels", 12), "labels_weights"), 2),
         fc.bucketized_column(fc.numeric_column("price"), [1.0, 10.0]),
         fc.indicator_column(identity("day", 7)),
     ]

@@ -31,6 +31,8 @@ shop = { dtype = "int64", shape = [1] }
 brand = { dtype = "int64", shape = [1] }
 tags = { dtype = "int64", shape = [3] }
 color = { dtype = "string" }
+labels = { dtype = "int64", shape = [3] }
+labels_weights = { dtype = "float32", shape = [3], weights_for = "labels" }
 day = { dtype = "int64" }
 history = { dtype = "int64", shape = [5] }
 """
@@ -47,6 +49,8 @@ def inputs() -> dict[str, NDArray[Any]]:
         "brand": random.integers(0, 30, (N, 1)),
         "tags": random.integers(0, 25, (N, 3)),
         "color": np.array(["red", "blue", "green", ""] * (N // 4), object),
+        "labels": np.array([[3, 11, -1], [7, -1, -1]] * (N // 2)),
+        "labels_weights": np.array([[0.5, 2.0, 0.0], [3.0, 0.0, 0.0]] * (N // 2), np.float32),
         "day": random.integers(0, 7, N),
         "history": history,
     }
@@ -61,6 +65,7 @@ def sent() -> dict[str, Any]:
 
 def asked(place: int) -> dict[str, Any]:
     values = {name: value[place] for name, value in sent().items()}
+    values["labels"] = {"ids": values["labels"], "weights": values.pop("labels_weights")}
     return {"features": {"shop": [values.pop("shop")]}, "context": values}
 
 
@@ -114,6 +119,7 @@ def test_columns_page_tells_what_stays_inside(page: Manifest) -> None:
     assert set(page.tables) == {
         "deep_columns.brand_embedding",
         "deep_columns.color_embedding",
+        "deep_columns.labels_weighted_by_labels_weights_embedding",
         "deep_columns.shop_embedding",
         "deep_columns.tags_embedding",
         "sequence_columns.history_embedding",
