@@ -29,7 +29,7 @@ def columns() -> list[Any]:
     ]
 
 
-class WideAndDeep(tf.keras.Model):
+class WideAndDeep(tf.keras.Model):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         history = fc.sequence_categorical_column_with_identity("history", 50)
