@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from export.cuts.stand_ins import bytes_of
+from export.cuts.stand_ins import bytes_of, line_of_variable
 from export.errors import NotConvertible
 from export.figures import size_text
 from export.frameworks import load_tensorflow
@@ -65,12 +65,14 @@ def divide(
     because: dict[str, str] = {}
     for each in lookups:
         if isinstance(each, Unresolved):
-            line = at_line(each.recorded.line)
+            line = "" if each.recorded.line in each.why else at_line(each.recorded.line)
             because.setdefault(_key(each), f"its ids are {each.why}{line}")
-    for read in reads:
-        key = resource(read.variable.handle)
+    for read in {resource(each.variable.handle): each for each in reads}.values():
+        key, why = resource(read.variable.handle), f"tower {read.tower!r} {read.why}"
         if key in facts:
-            because.setdefault(key, f"tower {read.tower!r} {read.why}")
+            because.setdefault(key, why)
+        elif read.variable.shape[0] > job.code.table_threshold:
+            _check_weight(read.variable, why, job)
     notes = []
     for key, why in because.items():
         variable = next(each.recorded.lookup.variable for each in lookups if _key(each) == key)
@@ -151,6 +153,19 @@ def _kept(table: TableFacts, variable: Any, why: str, job: ExportJob) -> list[st
         )
     variable.restored = True
     return [f"{told} stays inside the towers: {why}"] if table.rows > job.code.table_threshold else []
+
+
+def _check_weight(variable: Any, why: str, job: ExportJob) -> None:
+    """Holds a matrix that is never gathered from, or where it cannot be seen, to the same limit."""
+    rows, dim = variable.shape.as_list()
+    name = variable.name.partition(":")[0]
+    size, limit = bytes_of(variable), job.code.inline_bytes_max
+    if size > limit:
+        raise NotConvertible(
+            f"variable {name!r} [{rows}, {dim}]{at_line(line_of_variable(variable))} of {size_text(size)} would stay "
+            f"inside, since {why}, and is larger than code.inline_bytes_max ({size_text(limit)}) allows; look rows up "
+            "outside of tf.cond, tf.map_fn and loops, or raise the limit"
+        )
 
 
 def _small(lookups: Sequence[Resolved | Unresolved], job: ExportJob) -> set[str]:

@@ -14,7 +14,7 @@ from export.calling import RawTrace, trace_call, zeros
 from export.cuts.interception import lookups_intercepted
 from export.cuts.lookups import MakeTable
 from export.cuts.named_graphs import NamedGraph
-from export.cuts.stand_ins import give_value
+from export.cuts.stand_ins import give_value, stand_in_class
 from export.dumped_tables import open_dumps
 from export.errors import NotConvertible, UsageError
 from export.feature_names import FeatureNames, finally_named
@@ -149,6 +149,7 @@ class _Cutting:
             facts = {place: known[resource(each.lookup.variable.handle)] for place, each in enumerate(trace.lookups)}
             lookups.append(resolve_lookups(trace, parts, facts))
             gathered = [each.lookup.variable for each in trace.lookups if each.gather]
+            gathered += [each for each in trace.function.graph.variables if isinstance(each, stand_in_class())]
             tables = {resource(variable.handle): variable for variable in gathered}
             stops = [each.activation for each in trace.lookups]
             for name in wanted[key]:

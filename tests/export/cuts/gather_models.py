@@ -112,6 +112,18 @@ def build_tied():
     return Tied(ROWS)
 
 
+class Hidden(Tied):
+    """Looks rows up where no placeholder can stand for them."""
+
+    def call(self, features):
+        item = features["item"]
+        return self.out(tf.cond(tf.reduce_sum(item) > 0, lambda: self.items(item), lambda: self.items(item + 1)))
+
+
+def build_hidden():
+    return Hidden(ROWS)
+
+
 def build_tied_huge():
     return Tied(HUGE_ROWS)
 

@@ -159,6 +159,14 @@ def test_tied_weights_beyond_the_limit_are_refused() -> None:
         trace_towers(recipe("build_tied_huge", {"item": ID}), HERE)
 
 
+def test_table_that_is_looked_up_in_a_condition_is_held_to_the_limit() -> None:
+    assert not trace_towers(recipe("build_hidden", {"item": ID}), HERE).spec.tables
+    with pytest.raises(
+        NotConvertible, match=r"variable '.*' \[20000, 4\] .* reads it by operation .* \(If\) \(gather_mo"
+    ):
+        trace_towers(recipe("build_hidden", {"item": ID}, code={"inline_bytes_max": 1000}), HERE)
+
+
 def test_partial_tpu_embedding_tables_of_both_kinds_are_cut(tmp_path: Path) -> None:
     tf = load_tensorflow()
     one = tf.constant([1], tf.int64)
