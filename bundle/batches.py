@@ -125,13 +125,17 @@ class _Call:
         for place in features.padded:
             self._rows[place] = features.all[place].padded(self._rows[place], values[place])
         self.unknown = [0] * len(columns)
-        self._all_known = not np.count_nonzero(np.concatenate(self._rows) < 0)
-        if self._weights or not self._all_known:
-            self._leave_out(values)
+        negative = np.flatnonzero(np.concatenate(self._rows) < 0)
+        self._all_known = not negative.size
+        ends = np.cumsum([rows.size for rows in self._rows])
+        with_negative = np.searchsorted(ends, negative, side="right").tolist()
+        if self._weights or with_negative:
+            self._leave_out(values, sorted({*self._weights, *with_negative}))
 
-    def _leave_out(self, values: Sequence[Values]) -> None:
-        """Applies the unknown rules, and leaves out of bags what does not count."""
-        for place, each in enumerate(self._features.all):
+    def _leave_out(self, values: Sequence[Values], places: Sequence[int]) -> None:
+        """Applies the unknown rules at these places, and leaves out of bags what does not count."""
+        for place in places:
+            each = self._features.all[place]
             rows, self.unknown[place] = each.known(self._rows[place], values[place])
             if each.page.kind == "bag":
                 weights = self._weights.get(place)
