@@ -111,7 +111,8 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
         name: replace(table, rows=np.iinfo(np.int64).max) if name in fed.dumped else table
         for name, table in model.tables.items()
     }
-    tables = OracleTables(facts, fed.touched, _by_key(read_rows, fed.dumped), job.code.inline_bytes_max)
+    whole_max = max(job.code.inline_bytes_max, *(tower.largest_bytes for tower in model.towers.values()))
+    tables = OracleTables(facts, fed.touched, _by_key(read_rows, fed.dumped), whole_max)
     returned: dict[tuple[str, tuple[str, ...]], Any] = {}
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)

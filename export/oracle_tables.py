@@ -19,7 +19,7 @@ from export.cuts.gathers import keras_3_gathers
 from export.cuts.hooks import hooked
 from export.cuts.lookups import Lookup
 from export.cuts.ragged_lookups import ragged_lookups_by_row
-from export.cuts.stand_ins import bytes_of, gathering, stand_in_class, tables_unallocated
+from export.cuts.stand_ins import bytes_of, gathering, restoring_up_to, stand_in_class, tables_unallocated
 from export.frameworks import load_tensorflow
 from export.object_paths import object_paths
 from export.origins import resource
@@ -72,6 +72,7 @@ class OracleTables:
 
         with (
             tables_unallocated() as self._made,
+            restoring_up_to(self._inline_bytes_max),
             intercepted(self._small, answer, tracked=False),
             gathering(self._gather),
             keras_3_gathers(),

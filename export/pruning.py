@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from export.cuts.ragged_lookups import RAGGED_ROWS
+from export.cuts.stand_ins import bytes_of
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.origins import Needed, distinct_identifiers, needed, resource, sources_of
@@ -106,6 +107,7 @@ def prune(
         result=_result_name(name, part, results),
         variables=tuple(variable.name for variable in variables),
         half=half,
+        largest_bytes=max((bytes_of(variable) for variable in variables), default=0),
     )
     return TracedTower(spec, function, variables)
 

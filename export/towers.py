@@ -152,6 +152,7 @@ class TowerSpec:
       result: the output that is the vector or the score.
       variables: names of the dense variables that the tower reads.
       half: dtype of less than float32 that it computes in; "" if none.
+      largest_bytes: of its largest variable.
     """
 
     name: str
@@ -164,6 +165,7 @@ class TowerSpec:
     result: str
     variables: tuple[str, ...] = ()
     half: str = ""
+    largest_bytes: int = 0
 
     @property
     def half_cure(self) -> str:

@@ -37,6 +37,8 @@ def restore_weights(variables: Iterable[Any], root: Any, checkpoint: Checkpoint,
     """Assigns each variable its value in the checkpoint; arguments and errors as of `find_weights`."""
     for variable, key in find_weights(variables, root, checkpoint, object_path):
         variable.assign(checkpoint.read_all(key))
+        if hasattr(variable, "restored"):
+            variable.restored = True  # a matrix that is no table, whatever its size: TensorFlow saves it
 
 
 def find_weights(

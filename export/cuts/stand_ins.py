@@ -44,7 +44,8 @@ def stand_in_class() -> Any:
 
         gather: Gather | None = None
         restored: bool | None = None
-        """Whether TensorFlow saves and restores it; None: where it is small enough to have a value."""
+        """Whether TensorFlow saves and restores it; None: up to `restored_bytes_max`."""
+        restored_bytes_max = FIRST_VALUE_BYTES
         first: Any = None
         mod = False
         """Whether a lookup spreads ids over its partitions, if it has some, by TF1's `mod` strategy."""
@@ -65,7 +66,7 @@ def stand_in_class() -> Any:
             return _Nowhere() if StandIn.gather is not None else str(self.handle.device)
 
         def _serialize_to_tensors(self) -> Any:
-            small = bytes_of(self) <= FIRST_VALUE_BYTES
+            small = bytes_of(self) <= StandIn.restored_bytes_max
             return super()._serialize_to_tensors() if (small if self.restored is None else self.restored) else {}
 
         def _restore_from_tensors(self, restored_tensors: Any) -> Any:
@@ -83,7 +84,7 @@ def line_of_variable(variable: Any) -> str:
 def give_value(variable: Any) -> None:
     """Gives a StandIn that has no value the one that the user's code begins with, unless it is large."""
     tf = load_tensorflow()
-    if not isinstance(variable, stand_in_class()) or bytes_of(variable) > FIRST_VALUE_BYTES:
+    if not isinstance(variable, stand_in_class()) or bytes_of(variable) > stand_in_class().restored_bytes_max:
         return
     with tf.init_scope():
         if not bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle)):
@@ -117,6 +118,17 @@ def tables_unallocated() -> Iterator[list[Any]]:
 
 
 @contextlib.contextmanager
+def restoring_up_to(size: int) -> Iterator[None]:
+    """Lets TensorFlow restore matrices up to this size within the `with`, whatever else they are."""
+    stand_in = stand_in_class()
+    before, stand_in.restored_bytes_max = stand_in.restored_bytes_max, max(size, FIRST_VALUE_BYTES)
+    try:
+        yield
+    finally:
+        stand_in.restored_bytes_max = before
+
+
+@contextlib.contextmanager
 def gathering(gather: Gather) -> Iterator[None]:
     """Lets `gather` answer whatever is gathered from a StandIn, within the `with`."""
     stand_in = stand_in_class()
@@ -137,7 +149,7 @@ def _stand_in(shape: Any, how: dict[str, Any]) -> Any:
         key: how[key] for key in ("trainable", "name", "constraint", "aggregation", "synchronization") if key in how
     }
     variable = stand_in_class()(shape=shape, dtype=tf.as_dtype(dtype), **kept)
-    if bytes_of(variable) <= FIRST_VALUE_BYTES:
+    if bytes_of(variable) <= stand_in_class().restored_bytes_max:
         variable.first = value
     return variable
 
