@@ -58,6 +58,9 @@ class Features:
         self.listed = [place for place, each in enumerate(self.all) if each.page.kind != "single"]
         self.cut = [place for place, each in enumerate(self.all) if each.page.length is not None]
         self.padded = [place for place, each in enumerate(self.all) if each.page.padding is not None]
+        paddings = [self.all[place].page.padding for place in self.padded]
+        self.paddings = None if any(isinstance(each, str) for each in paddings) else np.array(paddings, np.int64)
+        """Those of `padded`, if all are numbers."""
         self._singles = [each.page.kind == "single" for each in self.all]
         self._crossed = [isinstance(each.rule, Crossed) for each in self.all]
 
@@ -122,13 +125,11 @@ class _Call:
             length = features.all[place].page.length or 0
             values[place], self._offsets[place] = _cut(values[place], self._offsets[place], length)
         self._rows = ids.resolve_all(features.rules, values)
-        for place in features.padded:
+        for place in _with_padding(features, values):
             self._rows[place] = features.all[place].padded(self._rows[place], values[place])
         self.unknown = [0] * len(columns)
-        negative = np.flatnonzero(np.concatenate(self._rows) < 0)
-        self._all_known = not negative.size
-        ends = np.cumsum([rows.size for rows in self._rows])
-        with_negative = np.searchsorted(ends, negative, side="right").tolist()
+        with_negative = _holders(self._rows, np.concatenate(self._rows) < 0)
+        self._all_known = not with_negative
         if self._weights or with_negative:
             self._leave_out(values, sorted({*self._weights, *with_negative}))
 
@@ -213,6 +214,24 @@ def _offsets(features: Features, columns: Sequence[Column], n: int) -> dict[int,
         if sound.all() and not np.count_nonzero(whole[:, 1:] < whole[:, :-1]):
             return dict(zip(features.listed, whole, strict=True))
     return {place: checked_offsets(features.reads[place], column, n) for place, column in given}
+
+
+def _holders(arrays: Sequence[NDArray[Any]], found: NDArray[np.bool_]) -> list[int]:
+    """Returns which arrays, laid end to end, hold a place at which something was found; some more than once."""
+    ends = np.cumsum([array.size for array in arrays])
+    places: list[int] = np.searchsorted(ends, np.flatnonzero(found), side="right").tolist()
+    return places
+
+
+def _with_padding(features: Features, values: Sequence[Values]) -> Sequence[int]:
+    """Returns the places of features among whose values padding may be."""
+    padded, paddings = features.padded, features.paddings
+    sent = [values[place] for place in padded]
+    if paddings is None or not sent or any(array.dtype != np.int64 or array.ndim != 1 for array in sent):
+        return padded
+    sizes = [array.size for array in sent]
+    found = np.concatenate(sent) == paddings.repeat(sizes)
+    return [padded[place] for place in sorted(set(_holders(sent, found)))]
 
 
 def _read(home: TableReader | SideBySide, rows: Rows) -> Vectors:
