@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from export.checkpoint.stored_rows import Bytes, StoredRows
-from export.tasks import CONVERTED_STRIPE_BYTES, STRIPE_BYTES, TableTask
+from export.tasks import STRIPE_BYTES, TableTask
 
 
 def stripes_of(
@@ -33,8 +33,7 @@ def stripes_of(
       CheckpointError: as of `StoredRows.read_each`.
     """
     lanes, width, exact = task.layout.lanes, task.stored_row_bytes, task.dim * task.itemsize
-    stripe_bytes = CONVERTED_STRIPE_BYTES if task.converted else STRIPE_BYTES
-    abreast = min(lanes, task.rows, max(1, min(stripe_bytes, task.block_bytes) // width))
+    abreast = min(lanes, task.rows, max(1, min(STRIPE_BYTES, task.block_bytes) // width))
     deep = min(-(-task.rows // lanes), max(1, task.block_bytes // (abreast * width)))
     read = np.empty((abreast * deep, width), np.uint8)
     dealt = read if abreast == 1 and width == exact else np.empty((abreast * deep, exact), np.uint8)

@@ -220,7 +220,7 @@ def plan_tables(
         if way.link and not hindrance:
             plans.append(TablePlan(spec, entry.slices, (), tuple(band.slices[0] for band in bands)))
             continue
-        tasks = _tasks(spec, entry, bands, directory, way, _block_bytes(spec, bands, way, budget_bytes))
+        tasks = _tasks(spec, entry, bands, directory, way, _block_bytes(spec, bands, budget_bytes))
         note = f"it is copied, not linked: {hindrance}" if hindrance else ""
         if not note and way.dtype is None and tasks[0].converted:
             note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
@@ -279,7 +279,7 @@ def _check_held(spec: TableSpec, entry: Entry, budget_bytes: int) -> None:
         )
 
 
-def _block_bytes(spec: TableSpec, bands: Sequence[Band], way: Writing, budget_bytes: int) -> int:
+def _block_bytes(spec: TableSpec, bands: Sequence[Band], budget_bytes: int) -> int:
     """Returns how many stored bytes a worker holds at a time; where it cannot write them as they are, it holds two."""
     row_bytes = spec.stored[1] * NUMPY_DTYPES[spec.dtype].itemsize
     divided = any(len(band.slices) > 1 for band in bands)
@@ -289,8 +289,7 @@ def _block_bytes(spec: TableSpec, bands: Sequence[Band], way: Writing, budget_by
             f"exceed the budget of {budget_bytes}; raise ROWCAST_EXPORT_BUDGET_BYTES"
         )
     remote = any(is_url(part.file) for band in bands for part in band.slices)
-    converted = written_dtype(spec.name, spec.dtype, way.dtype) != spec.dtype
-    return block_bytes(spec.layout.lanes, row_bytes, budget_bytes, remote=remote, converted=converted)
+    return block_bytes(spec.layout.lanes, row_bytes, budget_bytes, remote=remote)
 
 
 def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:

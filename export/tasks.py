@@ -18,14 +18,12 @@ STORE_BYTES = 160 << 20
 """What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB)."""
 _BLOCK_BYTES = 1 << 20
 _BLOCK_BYTES_MAX = 16 << 20
-_LANE_BYTES = 32 << 10
+_LANE_BYTES = 64 << 10
 """Read at a time of each of many lanes: fewer would be many small reads, more would leave the cache."""
 _REMOTE_BLOCK_BYTES = 64 << 20
 """Where each read of a lane is a request to a store."""
-STRIPE_BYTES = 64 << 10
+STRIPE_BYTES = 256 << 10
 """Written at a time of rows that lie in many lanes: fewer would be many small writes, more would leave the cache."""
-CONVERTED_STRIPE_BYTES = 256 << 10
-"""A conversion of fewer values at a time takes longer."""
 _CONVERSION_COPIES = 12
 _CONVERSION_BYTES = 8 << 20
 """What converting holds: some copies of a piece of rows, of one row at least."""
@@ -150,7 +148,7 @@ class RestTask:
         return sum(end - first for first, end in self.ranges) * self.stored_row_bytes
 
 
-def block_bytes(lanes: int, row_bytes: int, budget_bytes: int, *, remote: bool = False, converted: bool = False) -> int:
+def block_bytes(lanes: int, row_bytes: int, budget_bytes: int, *, remote: bool = False) -> int:
     """Returns the stored bytes that a task holds at a time, or twice as many.
 
     Args:
@@ -158,9 +156,8 @@ def block_bytes(lanes: int, row_bytes: int, budget_bytes: int, *, remote: bool =
       row_bytes: of a stored row.
       budget_bytes: memory that a worker may hold beyond its libraries.
       remote: whether they come from a store.
-      converted: whether the rows' values change on their way.
     """
-    abreast = min(lanes, max(1, (CONVERTED_STRIPE_BYTES if converted else STRIPE_BYTES) // row_bytes))
+    abreast = min(lanes, max(1, STRIPE_BYTES // row_bytes))
     wanted = min(max(_BLOCK_BYTES, abreast * _LANE_BYTES), _BLOCK_BYTES_MAX)
     if remote and lanes > 1:
         wanted = _REMOTE_BLOCK_BYTES

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Sequence
 
 NUMBERS = {
-    "x86_64": {"write": 1, "fsync": 74, "rename": 82, "preadv": 295, "preadv2": 327},
-    "aarch64": {"write": 64, "fsync": 82, "rename": 38, "preadv": 69, "preadv2": 286},
+    "x86_64": {"write": 1, "pwrite64": 18, "fsync": 74, "rename": 82, "preadv": 295, "preadv2": 327},
+    "aarch64": {"write": 64, "pwrite64": 68, "fsync": 82, "rename": 38, "preadv": 69, "preadv2": 286},
 }.get(platform.machine(), {})
 POSSIBLE = platform.system() == "Linux" and bool(NUMBERS)
 LARGE_BYTES = 4096

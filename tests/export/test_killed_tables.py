@@ -76,8 +76,8 @@ def told(output: Path) -> str:
     ("calls", "code", "status", "words"),
     [
         (["preadv", "preadv2"], "EIO", 3, ["ckpt.data-0000", "cannot be read at byte", "it resumes"]),
-        (["write"], "EIO", 6, ["shard", "cannot be written: Input/output error"]),
-        (["write"], "ENOSPC", 6, ["shard", "cannot be written: No space left on device"]),
+        (["write", "pwrite64"], "EIO", 6, ["shard", "cannot be written: Input/output error"]),
+        (["write", "pwrite64"], "ENOSPC", 6, ["shard", "cannot be written: No space left on device"]),
         (["fsync"], "EIO", 6, ["Input/output error"]),
         (["rename"], "EIO", 6, ["Input/output error"]),
     ],

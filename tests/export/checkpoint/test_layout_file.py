@@ -192,7 +192,7 @@ def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
 
 def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> None:
     page = Path(__file__).parents[3].joinpath("docs/checkpoints.md").read_text()
-    example = page.split("```toml\n")[1].split("```")[0]
+    example = next(part for part in page.split("```toml\n")[1:] if "sparse_core" in part).split("```")[0]
     stack = np.zeros((1920, 16), np.float32)
     variables = {"params.embedding.users_items.table": stack, "genres": stack[:10], "ages": stack[:128]}
     write_bundle(tmp_path / "ckpt-1", variables)
