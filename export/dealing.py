@@ -10,12 +10,13 @@ much memory and more of its bandwidth than the copy itself, so that some lanes a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from export.checkpoint.stored_rows import Bytes, StoredRows
-from export.tasks import STRIPE_BYTES, TableTask
+from export.tasks import DEALT_BLOCKS, STRIPE_BYTES, TableTask
 
 
 def stripes_of(
@@ -25,10 +26,10 @@ def stripes_of(
 
     Args:
       stored: the variable.
-      task: what to read; twice its `block_bytes` are held.
-      free: called before rows that were yielded are overwritten.
+      task: what to read; a block that is read and `DEALT_BLOCKS` that are dealt are held.
+      free: called before rows that were yielded are overwritten, where they are yielded as they were read.
     Yields:
-      Stripes: first row, and [n, bytes of a row] as stored; good until the next are asked for, or `free` was called.
+      Stripes: first row, and [n, bytes of a row] as stored; good until two more were asked for, or `free` was called.
     Raises:
       CheckpointError: as of `StoredRows.read_each`.
     """
@@ -36,17 +37,17 @@ def stripes_of(
     abreast = min(lanes, task.rows, max(1, min(STRIPE_BYTES, task.block_bytes) // width))
     deep = min(-(-task.rows // lanes), max(1, task.block_bytes // (abreast * width)))
     read = np.empty((abreast * deep, width), np.uint8)
-    dealt = read if abreast == 1 and width == exact else np.empty((abreast * deep, exact), np.uint8)
+    as_read = abreast == 1 and width == exact
+    ring = itertools.cycle([read] if as_read else np.empty((DEALT_BLOCKS, abreast * deep, exact), np.uint8))
     row_value = np.dtype((np.void, exact))  # rows move as one value each: short ones 8 times as fast as byte by byte
     bases, end = task.layout.bases().tolist(), task.first_row + task.rows
     for first, places, rounds in _groups(task.first_row, end, lanes, abreast, deep):
         here = read[: rounds * places]
-        if dealt is read:
+        if as_read:
             free()
         stored.read_each(((bases[row % lanes] + row // lanes, rounds) for row in range(first, first + places)), here)
-        stripes = dealt[: rounds * places].reshape(rounds, places, exact)
-        if dealt is not read:
-            free()
+        stripes = next(ring)[: rounds * places].reshape(rounds, places, exact)
+        if not as_read:
             read_rows = np.ndarray((places, rounds), row_value, here, strides=(rounds * width, width))
             stripes.view(row_value)[..., 0] = read_rows.T
         if places == lanes:

@@ -280,7 +280,7 @@ def _check_held(spec: TableSpec, entry: Entry, budget_bytes: int) -> None:
 
 
 def _block_bytes(spec: TableSpec, bands: Sequence[Band], budget_bytes: int) -> int:
-    """Returns how many stored bytes a worker holds at a time; where it cannot write them as they are, it holds two."""
+    """Returns how many stored bytes a worker reads at a time; what it cannot write as they are, it holds dealt, too."""
     row_bytes = spec.stored[1] * NUMPY_DTYPES[spec.dtype].itemsize
     divided = any(len(band.slices) > 1 for band in bands)
     if (divided or spec.layout.lanes > 1) and 2 * row_bytes > budget_bytes:

@@ -17,12 +17,14 @@ DECODER_BYTES = 24 << 20
 STORE_BYTES = 160 << 20
 """What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB)."""
 _BLOCK_BYTES = 1 << 20
-_BLOCK_BYTES_MAX = 16 << 20
+_BLOCK_BYTES_MAX = 8 << 20
 _LANE_BYTES = 64 << 10
 """Read at a time of each of many lanes: fewer would be many small reads, more would leave the cache."""
+DEALT_BLOCKS = 3
+"""Of rows out of many lanes: one is written, one waits, one is dealt from the block that was read."""
 _REMOTE_BLOCK_BYTES = 64 << 20
 """Where each read of a lane is a request to a store."""
-STRIPE_BYTES = 256 << 10
+STRIPE_BYTES = 128 << 10
 """Written at a time of rows that lie in many lanes: fewer would be many small writes, more would leave the cache."""
 _CONVERSION_COPIES = 12
 _CONVERSION_BYTES = 8 << 20
@@ -46,7 +48,7 @@ class TableTask:
       directory: where bundle paths begin.
       file: bundle path of the shard.
       scales: bundle path of the scales of its int8 rows; None of other rows.
-      block_bytes: stored bytes held at a time, where they are not written as they are.
+      block_bytes: stored bytes read at a time, where they are not written as they are.
       attempts: directory of the run, where the shard lies until it is whole; None: beside `file`.
     """
 
@@ -93,7 +95,8 @@ class TableTask:
         """The most memory that the task holds, an upper bound."""
         decoded = 0 if self.array is None else DECODER_BYTES + self.array.held_bytes
         copies = max(_CONVERSION_BYTES, _CONVERSION_COPIES * self.dim * 8) if self.converted else 0
-        return _held(self.slices) + 2 * max(self.block_bytes, self.stored_row_bytes) + decoded + copies
+        blocks = (1 + DEALT_BLOCKS) * max(self.block_bytes, self.stored_row_bytes)
+        return _held(self.slices) + blocks + decoded + copies
 
     @property
     def scratch_bytes(self) -> int:
@@ -149,7 +152,7 @@ class RestTask:
 
 
 def block_bytes(lanes: int, row_bytes: int, budget_bytes: int, *, remote: bool = False) -> int:
-    """Returns the stored bytes that a task holds at a time, or twice as many.
+    """Returns the stored bytes that a task reads at a time; it holds up to `1 + DEALT_BLOCKS` times as many.
 
     Args:
       lanes: of the layout.
@@ -161,7 +164,7 @@ def block_bytes(lanes: int, row_bytes: int, budget_bytes: int, *, remote: bool =
     wanted = min(max(_BLOCK_BYTES, abreast * _LANE_BYTES), _BLOCK_BYTES_MAX)
     if remote and lanes > 1:
         wanted = _REMOTE_BLOCK_BYTES
-    return min(wanted, max(1, budget_bytes // 2))
+    return min(wanted, max(1, budget_bytes // (1 + DEALT_BLOCKS)))
 
 
 def _held(slices: Sequence[Slice]) -> int:

@@ -115,7 +115,7 @@ def test_plan_tables_joined_columns_must_fit_the_budget(tmp_path: Path) -> None:
     given = opened(tmp_path, {"a": values(4, 64)}, boxes={"a": [[(0, -1), (0, 32)], [(0, -1), (32, 32)]]})
     with pytest.raises(NotConvertible, match="ROWCAST_EXPORT_BUDGET_BYTES"):
         plan_tables(*given, tmp_path, budget_bytes=500)
-    assert plan_tables(*given, tmp_path, budget_bytes=512).tasks[0].block_bytes == 256
+    assert plan_tables(*given, tmp_path, budget_bytes=1024).tasks[0].block_bytes == 256
 
 
 def chunked(directory: Path, rows: int, chunk_rows: int) -> Opened:
