@@ -66,8 +66,7 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
     name, outputs = tower.spec.name, dict(tower.function.structured_outputs)
     if len({tensor.name for tensor in outputs.values()}) < len(outputs):
         return Split(notes=(f"tower {name!r} is not split: two of its outputs are the same",))
-    bits = {role: CONTEXT if role == "context" else CANDIDATE for role in ("context", "candidate")}
-    per = {each.name: bits[roles[each.feature]] for each in tower.spec.inputs}
+    per = {each.name: CONTEXT if roles[each.feature] == "context" else CANDIDATE for each in tower.spec.inputs}
     flow = DataFlow(divide_layers(tower, per), per)
     if flow.loops:
         return Split(notes=(f"tower {name!r} is not split: a loop of TF1 goes through it",))
