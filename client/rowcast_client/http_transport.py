@@ -116,7 +116,8 @@ class _Wire:
     def request(self, call: Call[Any], deadline: Deadline, request_id: str) -> dict[str, Any]:
         """Arguments of httpx' request."""
         left_s = deadline.remaining_s()
-        headers = {**self._headers, "x-request-id": request_id, "x-timeout-ms": str(max(int(left_s * 1000), 1))}
+        timeout_ms = str(max(int(left_s * 1000), 1))
+        headers = {**self._headers, "x-request-id": request_id, "x-request-timeout-ms": timeout_ms}
         request = {"headers": headers, "timeout": left_s, "url": self._address.target + self._path(call)}
         if call.method in {"ListModels", "GetModel"}:
             return {"method": "GET", **request}

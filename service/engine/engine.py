@@ -165,7 +165,7 @@ class Engine:
         deadline = began + self._settings.timeout_s
         if call.deadline is not None:
             deadline = min(deadline, call.deadline)
-        steps = Steps(name, deadline, self._metrics)
+        steps = Steps(name, deadline, self._metrics, (call.phases,))
         steps.check()
         permit = self._admission.admit()
         try:

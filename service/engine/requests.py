@@ -27,6 +27,8 @@ class Call:
     request_id: str
     deadline: float | None = None
     """On the clock of `time.monotonic()`; None: the service's own limit."""
+    phases: dict[str, float] = field(default_factory=dict, compare=False)
+    """Seconds by phase, one of `metrics.PHASES`, in the order they began; filled while the call is answered."""
 
 
 @dataclass(frozen=True)

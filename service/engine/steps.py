@@ -18,10 +18,19 @@ class Steps:
       deadline: on the clock of `time.monotonic()`.
     """
 
-    def __init__(self, call: str, deadline: float, metrics: Metrics | None, calls: int = 1) -> None:
-        """Begins a call. `metrics` None: nothing is recorded (a warm-up). `calls`: as many are computed as one."""
+    def __init__(
+        self, call: str, deadline: float, metrics: Metrics | None, phases: Sequence[dict[str, float]] = ()
+    ) -> None:
+        """Begins a call.
+
+        Args:
+          call: one of `metrics.CALLS`.
+          deadline: on the clock of `time.monotonic()`.
+          metrics: None: nothing is counted (a warm-up).
+          phases: where the seconds of each phase are told to the callers; several: their calls are computed as one.
+        """
         self.call, self.deadline = call, deadline
-        self._metrics, self._calls = metrics, calls
+        self._metrics, self._phases = metrics, phases
         self._gone = False
         self._submitted: float | None = None
 
@@ -48,7 +57,8 @@ class Steps:
 
     def joined(self, others: Sequence[Steps]) -> Steps:
         """Returns the steps of calls of this name that are computed as one."""
-        return Steps(self.call, min(each.deadline for each in others), self._metrics, len(others))
+        told = [phases for each in others for phases in each._phases]
+        return Steps(self.call, min(each.deadline for each in others), self._metrics, told)
 
     def submitted(self) -> None:
         """Tells that the call is queued."""
@@ -67,8 +77,12 @@ class Steps:
 
     def record(self, phase: str, seconds: float) -> None:
         """Records the time of a phase; of calls that are computed as one, each call's share."""
+        calls = len(self._phases) or 1
+        seconds /= calls
+        for told in self._phases:
+            told[phase] = told.get(phase, 0.0) + seconds
         if self._metrics is not None:
-            self._metrics.phase(self.call, phase, seconds / self._calls, self._calls)
+            self._metrics.phase(self.call, phase, seconds, calls)
 
     def unknown(self, model: str, feature: str, count: int) -> None:
         """Counts ids that a feature's table does not know."""

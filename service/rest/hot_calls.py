@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,11 +17,12 @@ from service.errors import Cancelled, InvalidArgument, NotFound
 from service.rest import schemas
 from service.rest.bodies import UNREAD, Intake, drain, read_body
 from service.rest.guard import send_reply, text_of
-from service.rest.schemas import Headers, Reply
+from service.rest.schemas import Header, Headers, Reply
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, call_of, request_id_of, timeout_s_of
 from service.wire.decoding import decoded
 from service.wire.failures import failure_of, log_failure
 from service.wire.operations import OPERATIONS, Operation
+from service.wire.timings import SERVER_TIMING, timing_of
 
 HOT_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?:([^/:]*)")
 _LOG = logs.logger(__name__)
@@ -54,16 +55,20 @@ class HotCalls:
         request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
         name = asked[3] if asked[3] in OPERATIONS else "other"
         started, code, unread = time.perf_counter(), "OK", False
+        phases: dict[str, float] = {}
         try:
             operation, target, protobuf = _understood(scope["method"], asked, headers)
             call = call_of(request_id, timeout_s_of(text_of(headers, TIMEOUT_MS)), time.monotonic())
+            phases = call.phases
             body = await self._read(receive, headers, call)
             started = time.perf_counter()
             with self._desk.engine.enter():
                 request, several = await decoded(len(body), schemas.read_request, operation, body, protobuf, target)
-                self._desk.metrics.phase(name, "decode", time.perf_counter() - started)
+                self._took(call, name, "decode", started)
                 answer = await self._ask(operation, request, call, receive)
+                encoding = time.perf_counter()
                 reply = self._written(operation, answer, several, headers)
+                self._took(call, name, "encode", encoding)
         except Exception as problem:  # noqa: BLE001 - the door: nothing may leave it but an answer
             failure = failure_of(problem, request_id)
             code, unread = failure.code.value, isinstance(problem, UNREAD)
@@ -71,6 +76,8 @@ class HotCalls:
             status = 405 if isinstance(problem, MethodNotAllowed) else None
             more = ((b"allow", b"POST"),) if status else _CLOSE if unread else ()
             reply = schemas.failed(failure, schemas.wants_protobuf(headers), status, more)
+        if phases:
+            reply = Reply(reply.status, reply.content_type, reply.body, (*reply.headers, _timing(phases)))
         self._desk.metrics.answered("http", name, code, time.perf_counter() - started)
         await send_reply(reply, request_id, send, more=unread)
         if unread:  # the refusal is out; its sender reads it once the body is off its hands
@@ -88,13 +95,13 @@ class HotCalls:
         return await while_here(getattr(self._desk.engine, operation.name)(request, call), receive)
 
     def _written(self, operation: Operation, answer: Any, several: bool, headers: Headers) -> Reply:
-        started = time.perf_counter()
         if schemas.wants_protobuf(headers):
-            reply = schemas.written(operation.write_message(answer), None)
-        else:
-            reply = schemas.written(None, operation.write_json(answer, several))
-        self._desk.metrics.phase(operation.name, "encode", time.perf_counter() - started)
-        return reply
+            return schemas.written(operation.write_message(answer), None)
+        return schemas.written(None, operation.write_json(answer, several))
+
+    def _took(self, call: Call, name: str, phase: str, began: float) -> None:
+        seconds = call.phases[phase] = time.perf_counter() - began
+        self._desk.metrics.phase(name, phase, seconds)
 
 
 async def while_here(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
@@ -144,6 +151,10 @@ def _understood(method: str, asked: re.Match[str], headers: Headers) -> tuple[Op
     if method != "POST":
         raise MethodNotAllowed(f"method {method[:20]} is not taken here; POST is")
     return OPERATIONS[name], schemas.target_of(model, version), schemas.is_protobuf(headers)
+
+
+def _timing(phases: Mapping[str, float]) -> Header:
+    return SERVER_TIMING.encode(), timing_of(phases).encode()
 
 
 async def _gone(receive: Receive) -> None:

@@ -13,6 +13,7 @@ from service.rest.schemas import JSON, PROTOBUF
 from service.settings import ServiceSettings
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TIMEOUT_MS_MAX
 from service.wire.operations import OPERATIONS
+from service.wire.timings import SERVER_TIMING
 
 Value = dict[str, Any]
 
@@ -190,8 +191,14 @@ def _operation(name: str, example: Example | None, url: str) -> Value:
             _header(TIMEOUT_MS, f"Milliseconds, 0 to {TIMEOUT_MS_MAX}."),
         ],
         "requestBody": {"required": True, "content": {JSON: asked, PROTOBUF: binary}},
-        "responses": {"200": {"description": "The answer.", "content": {JSON: answered, PROTOBUF: binary}}} | _errors(),
+        "responses": {"200": _answer({JSON: answered, PROTOBUF: binary})} | _errors(),
     }
+
+
+def _answer(content: Value) -> Value:
+    told = "Milliseconds by phase: `queue;dur=0.012, compute;dur=0.103`."
+    timing = {"description": told, "schema": {"type": "string"}}
+    return {"description": "The answer.", "headers": {SERVER_TIMING: timing}, "content": content}
 
 
 def _worked(name: str, example: Example, url: str) -> str:

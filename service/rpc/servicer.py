@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from service.wire.decoding import decoded
 from service.wire.failures import failure_of, log_failure
 from service.wire.operations import OPERATIONS, Operation, Written
 from service.wire.stubs import embedding_service_pb2 as pb
+from service.wire.timings import SERVER_TIMING, timing_of
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
 Answer = Callable[[bytes, Call], Awaitable[Written]]
@@ -54,11 +55,11 @@ def _hot_call(desk: Desk, operation: Operation) -> Answer:
         with desk.engine.enter():
             started = time.perf_counter()
             request = await decoded(len(body), convert.read, body, read_message, desk.settings.body_bytes_max)
-            desk.metrics.phase(operation.name, "decode", time.perf_counter() - started)
+            _took(desk, call, operation.name, "decode", started)
             answered = await ask(request, call)
             started = time.perf_counter()
             message = operation.write_message(answered)
-            desk.metrics.phase(operation.name, "encode", time.perf_counter() - started)
+            _took(desk, call, operation.name, "encode", started)
             return message
 
     return answer
@@ -88,8 +89,10 @@ def _guarded(desk: Desk, name: str, answer: Answer) -> Callable[[bytes, Any], Aw
         metadata = dict(context.invocation_metadata() or ())
         request_id = request_id_of(_text(metadata.get(REQUEST_ID)), _text(metadata.get(TRACE_PARENT)))
         encoded = b""
+        phases: dict[str, float] = {}
         try:
             call = call_of(request_id, context.time_remaining(), time.monotonic())
+            phases = call.phases
             encoded = (await answer(body, call)).SerializeToString()
         except (Exception, asyncio.CancelledError) as problem:
             failure = failure_of(problem, request_id)
@@ -100,11 +103,21 @@ def _guarded(desk: Desk, name: str, answer: Answer) -> Callable[[bytes, Any], Aw
         finally:
             desk.metrics.answered("grpc", name, code, time.perf_counter() - started)
         if failure is not None:
-            await context.abort(convert.status_of(failure), failure.message, convert.trailer_of(failure))
-        context.set_trailing_metadata(((REQUEST_ID, request_id),))
+            trailer = (*convert.trailer_of(failure), *_timing(phases))
+            await context.abort(convert.status_of(failure), failure.message, trailer)
+        context.set_trailing_metadata(((REQUEST_ID, request_id), *_timing(phases)))
         return encoded
 
     return method
+
+
+def _took(desk: Desk, call: Call, name: str, phase: str, began: float) -> None:
+    seconds = call.phases[phase] = time.perf_counter() - began
+    desk.metrics.phase(name, phase, seconds)
+
+
+def _timing(phases: Mapping[str, float]) -> tuple[tuple[str, str], ...]:
+    return ((SERVER_TIMING, timing_of(phases)),) if phases else ()
 
 
 def _text(value: str | bytes | None) -> str | None:

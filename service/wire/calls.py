@@ -10,7 +10,7 @@ from service.errors import InvalidArgument
 
 REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
-TIMEOUT_MS = "x-timeout-ms"
+TIMEOUT_MS = "x-request-timeout-ms"
 TIMEOUT_MS_MAX = 3_600_000
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
@@ -38,7 +38,7 @@ def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
 
 
 def timeout_s_of(timeout_ms: str | None) -> float | None:
-    """Returns the seconds that a caller waits, as its `x-timeout-ms` says; None if it says nothing.
+    """Returns the seconds that a caller waits, as its `x-request-timeout-ms` says; None if it says nothing.
 
     Raises:
       InvalidArgument: it is no whole number of milliseconds, or beyond an hour.

@@ -108,7 +108,9 @@ def test_client_sends_what_is_left_of_the_deadline(asking: Asking) -> None:
     with asking.server([OVERLOADED, OK]) as server:
         asking.embed(server.url, timeout_s=3)
     left = [
-        float(headers["x-timeout-ms"]) / 1000 if "x-timeout-ms" in headers else float(headers["remaining_s"])
+        float(headers["x-request-timeout-ms"]) / 1000
+        if "x-request-timeout-ms" in headers
+        else float(headers["remaining_s"])
         for _, headers, _ in server.asked
     ]
     assert 2 < left[0] <= 3

@@ -166,7 +166,7 @@ def test_same_request_through_each_door_has_the_same_answer(case: Case, service:
 
 def test_deadline_that_is_over_is_deadline_at_each_door(service: Service) -> None:
     for protobuf in (False, True):
-        answer = by_http(service, SIMPLE, protobuf, {"x-timeout-ms": "0"})
+        answer = by_http(service, SIMPLE, protobuf, {"x-request-timeout-ms": "0"})
         assert answer.code == "DEADLINE"
     with pytest.raises(grpc.RpcError) as late:
         service.channel.unary_unary(f"/{SERVICE}/Retrieve")(SIMPLE.body(), timeout=-1)  # 0 leaves a millisecond

@@ -84,7 +84,7 @@ def test_headers_behind_the_body_are_dropped(line: socket.socket) -> None:
 
 
 def test_body_that_never_ends_is_refused_after_the_callers_time(line: socket.socket) -> None:
-    line.sendall(POST + b"x-timeout-ms: 50\r\ncontent-length: 99\r\n\r\n{")
+    line.sendall(POST + b"x-request-timeout-ms: 50\r\ncontent-length: 99\r\n\r\n{")
     received = line.recv(65536)
     line.sendall(b" ")
     assert received.startswith(b"HTTP/1.1 504 ")

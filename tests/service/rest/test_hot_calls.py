@@ -128,8 +128,8 @@ def test_request_id_unsafe_is_replaced(http: httpx.Client) -> None:
 
 
 def test_timeout_becomes_the_deadline(http: httpx.Client, engine: ScriptedEngine) -> None:
-    http.post(RETRIEVE, json=BODY, headers={"x-timeout-ms": "60000"})
-    http.post(RETRIEVE, json=BODY, headers={"x-timeout-ms": "1000"})
+    http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "60000"})
+    http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "1000"})
     http.post(RETRIEVE, json=BODY)
     deadlines = [call.deadline for _, _, call in engine.asked]
     assert deadlines[0] is not None
@@ -149,7 +149,7 @@ def test_timeout_becomes_the_deadline(http: httpx.Client, engine: ScriptedEngine
         (RETRIEVE, {"json": BODY, "headers": {"content-type": "application/json; charset=latin1"}}, 400, "UTF-8"),
         (RETRIEVE, {"json": BODY, "headers": {"content-encoding": "br"}}, 400, "gzip or none"),
         (RETRIEVE, {"json": BODY, "headers": {"content-encoding": "gzip"}}, 400, "no gzip"),
-        (RETRIEVE, {"json": BODY, "headers": {"x-timeout-ms": "soon"}}, 400, "x-timeout-ms is 'soon'"),
+        (RETRIEVE, {"json": BODY, "headers": {"x-request-timeout-ms": "soon"}}, 400, "x-request-timeout-ms is 'soon'"),
         ("/v1/models/m/versions/x:retrieve", {"json": BODY}, 400, "version is 'x'"),
         ("/v1/models/m/versions/0:retrieve", {"json": BODY}, 400, "version is '0'"),
         ("/v1/models/m/versions/9223372036854775808:retrieve", {"json": BODY}, 400, "positive integer"),

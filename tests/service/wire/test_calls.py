@@ -38,7 +38,7 @@ def test_timeout_is_milliseconds() -> None:
 
 @pytest.mark.parametrize("bad", ["", "-1", "1.5", "1e3", "soon", "3600001", "٣", "9" * 5000])
 def test_timeout_that_is_no_number_of_milliseconds_is_refused(bad: str) -> None:
-    with pytest.raises(InvalidArgument, match="x-timeout-ms is"):
+    with pytest.raises(InvalidArgument, match="x-request-timeout-ms is"):
         timeout_s_of(bad)
 
 
