@@ -17,6 +17,9 @@ Weights = NDArray[np.float32]
 Vectors = NDArray[np.float32]
 Combiner = Literal["sum", "mean", "sqrtn"]
 
+_NOTHING = np.float32(-0.0)
+"""What a sum begins with: any other 0 would turn a bag of -0.0 into 0.0 in one way of adding, and not in another."""
+
 
 def combine(
     vectors: Vectors,
@@ -56,7 +59,7 @@ def combine(
 
 def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:
     # The same additions and divisions as below, for the call of one example: a few numpy calls are most of its time.
-    sums: Vectors = np.add.reduce(vectors, axis=0, keepdims=True)
+    sums: Vectors = np.add.reduce(vectors, axis=0, keepdims=True, initial=_NOTHING)
     if combiner == "sum":
         return sums
     count = np.float32(vectors.shape[0])
@@ -76,7 +79,9 @@ def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
         for bag in np.flatnonzero(lengths):
             part = values[offsets[bag] : offsets[bag + 1]]
             # One column would be added pairwise by reduce, so that its bits would depend on the way taken.
-            sums[bag] = np.add.accumulate(part, axis=0)[-1] if dim == 1 else np.add.reduce(part, axis=0)
+            sums[bag] = (
+                np.add.accumulate(part, axis=0)[-1] if dim == 1 else np.add.reduce(part, axis=0, initial=_NOTHING)
+            )
     elif values.shape[0] == n * longest:
         blocks = values.reshape(n, longest, dim)
         for j in range(longest):

@@ -1,4 +1,4 @@
-"""Row files: ShardWriter writes them, TableReader maps them and gathers rows; never combines rows.
+"""Row files: ShardWriter writes them, TableReader maps them, gathers rows and combines those of bags.
 
 A table is never read on open: sizes and bounds are checked, then its files are mapped, whatever their size.
 """
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bundle import files, manifest
 from bundle.checksums import Digest, PlacedDigest, contiguous
 from bundle.codecs import SCALE_BYTES, STORED, widened
+from bundle.combiner import Combiner, Offsets, Weights, combine
 from bundle.errors import RowOutOfRange
 from bundle.maps import MappedRows
 from bundle.shards import RowRange
@@ -137,32 +138,70 @@ class TableReader:
         self._stored = MappedRows(root, table.shards, table.row_bytes)
         self._scales = MappedRows(root, table.scales, SCALE_BYTES) if table.scales else None
 
-    def gather(self, rows: Rows) -> Vectors:
+    def gather(self, rows: Rows, out: Vectors | None = None) -> Vectors:
         """Reads rows from the mapped shards, in the order asked.
 
         Args:
           rows: [n] int64, each in [0, rows of the table). Duplicates allowed.
+          out: [n, dim] float32 to write into; each row of it lies in one piece, the rows anywhere.
         Returns:
-          [n, dim] float32 whatever the stored dtype, bit for bit what was stored, int8 times its scale; C order, owned
-          by the caller.
+          [n, dim] float32 whatever the stored dtype, bit for bit what was stored, int8 times its scale: `out`, or an
+          array in C order, owned by the caller.
         Raises:
           RowOutOfRange: a row is negative or past the end; nothing was read.
         Source: docs/format.md, Tables.
         """
         rows = np.ascontiguousarray(rows, np.int64)
         self._check(rows)
-        return self.take(rows)
+        return self.take(rows, out)
 
-    def take(self, rows: Rows) -> Vectors:
+    def take(self, rows: Rows, out: Vectors | None = None) -> Vectors:
         """Does the same as `gather` for rows that were checked before, as those of known ids are, at half the cost.
 
         Args:
-          rows: [n] int64, each in [0, rows of the table). What is not is never read: another row of the table is.
+          rows: [n] int64, each less than the rows of the table; of a negative one the vector is zeros. What lies past
+            the end is never read: another row of the table is.
+          out: as of `gather`.
         """
         stored = self._stored.take(rows).view(STORED[self.dtype])
-        if self._scales is None:
-            return widened(stored, self.dtype)
-        return widened(stored, self.dtype, self._scales.take(rows).view("<f4")[:, 0])
+        scales = None if self._scales is None else self._scales.take(rows).view("<f4")[:, 0]
+        vectors = widened(stored, self.dtype, scales)
+        absent = rows < 0
+        if np.count_nonzero(absent):
+            vectors[absent] = 0
+        if out is None:
+            return vectors
+        out[...] = vectors
+        return out
+
+    def bags(
+        self,
+        rows: Rows,
+        offsets: Offsets,
+        combiner: Combiner,
+        weights: Weights | None = None,
+        out: Vectors | None = None,
+    ) -> Vectors:
+        """Reads rows and combines those of each bag in one pass, to the bits that `bundle/combiner.py` gives.
+
+        Args:
+          rows: [m] int64, each less than the rows of the table; a negative one, and its weight, counts nothing.
+          offsets: [n + 1] int64, checked: bag i owns rows[offsets[i]:offsets[i + 1]].
+          combiner: sum, mean or sqrtn.
+          weights: [m] float32; None: all 1.
+          out: as of `gather`.
+        Returns:
+          [n, dim] float32: `out`, or an array in C order, owned by the caller.
+        """
+        kept = rows >= 0
+        if np.count_nonzero(kept) < kept.size:
+            offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
+            rows, weights = rows[kept], None if weights is None else weights[kept]
+        combined = combine(self.take(rows), offsets, combiner, weights)
+        if out is None:
+            return combined
+        out[...] = combined
+        return out
 
     def read(self, first: int, count: int) -> NDArray[Any]:
         """Copies a range of rows as stored.

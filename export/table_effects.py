@@ -29,11 +29,14 @@ class TrainedRows(TableReader):
         self.rows, self.dim, self.dtype = table.rows, table.dim, "float32"
         self._name, self._read_rows = name, read_rows
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def take(self, rows: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """See TableReader.take."""
-        wanted, place = np.unique(rows, return_inverse=True)
+        wanted, place = np.unique(np.maximum(rows, 0), return_inverse=True)
         values: NDArray[np.float32] = self._read_rows(self._name, wanted)[:, : self.dim]
-        return values[place.reshape(-1)]
+        found = np.empty((rows.size, self.dim), np.float32) if out is None else out
+        found[...] = values[place.reshape(-1)]
+        found[rows < 0] = 0
+        return found
 
     def release(self) -> None:
         """See TableReader.release."""

@@ -54,3 +54,10 @@ def test_combine_of_one_bag_has_the_bits_that_it_has_among_others(combiner: Any,
     among = combine(vectors.copy(), np.array([0, 2, 2 + size, 5 + size]), combiner)
     alone = combine(vectors[2 : 2 + size].copy(), np.array([0, size]), combiner)
     assert alone.tobytes() == among[1:2].tobytes()
+
+
+@pytest.mark.parametrize("lengths", [[1], [2], [1, 1], [2, 2], [1, 2], [3, 0]])
+def test_combine_of_negative_zeros_keeps_their_sign_whatever_the_company(lengths: list[int]) -> None:
+    offsets = np.cumsum([0, *lengths])
+    found = combine(np.full((sum(lengths), 4), -0.0, np.float32), offsets, "sum")
+    assert (np.signbit(found).all(axis=1) == (np.array(lengths) > 0)).all()

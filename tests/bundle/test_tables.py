@@ -87,6 +87,36 @@ def test_gather_of_no_rows_is_empty(tmp_path: Path) -> None:
     assert TableReader(tmp_path, table("t", 0, 1, 2)).gather(np.empty(0, np.int64)).shape == (0, 2)
 
 
+def test_take_of_negative_rows_gives_zeros(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(np.ones((3, 2), "<f4").tobytes())
+    found = TableReader(tmp_path, table("t", 0, 3, 2)).take(np.array([-1, 2, -(1 << 63)]))
+    assert (found == [[0, 0], [1, 1], [0, 0]]).all()
+
+
+def test_rows_are_written_into_a_stretch_of_a_wider_array(tmp_path: Path) -> None:
+    stored = np.random.default_rng(3).standard_normal((50, 5)).astype("<f4")
+    (tmp_path / "t").write_bytes(stored.tobytes())
+    reader = TableReader(tmp_path, table("t", 0, 50, 5))
+    packed = np.full((9, 20), 7, np.float32)
+    rows, offsets = np.random.default_rng(4).integers(0, 50, 27), np.arange(10, dtype=np.int64) * 3
+    assert reader.gather(rows[:9], packed[:, 1:6]).base is packed
+    reader.take(rows[9:18], packed[:, 6:11])
+    reader.bags(rows, offsets, "sum", None, packed[:, 11:16])
+    expected = np.concatenate([stored[rows[:9]], stored[rows[9:18]], reader.bags(rows, offsets, "sum")], axis=1)
+    assert (packed[:, 1:16] == expected).all()
+    assert (packed[:, [0, 16, 17, 18, 19]] == 7).all()
+
+
+def test_bags_leave_negative_rows_and_their_weights_out(tmp_path: Path) -> None:
+    stored = np.arange(12, dtype="<f4").reshape(4, 3)
+    (tmp_path / "t").write_bytes(stored.tobytes())
+    reader = TableReader(tmp_path, table("t", 0, 4, 3))
+    rows, weights = np.array([-1, 1, 3, -2, -1]), np.array([9, 1, 3, 9, 9], np.float32)
+    offsets = np.array([0, 3, 4, 5])
+    assert (reader.bags(rows, offsets, "mean") == [(stored[1] + stored[3]) / 2, [0, 0, 0], [0, 0, 0]]).all()
+    assert (reader.bags(rows, offsets, "mean", weights)[0] == (stored[1] + 3 * stored[3]) / 4).all()
+
+
 def test_gather_after_close_raises(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(bytes(8))
     reader = TableReader(tmp_path, table("t", 0, 1, 2))
