@@ -62,8 +62,10 @@ class ServiceSettings(BaseSettings):
     """Most memory that loading one version may need, bytes (tables are mapped and do not count); 0: what is free."""
     poll_s: float = Field(default=2.0, ge=0.05, le=3600)
     """Pause between two looks at the root for new versions, seconds."""
-    workers: int = Field(default=0, ge=0, le=1024)
-    """Threads that compute; 0: the cores that the process may use (affinity and cgroup quota)."""
+    workers: int = Field(default=1, ge=1, le=256)
+    """Processes that serve on the same ports, each with its own indexes; tables are in memory once for all."""
+    threads: int = Field(default=0, ge=0, le=1024)
+    """Threads that compute in each process; 0: the usable cores (affinity and cgroup quota) shared among workers."""
     inline_us_max: int = Field(default=500, ge=0, le=100_000)
     """Calls measured to take no longer are computed on the event loop, microseconds; 0: all in the compute threads."""
     in_flight_max: int = Field(default=64, ge=1, le=100_000)

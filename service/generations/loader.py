@@ -46,7 +46,7 @@ class Loader:
       root: directory of the bundles.
       precision: of the towers; None: what each bundle says.
       verify: `sizes` or `full`, of table shards; everything else is always verified in full.
-      workers: threads that will compute: each has its own interpreter of every tower.
+      threads: that will compute: each has its own interpreter of every tower.
       load_bytes_max: most memory that one version may need, bytes; 0: what is free.
       warm_up: answers synthetic requests with a generation before it is served; raises if it cannot.
       device: where SavedModels run.
@@ -55,7 +55,7 @@ class Loader:
     root: Path
     precision: Precision | None
     verify: str
-    workers: int
+    threads: int
     load_bytes_max: int
     warm_up: Callable[[Generation], None]
     device: Device = "cpu"
@@ -76,7 +76,7 @@ class Loader:
                 f"the manifest is of model {manifest.model!r} version {manifest.version}, its directory is "
                 f"{model}/{version}; a bundle is served from the place it was written for"
             )
-        self._fits(estimate(manifest, self.precision, self.workers, self.device))
+        self._fits(estimate(manifest, self.precision, self.threads, self.device))
         opened = ExitStack()
         try:
             held = retention.hold(directory)  # as long as it is served: `rowcast-serve pull --keep` passes it by
@@ -153,7 +153,7 @@ def _open_index(directory: Path, name: str, page: Index, corpus: LoadedCorpus) -
     return LoadedIndex(page, approximate, ExactIndex(vectors, page.distance), vectors, corpus)
 
 
-def estimate(manifest: Manifest, precision: Precision | None, workers: int, device: Device = "cpu") -> int:
+def estimate(manifest: Manifest, precision: Precision | None, threads: int, device: Device = "cpu") -> int:
     """Tells the memory that loading a version may need, as an upper bound in bytes; mapped tables do not count.
 
     A compiled tower is packed once per thread that computes, the event loop's and the loading one among them; an index
@@ -169,7 +169,7 @@ def estimate(manifest: Manifest, precision: Precision | None, workers: int, devi
     for tower in manifest.towers.values():
         for _, form in choose(tower, precision, device).parts:
             if form.kind == "litert":
-                total += sizes.get(form.path, 0) * (3 + workers)
+                total += sizes.get(form.path, 0) * (3 + threads)
             else:
                 total += 3 * under(form.path)
                 tensorflow = True

@@ -1,4 +1,4 @@
-"""A service without doors: switch, loader, watcher and engine as `service/main.py` wires them, driven by tests."""
+"""A service without doors: switch, loader, watcher and engine as `service/process.py` wires them, driven by tests."""
 
 from __future__ import annotations
 
