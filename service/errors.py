@@ -2,6 +2,8 @@
 
 ServiceError
 ├── InvalidArgument   a field has a shape, type or value that the call does not take
+├── Unauthenticated   no token, or none that is known here
+├── PermissionDenied  a token that is not for what is asked
 ├── TooLarge          more ids, queries, candidates or bytes than the limit
 ├── NotFound          no such model, version, table, feature, tower or index
 ├── Overloaded        no permit; try again later
@@ -23,6 +25,8 @@ class Code(Enum):
     """The kinds of failure, with the same spelling on every door."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
     TOO_LARGE = "TOO_LARGE"
     NOT_FOUND = "NOT_FOUND"
     OVERLOADED = "OVERLOADED"
@@ -45,6 +49,8 @@ class Answer:
 
 ANSWERS: dict[Code, Answer] = {
     Code.INVALID_ARGUMENT: Answer(400, "INVALID_ARGUMENT", "no"),
+    Code.UNAUTHENTICATED: Answer(401, "UNAUTHENTICATED", "no"),
+    Code.PERMISSION_DENIED: Answer(403, "PERMISSION_DENIED", "no"),
     Code.TOO_LARGE: Answer(413, "RESOURCE_EXHAUSTED", "no"),
     Code.NOT_FOUND: Answer(404, "NOT_FOUND", "no"),
     Code.OVERLOADED: Answer(429, "RESOURCE_EXHAUSTED", "later"),
@@ -69,6 +75,18 @@ class InvalidArgument(ServiceError):
     """A field has a shape, type or value that the call does not take."""
 
     code = Code.INVALID_ARGUMENT
+
+
+class Unauthenticated(ServiceError):
+    """No token, or none that is known here."""
+
+    code = Code.UNAUTHENTICATED
+
+
+class PermissionDenied(ServiceError):
+    """A token that is not for what is asked."""
+
+    code = Code.PERMISSION_DENIED
 
 
 class TooLarge(ServiceError):

@@ -86,6 +86,30 @@ class ServiceSettings(BaseSettings):
     """Values in one request, over all of its features, ids and exclusions."""
     body_bytes_max: int = Field(default=16 << 20, ge=1_024, le=1 << 30)
     """Size of one request's body, bytes."""
+    tls_cert: Path | None = None
+    """Certificate and what is between it and its root, PEM; both doors then speak TLS (1.2 or newer) and nothing else.
+    A file that changes is read again: new connections get the new certificate."""
+    tls_key: Path | None = Field(default=None, validate_default=True)
+    """Private key of tls_cert, PEM without a password."""
+    tls_client_ca: Path | None = None
+    """Authorities, PEM; callers then have to show a certificate that one of them signed, at both doors."""
+    tokens: Path | None = None
+    """File of callers, a line each: name, token (or sha256: and its digest), models; they then have to send
+    `authorization: Bearer <token>`. Read again when it changes."""
+    connections_max: int = Field(default=0, ge=0, le=1_000_000)
+    """Connections at each door of one process; at HTTP one more takes the place of the longest idle; 0: what the limit
+    on open files allows, at most 10000."""
+    streams_max: int = Field(default=1_000, ge=1, le=1_000_000)
+    """Calls at once on one gRPC connection; more wait at the caller."""
+    idle_s: float = Field(default=75.0, ge=1, le=86_400)
+    """Connections without a call are closed after this time, seconds; longer than a proxy keeps its own (60 s)."""
+    connection_age_s: float = Field(default=0.0, ge=0, le=86_400)
+    """Connections are closed after this time once their calls are answered, seconds, so that callers spread over new
+    replicas; 0: never."""
+    bytes_per_s_min: int = Field(default=16 << 10, ge=0, le=1 << 30)
+    """Slowest rate that an HTTP body may come at and an answer may be read at, bytes a second, after 2 s; 0: any."""
+    unread_bytes_max: int = Field(default=256 << 20, ge=1 << 20)
+    """Answers that HTTP callers have not read yet, bytes of all together; beyond it the slowest reader is left."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severity that is logged."""
 
@@ -99,6 +123,20 @@ class ServiceSettings(BaseSettings):
     def _runs_there(cls, value: str, others: ValidationInfo) -> str:
         if value == "gpu" and others.data.get("precision") == "int8":
             raise ValueError("precision int8 is LiteRT's, which runs on the CPU; take f32 or bf16, or leave it out")
+        return value
+
+    @field_validator("tls_key")
+    @classmethod
+    def _beside_its_certificate(cls, value: Path | None, others: ValidationInfo) -> Path | None:
+        if (value is None) != (others.data.get("tls_cert") is None):
+            raise ValueError("--tls-cert and --tls-key go together; one of them is missing")
+        return value
+
+    @field_validator("tls_client_ca")
+    @classmethod
+    def _over_tls(cls, value: Path | None, others: ValidationInfo) -> Path | None:
+        if value is not None and others.data.get("tls_cert") is None:
+            raise ValueError("callers show certificates over TLS alone; give --tls-cert and --tls-key too")
         return value
 
     @field_validator("root")

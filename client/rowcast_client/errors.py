@@ -2,6 +2,8 @@
 
     RowcastError
     ├── InvalidArgument    a field has a shape, type or value that the call does not take
+    ├── Unauthenticated    no token, or none that the service knows
+    ├── PermissionDenied   a token that is not for what is asked
     ├── TooLarge           more ids, queries, candidates or bytes than the service's limit
     ├── NotFound           no such model, version, table, feature, tower or index
     ├── Overloaded         the service has no permit free; retried until the deadline
@@ -53,6 +55,18 @@ class InvalidArgument(RowcastError):
     """A field has a shape, type or value that the call does not take."""
 
     code = "INVALID_ARGUMENT"
+
+
+class Unauthenticated(RowcastError):
+    """No token, or none that the service knows."""
+
+    code = "UNAUTHENTICATED"
+
+
+class PermissionDenied(RowcastError):
+    """A token that is not for what is asked."""
+
+    code = "PERMISSION_DENIED"
 
 
 class TooLarge(RowcastError):
@@ -135,6 +149,8 @@ SERVICE_ERRORS: dict[str, type[RowcastError]] = {
     kind.code: kind
     for kind in (
         InvalidArgument,
+        Unauthenticated,
+        PermissionDenied,
         TooLarge,
         NotFound,
         Overloaded,

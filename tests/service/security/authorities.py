@@ -1,0 +1,61 @@
+"""Authorities that sign certificates for a test, written as files."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_BEGIN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+_END = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A certificate's and its key's file."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates of this machine and of callers."""
+
+    def __init__(self, directory: Path, name: str = "authority") -> None:
+        self._directory, self._name = directory, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        made = self._begun(self._subject, self._key.public_key()).add_extension(x509.BasicConstraints(True, None), True)
+        self.file = directory / f"{name}.pem"
+        self.file.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
+
+    def sign(self, name: str) -> Signed:
+        """Writes a certificate for 127.0.0.1, and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        places = x509.SubjectAlternativeName(
+            [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+        )
+        made = self._begun(subject, key.public_key()).add_extension(places, False).sign(self._key, hashes.SHA256())
+        signed = Signed(self._directory / f"{name}.pem", self._directory / f"{name}.key")
+        signed.cert.write_bytes(_pem(made))
+        signed.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return signed
+
+    def _begun(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        begun = x509.CertificateBuilder().subject_name(subject).issuer_name(self._subject).public_key(key)
+        return begun.serial_number(x509.random_serial_number()).not_valid_before(_BEGIN).not_valid_after(_END)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

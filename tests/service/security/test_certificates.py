@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.security import followed_files
+from service.security.certificates import Certificates
+from tests.service.security.authorities import Authority
+
+
+@pytest.fixture(autouse=True)
+def _looked_at_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_files, "LOOK_S", 0)
+
+
+class Handshake:
+    """Both ends of a connection in memory."""
+
+    def __init__(self, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+        up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.server = server.wrap_bio(up, down, server_side=True)
+        self.client = client.wrap_bio(down, up, server_hostname="localhost")
+        waiting: list[Any] = [self.client, self.server]
+        for _ in range(10):
+            for end in list(waiting):
+                try:
+                    end.do_handshake()
+                    waiting.remove(end)
+                except ssl.SSLWantReadError:
+                    pass
+        assert not waiting
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.file))
+
+
+def test_certificates_that_change_are_taken_by_new_connections_alone(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    signed = old.sign("server")
+    certificates = Certificates(signed.cert, signed.key, None)
+    listening = certificates.context()
+    first = Handshake(listening, trusting(old))
+    assert new.sign("server") == signed
+    Handshake(listening, trusting(new))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Handshake(listening, trusting(old))
+    first.client.write(b"still")
+    assert first.server.read(5) == b"still"
+
+
+def test_certificates_half_changed_keep_the_old_pair_until_both_are_there(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    signed = old.sign("server")
+    certificates = Certificates(signed.cert, signed.key, None)
+    listening = certificates.context()
+    renewed = new.sign("renewed")
+    renewed.cert.replace(signed.cert)
+    Handshake(listening, trusting(old))
+    renewed.key.replace(signed.key)
+    Handshake(listening, trusting(new))
+
+
+def test_certificates_with_an_authority_of_callers_take_no_other_caller(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    signed, friend, stranger = ours.sign("server"), ours.sign("friend"), theirs.sign("stranger")
+    certificates = Certificates(signed.cert, signed.key, ours.file)
+    listening = certificates.context()
+    known, unknown = trusting(ours), trusting(ours)
+    known.load_cert_chain(friend.cert, friend.key)
+    unknown.load_cert_chain(stranger.cert, stranger.key)
+    Handshake(listening, known)
+    with pytest.raises(ssl.SSLError):
+        Handshake(listening, unknown)
+    with pytest.raises(ssl.SSLError):
+        Handshake(listening, trusting(ours))
+    theirs.file.replace(ours.file)  # from now on the strangers are those that are known
+    Handshake(listening, unknown)
+    with pytest.raises(ssl.SSLError):
+        Handshake(listening, known)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_certificates_are_not_shown_over_old_versions_of_tls(version: ssl.TLSVersion, tmp_path: Path) -> None:
+    ours = Authority(tmp_path)
+    signed = ours.sign("server")
+    listening = Certificates(signed.cert, signed.key, None).context()
+    old = trusting(ours)
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    old.minimum_version, old.maximum_version = version, version
+    with pytest.raises(ssl.SSLError):
+        Handshake(listening, old)
+
+
+def test_certificates_that_are_none_are_refused_with_their_files(tmp_path: Path) -> None:
+    ours = Authority(tmp_path)
+    signed, other = ours.sign("server"), ours.sign("other")
+    with pytest.raises(ValueError, match=rf"{signed.cert}.*KEY_VALUES_MISMATCH"):
+        Certificates(signed.cert, other.key, None)
+    (tmp_path / "empty.pem").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"empty.pem .*no certificate chain"):
+        Certificates(tmp_path / "empty.pem", signed.key, None)
+    with pytest.raises(ValueError, match=r"empty.pem holds no certificates"):
+        Certificates(signed.cert, signed.key, tmp_path / "empty.pem")
+    with pytest.raises(OSError, match=r"absent.pem"):
+        Certificates(tmp_path / "absent.pem", signed.key, None)
