@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,8 @@ from bundle.errors import FeatureError
 Offsets = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Column:
-    """The values of one feature for n examples, packed.
+class Column(NamedTuple):
+    """The values of one feature for n examples, packed. A tuple: of wide models, thousands are made for a request.
 
     Attributes:
       values: [m] int64, [m] object holding str, or [m] float32. A dense feature's values are flat too.
@@ -29,8 +27,7 @@ class Column:
     weights: NDArray[np.float32] | None = None
 
 
-@dataclass(frozen=True)
-class Activation:
+class Activation(NamedTuple):
     """What a tower takes of one feature.
 
     Attributes:

@@ -299,15 +299,12 @@ def _longest(table: Part) -> int:
 def _candidate_columns(tables: list[Part], counts: list[int]) -> dict[str, Column]:
     columns = {}
     for name in _same_names(tables, "features"):
-        values: list[Any] = []
-        for table, count in zip(tables, counts, strict=True):
-            some = listed(table[name], f"features.{name}")
-            if len(some) != count:
-                raise InvalidArgument(
-                    f"features.{name} has {len(some)} values for {count} candidates; one each was expected"
-                )
-            values += some
-        columns[name] = column(values, f"features.{name}")
+        where = f"features.{name}"
+        lists = [listed(table[name], where) for table in tables]
+        for values, count in zip(lists, counts, strict=True):
+            if len(values) != count:
+                raise InvalidArgument(f"{where} has {len(values)} values for {count} candidates; one each was expected")
+        columns[name] = column(lists[0] if len(lists) == 1 else list(chain.from_iterable(lists)), where)
     return columns
 
 
