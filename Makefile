@@ -6,6 +6,7 @@ DATA ?=
 ONLY ?=
 SCALE ?=
 SHORT ?=
+PROCESSES ?= 2
 STAMP := $(VENV)/.installed
 
 .PHONY: help venv demo demo-models test check stubs bench bench-export soak soak-export clean
@@ -16,7 +17,7 @@ help: ## what can be made
 
 venv: $(STAMP) ## .venv with both programs, the client, the examples and the tools
 
-$(STAMP): pyproject.toml client/pyproject.toml
+$(STAMP): pyproject.toml client/pyproject.toml hatch_build.py $(wildcard bundle/native/*.[ch])
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "making $(VENV): packages of 2.5 GB, mostly TensorFlow; minutes, by the connection"
 	$(PYTHON) -m venv $(VENV)
@@ -30,8 +31,8 @@ demo: venv ## train, export, serve and ask: real recommendations (DATA=DIR: Movi
 demo-models: venv ## every example trained, exported, served, asked and compared (ONLY="dlrm ple", SCALE=article)
 	$(BIN)/python -m examples.demo_models $(if $(SCALE),--scale $(SCALE)) $(foreach name,$(ONLY),--only $(name))
 
-test: venv ## the tests
-	$(BIN)/python -m pytest -q
+test: venv ## the tests, in two processes (PROCESSES=N: in N, each of up to 2 GB)
+	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile
 
 check: venv ## ruff, mypy, import directions, stub and format drift, duplicate code
 	scripts/check
