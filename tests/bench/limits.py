@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from bundle.staging import read_manifest
-from tests.bench.workload_towers import inputs_of
 
 BATCH = 200
 KINDS = ("litert-f32", "litert-int8", "saved-model")
@@ -52,8 +51,8 @@ class Limit:
 def _ranking(kind: str, bundle: Path) -> Step:
     page = read_manifest(bundle).towers["ranking"]
     random = np.random.default_rng(0)
-    shapes = inputs_of("ranking")
-    values = {each.name: random.random((BATCH, *shapes[each.feature]), np.float32) for each in page.inputs}
+    shapes = {each.name: [BATCH if size is None else size for size in each.shape] for each in page.inputs}
+    values = {name: random.random(shape, np.float32) for name, shape in shapes.items()}
     if kind == "saved-model":
         import tensorflow as tf
 

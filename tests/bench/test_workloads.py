@@ -7,8 +7,10 @@ import pytest
 
 from bundle.features import Column, open_features
 from bundle.staging import check_files, read_manifest
+from bundle.tower_pages import Precision
 from runtime.scann import ScannIndex
-from runtime.towers import open_tower
+from runtime.tower_inputs import tower_inputs
+from runtime.towers import open_form, open_tower
 from tests.bench import workload_towers
 from tests.bench.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
 
@@ -34,7 +36,8 @@ def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(ranking: Ran
     sent |= {name: Column(ids[5]) for name, ids in ranking.candidates.items()}
     sent["numbers"] = Column(np.tile(ranking.numbers[5], 200))
     inputs = {name: reader.activation(name, sent, 200).values for name, column in sent.items()}
-    scores = open_tower(ranking.directory, page.towers["ranking"]).run(inputs)["score"]
+    tower = page.towers["ranking"]
+    scores = open_tower(ranking.directory, tower).run(tower_inputs(tower.inputs, inputs, 200))["score"]
 
     weights = {name: values.astype(np.float64) for name, values in workload_towers.ranking_weights().items()}
     context = [inputs[name] for name in workload_towers.CONTEXT]
@@ -56,6 +59,28 @@ def test_workload_ranking_forms_tell_their_errors(ranking: RankingWorkload) -> N
     assert set(forms) == {("saved_model", "f32"), ("litert", "f32"), ("litert", "int8")}
     assert forms["litert", "f32"].max_abs_error["score"] < 1e-5
     assert 1e-5 < forms["litert", "int8"].max_abs_error["score"] < 0.1
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("f32", 1e-5), ("int8", 0.02)])
+def test_workload_ranking_parts_score_as_the_whole_tower(
+    ranking: RankingWorkload, precision: Precision, limit: float
+) -> None:
+    tower = read_manifest(ranking.directory).towers["ranking"]
+    context, candidate = tower.parts
+    assert [(part.name, part.per) for part in tower.parts] == [("context", "context"), ("candidate", "candidate")]
+    assert [output.shape for output in context.outputs] == [(None, 128)]  # a context's half of the first cross
+
+    random = np.random.default_rng(1)
+    shapes = workload_towers.inputs_of("ranking")
+    values = {name: random.random((200, *shape), np.float32) for name, shape in shapes.items()}
+    values |= {name: values[name][:1].repeat(200, axis=0) for name in (*workload_towers.CONTEXT, "numbers")}
+    expected = open_tower(ranking.directory, tower).run(tower_inputs(tower.inputs, values, 200))["score"]
+    for part, n in ((context, 1), (candidate, 200)):
+        form = next(form for form in part.forms if (form.kind, form.precision) == ("litert", precision))
+        taken = {name: array[:n] for name, array in values.items()}
+        made = open_form(ranking.directory, part, form).run(tower_inputs(part.inputs, taken, n))
+        values |= {name: array.repeat(200 // n, axis=0) for name, array in made.items()}
+    np.testing.assert_allclose(values["score"], expected, rtol=0, atol=limit)
 
 
 def test_workload_retrieval_is_a_whole_bundle_with_a_tree(retrieval: RetrievalWorkload) -> None:

@@ -1,7 +1,7 @@
-"""The dense parts of the benchmark's workloads, written as SavedModels and flatbuffers. The one file with TensorFlow.
+"""The dense parts of the benchmark's workloads, written as an export writes them. The one file with TensorFlow.
 
-Run as a program of its own, so that what is measured beside it has no TensorFlow in its process. Prints, as JSON, the
-largest difference between each compiled form and the SavedModel.
+Towers are cut into parts, packed, saved and compiled by the exporter's own steps. Run as a program of its own, so that
+what is measured beside it has no TensorFlow in its process. Prints, as JSON, the manifest's page of each tower.
 """
 
 from __future__ import annotations
@@ -14,6 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from bundle import manifest, paths
+from export.compiled import compile_tower
+from export.frameworks import load_tensorflow
+from export.packing import pack_part, pack_tower
+from export.parts import TracedPart, split_tower
+from export.pruning import TracedTower, narrowed
+from export.savedmodels import save_function
+from export.tower_pages import part_page
+from export.towers import TensorSpec, TowerSpec
+from runtime.tower_inputs import tower_inputs
+from runtime.towers import CompiledTower
 
 CATEGORICAL = 26
 DIM = 32
@@ -25,18 +38,19 @@ EXAMPLES = 256
 
 CONTEXT = tuple(f"c{place:02d}" for place in range(0, CATEGORICAL, 2))
 CANDIDATE = tuple(f"c{place:02d}" for place in range(1, CATEGORICAL, 2))
-PRECISIONS = {"ranking": ("f32", "int8"), "query": ("f32", "int8"), "candidate": ("f32",)}
+PRECISIONS: dict[str, tuple[manifest.Precision, ...]] = {
+    "ranking": ("f32", "int8"),
+    "query": ("f32", "int8"),
+    "candidate": ("f32",),
+}
 
-Errors = dict[str, dict[str, float]]
-"""Largest difference from the SavedModel by tower and precision."""
 
-
-def write_towers(directory: Path, *names: str) -> Errors:
-    """Writes `<name>/saved_model` and `<name>/compiled-<precision>.tflite` in a process of its own; takes seconds."""
+def write_towers(directory: Path, *names: str) -> dict[str, manifest.Tower]:
+    """Writes towers into a bundle's directory, in a process of its own; takes seconds. Returns their pages."""
     program = [sys.executable, "-m", "tests.bench.workload_towers", str(directory), *names]
     ran = subprocess.run(program, cwd=Path(__file__).parents[2], check=True, capture_output=True, timeout=300)
-    errors: Errors = json.loads(ran.stdout.splitlines()[-1])
-    return errors
+    pages = json.loads(ran.stdout.splitlines()[-1])
+    return {name: manifest.Tower.model_validate(page) for name, page in pages.items()}
 
 
 def inputs_of(name: str) -> dict[str, tuple[int, ...]]:
@@ -99,34 +113,81 @@ def _functions(tensorflow: Any) -> dict[str, tuple[Any, Callable[..., Any]]]:
     }
 
 
-def _write(directory: Path, names: list[str]) -> Errors:
+def _traced(tensorflow: Any, name: str, function: Callable[..., Any]) -> TracedTower:
+    """Traces a tower as the exporter's cut leaves it: an input for each feature."""
+    tf = tensorflow
+    inputs = tuple(TensorSpec(key, "float32", (None, *shape), key) for key, shape in inputs_of(name).items())
+    keys = [each.name for each in inputs]
+    whole = tf.compat.v1.wrap_function(
+        lambda *tensors: function(**dict(zip(keys, tensors, strict=True))),
+        [tf.TensorSpec(each.shape, each.dtype, each.name) for each in inputs],
+    )
+    traced, variables = narrowed(name, whole, whole.graph.inputs[: len(inputs)], whole.structured_outputs)
+    ((result, tensor),) = traced.structured_outputs.items()
+    spec = TowerSpec(
+        name=name,
+        role="ranking" if name == "ranking" else "query" if name == "query" else "candidate",
+        call="",
+        call_inputs=tuple(keys),
+        keys={result: result},
+        inputs=inputs,
+        outputs=(TensorSpec(result, "float32", tuple(tensor.shape.as_list())),),
+        result=result,
+        variables=tuple(variable.name for variable in variables),
+    )
+    return TracedTower(spec, traced, variables)
+
+
+def _forms(
+    directory: Path, name: str, cut: TracedTower | TracedPart, values: dict[str, NDArray[Any]], part: str = ""
+) -> tuple[manifest.TowerForm, ...]:
+    """Writes what a tower or a part of one is run from, and compares it; adds what it makes of `values` to them."""
+    pages = [each.input_page for each in cut.spec.inputs]
+    inputs = tower_inputs(pages, values, EXAMPLES)
+    constant = load_tensorflow().constant
+    found = cut.function(*(constant(inputs[page.name]) for page in pages))
+    wanted = {key: each.numpy() for key, each in found.items()}
+    values |= wanted
+    saved = paths.saved_model(name, part)
+    save_function(cut, directory / saved)
+    none = dict.fromkeys(wanted, 0.0)
+    forms = [manifest.TowerForm(kind="saved_model", precision="f32", path=saved, max_abs_error=none)]
+    for precision in PRECISIONS[name]:
+        path = paths.compiled_tower(name, precision, part)
+        if reason := compile_tower(directory / saved, precision, directory / path).reason:
+            raise RuntimeError(reason)
+        found = CompiledTower(directory / path).run(inputs)
+        errors = {key: float(np.abs(found[key] - wanted[key]).max()) for key in wanted}
+        forms.append(manifest.TowerForm(kind="litert", precision=precision, path=path, max_abs_error=errors))
+    return tuple(forms)
+
+
+def _page(directory: Path, tensorflow: Any, name: str, function: Callable[..., Any]) -> manifest.Tower:
+    """Writes a tower and its parts; returns its page."""
+    tower = _traced(tensorflow, name, function)
+    roles: dict[str, manifest.Role] = {key: "candidate" if key in CANDIDATE else "context" for key in inputs_of(name)}
+    cut = [pack_part(part) for part in split_tower(tower, roles).parts] if name == "ranking" else []
+    random = np.random.default_rng(0)
+    values = {key: random.random((EXAMPLES, *shape), np.float32) for key, shape in inputs_of(name).items()}
+    packed = pack_tower(tower)
+    return manifest.Tower(
+        role=tower.spec.role,
+        inputs=tuple(each.input_page for each in packed.spec.inputs),
+        outputs=tuple(each.output_page for each in packed.spec.outputs),
+        result=tower.spec.result,
+        forms=_forms(directory, name, packed, dict(values)),
+        parts=tuple(
+            part_page(part.spec).model_copy(update={"forms": _forms(directory, name, part, values, part.spec.name)})
+            for part in cut
+        ),
+    )
+
+
+def _write(directory: Path, names: list[str]) -> dict[str, Any]:
     import tensorflow as tf
 
-    from runtime.towers import CompiledTower
-
-    errors: Errors = {}
     functions = _functions(tf)
-    for name in names:
-        module, function = functions[name]
-        specs = {key: tf.TensorSpec([None, *shape], tf.float32, name=key) for key, shape in inputs_of(name).items()}
-        traced = tf.function(function).get_concrete_function(**specs)
-        saved = directory / name / "saved_model"
-        tf.saved_model.save(module, str(saved), signatures={"serving_default": traced})
-        random = np.random.default_rng(0)
-        examples = {key: random.random((EXAMPLES, *shape), np.float32) for key, shape in inputs_of(name).items()}
-        wanted = {
-            key: value.numpy() for key, value in traced(**{k: tf.constant(v) for k, v in examples.items()}).items()
-        }
-        errors[name] = {}
-        for precision in PRECISIONS[name]:
-            converter = tf.lite.TFLiteConverter.from_saved_model(str(saved))
-            if precision == "int8":
-                converter.optimizations = [tf.lite.Optimize.DEFAULT]
-            path = directory / name / f"compiled-{precision}.tflite"
-            path.write_bytes(converter.convert())
-            found = CompiledTower(path).run(examples)
-            errors[name][precision] = max(float(np.abs(found[key] - wanted[key]).max()) for key in wanted)
-    return errors
+    return {name: _page(directory, tf, name, functions[name][1]).model_dump(mode="json") for name in names}
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +85,8 @@ class RetrievalWorkload:
     vectors: Floats
 
 
-def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> RankingWorkload:
-    """Writes R under `root` as the model's version 1; 128 MB at scale 1/10."""
+def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking", parts: bool = True) -> RankingWorkload:
+    """Writes R under `root` as the model's version 1; 128 MB at scale 1/10. Without `parts` its tower runs whole."""
     random = np.random.default_rng(20)
     names = [f"c{place:02d}" for place in range(len(VOCABULARIES))]
     rows = {name: max(10, round(size * scale)) for name, size in zip(names, VOCABULARIES, strict=True)}
@@ -99,7 +97,9 @@ def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> Ran
     features["numbers"] = DenseFeature(kind="dense", role="context", shape=(NUMBERS,))
     with Staging(root, model, 1, f"R {scale}") as stage:
         tables = {name: write_table(stage.directory, name, _normal_rows(random, rows[name])) for name in names}
-        towers = _write_towers(stage.directory, {"ranking": (None,)})
+        towers = workload_towers.write_towers(stage.directory, "ranking")
+        if not parts:
+            towers = {name: tower.model_copy(update={"parts": ()}) for name, tower in towers.items()}
         page = write_manifest(model, stage, tables, features, towers)
         directory = stage.commit(page)
     return RankingWorkload(
@@ -133,7 +133,7 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
     with Staging(root, model, 1, f"Q {scale}") as stage:
         place = stage.directory
         tables = {"users": write_table(place, "users", [users]), "items": write_table(place, "items", [items])}
-        towers = _write_towers(place, {"query": (None, ITEM_DIM), "candidate": (None, ITEM_DIM)})
+        towers = workload_towers.write_towers(place, "query", "candidate")
         ids = np.arange(len(items), dtype=np.int64)
         attributes = {"group": pa.array(random.integers(0, 100, len(items)))}
         store = write_store(place / paths.candidate_store("items"), ids, {"item": Column(ids)}, attributes)
@@ -223,42 +223,6 @@ def write_table(place: Path, name: str, parts: Iterable[Floats]) -> manifest.Tab
     shard = manifest.Shard(file=file, first_row=0, rows=rows, crc32c=digest.crc32c, blocks=digest.blocks)
     source = manifest.TableSource(layout="plain", key=name)
     return manifest.Table(rows=rows, dim=dim, dtype="float32", shards=(shard,), source=source)
-
-
-def _write_towers(place: Path, results: Mapping[str, tuple[int | None, ...]]) -> dict[str, Tower]:
-    with tempfile.TemporaryDirectory() as built:
-        errors = workload_towers.write_towers(Path(built), *results)
-        return {name: _write_tower(place, Path(built) / name, name, results[name], errors[name]) for name in results}
-
-
-def _write_tower(
-    place: Path, built: Path, name: str, shape: tuple[int | None, ...], errors: Mapping[str, float]
-) -> Tower:
-    result = "score" if name == "ranking" else "vector"
-    shutil.copytree(built / "saved_model", place / paths.saved_model(name))
-    saved = paths.saved_model(name)
-    forms = [manifest.TowerForm(kind="saved_model", precision="f32", path=saved, max_abs_error={result: 0.0})]
-    for precision in workload_towers.PRECISIONS[name]:
-        file = paths.compiled_tower(name, precision)
-        shutil.copyfile(built / f"compiled-{precision}.tflite", place / file)
-        forms.append(
-            manifest.TowerForm(
-                kind="litert",
-                precision="int8" if precision == "int8" else "f32",
-                path=file,
-                max_abs_error={result: errors[precision]},
-            )
-        )
-    return Tower(
-        role="ranking" if name == "ranking" else "query" if name == "query" else "candidate",
-        inputs=tuple(
-            manifest.TowerInput(name=key, feature=key, dtype="float32", shape=(None, *size))
-            for key, size in workload_towers.inputs_of(name).items()
-        ),
-        outputs=(manifest.TowerOutput(name=result, dtype="float32", shape=shape),),
-        result=result,
-        forms=tuple(forms),
-    )
 
 
 def write_manifest(
