@@ -1,7 +1,7 @@
 """A local copy of a checkpoint in a store, without its tables: for TensorFlow, which restores from local files only.
 
 Its data files have their full length and hold the dense variables at their places; what was not copied is a hole that
-takes no disk. Holes are never read: no table is part of the model that is restored (`export/oracle.py`).
+takes no disk. Holes are never read: no table is part of the model that is restored (`export/oracle/original.py`).
 """
 
 from __future__ import annotations

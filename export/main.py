@@ -303,16 +303,16 @@ def explain(
     """Draws what is cut out of a model: features, tables, towers, outputs. Of a bundle, no model code is needed."""
     from rich.text import Text
 
-    from export.explain_text import explain_text
+    from export.explanation.text import explain_text
 
     with kept_clean(), Progress(errors) as progress:
         if recipe.is_dir():
-            from export.explain import drawing_of_bundle
+            from export.explanation.drawing import drawing_of_bundle
 
             drawing = drawing_of_bundle(recipe)
         else:
             from export import options
-            from export.explain import draw_prepared
+            from export.explanation.drawing import draw_prepared
             from export.settings import read_recipe
 
             job, wanted = options.asked(options.overridden(read_recipe(recipe), checkpoint, None), chosen, towers)
@@ -324,7 +324,7 @@ def explain(
                 prepared = prepare(job, recipe.parent, options.read_settings(), None, wanted)
                 drawing = draw_prepared(prepared, recipe.name)
     if html is not None:
-        from export.explain_page import write_page
+        from export.explanation.page import write_page
 
         write_page(drawing, html)
     _print({}, Text(explain_text(drawing)), as_json=False)

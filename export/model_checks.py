@@ -22,7 +22,7 @@ from export.errors import UsageError
 from export.examples import Examples, make_examples, read_examples
 from export.feature_pages import model_vocabularies
 from export.model_tables import recognise_tables
-from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
+from export.oracle.original import ReadRows, Replay, Results, checkpoint_rows, replay_original
 from export.part_checks import check_parts
 from export.recall_checks import check_recall
 from export.roots import open_job

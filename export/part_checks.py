@@ -18,7 +18,7 @@ from bundle import manifest
 from bundle.errors import BundleError
 from bundle.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
-from export.oracle import Replay
+from export.oracle.original import Replay
 from export.replay import Compared, OpenForm, WrittenForm, allowed, check_output, verified_form
 from runtime import towers as running
 from runtime.tower_inputs import tower_inputs

@@ -29,7 +29,7 @@ from export.examples import Examples
 from export.feature_pages import model_vocabularies
 from export.key_indexes import check_key_indexes, write_key_indexes
 from export.model_checks import check_page, examples_of
-from export.oracle import Replay, Results, checkpoint_rows, replay_original
+from export.oracle.original import Replay, Results, checkpoint_rows, replay_original
 from export.part_checks import check_parts, unverified
 from export.preparation import Prepared, corpus_files, prepare
 from export.progress import Progress

@@ -20,7 +20,7 @@ from bundle.errors import BundleError
 from bundle.features import FeatureReader, open_features
 from export.errors import VerificationFailed
 from export.head_effects import check_effects, order_effects
-from export.oracle import Replay, Results
+from export.oracle.original import Replay, Results
 from export.towers import TowerSpec
 from runtime.savedmodels import SavedModelTower
 from runtime.tower_inputs import tower_inputs

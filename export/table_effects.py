@@ -15,7 +15,7 @@ from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
 from export import replay
 from export.errors import VerificationFailed
-from export.oracle import ReadRows, Replay, Results
+from export.oracle.original import ReadRows, Replay, Results
 from export.replay import WrittenForm
 
 Effects = dict[str, dict[str, float]]

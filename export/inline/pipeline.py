@@ -50,7 +50,7 @@ from export.inline.files import (
 )
 from export.inline.graph import InlineGraph, Lookups, build_graph, open_vocabulary, variable_key, write_graph
 from export.model_tables import recognise_tables
-from export.oracle import Replay, replay_original
+from export.oracle.original import Replay, replay_original
 from export.progress import Progress
 from export.roots import open_job
 from export.run_settings import ExportSettings

@@ -15,10 +15,10 @@ import pytest
 from bundle import manifest
 from bundle.manifest import Manifest, Provenance, Verification
 from bundle.staging import read_manifest
-from export.explain import Drawing, draw_bundle
-from export.explain_groups import BOXES_MAX, grouped
-from export.explain_page import explain_page
-from export.explain_text import WIDTH, explain_text
+from export.explanation.drawing import Drawing, draw_bundle
+from export.explanation.groups import BOXES_MAX, grouped
+from export.explanation.page import explain_page
+from export.explanation.text import WIDTH, explain_text
 from tests.conftest import write_sample_bundle
 from tests.export.commands import Command
 from tests.export.exporting import Recipe, changed, write_project

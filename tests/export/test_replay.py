@@ -15,7 +15,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.compiled import compile_tower
 from export.errors import NotConvertible, VerificationFailed
 from export.examples import Examples, make_examples
-from export.oracle import ReadRows, Replay, Results, checkpoint_rows, replay_original
+from export.oracle.original import ReadRows, Replay, Results, checkpoint_rows, replay_original
 from export.replay import WrittenForm, compare_forms, compare_page
 from export.savedmodels import write_saved_model
 from export.settings import ExportJob, read_recipe

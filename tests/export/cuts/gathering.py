@@ -22,7 +22,7 @@ from export.examples import Examples, make_examples
 from export.feature_pages import describe_features, model_vocabularies
 from export.frameworks import load_tensorflow
 from export.model_code import load_factory
-from export.oracle import Replay, checkpoint_rows, replay_original
+from export.oracle.original import Replay, checkpoint_rows, replay_original
 from export.replay import WrittenForm, compare_forms
 from export.savedmodels import write_saved_model
 from export.settings import ExportJob

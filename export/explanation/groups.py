@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from export.explain import Drawing, DrawnFeature, DrawnTable
+from export.explanation.drawing import Drawing, DrawnFeature, DrawnTable
 
 TOGETHER_MIN = 5
 """So many tables of the same looks become one box; fewer are told one by one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from export.explain import Drawing, DrawnTower, summary
-from export.explain_groups import FeatureGroup, Groups, TableGroup, grouped
+from export.explanation.drawing import Drawing, DrawnTower, summary
+from export.explanation.groups import FeatureGroup, Groups, TableGroup, grouped
 from export.figures import size_text
 
 WIDTH = 80

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from export.explain import Drawing, DrawnPart, DrawnTower
-from export.explain_groups import FeatureGroup, Groups, TableGroup
-from export.explain_text import shortened
+from export.explanation.drawing import Drawing, DrawnPart, DrawnTower
+from export.explanation.groups import FeatureGroup, Groups, TableGroup
+from export.explanation.text import shortened
 from export.figures import count_text, size_text
 
 LINE, PAD, GAP, TITLE = 17, 10, 14, 20

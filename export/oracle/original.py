@@ -1,6 +1,6 @@
 """The original model, uncut, restored from the checkpoint by TensorFlow, as far as examples need it.
 
-A table may be larger than memory, so only the rows that the examples read are there (`export/oracle_tables.py`).
+A table may be larger than memory, so only the rows that the examples read are there (`export/oracle/tables.py`).
 Nothing else can read a table that left the towers: one that is read whole stays inside (`export/settling.py`).
 """
 
@@ -28,8 +28,8 @@ from export.dumped_tables import KeyFile
 from export.errors import ExportError, NotConvertible
 from export.examples import Examples
 from export.frameworks import load_tensorflow
-from export.oracle_inputs import OracleInputs
-from export.oracle_tables import OracleTables, ReadRows
+from export.oracle.inputs import OracleInputs
+from export.oracle.tables import OracleTables, ReadRows
 from export.roots import build_root
 from export.settings import ExportJob
 from export.table_sources import layout_of

@@ -7,10 +7,10 @@ from html import escape
 from pathlib import Path
 
 from export.errors import DestinationError
-from export.explain import Drawing, DrawnPart
-from export.explain_groups import grouped, natural
-from export.explain_svg import draw_svg
-from export.explain_text import shortened
+from export.explanation.drawing import Drawing, DrawnPart
+from export.explanation.groups import grouped, natural
+from export.explanation.svg import draw_svg
+from export.explanation.text import shortened
 from export.figures import size_text
 
 OPEN_ROWS = 12
