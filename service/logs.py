@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -14,6 +15,8 @@ import orjson
 
 ROOT_LOGGER = "rowcast"
 _FIELDS = "rowcast_fields"
+CALLER_NAME: ContextVar[str] = ContextVar("caller_name", default="")
+"""Whose call the running task answers, where callers are known; stands in each line that is written meanwhile."""
 
 
 def logger(module: str) -> logging.Logger:
@@ -38,6 +41,9 @@ class JsonLines(logging.Formatter):
             "event": record.getMessage(),
             **getattr(record, _FIELDS, {}),
         }
+        caller = CALLER_NAME.get()
+        if caller:
+            line["caller"] = caller
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()

@@ -16,6 +16,7 @@ from service import logs
 from service.command_line import command
 from service.exits import EXIT_DONE, EXIT_USAGE
 from service.process import serve
+from service.security.guards import guards_of
 from service.settings import ServiceSettings, SettingsError, read_settings
 
 
@@ -35,7 +36,8 @@ def _run(options: dict[str, Any], only_print: bool) -> int:
         return EXIT_DONE
     try:
         _check_device(settings)
-    except (LibraryMissing, DeviceMissing) as problem:
+        guards_of(settings)
+    except (LibraryMissing, DeviceMissing, SettingsError) as problem:
         sys.stderr.write(f"error: {problem}\n")
         return EXIT_USAGE
     logs.configure(settings.log_level, own_stderr())  # whatever native libraries do with stderr meanwhile

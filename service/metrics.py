@@ -65,6 +65,12 @@ class Metrics:
         build = Gauge("rowcast_build_info", "1 for what is running", ("product", "format"), registry=self.registry)
         build.labels(metadata.version("rowcast"), str(FORMAT_VERSION)).set(1)
         self.ready = Gauge("rowcast_ready", "1 when the service can answer", registry=self.registry)
+        self._revision = Gauge(
+            "rowcast_state_revision", "Revision of the desired state that is followed", registry=self.registry
+        )
+        self._readable = Gauge("rowcast_state_readable", "1 when the desired state can be read", registry=self.registry)
+        self.connections = Gauge("rowcast_connections", "HTTP connections that are open", registry=self.registry)
+        self._cuts = self._kept("cut_connections", "HTTP connections ended, by why", "reason")
         self._versions = Gauge(
             "rowcast_version",
             "1 for the state each version is in",
@@ -115,11 +121,21 @@ class Metrics:
         """Counts contexts that a store does not hold."""
         self._unknown_contexts(model, store).inc(count)
 
+    def connection_cut(self, reason: str) -> None:
+        """Counts a connection that was ended. `reason`: room (for a newer one), unread (answers) or rest (of a body
+        that was not asked for)."""
+        self._cuts(reason).inc()
+
     def versions(self, states: list[tuple[str, int, str]]) -> None:
         """Tells which versions there are, as (model, version, state); what is not named is gone."""
         self._versions.clear()
         for model, version, state in states:
             self._versions.labels(model, str(version), state).set(1)
+
+    def state(self, revision: int, readable: bool) -> None:
+        """Tells which desired state is followed, and whether its file can be read now."""
+        self._revision.set(revision)
+        self._readable.set(readable)
 
     def loaded(self, model: str, outcome: str, seconds: float | None) -> None:
         """Counts one load. `outcome`: available (then with the seconds it took), refused or damaged."""

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import logging
-import math
 import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
-import uvicorn
 
 from service import logs
 from service.engine.desk import Desk
@@ -25,9 +20,9 @@ from service.generations.loader import Loader
 from service.generations.switch import Switch
 from service.generations.watcher import Watcher
 from service.metrics import Metrics
-from service.rest.app import create_app
-from service.rest.connections import Connection
+from service.rest.server import HttpServer
 from service.rpc.server import RpcServer
+from service.security.guards import guards_of, tell_open_doors
 from service.settings import ServiceSettings, usable_cores
 
 log = logs.logger(__name__)
@@ -36,17 +31,6 @@ _CLOSING_S = 1.0
 """Least time that the doors get to write answers that are already computed."""
 _NOTICE_S = 0.2
 """How long new calls are still answered, with NOT_READY: once the door closes, gRPC cancels what is on its way."""
-_KEEP_ALIVE_S = 75
-"""Idle HTTP connections are kept longer than usual proxies keep theirs (60 s), so that the proxy closes first."""
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers: this program has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Captures none."""
-        yield
 
 
 class Service:
@@ -75,21 +59,10 @@ class Service:
             poll_s=settings.poll_s,
             verify_bytes_per_s=settings.verify_bytes_per_s,
         )
-        desk = Desk(self._engine, settings, self._metrics, lambda: self._engine.problem, lambda: True)
+        self._guards = guards_of(settings)
+        desk = Desk(self._engine, settings, self._metrics, lambda: self._engine.problem, lambda: True, self._guards)
         self._rpc = RpcServer(desk)
-        self._http = HttpServer(
-            uvicorn.Config(
-                create_app(desk),
-                http=functools.partial(Connection, self._metrics),  # type: ignore[arg-type]
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                server_header=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=math.ceil(max(settings.drain_s, _CLOSING_S)),
-            )
-        )
+        self._http = HttpServer(desk)
         self._exit_code = EXIT_DONE
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -114,6 +87,7 @@ class Service:
         if self._settings.ports_file is not None:
             _write_ports(self._settings.ports_file, http_port, grpc_port)
         log.info("listening", extra=logs.fields(host=self._settings.host, http=http_port, grpc=grpc_port))
+        tell_open_doors(self._settings)
         self._switch.subscribe(self._changed)
         self._watcher.start()
         stopping = asyncio.create_task(self._stopping.wait())
@@ -137,6 +111,7 @@ class Service:
     def _look_again(self) -> None:
         log.info("looking_again", extra=logs.fields(signal=signal.SIGHUP.name))
         self._watcher.look_again()
+        self._guards.follow()
 
     def _changed(self) -> None:
         """Passes on what the switch tells, in the thread that changed it."""

@@ -60,6 +60,13 @@ class ServiceSettings(BaseSettings):
     """Rate of the background check of table blocks, bytes a second; 0: no background check."""
     load_bytes_max: int = Field(default=0, ge=0)
     """Most memory that loading one version may need, bytes (tables are mapped and do not count); 0: what is free."""
+    versions_latest: int = Field(default=1, ge=1, le=100)
+    """Newest versions of a model that are loaded; one that is not the newest answers requests that name it."""
+    keep_previous: bool = True
+    """Keeps the version that answered before loaded, so that going back to it takes no time; costs its memory again."""
+    state_file: Path | None = None
+    """File that holds what `rowcast-serve ctl` is told: pins, labels, a drain; left out: `.rowcast-state.json` under
+    the root."""
     poll_s: float = Field(default=2.0, ge=0.05, le=3600)
     """Pause between two looks at the root for new versions, seconds."""
     workers: int = Field(default=1, ge=1, le=256)
@@ -106,8 +113,8 @@ class ServiceSettings(BaseSettings):
     connection_age_s: float = Field(default=0.0, ge=0, le=86_400)
     """Connections are closed after this time once their calls are answered, seconds, so that callers spread over new
     replicas; 0: never."""
-    bytes_per_s_min: int = Field(default=16 << 10, ge=0, le=1 << 30)
-    """Slowest rate that an HTTP body may come at and an answer may be read at, bytes a second, after 2 s; 0: any."""
+    bytes_per_s_min: int = Field(default=16 << 10, ge=1, le=1 << 30)
+    """Slowest rate that an HTTP body may come at and an answer may be read at, bytes a second; counts after 5 s."""
     unread_bytes_max: int = Field(default=256 << 20, ge=1 << 20)
     """Answers that HTTP callers have not read yet, bytes of all together; beyond it the slowest reader is left."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from service.engine.engine import Engine
 from service.metrics import Metrics
+from service.security.guards import OPEN, Guards
 from service.settings import ServiceSettings
 
 
@@ -21,6 +22,7 @@ class Desk:
         may report the phases decode and encode.
       problem: why callers should not be sent here; empty: they should.
       liveness: whether the process should be left running.
+      guards: what a door asks of whoever comes.
     """
 
     engine: Engine
@@ -28,3 +30,4 @@ class Desk:
     metrics: Metrics
     problem: Callable[[], str]
     liveness: Callable[[], bool]
+    guards: Guards = OPEN

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from service.engine.desk import Desk
 from service.errors import InvalidArgument, NotFound, ServiceError
 from service.rest.docs import add_docs
+from service.rest.doorkeeper import Doorkeeper
 from service.rest.guard import Guard
 from service.rest.hot_calls import HotCalls
 from service.rest.routes import failed_response, router_of
@@ -28,7 +29,8 @@ def create_app(desk: Desk) -> ASGIApp:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_middleware(Guard, desk=desk)
-    return HotCalls(app, desk)
+    calls = HotCalls(app, desk)
+    return calls if desk.guards.tokens is None else Doorkeeper(calls, desk, desk.guards.tokens)
 
 
 async def _service_error(request: Request, problem: Exception) -> Response:

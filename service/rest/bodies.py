@@ -10,6 +10,8 @@ from starlette.types import Receive
 
 from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloaded, TooLarge
 
+SLOW_S = 5.0
+"""From here on a body has to have come at the least rate."""
 DRAIN_S_MAX = 2.0
 """How long the rest of a refused body is thrown away, so that its sender gets to read the refusal."""
 DRAIN_BYTES_MAX = 64 << 20
@@ -59,7 +61,12 @@ class Intake:
 
 
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], limit: int, intake: Intake, wait_s: float
+    receive: Receive,
+    headers: Mapping[bytes, bytes],
+    limit: int,
+    intake: Intake,
+    wait_s: float,
+    bytes_per_s_min: int = 1,
 ) -> bytes:
     """Reads the whole body.
 
@@ -69,6 +76,7 @@ async def read_body(
       limit: bytes, of the body as sent and as decompressed.
       intake: where its bytes are counted until it is whole.
       wait_s: how long its sender may take, seconds.
+      bytes_per_s_min: that it has to come at, once SLOW_S are over.
 
     Raises:
       BodyTooLarge: it is larger; read no further than that.
@@ -84,29 +92,34 @@ async def read_body(
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in {b"identity", b"gzip"}:
         raise InvalidArgument(f"content-encoding is {encoding.decode('latin-1')[:40]!r}; gzip or none was expected")
-    try:
-        async with asyncio.timeout(wait_s):
-            body = await _whole(receive, limit, intake)
-    except TimeoutError:
-        raise BodyTooSlow("the time for this call is over") from None
+    body = await _whole(receive, limit, intake, wait_s, bytes_per_s_min)
     return await asyncio.to_thread(_gunzip, body, limit) if encoding == b"gzip" else body
 
 
-async def _whole(receive: Receive, limit: int, intake: Intake) -> bytes:
+async def _whole(receive: Receive, limit: int, intake: Intake, wait_s: float, bytes_per_s_min: int) -> bytes:
     chunks: list[bytes] = []
     size, more = 0, True
+    now = asyncio.get_running_loop().time()
+    end, slow = now + wait_s, now + SLOW_S
     try:
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Cancelled("the caller left before its body was here")
-            chunk = message.get("body", b"")
-            intake.take(len(chunk))
-            size += len(chunk)
-            if size > limit:
-                raise BodyTooLarge(f"the body has more than {limit} bytes; at most {limit} are taken")
-            chunks.append(chunk)
-            more = message.get("more_body", False)
+        async with asyncio.timeout_at(min(end, slow)) as timeout:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Cancelled("the caller left before its body was here")
+                chunk = message.get("body", b"")
+                intake.take(len(chunk))
+                size += len(chunk)
+                if size > limit:
+                    raise BodyTooLarge(f"the body has more than {limit} bytes; at most {limit} are taken")
+                chunks.append(chunk)
+                more = message.get("more_body", False)
+                if more and end > slow:
+                    timeout.reschedule(min(end, slow + size / bytes_per_s_min))
+    except TimeoutError:
+        if timeout.when() == end:
+            raise BodyTooSlow("the time for this call is over") from None
+        raise BodyTooSlow(f"the body came slower than {bytes_per_s_min} bytes a second") from None
     finally:
         intake.give_back(size)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -89,7 +89,8 @@ class HotCalls:
         wait_s = settings.timeout_s
         if call.deadline is not None:
             wait_s = min(wait_s, call.deadline - time.monotonic())
-        return await read_body(receive, headers, settings.body_bytes_max, self._intake, wait_s)
+        limit, rate = settings.body_bytes_max, settings.bytes_per_s_min
+        return await read_body(receive, headers, limit, self._intake, wait_s, rate)
 
     async def _ask(self, operation: Operation, request: Any, call: Call, receive: Receive) -> Any:
         return await while_here(getattr(self._desk.engine, operation.name)(request, call), receive)

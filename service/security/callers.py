@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from service import logs
 from service.errors import PermissionDenied
 
 
@@ -23,6 +24,12 @@ class Caller:
 
 CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """Whose call the running task answers; None where tokens are not asked for."""
+
+
+def enter(caller: Caller) -> None:
+    """Makes a caller that of the running task, and of its lines in the log."""
+    CALLER.set(caller)
+    logs.CALLER_NAME.set(caller.name)
 
 
 def require_permission(model: str) -> None:

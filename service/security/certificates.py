@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from service.security.followed_files import FollowedFiles, read_bounded
+
+HTTP, GRPC = "http/1.1", "h2"
+PROTOCOLS = (HTTP, GRPC)
+"""By their names in ALPN: a caller that offers protocols, but not the one spoken, is refused."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +23,13 @@ class Pems:
       chain: the certificate and those between it and its root, PEM.
       key: its private key, PEM, without a password.
       client_ca: who signs the certificates of callers, PEM; None: callers need none.
-      context: of all of these.
+      contexts: of all of these, by the protocol that is spoken over them, of PROTOCOLS.
     """
 
     chain: bytes
     key: bytes
     client_ca: bytes | None
-    context: ssl.SSLContext
+    contexts: Mapping[str, ssl.SSLContext]
 
 
 class Certificates:
@@ -50,10 +55,14 @@ class Certificates:
         """Returns what the files hold."""
         return self._followed.now()
 
-    def context(self) -> ssl.SSLContext:
-        """Returns a context for a listening socket, which hands every new connection to the newest one."""
+    def context(self, protocol: str) -> ssl.SSLContext:
+        """Returns a context for a listening socket, which hands every new connection to the newest one.
+
+        Args:
+          protocol: that is spoken on it, of PROTOCOLS.
+        """
         context = _Newest(ssl.PROTOCOL_TLS_SERVER)
-        context.certificates = self
+        context.certificates, context.spoken = self, protocol
         return context
 
 
@@ -62,10 +71,11 @@ class _Newest(ssl.SSLContext):
     older context, its sessions and authorities among it, is left in a connection of the new one."""
 
     certificates: Certificates
+    spoken: str
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
         """Begins a connection by the newest certificate."""
-        return self.certificates.now().context.wrap_bio(*arguments, **options)
+        return self.certificates.now().contexts[self.spoken].wrap_bio(*arguments, **options)
 
 
 def read_pems(chain: Path, key: Path, client_ca: Path | None) -> Pems:
@@ -75,22 +85,26 @@ def read_pems(chain: Path, key: Path, client_ca: Path | None) -> Pems:
       OSError: one cannot be read.
       ValueError: one is no PEM of its kind, or the key is not the certificate's.
     """
+    pems = [read_bounded(file) for file in (chain, key)]
+    authorities = None if client_ca is None else read_bounded(client_ca)
+    contexts = {protocol: _context(protocol, chain, key, client_ca) for protocol in PROTOCOLS}
+    return Pems(pems[0], pems[1], authorities, contexts)
+
+
+def _context(protocol: str, chain: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    context.set_alpn_protocols(["http/1.1"])
-    pems = [read_bounded(file) for file in (chain, key)]
+    context.set_alpn_protocols([protocol])
     try:
         context.load_cert_chain(chain, key, password=lambda: b"")  # without one, OpenSSL asks the terminal
     except ssl.SSLError as problem:
         told = "are no certificate chain and its key, as PEM and without a password"
         raise ValueError(f"{chain} and {key} {told}: {problem.reason or problem}") from problem
-    authorities = None
     if client_ca is not None:
-        authorities = read_bounded(client_ca)
         try:
-            context.load_verify_locations(cadata=authorities.decode("ascii"))
-        except (ssl.SSLError, ValueError) as problem:
-            raise ValueError(f"{client_ca} holds no certificates as PEM: {problem}") from problem
+            context.load_verify_locations(client_ca)
+        except ssl.SSLError as problem:
+            raise ValueError(f"{client_ca} holds no certificates as PEM: {problem.reason or problem}") from problem
         context.verify_mode = ssl.CERT_REQUIRED
-    return Pems(pems[0], pems[1], authorities, context)
+    return context

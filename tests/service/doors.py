@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import socket
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import uvicorn
 
 from bundle.features import Column
 from service.engine import descriptions, requests
@@ -20,13 +19,14 @@ from service.engine.admission import Admission, Permit
 from service.engine.desk import Desk
 from service.engine.engine import Engine
 from service.metrics import Metrics
-from service.rest.app import create_app
-from service.rest.connections import Connection
+from service.rest.crowd import patience_of
+from service.rest.server import HttpServer
 from service.rpc.server import RpcServer
 from service.settings import ServiceSettings
 
 Answer = TypeVar("Answer")
 HEAD_S_MAX = 1.0
+GRACE_S = 0.5
 
 
 class ScriptedEngine:
@@ -113,16 +113,7 @@ class RunningDoors:
             socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
         )  # without its proto, asyncio leaves Nagle on
         self._socket.bind(("127.0.0.1", 0))
-        connection = functools.partial(Connection, desk.metrics, head_s_max=HEAD_S_MAX)
-        config = uvicorn.Config(
-            create_app(desk),
-            http=connection,  # type: ignore[arg-type]
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-        )
-        self._server = uvicorn.Server(config)
+        self._server = HttpServer(desk, replace(patience_of(desk.settings), head_s=HEAD_S_MAX, grace_s=GRACE_S))
         self._open = threading.Event()
         self._thread = threading.Thread(target=self._run, name="doors")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.security import followed_files
-from service.security.certificates import Certificates
+from service.security.certificates import HTTP, Certificates
 from tests.service.security.authorities import Authority
 
 
@@ -42,7 +42,7 @@ def test_certificates_that_change_are_taken_by_new_connections_alone(tmp_path: P
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     signed = old.sign("server")
     certificates = Certificates(signed.cert, signed.key, None)
-    listening = certificates.context()
+    listening = certificates.context(HTTP)
     first = Handshake(listening, trusting(old))
     assert new.sign("server") == signed
     Handshake(listening, trusting(new))
@@ -56,7 +56,7 @@ def test_certificates_half_changed_keep_the_old_pair_until_both_are_there(tmp_pa
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     signed = old.sign("server")
     certificates = Certificates(signed.cert, signed.key, None)
-    listening = certificates.context()
+    listening = certificates.context(HTTP)
     renewed = new.sign("renewed")
     renewed.cert.replace(signed.cert)
     Handshake(listening, trusting(old))
@@ -68,7 +68,7 @@ def test_certificates_with_an_authority_of_callers_take_no_other_caller(tmp_path
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
     signed, friend, stranger = ours.sign("server"), ours.sign("friend"), theirs.sign("stranger")
     certificates = Certificates(signed.cert, signed.key, ours.file)
-    listening = certificates.context()
+    listening = certificates.context(HTTP)
     known, unknown = trusting(ours), trusting(ours)
     known.load_cert_chain(friend.cert, friend.key)
     unknown.load_cert_chain(stranger.cert, stranger.key)
@@ -88,7 +88,7 @@ def test_certificates_with_an_authority_of_callers_take_no_other_caller(tmp_path
 def test_certificates_are_not_shown_over_old_versions_of_tls(version: ssl.TLSVersion, tmp_path: Path) -> None:
     ours = Authority(tmp_path)
     signed = ours.sign("server")
-    listening = Certificates(signed.cert, signed.key, None).context()
+    listening = Certificates(signed.cert, signed.key, None).context(HTTP)
     old = trusting(ours)
     old.set_ciphers("ALL:@SECLEVEL=0")
     old.minimum_version, old.maximum_version = version, version
