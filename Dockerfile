@@ -11,13 +11,15 @@ FROM ${BUILD_IMAGE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /source
 COPY deploy/constraints.txt /constraints.txt
-RUN pip install --constraint /constraints.txt hatchling
-COPY pyproject.toml README.md ./
+RUN pip install --constraint /constraints.txt hatchling numpy
+COPY pyproject.toml hatch_build.py README.md ./
 COPY bundle bundle
 COPY runtime runtime
 COPY export export
 COPY service service
-RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels .
+# Rows are to be read by compiled code in the images: a wheel for any platform has none.
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && ! ls /wheels/rowcast-*-none-any.whl 2>/dev/null
 
 # What each image installs, in a virtual environment without pip.
 FROM build AS serve-packages

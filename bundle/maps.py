@@ -48,10 +48,18 @@ class MappedRows:
         spans = zip(*(bounds.tolist() for bounds in _spans(file_of, offsets, ends)), strict=True)
         mapped = [_mapped(root, file, *span) for file, span in zip(numbers, spans, strict=True)]
         self._files = mapped
+        self._shards = [(mapped[file], offset) for file, offset in zip(file_of.tolist(), offsets.tolist(), strict=True)]
         self._stripes = tuple(
             mapped[key // row_bytes].rows(start, stop, row_bytes)
             for key, start, stop in zip(keys.tolist(), first.tolist(), end.tolist(), strict=True)
         )
+
+    def shards(self) -> list[tuple[Bytes, int, int]]:
+        """Returns of each shard the bytes of its file that are mapped, where among them it begins, and its rows."""
+        counts = np.diff(self._map.starts).tolist()
+        return [
+            (file.data, offset - file.first, rows) for (file, offset), rows in zip(self._shards, counts, strict=True)
+        ]
 
     def take(self, rows: Rows) -> Bytes:
         """Returns [n, row_bytes] uint8. What is no row is never read: another row is.
@@ -103,15 +111,15 @@ class MappedRows:
 
     def close(self) -> None:
         """Lets go of the maps; they vanish when the last running gather has ended."""
-        self._stripes, self._files = (), []
+        self._stripes, self._files, self._shards = (), [], []
 
 
 class _Mapped:
-    """A stretch of a file."""
+    """A stretch of a file: its bytes `data` from byte `first` on."""
 
     def __init__(self, mapped: mmap.mmap, first: int) -> None:
-        self._mapped, self._first = mapped, first
-        self._data = np.frombuffer(mapped, np.uint8)
+        self._mapped, self.first = mapped, first
+        self.data: Bytes = np.frombuffer(mapped, np.uint8)
 
     def release(self) -> None:
         """Lets go of the pages that were read."""
@@ -119,7 +127,7 @@ class _Mapped:
 
     def rows(self, start: int, stop: int, row_bytes: int) -> Bytes:
         """Views bytes `start` to `stop` of the file as whole rows."""
-        return self._data[start - self._first : stop - self._first].reshape(-1, row_bytes)
+        return self.data[start - self.first : stop - self.first].reshape(-1, row_bytes)
 
 
 def _check_sizes(root: Path, shards: Sequence[Shard], row_bytes: int) -> None:

@@ -20,10 +20,12 @@ from bundle.codecs import SCALE_BYTES, STORED, widened
 from bundle.combiner import Combiner, Offsets, Weights, combine
 from bundle.errors import RowOutOfRange
 from bundle.maps import MappedRows
+from bundle.native import Rows as NativeRows
 from bundle.shards import RowRange
 
 if TYPE_CHECKING:
     from bundle.checksums import Bytes
+    from bundle.native import _rows
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
@@ -127,9 +129,15 @@ class TableReader:
       dtype: as stored: float32, bfloat16, float16 or int8.
     """
 
-    def __init__(self, root: Path, table: manifest.Table) -> None:
+    _native: _rows.Rows | None = None
+
+    def __init__(self, root: Path, table: manifest.Table, native: bool = True) -> None:
         """Opens the table's shards under the bundle's directory.
 
+        Args:
+          root: the bundle's directory.
+          table: what the manifest says of it.
+          native: rows are read by compiled code where it was built; False: by numpy, to the same bits.
         Raises:
           UnsafePath: a file lies outside the bundle.
           DigestMismatch: a file is missing or shorter than its shards; nothing was mapped.
@@ -137,6 +145,9 @@ class TableReader:
         self.rows, self.dim, self.dtype = table.rows, table.dim, str(table.dtype)
         self._stored = MappedRows(root, table.shards, table.row_bytes)
         self._scales = MappedRows(root, table.scales, SCALE_BYTES) if table.scales else None
+        if native and NativeRows is not None:
+            scales = None if self._scales is None else self._scales.shards()
+            self._native = NativeRows(self.dtype, self.dim, self._stored.shards(), scales)
 
     def gather(self, rows: Rows, out: Vectors | None = None) -> Vectors:
         """Reads rows from the mapped shards, in the order asked.
@@ -163,6 +174,8 @@ class TableReader:
             the end is never read: another row of the table is.
           out: as of `gather`.
         """
+        if (native := self._native) is not None:
+            return native.take(rows, out)
         stored = self._stored.take(rows).view(STORED[self.dtype])
         scales = None if self._scales is None else self._scales.take(rows).view("<f4")[:, 0]
         vectors = widened(stored, self.dtype, scales)
@@ -193,6 +206,8 @@ class TableReader:
         Returns:
           [n, dim] float32: `out`, or an array in C order, owned by the caller.
         """
+        if (native := self._native) is not None:
+            return native.bags(rows, offsets, combiner, weights, out)
         kept = rows >= 0
         if np.count_nonzero(kept) < kept.size:
             offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
@@ -223,6 +238,7 @@ class TableReader:
 
     def close(self) -> None:
         """Lets go of the maps; they vanish when the last running gather has ended."""
+        self._native = None
         self._stored.close()
         if self._scales is not None:
             self._scales.close()

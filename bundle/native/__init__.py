@@ -1,0 +1,20 @@
+"""Rows read and combined by compiled code, where it was built (`hatch_build.py`); numpy does the same elsewhere.
+
+`_rows.c` is the Python face of `kernels.h`. Both ways give the same bits, so nothing but speed tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+try:
+    from bundle.native import _rows
+except ImportError as problem:
+    Rows: Callable[..., _rows.Rows] | None = None
+    """None: it was not built, or does not fit this Python."""
+    MISSING = str(problem)
+    """Why there is none; empty if there is."""
+else:
+    Rows, MISSING = _rows.Rows, ""
+
+__all__ = ["MISSING", "Rows"]

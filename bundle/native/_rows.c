@@ -1,0 +1,227 @@
+/* The Python face of kernels.h: Rows(dtype, dim, values, scales) with take and bags over numpy arrays. */
+#define PY_SSIZE_T_CLEAN
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
+#include <Python.h>
+#include <numpy/arrayobject.h>
+
+#include "kernels.h"
+
+#define BUCKETS_MAX 65536
+/* Bytes read from which on the interpreter's lock is given away: about the 50 us after which to wait for it again is
+   no longer dearer than what others could do meanwhile. */
+#define ALONE_BYTES (512 << 10)
+
+typedef struct {
+  PyObject_HEAD
+  Rows rows;
+  PyObject *held; /* the arrays whose memory is read */
+} RowsObject;
+
+static void forget(Map *map) {
+  PyMem_Free(map->origins);
+  PyMem_Free(map->starts);
+  PyMem_Free(map->buckets);
+}
+
+static void dealloc(RowsObject *self) {
+  forget(&self->rows.values);
+  forget(&self->rows.scales);
+  PyMem_Free(self->rows.zeros);
+  Py_XDECREF(self->held);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* Divides the rows into stretches of a power of two, so that a row's shard is found among a few. */
+static int fill_buckets(Map *map) {
+  while ((uint64_t)(map->rows - 1) >> map->shift >= BUCKETS_MAX) map->shift++;
+  while (map->shift < 62 && (uint64_t)(map->rows - 1) >> map->shift >= 4 * (uint64_t)map->shards) map->shift++;
+  const int64_t last = (map->rows - 1) >> map->shift;
+  map->buckets = PyMem_Calloc((size_t)last + 2, sizeof *map->buckets);
+  if (!map->buckets) return -1;
+  uint32_t shard = 0;
+  for (int64_t bucket = 0; bucket <= last; bucket++) {
+    while (map->starts[shard + 1] <= bucket << map->shift) shard++;
+    map->buckets[bucket] = shard;
+  }
+  map->buckets[last + 1] = map->shards - 1;
+  return 0;
+}
+
+/* Takes [(uint8 array, byte offset in it, rows)] of each shard; keeps the arrays in `held`. */
+static int fill_map(Map *map, PyObject *shards, size_t row_bytes, PyObject *held) {
+  PyObject *all = PySequence_Fast(shards, "shards must be a sequence");
+  if (!all) return -1;
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(all);
+  int failed = -1;
+  map->row_bytes = row_bytes;
+  map->shards = (uint32_t)count;
+  map->origins = PyMem_Calloc((size_t)count + 1, sizeof *map->origins);
+  map->starts = PyMem_Calloc((size_t)count + 1, sizeof *map->starts);
+  if (!map->origins || !map->starts) {
+    PyErr_NoMemory();
+    goto end;
+  }
+  if (count < 1 || count >= UINT32_MAX) {
+    PyErr_SetString(PyExc_ValueError, "a table has 1 to 2^32 - 2 shards");
+    goto end;
+  }
+  for (Py_ssize_t shard = 0; shard < count; shard++) {
+    PyObject *array;
+    long long offset, rows;
+    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(all, shard), "O!LL", &PyArray_Type, &array, &offset, &rows)) goto end;
+    PyArrayObject *memory = (PyArrayObject *)array;
+    if (PyArray_TYPE(memory) != NPY_UINT8 || PyArray_NDIM(memory) != 1 || !PyArray_IS_C_CONTIGUOUS(memory) ||
+        rows < 1 || offset < 0 || offset > PyArray_SIZE(memory) ||
+        (unsigned long long)rows > (unsigned long long)(PyArray_SIZE(memory) - offset) / row_bytes) {
+      PyErr_SetString(PyExc_ValueError, "a shard needs at least a row, whole in a contiguous uint8 array");
+      goto end;
+    }
+    map->origins[shard] = (uintptr_t)PyArray_BYTES(memory) + (uintptr_t)offset - (uintptr_t)map->rows * row_bytes;
+    map->rows += rows;
+    map->starts[shard + 1] = map->rows;
+    if (PyList_Append(held, array) < 0) goto end;
+  }
+  failed = count > 1 ? fill_buckets(map) : 0;
+  if (failed) PyErr_NoMemory();
+end:
+  Py_DECREF(all);
+  return failed;
+}
+
+static PyObject *new_rows(PyTypeObject *type, PyObject *args, PyObject *options) {
+  static const char *const names[] = {"float32", "bfloat16", "float16", "int8"};
+  const char *dtype;
+  Py_ssize_t dim;
+  PyObject *values, *scales;
+  if (options && PyDict_GET_SIZE(options)) return PyErr_Format(PyExc_TypeError, "Rows takes no keywords");
+  if (!PyArg_ParseTuple(args, "snOO", &dtype, &dim, &values, &scales)) return NULL;
+  int stored = 0;
+  while (stored < 4 && strcmp(dtype, names[stored])) stored++;
+  if (stored == 4 || dim < 1 || dim > PY_SSIZE_T_MAX / 64 || (stored == INT8) != (scales != Py_None))
+    return PyErr_Format(PyExc_ValueError, "rows of dtype %s and %zd values, scales given: %d", dtype, dim,
+                        scales != Py_None);
+  RowsObject *self = (RowsObject *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  const size_t row_bytes = (size_t)(dim * width((Stored)stored));
+  self->rows.stored = (Stored)stored;
+  self->rows.dim = dim;
+  self->rows.zeros = PyMem_Calloc(1, row_bytes);
+  self->held = PyList_New(0);
+  if (!self->rows.zeros || !self->held) {
+    Py_DECREF(self);
+    return PyErr_NoMemory();
+  }
+  if (fill_map(&self->rows.values, values, row_bytes, self->held) ||
+      (stored == INT8 && fill_map(&self->rows.scales, scales, sizeof(float), self->held))) {
+    Py_DECREF(self);
+    return NULL;
+  }
+  if (stored == INT8 && self->rows.scales.rows != self->rows.values.rows) {
+    Py_DECREF(self);
+    return PyErr_Format(PyExc_ValueError, "there must be a scale for each row");
+  }
+  return (PyObject *)self;
+}
+
+/* One dimension of a type that an array is turned into if it is another; a new reference. */
+static PyArrayObject *line_of(PyObject *given, int type) {
+  PyArrayObject *line = (PyArrayObject *)PyArray_FROMANY(given, type, 1, 1, NPY_ARRAY_IN_ARRAY);
+  return line;
+}
+
+/* Returns `given`, or a new array, as [n, dim] float32 whose lines lie in one piece each; a new reference. */
+static PyArrayObject *lines_of(const RowsObject *self, npy_intp n, PyObject *given) {
+  npy_intp shape[2] = {n, self->rows.dim};
+  if (given == Py_None) return (PyArrayObject *)PyArray_SimpleNew(2, shape, NPY_FLOAT32);
+  PyArrayObject *out = (PyArrayObject *)given;
+  if (!PyArray_Check(given) || PyArray_TYPE(out) != NPY_FLOAT32 || PyArray_NDIM(out) != 2 ||
+      PyArray_DIM(out, 0) != n || PyArray_DIM(out, 1) != shape[1] || !PyArray_ISBEHAVED(out) ||
+      (n && shape[1] > 1 && PyArray_STRIDE(out, 1) != sizeof(float))) {
+    PyErr_Format(PyExc_ValueError, "out must be a writable float32 array [%zd, %zd] whose rows lie in one piece each",
+                 (Py_ssize_t)n, (Py_ssize_t)shape[1]);
+    return NULL;
+  }
+  Py_INCREF(given);
+  return out;
+}
+
+static int few(const RowsObject *self, npy_intp n) {
+  return (size_t)n <= ALONE_BYTES / (self->rows.values.row_bytes + LINE);
+}
+
+static PyObject *take(RowsObject *self, PyObject *const *args, Py_ssize_t count) {
+  if (count != 2) return PyErr_Format(PyExc_TypeError, "take needs rows and out");
+  PyArrayObject *rows = line_of(args[0], NPY_INT64), *out = NULL;
+  if (rows && (out = lines_of(self, PyArray_SIZE(rows), args[1]))) {
+    const int64_t *wanted = PyArray_DATA(rows);
+    const npy_intp n = PyArray_SIZE(rows), stride = PyArray_STRIDE(out, 0);
+    PyThreadState *state = few(self, n) ? NULL : PyEval_SaveThread();
+    take_rows(&self->rows, wanted, n, PyArray_BYTES(out), stride);
+    if (state) PyEval_RestoreThread(state);
+  }
+  Py_XDECREF(rows);
+  return (PyObject *)out;
+}
+
+/* Offsets come from a caller of ours that checked them; what is read and written must not hang on that. */
+static int cut(const int64_t *offsets, npy_intp n, npy_intp size) {
+  int sound = n >= 0 && offsets[0] >= 0 && offsets[n] <= size;
+  for (npy_intp bag = 0; bag < n; bag++) sound &= offsets[bag] <= offsets[bag + 1];
+  return sound;
+}
+
+static PyObject *bags(RowsObject *self, PyObject *const *args, Py_ssize_t count) {
+  static const char *const names[] = {"sum", "mean", "sqrtn"};
+  if (count != 5) return PyErr_Format(PyExc_TypeError, "bags needs rows, offsets, combiner, weights and out");
+  int combiner = 0;
+  while (combiner < 3 && !(PyUnicode_Check(args[2]) && !PyUnicode_CompareWithASCIIString(args[2], names[combiner])))
+    combiner++;
+  if (combiner == 3) return PyErr_Format(PyExc_ValueError, "combiner %R is not sum, mean or sqrtn", args[2]);
+  PyArrayObject *rows = line_of(args[0], NPY_INT64), *offsets = line_of(args[1], NPY_INT64), *out = NULL;
+  PyArrayObject *weights = args[3] == Py_None ? NULL : line_of(args[3], NPY_FLOAT32);
+  if (rows && offsets && (weights || args[3] == Py_None)) {
+    const npy_intp n = PyArray_SIZE(offsets) - 1, size = PyArray_SIZE(rows);
+    const int64_t *wanted = PyArray_DATA(rows), *ends = PyArray_DATA(offsets);
+    const float *factors = weights ? PyArray_DATA(weights) : NULL;
+    if (n < 0 || !cut(ends, n, size) || (weights && PyArray_SIZE(weights) != size))
+      PyErr_SetString(PyExc_ValueError, "offsets must never fall nor leave the rows, and weights be as many as those");
+    else if ((out = lines_of(self, n, args[4]))) {
+      char *to = PyArray_BYTES(out);
+      const npy_intp stride = PyArray_STRIDE(out, 0);
+      PyThreadState *state = few(self, size) ? NULL : PyEval_SaveThread();
+      combine_bags(&self->rows, wanted, ends, n, factors, (Combiner)combiner, to, stride);
+      if (state) PyEval_RestoreThread(state);
+    }
+  }
+  Py_XDECREF(rows);
+  Py_XDECREF(offsets);
+  Py_XDECREF(weights);
+  return (PyObject *)out;
+}
+
+static PyMethodDef methods[] = {
+    {"take", (PyCFunction)(void (*)(void))take, METH_FASTCALL, "take(rows, out | None) -> [n, dim] float32"},
+    {"bags", (PyCFunction)(void (*)(void))bags, METH_FASTCALL,
+     "bags(rows, offsets, combiner, weights | None, out | None) -> [bags, dim] float32"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject RowsType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "bundle.native._rows.Rows",
+    .tp_doc = "Rows(dtype, dim, values, scales | None): shards as [(uint8 array, byte offset, rows)]",
+    .tp_basicsize = sizeof(RowsObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = new_rows,
+    .tp_dealloc = (destructor)dealloc,
+    .tp_methods = methods,
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_size = -1};
+
+PyMODINIT_FUNC PyInit__rows(void) {
+  import_array();
+  PyObject *made = PyModule_Create(&module);
+  if (made && PyModule_AddType(made, &RowsType) < 0) Py_CLEAR(made);
+  return made;
+}

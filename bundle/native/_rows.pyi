@@ -1,0 +1,18 @@
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shards = Sequence[tuple[NDArray[np.uint8], int, int]]
+
+class Rows:
+    def __new__(cls, dtype: str, dim: int, values: Shards, scales: Shards | None) -> Rows: ...
+    def take(self, rows: NDArray[np.int64], out: NDArray[np.float32] | None) -> NDArray[np.float32]: ...
+    def bags(
+        self,
+        rows: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        combiner: str,
+        weights: NDArray[np.float32] | None,
+        out: NDArray[np.float32] | None,
+    ) -> NDArray[np.float32]: ...

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle import native
+
+if native.Rows is None:
+    pytest.skip(f"rows were not compiled: {native.MISSING}", allow_module_level=True)
+
+MEMORY = np.arange(4 * 6 * 10, dtype=np.uint8)
+ROWS = native.Rows("float32", 6, [(MEMORY, 0, 10)], None)
+WANTED = np.array([3, 1])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "values", "scales"),
+    [
+        ("float64", 6, [(MEMORY, 0, 10)], None),
+        ("float32", 0, [(MEMORY, 0, 10)], None),
+        ("float32", 1 << 62, [(MEMORY, 0, 1)], None),
+        ("float32", 6, [], None),
+        ("float32", 6, [(MEMORY, 1, 10)], None),
+        ("float32", 6, [(MEMORY, 0, 11)], None),
+        ("float32", 6, [(MEMORY, -1, 1)], None),
+        ("float32", 6, [(MEMORY, 0, 0)], None),
+        ("float32", 6, [(MEMORY, 0, 1 << 62)], None),
+        ("float32", 6, [(MEMORY[::2], 0, 1)], None),
+        ("float32", 6, [(MEMORY.view(np.float32), 0, 1)], None),
+        ("float32", 6, [(MEMORY, 0, 10)], [(MEMORY, 0, 10)]),
+        ("int8", 6, [(MEMORY, 0, 10)], None),
+        ("int8", 6, [(MEMORY, 0, 10)], [(MEMORY, 0, 9)]),
+    ],
+)
+def test_rows_that_would_leave_their_memory_are_refused(dtype: str, dim: int, values: Any, scales: Any) -> None:
+    assert native.Rows is not None
+    with pytest.raises(ValueError, match=r"row|shard|dtype"):
+        native.Rows(dtype, dim, values, scales)
+
+
+READ_ONLY = np.zeros((2, 6), np.float32)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.zeros((2, 5), np.float32),
+        np.zeros((3, 6), np.float32),
+        np.zeros((2, 6)),
+        np.zeros((6, 2), np.float32).T,
+        np.zeros((2, 12), np.float32)[:, ::2],
+        np.zeros(12, np.float32),
+        np.zeros((2, 6), ">f4"),
+        READ_ONLY,
+        [0],
+    ],
+)
+def test_out_that_cannot_hold_the_rows_is_refused(out: Any) -> None:
+    with pytest.raises(ValueError, match=r"float32 array \[2, 6\]"):
+        ROWS.take(WANTED, out)
+    with pytest.raises(ValueError, match=r"float32 array \[2, 6\]"):
+        ROWS.bags(WANTED, np.array([0, 1, 2]), "sum", None, out)
+
+
+@pytest.mark.parametrize("offsets", [[], [0, 3], [-1, 2], [0, 2, 1], [2, 0]])
+def test_offsets_that_leave_the_rows_are_refused(offsets: list[int]) -> None:
+    with pytest.raises(ValueError, match="offsets"):
+        ROWS.bags(WANTED, np.array(offsets, np.int64), "sum", None, None)
+
+
+def test_weights_and_combiner_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="weights"):
+        ROWS.bags(WANTED, np.array([0, 2]), "sum", np.ones(3, np.float32), None)
+    with pytest.raises(ValueError, match="max"):
+        ROWS.bags(WANTED, np.array([0, 2]), "max", None, None)
+
+
+def test_many_rows_are_read_by_several_threads_at_once() -> None:
+    wanted = np.random.default_rng(0).integers(0, 10, 200_000)  # so many that the interpreter's lock is given away
+    expected = MEMORY.view(np.float32).reshape(10, 6)[wanted]
+    found: list[bool] = []
+
+    def read() -> None:
+        found.extend(np.array_equal(ROWS.take(wanted, None), expected) for _ in range(5))
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 15
