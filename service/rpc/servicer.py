@@ -7,14 +7,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import grpc
-
 from service import logs
 from service.engine.desk import Desk
 from service.engine.requests import Call
 from service.rpc import convert
+from service.rpc.transport.streams import Method, Reply, Stream
+from service.security.callers import Caller, enter, require_all_models, require_permission
 from service.wire import signatures
-from service.wire.calls import REQUEST_ID, TRACE_PARENT, call_of, request_id_of
+from service.wire.calls import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.wire.decoding import decoded
 from service.wire.failures import failure_of, log_failure
 from service.wire.operations import OPERATIONS, Operation, Written
@@ -26,23 +26,27 @@ Answer = Callable[[bytes, Call], Awaitable[Written]]
 """A message's raw bytes and who asks -> the answer's message."""
 
 _LOG = logs.logger(__name__)
+_REQUEST_ID, _TRACE_PARENT = REQUEST_ID.encode(), TRACE_PARENT.encode()
 
 
-def handlers_of(desk: Desk) -> grpc.GenericRpcHandler:
-    """Returns the handlers of every method of the service. They take and return raw bytes."""
+def methods_of(desk: Desk) -> dict[bytes, Method]:
+    """Returns every method of the service by path."""
     answers: dict[str, tuple[str, Answer]] = {
         "ListModels": ("models", _models(desk)),
         "GetModel": ("model", _model(desk)),
     }
     for operation in OPERATIONS.values():
         answers[operation.method] = (operation.name, _hot_call(desk, operation))
-    return grpc.method_handlers_generic_handler(
-        SERVICE,
-        {
-            method: grpc.unary_unary_rpc_method_handler(_guarded(desk, name, answer))
-            for method, (name, answer) in answers.items()
-        },
-    )
+    return {
+        f"/{SERVICE}/{method}".encode(): Method(_guarded(desk, name, answer), check=token_check(desk))
+        for method, (name, answer) in answers.items()
+    }
+
+
+def token_check(desk: Desk) -> Callable[[Mapping[bytes, bytes]], Caller] | None:
+    """Returns what finds out whose token a call carries, or refuses it; None: none is asked for."""
+    tokens = desk.guards.tokens
+    return None if tokens is None else lambda metadata: tokens.caller(metadata.get(b"authorization"))
 
 
 def _hot_call(desk: Desk, operation: Operation) -> Answer:
@@ -54,8 +58,9 @@ def _hot_call(desk: Desk, operation: Operation) -> Answer:
     async def answer(body: bytes, call: Call) -> Written:
         with desk.engine.enter():
             started = time.perf_counter()
-            request = await decoded(len(body), convert.read, body, read_message, desk.settings.body_bytes_max)
+            request = await decoded(len(body), read_message, body)
             _took(desk, call, operation.name, "decode", started)
+            require_permission(request.target.model)
             answered = await ask(request, call)
             started = time.perf_counter()
             message = operation.write_message(answered)
@@ -67,46 +72,46 @@ def _hot_call(desk: Desk, operation: Operation) -> Answer:
 
 def _models(desk: Desk) -> Answer:
     async def answer(body: bytes, _: Call) -> Written:
-        convert.read(body, signatures.read_models, desk.settings.body_bytes_max)
-        return signatures.models_message(desk.engine.models())
+        signatures.read_models(body)
+        require_all_models()
+        return signatures.models_message(await desk.models())
 
     return answer
 
 
 def _model(desk: Desk) -> Answer:
     async def answer(body: bytes, _: Call) -> Written:
-        target = convert.read(body, signatures.read_details, desk.settings.body_bytes_max)
+        target = signatures.read_details(body)
+        require_permission(target.model)
         return signatures.details_message(desk.engine.model(target))
 
     return answer
 
 
-def _guarded(desk: Desk, name: str, answer: Answer) -> Callable[[bytes, Any], Awaitable[bytes]]:
+def _guarded(desk: Desk, name: str, answer: Answer) -> Callable[[Stream], Awaitable[Reply]]:
     """Wraps a method so that nothing leaves it but an answer or a failure of the one table."""
 
-    async def method(body: bytes, context: Any) -> bytes:
-        started, code, failure = time.perf_counter(), "OK", None
-        metadata = dict(context.invocation_metadata() or ())
-        request_id = request_id_of(_text(metadata.get(REQUEST_ID)), _text(metadata.get(TRACE_PARENT)))
-        encoded = b""
-        phases: dict[str, float] = {}
+    caller_of = token_check(desk)
+
+    async def method(stream: Stream) -> Reply:
+        started, code = time.perf_counter(), "OK"
+        metadata = stream.metadata
+        request_id = request_id_of(_text(metadata.get(_REQUEST_ID)), _text(metadata.get(_TRACE_PARENT)))
+        call = Call(request_id, stream.deadline)
         try:
-            call = call_of(request_id, context.time_remaining(), time.monotonic())
-            phases = call.phases
-            encoded = (await answer(body, call)).SerializeToString()
+            if caller_of is not None:
+                enter(caller_of(metadata))
+            encoded = (await answer(await stream.message(), call)).SerializeToString()
         except (Exception, asyncio.CancelledError) as problem:
             failure = failure_of(problem, request_id)
             code = failure.code.value
             log_failure(_LOG, name, failure, problem)
             if isinstance(problem, asyncio.CancelledError):
                 raise
+            return convert.refusal(failure, _timing(call.phases))
         finally:
             desk.metrics.answered("grpc", name, code, time.perf_counter() - started)
-        if failure is not None:
-            trailer = (*convert.trailer_of(failure), *_timing(phases))
-            await context.abort(convert.status_of(failure), failure.message, trailer)
-        context.set_trailing_metadata(((REQUEST_ID, request_id), *_timing(phases)))
-        return encoded
+        return Reply(encoded, metadata=((REQUEST_ID, request_id), *_timing(call.phases)))
 
     return method
 
@@ -120,5 +125,5 @@ def _timing(phases: Mapping[str, float]) -> tuple[tuple[str, str], ...]:
     return ((SERVER_TIMING, timing_of(phases)),) if phases else ()
 
 
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")

@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 from service.engine.requests import Target
 from service.errors import ANSWERS, INTERNAL_SENTENCE, Code, Overloaded, ServiceError
-from service.rpc.server import OVERSIZE_FACTOR, RpcServer
+from service.rpc.server import RpcServer
 from service.rpc.servicer import SERVICE
 from service.wire.operations import OPERATIONS
 from service.wire.stubs import embedding_service_pb2 as pb
@@ -118,9 +118,10 @@ def test_body_over_the_limit_is_told_with_details(channel: grpc.Channel) -> None
     assert "retry-after" not in dict(problem.trailing_metadata())
 
 
-def test_body_far_over_the_limit_is_refused_by_grpc_itself(channel: grpc.Channel) -> None:
-    problem = _failure(channel, "Retrieve", bytes(4096 * OVERSIZE_FACTOR + 1))
+def test_body_far_over_the_limit_is_refused_before_it_is_read(channel: grpc.Channel) -> None:
+    problem = _failure(channel, "Retrieve", bytes(8 << 20))
     assert problem.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert _details(problem).message == f"the body has {8 << 20} bytes; at most 4096 are taken"
     assert _raw(channel, "Retrieve", b"")[0]
 
 

@@ -1,0 +1,392 @@
+"""One HTTP/2 connection of gRPC callers: frames in, calls begun, answers out; nothing a peer sends is kept unbounded.
+
+Source: RFC 9113; HPACK is jh2's. What gRPC never sends (push, upgrades, priorities) is refused or skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from random import random
+from typing import ClassVar
+
+from service import logs
+from service.errors import INTERNAL_SENTENCE, Code, DeadlineExceeded, Overloaded, ServiceError, TooLarge
+from service.rpc.transport import frames
+from service.rpc.transport.frames import Fault, Kind, Reason, Setting
+from service.rpc.transport.messages import status_block, timeout_s_of
+from service.rpc.transport.reading import PAYLOAD_BYTES_MAX, FrameReader, Head, HeadReader
+from service.rpc.transport.room import Room
+from service.rpc.transport.sending import Outlet
+from service.rpc.transport.streams import STREAM_WINDOW_BYTES, Method, Reply, Stream
+
+_LOG = logs.logger(__name__)
+
+CONNECTION_WINDOW_BYTES = 4 << 20
+_UNWRITTEN_BYTES_MAX = 1 << 20
+"""Of one connection, beyond the kernel's; then nothing more is read from it until that is less."""
+_IDLE_FRAMES_MAX = 10_000
+"""Frames between two looks that ask for nothing: pings, settings, resets, empty ones."""
+_GOING = b"going-by"
+_UNIMPLEMENTED, _INTERNAL = 12, 13
+
+
+class Connection(asyncio.Protocol):
+    """Serves one peer."""
+
+    def __init__(self, room: Room) -> None:
+        """Takes what it shares with others."""
+        self._room, self._limits = room, room.limits
+        self._loop = asyncio.get_running_loop()
+        self._made = self._heard = self._idle_since = self._moved_at = time.monotonic()
+        self._age_s = self._limits.age_s * (0.9 + 0.2 * random())  # noqa: S311 - so that not all leave at once
+        self._frames, self._heads = FrameReader(), HeadReader(4 * self._limits.metadata_bytes_max)
+        self._streams: dict[int, Stream] = {}
+        self._last = 0
+        self._window, self._owed = CONNECTION_WINDOW_BYTES, 0
+        self._idle_frames = 0
+        self._leaving = self._left = False
+        self._asked_at: float | None = None
+        self._closing_since: float | None = None
+        self._moved = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Sends this side's settings."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio and uvloop give a stream's protocol
+        self._transport = transport
+        transport.set_write_buffer_limits(_UNWRITTEN_BYTES_MAX)
+        self._outlet = Outlet(transport.write, self._answered)
+        room = self._room
+        if 0 < self._limits.connections_max <= len(room.connections):
+            transport.abort()
+            return
+        room.connections.add(self)
+        told = {
+            Setting.MAX_CONCURRENT_STREAMS: self._limits.streams_max,
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+            Setting.MAX_FRAME_SIZE: PAYLOAD_BYTES_MAX,
+            Setting.MAX_HEADER_LIST_SIZE: self._limits.metadata_bytes_max,
+        }
+        transport.write(frames.settings(told) + frames.credit(0, CONNECTION_WINDOW_BYTES - frames.WINDOW_BYTES))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Gives up every call of a peer that is gone."""
+        self._room.connections.discard(self)
+        for stream in list(self._streams.values()):
+            self._drop(stream)
+
+    def pause_writing(self) -> None:
+        """Reads nothing more from a peer that does not read."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Reads on."""
+        self._moved_at = time.monotonic()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Takes the frames that are whole."""
+        if self._closing_since is not None:
+            return
+        self._heard = time.monotonic()
+        try:
+            for kind, flags, number, payload in self._frames.frames(data):
+                take = self._TAKERS.get(kind)
+                if take is None:  # priorities, and that the peer begins no more calls, ask for nothing
+                    self._idle(1)
+                else:
+                    take(self, flags, number, payload)
+        except Fault as fault:
+            self._end(fault.reason, str(fault))
+
+    def _data(self, flags: int, number: int, payload: bytes) -> None:
+        size, ends = len(payload), bool(flags & frames.END_STREAM)
+        self._credited(size)
+        stream = self._streams.get(number)
+        if stream is None or stream.whole:
+            if number == 0 or number > self._last:
+                raise Fault(Reason.PROTOCOL_ERROR, "DATA on a stream that was not opened")
+            if stream is not None:
+                stream.ended = stream.ended or ends
+            self._idle(1)  # what was refused is still on its way
+            return
+        stream.window_bytes -= size
+        if stream.window_bytes < 0:
+            raise Fault(Reason.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
+        if flags & frames.PADDED:
+            payload = frames.unpadded(frames.PADDED, payload)
+        if payload:
+            self._feed(stream, payload)
+        elif not ends:
+            self._idle(1)
+        if ends:
+            self._received(stream)
+        elif stream.window_bytes < STREAM_WINDOW_BYTES // 2 and not stream.whole:
+            self._transport.write(frames.credit(number, STREAM_WINDOW_BYTES - stream.window_bytes))
+            stream.window_bytes = STREAM_WINDOW_BYTES
+
+    def _credited(self, size_bytes: int) -> None:
+        """Counts what came, and grants the peer as much once that is worth a frame."""
+        self._window -= size_bytes
+        self._owed += size_bytes
+        if self._window < 0:
+            raise Fault(Reason.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        if self._owed >= CONNECTION_WINDOW_BYTES // 2:
+            self._transport.write(frames.credit(0, self._owed))
+            self._window, self._owed = self._window + self._owed, 0
+
+    def _feed(self, stream: Stream, payload: bytes) -> None:
+        room, held_bytes = self._room, stream.held_bytes
+        problem: ServiceError | None = None
+        try:
+            if room.intake_bytes + len(payload) > self._limits.intake_bytes_max:
+                raise Overloaded("the bodies of other calls take all the memory that bodies may", room.retry_after_s)
+            stream.feed(payload)
+        except ServiceError as found:
+            problem = found
+        room.intake_bytes += stream.held_bytes - held_bytes
+        if problem is not None:
+            self._received(stream, problem)
+
+    def _received(self, stream: Stream, problem: ServiceError | None = None) -> None:
+        """A request is whole, or no more of it is read."""
+        stream.ended = stream.ended or problem is None
+        if not stream.whole:
+            stream.end(problem)
+            self._let_go(stream)
+            if stream.task is None:
+                self._begin(stream)
+
+    def _let_go(self, stream: Stream) -> None:
+        self._room.intake_bytes -= stream.held_bytes
+        stream.let_go()
+
+    def _begin(self, stream: Stream) -> None:
+        stream.task = self._loop.create_task(self._answer(stream))
+
+    async def _answer(self, stream: Stream) -> None:
+        try:
+            reply = await stream.method.answer(stream)
+        except asyncio.CancelledError:
+            reply = Reply(None, 1, "the service is going down")  # whoever left is told nothing
+        except Exception:  # noqa: BLE001 - one call's bug is not the connection's end
+            _LOG.exception("call_failed", extra=logs.fields(call="other", code=Code.INTERNAL.value))
+            reply = Reply(None, _INTERNAL, INTERNAL_SENTENCE)
+        if stream.out.number in self._streams and not self._transport.is_closing():
+            self._outlet.finish(stream.out, reply.message, status_block(*reply[1:]))
+
+    def _answered(self, number: int) -> None:
+        """The last frame of a stream is out."""
+        stream = self._streams.pop(number)
+        if not stream.ended:
+            self._let_go(stream)
+            self._transport.write(frames.reset(number, Reason.NO_ERROR))
+        self._idle_frames = max(0, self._idle_frames - 8)
+        self._emptied()
+
+    def _emptied(self) -> None:
+        if not self._streams:
+            self._idle_since = self._heard
+            if self._left:
+                self._transport.close()
+
+    def _drop(self, stream: Stream) -> None:
+        del self._streams[stream.out.number]
+        self._let_go(stream)
+        self._outlet.drop(stream.out)
+        if stream.task is not None:
+            stream.task.cancel()
+
+    def _headers(self, flags: int, number: int, payload: bytes) -> None:
+        head = self._heads.headers(flags, number, payload)
+        if head is not None:
+            self._head(head)
+
+    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
+        head = self._heads.continuation(flags, number, payload)
+        if head is not None:
+            self._head(head)
+
+    def _head(self, head: Head) -> None:
+        number = head.number
+        if number <= self._last:
+            stream = self._streams.get(number)
+            if stream is None:
+                self._idle(1)
+            elif head.flags & frames.END_STREAM:
+                self._received(stream)
+            else:
+                raise Fault(Reason.PROTOCOL_ERROR, "headers in the middle of a request")
+            return
+        if not number & 1:
+            raise Fault(Reason.PROTOCOL_ERROR, f"stream {number} is not a client's")
+        if self._left:
+            return  # it was told that this one is not looked at
+        self._last = number
+        if len(self._streams) >= self._limits.streams_max:
+            self._idle(1)
+            self._transport.write(frames.reset(number, Reason.REFUSED_STREAM))
+            return
+        self._open(head)
+
+    def _open(self, head: Head) -> None:
+        flags, number, metadata = head.flags, head.number, head.fields
+        if metadata.get(b":method") != b"POST" or not metadata.get(b"content-type", b"").startswith(
+            b"application/grpc"
+        ):
+            told = frames.field(b":status", b"415")
+            self._transport.write(frames.headers(number, told, True, frames.PAYLOAD_BYTES_MIN))
+            if not flags & frames.END_STREAM:
+                self._transport.write(frames.reset(number, Reason.NO_ERROR))
+            return
+        method = self._room.methods.get(metadata.get(b":path", b""), _UNKNOWN)
+        out, limits = self._outlet.stream(number), self._limits
+        stream = Stream(method, metadata, self._outlet, out, self._heard, limits.message_bytes_max)
+        self._streams[number] = stream
+        try:
+            if head.size_bytes > limits.metadata_bytes_max:
+                told_bytes = f"the metadata has {head.size_bytes} bytes"
+                raise TooLarge(f"{told_bytes}; at most {limits.metadata_bytes_max} are taken")
+            if method.check is not None:
+                method.check(metadata)
+            timeout_s = timeout_s_of(metadata.get(b"grpc-timeout"))
+        except ServiceError as problem:
+            self._received(stream, problem)
+            return
+        if timeout_s is not None:
+            stream.deadline = self._heard + timeout_s
+        if method.at_once:
+            self._begin(stream)
+        if flags & frames.END_STREAM:
+            self._received(stream)
+
+    def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
+        if len(payload) != 4 or number == 0 or number > self._last:
+            raise Fault(Reason.PROTOCOL_ERROR, "RST_STREAM of nothing")
+        self._idle(8)  # a stream that is begun and given up costs more than a ping
+        stream = self._streams.get(number)
+        if stream is not None:
+            self._drop(stream)
+            self._emptied()
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number or (flags & frames.ACK and payload):
+            raise Fault(Reason.PROTOCOL_ERROR, "SETTINGS of a stream, or an answer with values")
+        self._idle(1)
+        if flags & frames.ACK:
+            return
+        for name, value in frames.settings_of(payload):
+            if name == Setting.HEADER_TABLE_SIZE:
+                self._outlet.forget_table()
+            elif name == Setting.INITIAL_WINDOW_SIZE:
+                self._outlet.resize(value, [stream.out for stream in self._streams.values()])
+            elif name == Setting.MAX_FRAME_SIZE:
+                if not frames.PAYLOAD_BYTES_MIN <= value < 1 << 24:
+                    raise Fault(Reason.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {value}")
+                self._outlet.payload_bytes_max = value
+        self._transport.write(frames.frame(Kind.SETTINGS, frames.ACK, 0, b""))
+
+    def _ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number or len(payload) != 8:
+            raise Fault(Reason.PROTOCOL_ERROR, "PING of a stream, or of another size than 8")
+        if not flags & frames.ACK:
+            self._idle(1)
+            self._transport.write(frames.frame(Kind.PING, frames.ACK, 0, payload))
+        elif payload == _GOING and self._leaving:
+            self._leave()
+
+    def _window_update(self, _: int, number: int, payload: bytes) -> None:
+        if len(payload) != 4 or number > self._last:
+            raise Fault(Reason.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+        size = int.from_bytes(payload, "big") & frames.WINDOW_BYTES_MAX
+        stream = self._streams.get(number)
+        if stream is not None or number == 0:
+            self._outlet.grant(None if stream is None else stream.out, size)
+
+    def _push(self, _: int, __: int, ___: bytes) -> None:
+        raise Fault(Reason.PROTOCOL_ERROR, "a client pushes nothing")
+
+    _TAKERS: ClassVar[dict[int, Callable[[Connection, int, int, bytes], None]]] = {
+        Kind.DATA: _data,
+        Kind.HEADERS: _headers,
+        Kind.RST_STREAM: _rst_stream,
+        Kind.SETTINGS: _settings,
+        Kind.PUSH_PROMISE: _push,
+        Kind.PING: _ping,
+        Kind.WINDOW_UPDATE: _window_update,
+        Kind.CONTINUATION: _continuation,
+    }
+
+    def _idle(self, cost: int) -> None:
+        self._idle_frames += cost
+        if self._idle_frames > _IDLE_FRAMES_MAX:
+            raise Fault(Reason.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+
+    def _end(self, reason: Reason, sentence: str) -> None:
+        self._closing_since = time.monotonic()
+        self._transport.write(frames.go_away(self._last, reason, sentence))
+        self._transport.close()
+        for stream in list(self._streams.values()):
+            self._drop(stream)
+
+    def go_away(self) -> None:
+        """Asks the peer to begin no more calls here; closes once those that it began are answered."""
+        if self._leaving or self._closing_since is not None:
+            return
+        self._leaving = True
+        if not self._frames.settled:
+            self._end(Reason.NO_ERROR, "")
+            return
+        ping = frames.frame(Kind.PING, 0, 0, _GOING)  # its answer comes after all that was sent before it was heard of
+        self._transport.write(frames.go_away(frames.STREAM_MAX, Reason.NO_ERROR) + ping)
+
+    def _leave(self) -> None:
+        self._left = True
+        self._transport.write(frames.go_away(self._last, Reason.NO_ERROR))
+        self._emptied()
+
+    def cancel(self) -> None:
+        """Ends the calls that are still computed, telling their callers so."""
+        for stream in self._streams.values():
+            if stream.task is not None:
+                stream.task.cancel()
+
+    def close(self) -> None:
+        """Closes once what was answered is out; `look` does not wait for that for long."""
+        self._closing_since = self._closing_since or time.monotonic()
+        self._transport.close()
+
+    def look(self, now: float) -> None:
+        """Holds the peer to its times; called every second or so."""
+        limits, self._idle_frames = self._limits, 0
+        if self._outlet.moved_bytes != self._moved or not self._unread():
+            self._moved, self._moved_at = self._outlet.moved_bytes, now
+        begun = self._closing_since or (None if self._frames.settled else self._made)
+        if (begun is not None and now - begun > limits.preface_s) or now - self._moved_at > limits.stall_s:
+            self._transport.abort()
+            return
+        for stream in list(self._streams.values()):
+            if not stream.whole and not stream.method.at_once and now - stream.since > limits.receive_s:
+                self._received(stream, DeadlineExceeded("the time for this call is over"))
+        idle = not self._streams and now - max(self._idle_since, self._made) > limits.idle_s
+        if idle or 0 < self._age_s < now - self._made:
+            self.go_away()
+        if now - self._heard > limits.silence_s and (self._streams or self._leaving):
+            if self._asked_at is None or self._asked_at < self._heard:
+                self._asked_at = now
+                self._transport.write(frames.frame(Kind.PING, 0, 0, bytes(8)))
+            elif now - self._asked_at > limits.silence_s:
+                self._transport.abort()
+
+    def _unread(self) -> bool:
+        return self._outlet.waiting or self._transport.get_write_buffer_size() > 0
+
+
+async def _unknown(_: Stream) -> Reply:
+    return Reply(None, _UNIMPLEMENTED, "Method not found!")
+
+
+_UNKNOWN = Method(_unknown, at_once=True)

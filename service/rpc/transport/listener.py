@@ -1,0 +1,91 @@
+"""What listens for connections, holds them to their times, and closes them in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from typing import Any
+
+from service.rpc.transport.connection import Connection
+from service.rpc.transport.room import Room
+
+LOOK_S = 1.0
+_BACKLOG = 2048
+_GOODBYE_S = 5.0
+"""For the end of a TLS connection, which takes an answer of the caller."""
+
+
+class Listener:
+    """One address that gRPC callers connect to."""
+
+    def __init__(self, room: Room) -> None:
+        """Takes what connections share."""
+        self._room = room
+        self._server: asyncio.Server | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(
+        self, host: str, port: int, listening: socket.socket | None = None, tls: ssl.SSLContext | None = None
+    ) -> int:
+        """Begins to listen; returns the bound port.
+
+        Args:
+          host: an address of this machine.
+          port: 0 for any free one.
+          listening: a socket that was bound already, instead of these two.
+          tls: of the connections, which then has to offer `h2` by ALPN; None: they are in plain.
+
+        Raises:
+          OSError: the address cannot be bound.
+        """
+        if listening is None:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {}
+        if tls is not None:
+            options = {
+                "ssl": tls,
+                "ssl_handshake_timeout": self._room.limits.preface_s,
+                "ssl_shutdown_timeout": _GOODBYE_S,
+            }
+        self._server = await loop.create_server(
+            lambda: Connection(self._room), sock=listening, backlog=_BACKLOG, **options
+        )
+        self._looking = loop.create_task(self._look())
+        return int(listening.getsockname()[1])
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new connections and no new calls; waits for the answers to those there are.
+
+        Args:
+          grace_s: seconds; calls still computed then are cancelled.
+        """
+        if self._server is None or self._looking is None:
+            return
+        self._server.close()
+        end = time.monotonic() + grace_s
+        connections = self._room.connections
+        for connection in list(connections):
+            connection.go_away()
+        while connections and time.monotonic() < end:
+            await asyncio.sleep(0.005)
+        for connection in list(connections):
+            connection.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the cancelled calls tell their callers
+        for connection in list(connections):
+            connection.close()
+        self._looking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._looking
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = time.monotonic()
+            for connection in list(self._room.connections):
+                connection.look(now)

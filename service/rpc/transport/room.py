@@ -1,0 +1,27 @@
+"""What the connections of one listener share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from service.rpc.transport.limits import Limits
+from service.rpc.transport.streams import Method
+
+if TYPE_CHECKING:
+    from service.rpc.transport.connection import Connection
+
+
+class Room:
+    """One listener's connections, and what they take together.
+
+    Attributes:
+      connections: that are open.
+      intake_bytes: of requests that are not whole yet.
+    """
+
+    def __init__(self, methods: Mapping[bytes, Method], limits: Limits, retry_after_s: float) -> None:
+        """Begins with no connection."""
+        self.methods, self.limits, self.retry_after_s = methods, limits, retry_after_s
+        self.connections: set[Connection] = set()
+        self.intake_bytes = 0
