@@ -57,7 +57,10 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         if hasattr(each, key)
     )
     told = f"{field.description}{f' ({limits.strip()})' if limits else ''}{default} [env: {PREFIX}{name.upper()}]"
-    option = typer.Option(f"--{name.replace('_', '-')}", help=told, show_default=False)
+    flag = f"--{name.replace('_', '-')}"
+    if field.annotation is bool:
+        flag = f"{flag}/--no-{flag[2:]}"
+    option = typer.Option(flag, help=told, show_default=False)
     if name == "require":
         return _parameter(name, Annotated[list[str] | None, option], None)
     annotation = field.annotation

@@ -99,7 +99,7 @@ class Engine:
         Raises:
           ServiceError: as the calls: NotFound, NotReady, InvalidArgument, DataLoss.
         """
-        with self._switch.lease(target.model, target.version) as generation:
+        with self._switch.lease(target.model, target.version, target.label) as generation:
             found = self._details.get(generation)
             if found is None:  # of thousands of features, that takes a while
                 found = self._details[generation] = details.describe(generation)
@@ -116,6 +116,8 @@ class Engine:
         """Why callers should not be sent here; empty: they should."""
         if self._callers.draining:
             return "the service is going down"
+        if self._switch.suspended:
+            return self._switch.suspended
         if not self._switch.settled:
             return "the models are still being loaded"
         available = self._switch.available()
@@ -169,7 +171,7 @@ class Engine:
         steps.check()
         permit = self._admission.admit()
         try:
-            lease = self._switch.lease(request.target.model, request.target.version)
+            lease = self._switch.lease(request.target.model, request.target.version, request.target.label)
         except BaseException:
             permit.release()
             raise

@@ -33,10 +33,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Target:
-    """Which model answers. Empty name: the only model. Version None: the newest."""
+    """Which model answers. Empty name: the only one. Neither version nor label: the current version."""
 
     model: str = ""
     version: int | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True)

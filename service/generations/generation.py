@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,3 +64,7 @@ class Generation:
     indexes: Mapping[str, LoadedIndex]
     close: Callable[[], Any]
     """Unmaps the tables; called once, after the last request has ended."""
+    memory_bytes: int = 0
+    """What it may take beside its tables, at most."""
+    loaded_at: float = field(default_factory=time.time)
+    """Seconds since 1970."""

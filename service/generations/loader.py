@@ -50,6 +50,7 @@ class Loader:
       load_bytes_max: most memory that one version may need, bytes; 0: what is free.
       warm_up: answers synthetic requests with a generation before it is served; raises if it cannot.
       device: where SavedModels run.
+      processes: that load the same version at the same time, each into memory of its own.
     """
 
     root: Path
@@ -59,6 +60,7 @@ class Loader:
     load_bytes_max: int
     warm_up: Callable[[Generation], None]
     device: Device = "cpu"
+    processes: int = 1
 
     def load(self, model: str, version: int) -> Generation:
         """Loads one version; on any failure everything opened is closed again.
@@ -76,14 +78,15 @@ class Loader:
                 f"the manifest is of model {manifest.model!r} version {manifest.version}, its directory is "
                 f"{model}/{version}; a bundle is served from the place it was written for"
             )
-        self._fits(estimate(manifest, self.precision, self.threads, self.device))
+        memory_bytes = estimate(manifest, self.precision, self.threads, self.device)
+        self._fits(memory_bytes)
         opened = ExitStack()
         try:
             held = retention.hold(directory)  # as long as it is served: `rowcast-serve pull --keep` passes it by
             if held is not None:
                 opened.callback(os.close, held)
             staging.check_files(directory, manifest, tables="full" if self.verify == "full" else "sizes")
-            generation = self._open(directory, manifest, opened)
+            generation = self._open(directory, manifest, memory_bytes, opened)
             self.warm_up(generation)
         except BaseException:
             opened.close()
@@ -91,14 +94,19 @@ class Loader:
         return generation
 
     def _fits(self, needed_bytes: int) -> None:
-        limit_bytes = self.load_bytes_max or free_bytes()
-        if needed_bytes > limit_bytes:
+        """Refuses what may not fit beside all that is loaded already, in this process and its siblings."""
+        if self.load_bytes_max:
+            limit_bytes, copies, what = self.load_bytes_max, 1, "allowed (load_bytes_max)"
+        else:
+            limit_bytes, copies, what = free_bytes(), self.processes, "free"
+        if copies * needed_bytes > limit_bytes:
+            each = f" ({needed_bytes >> 20} MiB in each of {copies} processes)" if copies > 1 else ""
             raise NoMemory(
-                f"it may need {needed_bytes >> 20} MiB of memory beside its tables, {limit_bytes >> 20} MiB are "
-                f"{'allowed (load_bytes_max)' if self.load_bytes_max else 'free'}"
+                f"it may need {copies * needed_bytes >> 20} MiB of memory beside its tables{each}, "
+                f"{limit_bytes >> 20} MiB are {what}"
             )
 
-    def _open(self, directory: Path, manifest: Manifest, opened: ExitStack) -> Generation:
+    def _open(self, directory: Path, manifest: Manifest, memory_bytes: int, opened: ExitStack) -> Generation:
         reader = open_features(directory, manifest)
         opened.callback(reader.close)
         towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
@@ -118,6 +126,7 @@ class Loader:
             contexts=contexts,
             indexes=indexes,
             close=opened.close,
+            memory_bytes=memory_bytes,
         )
 
     def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:

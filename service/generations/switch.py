@@ -1,54 +1,22 @@
-"""Which version answers: one current pointer per model, leases that pin it, the old one closed after its last lease.
+"""Which version answers: one current pointer per model, others by number or label, leases that pin them.
 
-"available" is told after it is true, "retiring" before the version goes. Listeners never run under the lock.
+A generation is closed after its last lease. "available" is told after it is true, "retiring" before the version goes.
+Listeners never run under the lock.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from service import logs
-from service.errors import DataLoss, InvalidArgument, NotFound, NotReady
+from service.errors import InvalidArgument, NotFound, NotReady
 from service.generations.generation import Generation
+from service.generations.policy import Arrangement
+from service.generations.shelf import NAMES_TOLD_MAX, Holding, Shelf, VersionStatus
 
 log = logs.logger(__name__)
-
-_NAMES_TOLD_MAX = 10
-
-
-@dataclass(frozen=True)
-class VersionStatus:
-    """One version under the root. state: loading, available, retiring or refused (then `problem` says why)."""
-
-    version: int
-    state: str
-    problem: str = ""
-
-
-@dataclass(eq=False)
-class _Holding:
-    """A generation and how many requests pin it."""
-
-    generation: Generation
-    leases: int = 0
-    retired: bool = False
-
-
-@dataclass
-class _Shelf:
-    """One model: what answers, what is on its way in or out, and what was refused."""
-
-    current: _Holding | None = None
-    damage: str = ""
-    """Why nothing answers although a version was served: its bytes do not match their digests."""
-    leaving: list[_Holding] = field(default_factory=list)
-    loading: set[int] = field(default_factory=set)
-    refused: dict[int, str] = field(default_factory=dict)
-
-    def empty(self) -> bool:
-        return not (self.current or self.damage or self.leaving or self.loading or self.refused)
 
 
 class Lease:
@@ -56,9 +24,9 @@ class Lease:
 
     __slots__ = ("_holding", "_switch", "generation")
 
-    def __init__(self, switch: Switch, holding: _Holding) -> None:
+    def __init__(self, switch: Switch, holding: Holding) -> None:
         self._switch = switch
-        self._holding: _Holding | None = holding
+        self._holding: Holding | None = holding
         self.generation = holding.generation
 
     @property
@@ -84,9 +52,10 @@ class Switch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._shelves: dict[str, _Shelf] = {}
+        self._shelves: dict[str, Shelf] = {}
         self._listeners: list[Callable[[], None]] = []
         self._settled = False
+        self._suspended = ""
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Calls `listener` after every change, in the thread that made it."""
@@ -102,6 +71,16 @@ class Switch:
         self._settled = True
         self._tell()
 
+    @property
+    def suspended(self) -> str:
+        """Why no call is answered whatever is loaded; empty: calls are."""
+        return self._suspended
+
+    def suspend(self, problem: str) -> None:
+        """Answers no new calls from now on, for this reason; empty: answers them again."""
+        self._suspended = problem
+        self._tell()
+
     def available(self) -> set[str]:
         """Returns the models that have a version to answer with."""
         with self._lock:
@@ -113,33 +92,41 @@ class Switch:
             shelf = self._shelves.get(model)
             return shelf.current.generation if shelf and shelf.current else None
 
-    def lease(self, model: str, version: int | None) -> Lease:
+    def loaded(self) -> list[Generation]:
+        """Returns every generation that requests may be given, those first that answer without being named."""
+        with self._lock:
+            holdings = [(holding, shelf) for shelf in self._shelves.values() for holding in shelf.loaded.values()]
+            holdings.sort(key=lambda each: each[0] is not each[1].current)
+            return [holding.generation for holding, _ in holdings]
+
+    def arranged(self, model: str) -> tuple[frozenset[int], Arrangement]:
+        """Returns the versions of a model that are loaded, and how they are arranged."""
+        with self._lock:
+            shelf = self._shelves.get(model)
+            return (frozenset(shelf.loaded), shelf.arranged) if shelf else (frozenset(), Arrangement(None))
+
+    def lease(self, model: str, version: int | None = None, label: str = "") -> Lease:
         """Pins the generation that answers a request.
 
         Args:
           model: its name; empty: the only model.
-          version: None: whichever is current.
+          version: None: whichever the label stands for, or is current.
+          label: empty: none.
         Raises:
-          NotReady: nothing is loaded (yet).
+          NotReady: nothing is loaded (yet), or no calls are taken.
           InvalidArgument: no name, and several models.
-          NotFound: no such model, or another version of it is served.
-          DataLoss: the model's files do not match their digests, and no older version could take over.
+          NotFound: no such model, no such label, or that version is not served.
+          DataLoss: the files do not match their digests, and no other version could take over.
         """
         with self._lock:
+            if self._suspended:
+                raise NotReady(self._suspended)
             name, shelf = self._chosen(model)
-            if shelf.current is None:
-                if shelf.damage:
-                    raise DataLoss(f"model {name!r}: {shelf.damage}")
-                if shelf.loading or not shelf.refused:
-                    raise NotReady(f"model {name!r} is being loaded")
-                raise NotReady(f"model {name!r} has no version that could be loaded; the list of models tells why")
-            served = shelf.current.generation.version
-            if version is not None and version != served:
-                raise NotFound(f"version {version} of model {name!r} is not served; version {served} is")
-            shelf.current.leases += 1
-            return Lease(self, shelf.current)
+            holding = shelf.find(name, version, label)
+            holding.leases += 1
+            return Lease(self, holding)
 
-    def _chosen(self, model: str) -> tuple[str, _Shelf]:
+    def _chosen(self, model: str) -> tuple[str, Shelf]:
         """The shelf that is meant; under the lock."""
         if not self._shelves:
             raise NotReady("no model is loaded yet")
@@ -150,8 +137,8 @@ class Switch:
         if not model and len(self._shelves) == 1:
             return next(iter(self._shelves.items()))
         names = sorted(self._shelves)
-        told = ", ".join(repr(name) for name in names[:_NAMES_TOLD_MAX]) + (
-            ", ..." if len(names) > _NAMES_TOLD_MAX else ""
+        told = ", ".join(repr(name) for name in names[:NAMES_TOLD_MAX]) + (
+            ", ..." if len(names) > NAMES_TOLD_MAX else ""
         )
         if not model:
             raise InvalidArgument(f"the model must be named: there are {told}")
@@ -160,7 +147,7 @@ class Switch:
     def begin(self, model: str, version: int) -> None:
         """Tells that a version is being loaded."""
         with self._lock:
-            shelf = self._shelves.setdefault(model, _Shelf())
+            shelf = self._shelves.setdefault(model, Shelf())
             shelf.loading.add(version)
             shelf.refused.pop(version, None)
         self._tell()
@@ -168,7 +155,7 @@ class Switch:
     def refuse(self, model: str, version: int, problem: str) -> None:
         """Tells that a version cannot be served; what answers now stays."""
         with self._lock:
-            shelf = self._shelves.setdefault(model, _Shelf())
+            shelf = self._shelves.setdefault(model, Shelf())
             shelf.loading.discard(version)
             shelf.refused[version] = problem
         self._tell()
@@ -183,31 +170,68 @@ class Switch:
                     del self._shelves[model]
         self._tell()
 
-    def put(self, generation: Generation) -> None:
-        """Makes a generation the current one of its model; the one before retires when its last lease ends."""
+    def add(self, generation: Generation) -> None:
+        """Puts a generation beside those that are loaded: requests may name it. It replaces one of its number."""
+        version = generation.version
         with self._lock:
-            shelf = self._shelves.setdefault(generation.model, _Shelf())
-            before, shelf.current = shelf.current, _Holding(generation)
-            shelf.damage = ""
-            shelf.loading.discard(generation.version)
-            shelf.refused.pop(generation.version, None)
+            shelf = self._shelves.setdefault(generation.model, Shelf())
+            before = shelf.loaded.get(version)
+            holding = shelf.loaded[version] = Holding(generation)
+            if before is not None and before is shelf.current:
+                shelf.current = holding
+            shelf.loading.discard(version)
+            shelf.refused.pop(version, None)
             closing = self._retire(shelf, before)
         self._tell()
         self._close(closing)
 
+    def arrange(self, model: str, wanted: Arrangement) -> None:
+        """Has a model as wanted, of what is loaded; what is neither wanted nor kept retires after its last lease."""
+        with self._lock:
+            shelf = self._shelves.get(model)
+            if shelf is None:
+                return
+            stays = {*wanted.loaded, wanted.current, wanted.previous}
+            if wanted == shelf.arranged and shelf.loaded.keys() <= stays:
+                return
+            shelf.arranged = wanted
+            shelf.current = None if wanted.current is None else shelf.loaded.get(wanted.current)
+            if shelf.current is not None:
+                shelf.damage = ""
+            going = [shelf.loaded.pop(version) for version in list(shelf.loaded) if version not in stays]
+            closing = [holding for each in going if (holding := self._retire(shelf, each)) is not None]
+            if shelf.empty():
+                del self._shelves[model]
+        self._tell()
+        for holding in closing:
+            self._close(holding)
+
+    def put(self, generation: Generation) -> None:
+        """Makes a generation the only one of its model."""
+        self.add(generation)
+        self.arrange(generation.model, Arrangement(generation.version, frozenset((generation.version,))))
+
     def damage(self, generation: Generation, problem: str) -> bool:
         """Takes a generation out of service because its bytes do not match their digests.
 
+        What is kept to go back to takes over in the same moment.
+
         Returns:
-          Whether it was still the current one; if not, nothing changed.
+          Whether it was still loaded; if not, nothing changed.
         """
         with self._lock:
             shelf = self._shelves.get(generation.model)
-            if shelf is None or shelf.current is None or shelf.current.generation is not generation:
+            before = shelf.loaded.get(generation.version) if shelf is not None else None
+            if shelf is None or before is None or before.generation is not generation:
                 return False
-            before, shelf.current = shelf.current, None
-            shelf.damage = problem
+            del shelf.loaded[generation.version]
             shelf.refused[generation.version] = problem
+            if before is shelf.current:
+                kept = shelf.arranged.previous
+                kept = kept if kept in shelf.loaded else max(shelf.loaded, default=None)
+                shelf.current = None if kept is None else shelf.loaded[kept]
+                shelf.damage = problem if shelf.current is None else ""
+                shelf.arranged = replace(shelf.arranged, current=kept, previous=None)
             closing = self._retire(shelf, before)
         self._tell()
         self._close(closing)
@@ -217,7 +241,8 @@ class Switch:
         """Retires every generation; each is closed when its last lease ends."""
         with self._lock:
             shelves, self._shelves = self._shelves, {}
-            closing = [holding for shelf in shelves.values() if (holding := self._retire(shelf, shelf.current))]
+            every = [(shelf, holding) for shelf in shelves.values() for holding in shelf.loaded.values()]
+            closing = [holding for shelf, each in every if (holding := self._retire(shelf, each))]
         self._tell()
         for holding in closing:
             self._close(holding)
@@ -225,10 +250,10 @@ class Switch:
     def models(self) -> dict[str, tuple[VersionStatus, ...]]:
         """Returns every model's versions, newest first."""
         with self._lock:
-            return {name: _statuses(shelf) for name, shelf in sorted(self._shelves.items())}
+            return {name: shelf.statuses() for name, shelf in sorted(self._shelves.items())}
 
     @staticmethod
-    def _retire(shelf: _Shelf, holding: _Holding | None) -> _Holding | None:
+    def _retire(shelf: Shelf, holding: Holding | None) -> Holding | None:
         """Marks a holding as leaving; under the lock. Returns it if it can be closed at once."""
         if holding is None:
             return None
@@ -238,7 +263,7 @@ class Switch:
         shelf.leaving.append(holding)
         return None
 
-    def _release(self, holding: _Holding) -> None:
+    def _release(self, holding: Holding) -> None:
         with self._lock:
             holding.leases -= 1
             last = holding.retired and holding.leases == 0
@@ -251,7 +276,7 @@ class Switch:
             self._close(holding)
 
     @staticmethod
-    def _close(holding: _Holding | None) -> None:
+    def _close(holding: Holding | None) -> None:
         if holding is not None:
             generation = holding.generation
             generation.close()
@@ -260,14 +285,3 @@ class Switch:
     def _tell(self) -> None:
         for listener in self._listeners:
             listener()
-
-
-def _statuses(shelf: _Shelf) -> tuple[VersionStatus, ...]:
-    states = {version: VersionStatus(version, "refused", problem) for version, problem in shelf.refused.items()}
-    for holding in shelf.leaving:
-        states.setdefault(holding.generation.version, VersionStatus(holding.generation.version, "retiring"))
-    states.update({version: VersionStatus(version, "loading") for version in shelf.loading})
-    if shelf.current:
-        version = shelf.current.generation.version
-        states[version] = VersionStatus(version, "available")
-    return tuple(states[version] for version in sorted(states, reverse=True))

@@ -1,8 +1,9 @@
-"""Looks at the root, loads what is new, switches to it, and checks in the background what is served.
+"""Looks at the root and at what is wanted of it, loads what is new, switches, and checks what is served.
 
-What is refused is reported once and tried again when its files have changed, or later where the machine was to blame;
-what is served stays until something replaces it, even when it is gone from the root. Nothing that lies in the root
-keeps the rest of it from being served.
+What needs no load (a rollback, a label, a drain) is done at once, also while a version is being loaded. What is refused
+is reported once and tried again when its files have changed, or later where the machine was to blame; what is served
+stays until something replaces it, even when it is gone from the root. Nothing in the root keeps the rest of it from
+being served.
 """
 
 from __future__ import annotations
@@ -10,45 +11,72 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from weakref import WeakSet
 
 from bundle import paths, staging
 from bundle.errors import BundleError, DigestMismatch
 from service import logs
 from service.generations.block_checks import check_tables
+from service.generations.desired import Desired
 from service.generations.generation import Generation
-from service.generations.loader import Loader, LoadRefused
+from service.generations.loader import Loader, LoadRefused, NoMemory
+from service.generations.policy import Policy, arrangement, named, ranked
 from service.generations.refusals import RETRY_S, Refusal, files_of, refusal_of
+from service.generations.state_file import NAME, Follower, Stamp, StateFile
 from service.generations.switch import Switch
 from service.metrics import Metrics
 
 log = logs.logger(__name__)
 
-Stamp = tuple[int, int, int]
-"""What tells one manifest file from another: time of change (ns), bytes, inode."""
+DRAINED = "the service is drained; `rowcast-serve ctl undrain` has it take calls again"
+FOLLOW_S = 0.1
+"""Pause between two looks at the state file, seconds."""
 
 
 class Watcher:
     """Keeps the switch up to date with the root, in threads of its own."""
 
     def __init__(
-        self, root: Path, loader: Loader, switch: Switch, metrics: Metrics, *, poll_s: float, verify_bytes_per_s: int
+        self,
+        root: Path,
+        loader: Loader,
+        switch: Switch,
+        metrics: Metrics,
+        *,
+        poll_s: float,
+        verify_bytes_per_s: int,
+        policy: Policy | None = None,
+        state: StateFile | None = None,
+        wanted: Callable[[Desired], None] | None = None,
     ) -> None:
+        """Looks at nothing yet.
+
+        Args:
+          policy: what is loaded where nothing is wanted.
+          state: what is wanted; left out: the file of that name under the root.
+          wanted: told of each change of it.
+        """
         self._root, self._loader, self._switch, self._metrics = root, loader, switch, metrics
         self._poll_s, self._verify_bytes_per_s = poll_s, verify_bytes_per_s
-        self._lock = threading.Lock()
-        self._served: dict[str, tuple[int, Stamp]] = {}
+        self._policy, self._wanted = policy or Policy(), wanted
+        self._follower = Follower(state or StateFile(root / NAME))
+        self._following, self._arranging = threading.Lock(), threading.Lock()
+        self._known: dict[str, list[int]] = {}
+        self._stamps: dict[tuple[str, int], Stamp] = {}
         self._refused: dict[tuple[str, int], Refusal] = {}
         self._told: dict[str, str] = {}
-        self._checked: dict[str, Generation] = {}
+        self._checked: WeakSet[Generation] = WeakSet()
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begins to look, at once and then every `poll_s` seconds."""
-        looks = [("rowcast-watcher", self._look_for_ever)]
+        """Begins to look, at once and then every `poll_s` seconds; at the state file every `FOLLOW_S`."""
+        looks = [("rowcast-watcher", self._look_for_ever), ("rowcast-state", self._follow_for_ever)]
         if self._verify_bytes_per_s:
             looks.append(("rowcast-block-checks", self._check_for_ever))
         self._threads = [threading.Thread(target=run, name=name, daemon=True) for name, run in looks]
@@ -62,13 +90,47 @@ class Watcher:
 
     def look_again(self) -> None:
         """Has the root looked at now, and every refused version tried again."""
-        with self._lock:
-            for refusal in list(self._refused.values()):
-                refusal.again_at = 0.0
+        for refusal in list(self._refused.values()):
+            refusal.again_at = 0.0
+        self._wake.set()
+
+    @property
+    def desired(self) -> Desired | None:
+        """What is wanted, as last read; None: it could not be read since the start."""
+        return self._follower.desired
+
+    @property
+    def state_problem(self) -> str:
+        """Why what is wanted cannot be read now; empty: it can."""
+        return self._follower.problem
+
+    def follow(self) -> None:
+        """Reads what is wanted if that has changed, and has what is loaded arranged so. Loads are left to `scan`."""
+        with self._following:
+            before, told = self._follower.desired, self._follower.problem
+            if not self._follower.refresh():
+                return
+            desired, problem = self._follower.desired, self._follower.problem
+            if problem and problem != told:
+                log.error("state_unreadable", extra=logs.fields(problem=problem))
+            self._metrics.state(desired.revision if desired else 0, readable=not problem)
+            if desired is None:
+                self._switch.suspend(problem)
+                return
+            if desired.revision != (before.revision if before else 0):
+                log.info("state_followed", extra=logs.fields(revision=desired.revision))
+            if self._wanted is not None:
+                self._wanted(desired)
+            self._switch.suspend(DRAINED if desired.draining else "")
+            for model in self._switch.models():
+                self._arrange(model)
         self._wake.set()
 
     def scan(self) -> None:
-        """Looks through the root once: loads and switches to what is newest and valid, model by model."""
+        """Looks through the root once: loads and switches to what is best of what may be served, model by model."""
+        self.follow()
+        if self._follower.desired is None:
+            return
         for model in sorted({*self._models(), *(name for name, _ in self._refused)}):
             if self._stopping.is_set():
                 break
@@ -109,13 +171,11 @@ class Watcher:
           Whether all could be read; if not, the log says why, and the next check begins with those.
         """
         readable = True
-        for gone in self._checked.keys() - self._switch.available():
-            del self._checked[gone]
-        for model in self._switch.available():
-            generation = self._switch.current(model)
-            if generation is None or self._checked.get(model) is generation:
+        for generation in self._switch.loaded():
+            if generation in self._checked:
                 continue
-            self._checked[model] = generation
+            self._checked.add(generation)
+            model = generation.model
             try:
                 if check_tables(generation, partial(self._paced, generation)):
                     log.info("tables_checked", extra=logs.fields(model=model, version=generation.version))
@@ -123,48 +183,90 @@ class Watcher:
                 self._damaged(generation, problem)
             except OSError as problem:
                 readable = False
-                del self._checked[model]
+                self._checked.discard(generation)
                 extra = logs.fields(model=model, version=generation.version, problem=str(problem))
                 log.warning("tables_unchecked", extra=extra)
         return readable
 
     def _look(self, model: str) -> None:
         versions = sorted(staging.committed_versions(self._root, model), reverse=True)
+        self._known[model] = versions
         for gone in [key for key in list(self._refused) if key[0] == model and key[1] not in versions]:
             self._refused.pop(gone, None)
             self._switch.forget(*gone)
-        for version in versions:
-            directory = self._root / model / str(version)
-            stamp = _stamp(directory / paths.MANIFEST)
-            with self._lock:
-                served = self._served.get(model)
-            if served and (version < served[0] or (version, stamp) == served):
-                return
-            refusal = self._refused.get((model, version))
-            if stamp is None or (refusal and not refusal.worth_another_try(stamp, directory)):
-                continue
-            if self._load(model, version, stamp, files_of(directory)):
-                return
+        desired = self._follower.desired
+        if desired is None:
+            return
+        wanted = desired.of(model)
+        had = 0
+        for version in ranked(wanted, {*versions, *self._switch.arranged(model)[0]}):
+            if had == self._policy.latest:
+                break
+            had += self._have(model, version)
+        for version in named(wanted):
+            self._have(model, version)
+        self._arrange(model)
+
+    def _have(self, model: str, version: int) -> bool:
+        """Loads a version unless it is loaded as it lies there; tells whether it is loaded."""
+        directory = self._root / model / str(version)
+        stamp = _stamp(directory / paths.MANIFEST)
+        loaded = version in self._switch.arranged(model)[0]
+        if loaded and stamp in {None, self._stamps.get((model, version))}:
+            return True
+        refusal = self._refused.get((model, version))
+        if stamp is None or (refusal and not refusal.worth_another_try(stamp, directory)):
+            return loaded
+        return self._load(model, version, stamp, files_of(directory)) or loaded
 
     def _load(self, model: str, version: int, stamp: Stamp, files: int) -> bool:
         began = time.monotonic()
         self._switch.begin(model, version)
         try:
-            generation = self._loader.load(model, version)
+            generation = self._opened(model, version)
         except Exception as problem:  # noqa: BLE001 - whatever a bundle does to its libraries, the old version stays
             if self._stopping.is_set():  # the threads that warm up are gone
                 return False
             self._refuse(model, version, refusal_of(stamp, files, problem), problem)
             self._metrics.loaded(model, "refused", None)
             return False
-        with self._lock:
-            self._served[model] = (version, stamp)
-            self._refused.pop((model, version), None)
-        self._switch.put(generation)
+        self._stamps[model, version] = stamp
+        self._refused.pop((model, version), None)
+        self._switch.add(generation)
+        self._arrange(model)
         seconds = time.monotonic() - began
         self._metrics.loaded(model, "available", seconds)
-        log.info("version_available", extra=logs.fields(model=model, version=version, seconds=round(seconds, 3)))
+        extra = logs.fields(
+            model=model, version=version, seconds=round(seconds, 3), memory_mib=generation.memory_bytes >> 20
+        )
+        log.info("version_available", extra=extra)
         return True
+
+    def _opened(self, model: str, version: int) -> Generation:
+        """Loads a version; what is kept only to go back to makes room for it if it must."""
+        try:
+            return self._loader.load(model, version)
+        except NoMemory:
+            kept = [(name, self._switch.arranged(name)[1]) for name in self._switch.models()]
+            if not any(before.previous is not None for _, before in kept):
+                raise
+        for name, before in kept:
+            if before.previous is not None:
+                log.warning("previous_dropped", extra=logs.fields(model=name, version=before.previous, to_load=model))
+                self._switch.arrange(name, replace(before, previous=None))
+        return self._loader.load(model, version)
+
+    def _arrange(self, model: str) -> None:
+        """Has what is loaded of a model as it is wanted now."""
+        with self._arranging:
+            desired = self._follower.desired
+            if desired is None:
+                return
+            loaded, before = self._switch.arranged(model)
+            refused = {version for name, version in list(self._refused) if name == model}
+            known = self._known.get(model, ())
+            wanted = arrangement(desired.of(model), self._policy, known, loaded, refused, before)
+            self._switch.arrange(model, wanted)
 
     def _refuse(self, model: str, version: int, refusal: Refusal, problem: Exception) -> None:
         """Remembers a refusal, and logs it unless it was refused for the same reason before."""
@@ -180,13 +282,12 @@ class Watcher:
 
     def _damaged(self, generation: Generation, problem: DigestMismatch) -> None:
         model, version = generation.model, generation.version
-        with self._lock:
-            served = self._served.get(model)
-            if served and served[0] == version:
-                self._refused[model, version] = refusal_of(served[1], files_of(generation.directory), problem)
-                del self._served[model]
+        stamp = self._stamps.get((model, version))
+        if stamp is not None:
+            self._refused[model, version] = refusal_of(stamp, files_of(generation.directory), problem)
         if not self._switch.damage(generation, str(problem)):
             return
+        self._arrange(model)
         self._metrics.loaded(model, "damaged", None)
         log.critical("version_damaged", extra=logs.fields(model=model, version=version, problem=str(problem)))
         self._wake.set()
@@ -194,13 +295,20 @@ class Watcher:
     def _paced(self, generation: Generation, size: int) -> bool:
         self._metrics.checked(generation.model, size)
         pause_s = size / self._verify_bytes_per_s if self._verify_bytes_per_s else 0
-        return not self._stopping.wait(pause_s) and self._switch.current(generation.model) is generation
+        return not self._stopping.wait(pause_s) and generation in self._switch.loaded()
 
     def _look_for_ever(self) -> None:
         while not self._stopping.is_set():
             self._wake.clear()
             self.scan()
             self._wake.wait(self._poll_s)
+
+    def _follow_for_ever(self) -> None:
+        while not self._stopping.wait(FOLLOW_S):
+            try:
+                self.follow()
+            except Exception:
+                log.exception("follow_failed")
 
     def _check_for_ever(self) -> None:
         while not self._stopping.is_set():

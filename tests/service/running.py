@@ -18,6 +18,8 @@ from runtime.towers import Tensor, Tower
 from service.engine.engine import Engine
 from service.engine.requests import Call, Retrieval, Target
 from service.generations.loader import Loader
+from service.generations.policy import Policy
+from service.generations.state_file import NAME, StateFile
 from service.generations.switch import Switch
 from service.generations.watcher import Watcher
 from service.metrics import Metrics
@@ -38,7 +40,17 @@ class Running:
         self.engine = Engine(self.switch, self.settings, self.metrics, WORKERS)
         precision, verify, limit = self.settings.precision, self.settings.verify, self.settings.load_bytes_max
         self.loader = Loader(root, precision, verify, WORKERS, limit, self.engine.warm_up)
-        self.watcher = Watcher(root, self.loader, self.switch, self.metrics, poll_s=1, verify_bytes_per_s=1 << 40)
+        self.state = StateFile(self.settings.state_file or root / NAME)
+        self.watcher = Watcher(
+            root,
+            self.loader,
+            self.switch,
+            self.metrics,
+            poll_s=1,
+            verify_bytes_per_s=1 << 40,
+            policy=Policy(self.settings.versions_latest, self.settings.keep_previous),
+            state=self.state,
+        )
         self.watcher.scan()
 
     def scan(self) -> None:
@@ -92,6 +104,9 @@ class WaitingTower:
 
     def run_in_order(self, values: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         return self._network.run_in_order(values)
+
+    def buffers(self, n: int) -> Mapping[str, NDArray[Any]]:
+        return self._network.buffers(n)
 
 
 class FailingTower(WaitingTower):

@@ -61,8 +61,8 @@ def test_version_copied_manifest_first_is_refused_once_and_then_served(write: Wr
             shutil.copytree(part, second.directory / part.name)
         service.scan()
         service.scan()
-    assert service.states() == {2: "available"}
-    assert events(lines) == ["version_refused", "version_retired", "version_available"]
+    assert service.states() == {2: "available", 1: "kept"}
+    assert events(lines) == ["version_refused", "version_available"]
 
 
 class Listener(logging.Handler):
@@ -119,8 +119,8 @@ def test_version_that_the_machine_refused_is_told_once_and_tried_again(write: Wr
         assert service.states() == {2: "refused", 1: "available"}
         service.watcher.look_again()
         service.scan()
-    assert service.states() == {2: "available"}
-    assert events(lines) == ["version_refused", "version_retired", "version_available"]
+    assert service.states() == {2: "available", 1: "kept"}
+    assert events(lines) == ["version_refused", "version_available"]
 
 
 def test_tables_that_cannot_be_opened_for_their_check_are_no_data_loss(write: Write, run: Run) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from service.errors import DataLoss, InvalidArgument, NotFound, NotReady
 from service.generations.generation import Generation
+from service.generations.policy import Arrangement
 from service.generations.switch import Switch
 
 
@@ -21,6 +22,7 @@ class Loaded:
     model: str
     version: int
     closed: list[str] = field(default_factory=list)
+    memory_bytes: int = 7
 
     def close(self) -> None:
         self.closed.append(f"{self.model}/{self.version}")
@@ -70,7 +72,7 @@ def test_new_generation_is_current_before_anyone_is_told() -> None:
     switch.subscribe(lambda: seen.append(switch.available()))
     switch.begin("m", 1)
     switch.put(loaded())
-    assert seen == [set(), {"m"}]
+    assert seen == [set(), set(), {"m"}]
 
 
 def test_listener_may_ask_the_switch_for_a_lease() -> None:
@@ -118,6 +120,99 @@ def test_refused_version_that_is_forgotten_leaves_no_model_behind() -> None:
     assert states(switch) == {"m": {1: "refused"}}
     switch.forget("m", 1)
     assert switch.models() == {}
+
+
+def arranged(current: int | None, *loaded: int, previous: int | None = None, **labels: int) -> Arrangement:
+    return Arrangement(current, frozenset(loaded), previous, labels)
+
+
+def versions(switch: Switch, *told: int) -> None:
+    for version in told:
+        switch.add(loaded(version=version))
+
+
+def test_loaded_versions_answer_by_number_and_by_label() -> None:
+    switch = Switch()
+    versions(switch, 1, 2, 3)
+    switch.arrange("m", arranged(3, 2, 3, previous=1, stable=2))
+    told = [switch.lease("m"), switch.lease("m", 2), switch.lease("m", 1), switch.lease("m", None, "stable")]
+    assert [lease.generation.version for lease in told] == [3, 2, 1, 2]
+    assert states(switch) == {"m": {3: "available", 2: "available", 1: "kept"}}
+    assert [(each.current, each.labels, each.memory_bytes) for each in switch.models()["m"]] == [
+        (True, (), 7),
+        (False, ("stable",), 7),
+        (False, (), 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "label", "kind", "message"),
+    [
+        (9, "", NotFound, r"version 9 of model 'm' is not served; versions 2, 1 are"),
+        (None, "canary", NotFound, "has no label 'canary'; it has 'bad', 'coming', 'gone', 'stable'"),
+        (2, "stable", NotFound, "label 'stable' of model 'm' stands for version 1, not for 2"),
+        (None, "gone", NotFound, "version 8 of model 'm', which label 'gone' stands for, is not served"),
+        (None, "coming", NotReady, "being loaded"),
+        (None, "bad", NotReady, "could not be loaded"),
+    ],
+)
+def test_version_or_label_that_is_not_served_is_told(
+    version: int | None, label: str, kind: type[Exception], message: str
+) -> None:
+    switch = Switch()
+    versions(switch, 1, 2)
+    switch.begin("m", 4)
+    switch.refuse("m", 5, "broken")
+    switch.arrange("m", arranged(2, 1, 2, stable=1, gone=8, coming=4, bad=5))
+    with pytest.raises(kind, match=message):
+        switch.lease("m", version, label)
+
+
+def test_going_back_and_forth_closes_nothing_that_is_kept() -> None:
+    switch, closed = Switch(), cast(list[str], [])
+    for version in (1, 2):
+        switch.add(loaded(version=version, closed=closed))
+    for current, previous in ((2, 1), (1, 2), (2, 1)):
+        switch.arrange("m", arranged(current, current, previous=previous))
+        with switch.lease("m") as generation:
+            assert generation.version == current
+    assert closed == []
+    switch.arrange("m", arranged(2, 2))
+    assert closed == ["m/1"]
+
+
+def test_damaged_generation_is_replaced_in_the_same_moment_by_what_is_kept() -> None:
+    switch = Switch()
+    bad = loaded(version=2)
+    switch.add(loaded(version=1))
+    switch.add(bad)
+    switch.arrange("m", arranged(2, 2, previous=1))
+    seen: list[int] = []
+    switch.subscribe(lambda: seen.append(switch.lease("m").generation.version))
+    assert switch.damage(bad, "block 3 differs")
+    assert seen == [1]
+    assert states(switch) == {"m": {2: "refused", 1: "available"}}
+
+
+def test_generation_written_again_under_its_number_replaces_itself() -> None:
+    switch, closed = Switch(), cast(list[str], [])
+    switch.put(loaded(version=1, closed=closed))
+    again = loaded(version=1)
+    switch.add(again)
+    assert switch.current("m") is again
+    assert closed == ["m/1"]
+
+
+def test_suspended_switch_leases_nothing_and_says_why() -> None:
+    switch = Switch()
+    switch.put(loaded())
+    lease = switch.lease("m")
+    switch.suspend("drained")
+    with pytest.raises(NotReady, match="drained"):
+        switch.lease("m")
+    assert lease.generation.version == 1
+    switch.suspend("")
+    assert switch.lease("m").generation.version == 1
 
 
 def test_close_retires_all_but_waits_for_leases() -> None:

@@ -31,12 +31,32 @@ def test_newest_valid_version_is_served(write: Write, run: Run) -> None:
     assert service.states() == {10: "available"}
 
 
-def test_new_version_takes_over_and_the_old_one_is_gone(write: Write, run: Run) -> None:
+def test_new_version_takes_over_and_the_old_one_is_kept_to_go_back_to(write: Write, run: Run) -> None:
     write()
     service = run()
+    for version in (2, 3):
+        write(version=version)
+        service.scan()
+        assert version_of(service) == version
+        assert service.states() == {version: "available", version - 1: "kept"}
+
+
+def test_old_version_is_gone_at_once_where_none_is_kept(write: Write, run: Run) -> None:
+    write()
+    service = run(keep_previous=False)
     write(version=2)
     service.scan()
     assert version_of(service) == 2
+    assert service.states() == {2: "available"}
+
+
+def test_kept_version_that_is_removed_from_the_root_is_let_go(write: Write, run: Run) -> None:
+    first = write()
+    service = run()
+    write(version=2)
+    service.scan()
+    shutil.rmtree(first.directory)
+    service.scan()
     assert service.states() == {2: "available"}
 
 
@@ -268,7 +288,7 @@ def test_version_removed_while_it_is_checked_is_not_data_loss(write: Write, run:
 
 def test_old_version_retires_only_after_its_last_request(write: Write, run: Run) -> None:
     write()
-    service = run()
+    service = run(keep_previous=False)
     old = service.switch.current("movies")
     assert old is not None
     tower = WaitingTower(old.towers["query"].parts[0].network)

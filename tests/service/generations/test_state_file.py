@@ -1,0 +1,154 @@
+"""The file of what is wanted: written whole or not at all, read by many, damaged, unwritable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from service.errors import InvalidArgument, NotReady, Unimplemented
+from service.generations.desired import Desired, DesiredModel
+from service.generations.state_file import BYTES_MAX, Follower, StateFile, StateUnreadable
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> StateFile:
+    return StateFile(tmp_path / "state.json")
+
+
+def pin(page: Desired) -> Desired:
+    return page.with_model("m", DesiredModel(pinned=(3,)))
+
+
+def test_missing_file_wants_nothing(file: StateFile) -> None:
+    assert file.read() == Desired()
+    assert file.stamp() is None
+
+
+def test_update_is_read_back_with_the_next_revision(file: StateFile) -> None:
+    first = file.update(pin)
+    assert first == file.read() == pin(Desired()).model_copy(update={"revision": 1})
+    assert file.update(lambda page: page.drained(draining=True)).revision == 2
+    assert sorted(each.name for each in file.path.parent.iterdir()) == ["state.json", "state.json.lock"]
+
+
+def test_update_that_changes_nothing_writes_nothing(file: StateFile) -> None:
+    file.update(pin)
+    before = file.stamp()
+    assert file.update(pin).revision == 1
+    assert file.stamp() == before
+
+
+def test_edit_that_fails_leaves_the_file_as_it_was(file: StateFile) -> None:
+    file.update(pin)
+    before = file.path.read_bytes()
+
+    def fail(page: Desired) -> Desired:
+        raise InvalidArgument("no")
+
+    with pytest.raises(InvalidArgument):
+        file.update(fail)
+    assert file.path.read_bytes() == before
+
+
+def test_updates_of_many_writers_are_all_there(file: StateFile) -> None:
+    def write(model: str) -> None:
+        for _ in range(5):
+            file.update(lambda page: page.with_model(model, pinned(page.of(model))))
+
+    def pinned(before: DesiredModel) -> DesiredModel:
+        return DesiredModel(pinned=(*before.pinned, len(before.pinned) + 1))
+
+    writers = [threading.Thread(target=write, args=(f"m{number}",)) for number in range(4)]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join()
+    page = file.read()
+    assert page.revision == 20
+    assert {model.pinned for model in page.models.values()} == {(1, 2, 3, 4, 5)}
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (b"", "damaged"),
+        (b'{"schema_version": 1, "models": {"m": {"pinned": [3]', "damaged"),
+        (b'{"schema_version": 2}', "schema_version"),
+        (b'{"schema_version": 1, "pins": {}}', "pins"),
+        (b'{"schema_version": 1, "models": {"../m": {}}}', "models"),
+        (b'{"schema_version": 1, "models": {"m": {"pinned": [0]}}}', "pinned.0"),
+        (b'{"schema_version": 1, "models": {"m": {"labels": {"a": "3"}}}}', "labels.a"),
+        (b" " * (BYTES_MAX + 1), "larger than"),
+    ],
+)
+def test_damaged_file_is_told_and_never_written_over(file: StateFile, page: bytes, message: str) -> None:
+    file.path.write_bytes(page)
+    with pytest.raises(StateUnreadable, match=message):
+        file.read()
+    with pytest.raises(NotReady, match="state file"):
+        file.update(pin)
+    assert file.path.read_bytes() == page
+
+
+def test_file_whose_directory_is_gone_is_unreadable_not_missing(tmp_path: Path) -> None:
+    with pytest.raises(StateUnreadable, match="directory"):
+        StateFile(tmp_path / "gone" / "state.json").read()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EROFS, Unimplemented), (errno.EACCES, Unimplemented), (errno.ENOSPC, NotReady)]
+)
+def test_place_that_cannot_be_written_is_told_with_its_cure(
+    file: StateFile, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    file.update(pin)
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(kind, match=os.strerror(number)):
+        file.update(lambda page: page.drained(draining=True))
+    assert sorted(each.name for each in file.path.parent.iterdir()) == ["state.json", "state.json.lock"]
+    assert file.read().revision == 1
+
+
+def test_follower_reads_changes_once_and_keeps_what_it_had_while_the_file_is_damaged(file: StateFile) -> None:
+    follower = Follower(file)
+    assert follower.refresh()
+    assert not follower.refresh()
+    file.update(pin)
+    assert follower.refresh()
+    held = follower.desired
+    file.path.write_bytes(b"{")
+    assert follower.refresh()
+    assert not follower.refresh()
+    assert (follower.desired, "damaged" in follower.problem) == (held, True)
+    file.path.unlink()
+    assert follower.refresh()
+    assert (follower.desired, follower.problem) == (Desired(), "")
+
+
+def test_follower_keeps_what_it_had_while_the_directory_is_away(tmp_path: Path) -> None:
+    place = tmp_path / "state"
+    follower = Follower(StateFile(place / "state.json"))
+    assert follower.refresh()
+    assert (follower.desired, "directory" in follower.problem) == (None, True)
+    place.mkdir()
+    StateFile(place / "state.json").update(pin)
+    assert follower.refresh()
+    held = follower.desired
+    place.rename(tmp_path / "aside")
+    assert not follower.refresh()
+    assert (follower.desired, follower.problem) == (held, "")
+
+
+def test_follower_of_a_file_that_was_damaged_from_the_start_wants_nothing_it_could_know(file: StateFile) -> None:
+    file.path.write_bytes(b"{")
+    follower = Follower(file)
+    assert follower.refresh()
+    assert follower.desired is None
