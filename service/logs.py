@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -32,6 +33,11 @@ def fields(**values: Any) -> dict[str, Any]:
 class JsonLines(logging.Formatter):
     """One JSON object a line: time, level, logger, event, the event's fields and, of a bug, its traceback."""
 
+    def __init__(self, always: Mapping[str, Any] | None = None) -> None:
+        """Makes a formatter; `always`: fields of every line."""
+        super().__init__()
+        self._always = always or {}
+
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line of one record."""
         line: dict[str, Any] = {
@@ -39,6 +45,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
+            **self._always,
             **getattr(record, _FIELDS, {}),
         }
         caller = CALLER_NAME.get()
@@ -49,10 +56,16 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
-def configure(level: str, stream: TextIO | None = None) -> None:
-    """Sends the service's events, and the warnings of the libraries below it, to `stream` (stderr) as JSON lines."""
+def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
+    """Sends the service's events, and the warnings of the libraries below it, to `stream` (stderr) as JSON lines.
+
+    Args:
+      level: least severity.
+      stream: where to; None: stderr.
+      always: fields that every line has.
+    """
     lines = logging.StreamHandler(stream or sys.stderr)
-    lines.setFormatter(JsonLines())
+    lines.setFormatter(JsonLines(always))
     root = logging.getLogger()
     root.handlers = [lines]
     root.setLevel(logging.WARNING)

@@ -7,17 +7,18 @@ import sys
 from typing import Any
 
 import orjson
-import uvloop
 
 from runtime.errors import DeviceMissing, LibraryMissing
 from runtime.native_output import own_stderr
-from runtime.savedmodels import require_gpu, require_library
 from service import logs
 from service.command_line import command
 from service.exits import EXIT_DONE, EXIT_USAGE
-from service.process import serve
 from service.security.guards import guards_of
 from service.settings import ServiceSettings, SettingsError, read_settings
+from service.workers.parent import Parent
+from service.workers.place import Place
+
+log = logs.logger(__name__)
 
 
 def main() -> None:
@@ -40,14 +41,38 @@ def _run(options: dict[str, Any], only_print: bool) -> int:
     except (LibraryMissing, DeviceMissing, SettingsError) as problem:
         sys.stderr.write(f"error: {problem}\n")
         return EXIT_USAGE
-    logs.configure(settings.log_level, own_stderr())  # whatever native libraries do with stderr meanwhile
+    lines = own_stderr()  # whatever native libraries do with stderr meanwhile
+    logs.configure(settings.log_level, lines)
+    if settings.workers == 1:
+        return _serve(settings)
+
+    def work(place: Place) -> int:
+        logs.configure(settings.log_level, lines, worker=place.index)
+        return _serve(settings, place)
+
+    try:
+        return Parent(settings, work).run()
+    except OSError as problem:
+        log.error("cannot_start", extra=logs.fields(problem=str(problem)))
+        return EXIT_USAGE
+
+
+def _serve(settings: ServiceSettings, place: Place | None = None) -> int:
+    import uvloop
+
+    from service.process import serve  # by each worker on its own: its parent stays small
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(settings))
+        return runner.run(serve(settings, place))
 
 
 def _check_device(settings: ServiceSettings) -> None:
     """Finds out at once whether TensorFlow is there, and sees what it is to run on."""
+    if settings.device == "cpu" and settings.precision != "bf16":
+        return
+    from runtime.savedmodels import require_gpu, require_library
+
     if settings.device == "gpu":
         require_gpu()
-    elif settings.precision == "bf16":
+    else:
         require_library("--precision bf16")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
+import shutil
 import signal
-import socket
+import threading
 import time
-from pathlib import Path
-
-import orjson
 
 from service import logs
 from service.engine.desk import Desk
@@ -20,10 +19,16 @@ from service.generations.loader import Loader
 from service.generations.switch import Switch
 from service.generations.watcher import Watcher
 from service.metrics import Metrics
+from service.ports_file import write_ports
 from service.rest.server import HttpServer
 from service.rpc.server import RpcServer
 from service.security.guards import guards_of, tell_open_doors
 from service.settings import ServiceSettings, usable_cores
+from service.sockets import Take, listen, take_all
+from service.workers.accepting import sharing
+from service.workers.board import Door, State
+from service.workers.crew import Crew
+from service.workers.place import Place
 
 log = logs.logger(__name__)
 
@@ -31,13 +36,17 @@ _CLOSING_S = 1.0
 """Least time that the doors get to write answers that are already computed."""
 _NOTICE_S = 0.2
 """How long new calls are still answered, with NOT_READY: once the door closes, gRPC cancels what is on its way."""
+_SETTLING_S = 0.02
+_OVERDUE_S = 10
+"""After the time to drain, a worker that is still there is ended."""
 
 
 class Service:
     """One running service: what is built at start, and how it goes down."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: ServiceSettings, place: Place | None = None) -> None:
+        """Builds a service; `place`: among the workers of which this process is one."""
+        self._settings, self._place = settings, place
         threads = settings.threads or max(1, usable_cores() // settings.workers)
         self._metrics = Metrics()
         self._switch = Switch()
@@ -60,13 +69,17 @@ class Service:
             verify_bytes_per_s=settings.verify_bytes_per_s,
         )
         self._guards = guards_of(settings)
-        desk = Desk(self._engine, settings, self._metrics, lambda: self._engine.problem, lambda: True, self._guards)
+        self._crew = None if place is None else Crew(place, self._metrics, self._engine.models, self._announce)
+        desk = Desk(
+            self._engine, settings, self._metrics, self._problem, lambda: True, self._guards, self._crew, *_ways(place)
+        )
         self._rpc = RpcServer(desk)
         self._http = HttpServer(desk)
         self._exit_code = EXIT_DONE
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._required_checked = False
+        self._open = self._required_checked = False
+        self._announcing = threading.Lock()
         self._told = self._engine.problem
 
     async def run(self) -> int:
@@ -78,23 +91,45 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signalled, number)
         self._loop.add_signal_handler(signal.SIGHUP, self._look_again)
-        listener = _listen(self._settings.host, self._settings.http_port)
-        http_port = int(listener.getsockname()[1])
-        grpc_port = await self._rpc.start(self._settings.host, self._settings.grpc_port)
-        http = asyncio.create_task(self._http.serve([listener]))
-        while not self._http.started and not http.done():
-            await asyncio.sleep(0.001)
-        if self._settings.ports_file is not None:
-            _write_ports(self._settings.ports_file, http_port, grpc_port)
-        log.info("listening", extra=logs.fields(host=self._settings.host, http=http_port, grpc=grpc_port))
-        tell_open_doors(self._settings)
         self._switch.subscribe(self._changed)
-        self._watcher.start()
+        if self._crew is not None:
+            await self._crew.start()
+        if self._crew is not None and self._crew.serving:
+            self._watcher.start()  # whose place this worker takes is not missed: it comes when it can answer
+            while not (self._switch.settled or self._stopping.is_set()):
+                await asyncio.sleep(_SETTLING_S)
+            http = await self._open_doors()
+        else:
+            http = await self._open_doors()
+            self._watcher.start()
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((http, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await self._drain(http)
         return self._exit_code
+
+    async def _open_doors(self) -> asyncio.Task[None]:
+        """Begins to listen, as a worker on what its parent bound; returns what serves HTTP."""
+        settings, place = self._settings, self._place
+        if place is None:
+            listener = listen("HTTP", settings.host, settings.http_port)
+            grpc_port = await self._rpc.start(settings.host, settings.grpc_port)
+        else:
+            listener = place.listeners[Door.HTTP]
+            grpc_port = await self._rpc.start(settings.host, 0, place.listeners[Door.GRPC])
+        http_port = int(listener.getsockname()[1])
+        http = asyncio.create_task(self._http.serve([listener]))
+        while not self._http.started and not http.done():
+            await asyncio.sleep(0.001)
+        if place is None:  # else the parent tells, once all workers are here
+            if settings.ports_file is not None:
+                write_ports(settings.ports_file, http_port, grpc_port)
+            log.info("listening", extra=logs.fields(host=settings.host, http=http_port, grpc=grpc_port))
+        if place is None or place.index == 0:
+            tell_open_doors(settings)
+        self._open = True
+        self._announce()
+        return http
 
     def idle(self) -> bool:
         """Tells whether no call is computing any more."""
@@ -102,6 +137,8 @@ class Service:
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
+            if self._place is not None:  # a second signal is the parent's, which ends its workers by SIGKILL
+                return
             log.warning("interrupted", extra=logs.fields(signal=number.name))
             logging.shutdown()
             os._exit(EXIT_INTERRUPTED)
@@ -126,11 +163,18 @@ class Service:
                 self._exit_code = EXIT_REQUIRED
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
+    def _problem(self) -> str:
+        """Why callers should not be sent to this service, be it for the sake of another worker."""
+        return self._engine.problem or ("" if self._crew is None else self._crew.problem)
+
     def _announce(self) -> None:
-        problem = self._engine.problem
-        self._metrics.ready.set(not problem)
-        self._rpc.set_serving(not problem)
-        told, self._told = self._told, problem
+        with self._announcing:
+            problem = self._engine.problem
+            self._metrics.ready.set(not problem)
+            if self._crew is not None:
+                self._crew.tell(self._state(problem), problem)
+            self._rpc.set_serving(not self._problem())
+            told, self._told = self._told, problem
         if problem == told:
             return
         if problem:
@@ -138,9 +182,18 @@ class Service:
         else:
             log.info("ready")
 
+    def _state(self, problem: str) -> State:
+        if self._stopping.is_set():
+            return State.DRAINING
+        if not self._open:
+            return State.STARTING
+        return State.OPEN if problem else State.READY
+
     async def _drain(self, http: asyncio.Task[None]) -> None:
         """Not ready at once; what is in flight ends; then the doors close."""
         end = time.monotonic() + self._settings.drain_s
+        if self._place is not None:  # whatever it hangs in, and whether or not its parent is there to end it
+            signal.alarm(math.ceil(self._settings.drain_s + _OVERDUE_S))
         self._watcher.stop()
         self._engine.drain()
         self._announce()
@@ -155,12 +208,16 @@ class Service:
         self._engine.close()
         if drained:
             self._switch.close()
+        if self._crew is not None:
+            await self._crew.stop()
+        if self._place is not None and self._place.orphaned:
+            shutil.rmtree(self._place.directory, ignore_errors=True)
         log.info("stopped", extra=logs.fields(drained=drained))
 
 
-async def serve(settings: ServiceSettings) -> int:
-    """Runs a service until it ends; returns the exit code, having told what went wrong in the log."""
-    service = Service(settings)
+async def serve(settings: ServiceSettings, place: Place | None = None) -> int:
+    """Runs a service, or one worker of it, until it ends; returns the exit code, having told in the log what failed."""
+    service = Service(settings, place)
     try:
         code = await service.run()
     except OSError as problem:
@@ -175,16 +232,6 @@ async def serve(settings: ServiceSettings) -> int:
     return code
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as problem:
-        raise OSError(f"HTTP cannot listen on {host}:{port}: {problem.strerror or problem}") from problem
-
-
-def _write_ports(path: Path, http: int, grpc: int) -> None:
-    """Writes the bound ports in one rename, so that a waiting reader never sees half of them."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_bytes(orjson.dumps({"http": http, "grpc": grpc}))
-    aside.replace(path)
+def _ways(place: Place | None) -> tuple[Take, Take]:
+    """How connections of HTTP and of gRPC are taken."""
+    return (take_all, take_all) if place is None else (sharing(place, Door.HTTP), sharing(place, Door.GRPC))

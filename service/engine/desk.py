@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from service.engine.descriptions import ModelState
 from service.engine.engine import Engine
 from service.metrics import Metrics
 from service.security.guards import OPEN, Guards
 from service.settings import ServiceSettings
+from service.sockets import Take, take_all
+
+
+class Crew(Protocol):
+    """The processes of a service that has several, speaking as one."""
+
+    async def metrics_page(self) -> bytes:
+        """Returns the page of `/metrics`."""
+
+    async def models(self) -> tuple[ModelState, ...]:
+        """Returns every model and its versions."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +36,8 @@ class Desk:
       problem: why callers should not be sent here; empty: they should.
       liveness: whether the process should be left running.
       guards: what a door asks of whoever comes.
+      crew: of which this process is one; None: it is the only one.
+      take_http, take_grpc: how connections are taken from the doors' sockets.
     """
 
     engine: Engine
@@ -31,3 +46,14 @@ class Desk:
     problem: Callable[[], str]
     liveness: Callable[[], bool]
     guards: Guards = OPEN
+    crew: Crew | None = None
+    take_http: Take = take_all
+    take_grpc: Take = take_all
+
+    async def metrics_page(self) -> bytes:
+        """Returns the page of `/metrics` of the whole service."""
+        return self.metrics.render() if self.crew is None else await self.crew.metrics_page()
+
+    async def models(self) -> tuple[ModelState, ...]:
+        """Returns every model and its versions, of the whole service."""
+        return self.engine.models() if self.crew is None else await self.crew.models()

@@ -23,7 +23,7 @@ def router_of(desk: Desk) -> APIRouter:
     async def models(request: Request) -> Response:
         """Lists every model with its versions and their states."""
         request.state.call = "models"
-        states = desk.engine.models()
+        states = await desk.models()
         protobuf = _wants_protobuf(request)
         return _response(
             schemas.written(signatures.models_message(states), None)
@@ -57,7 +57,7 @@ def router_of(desk: Desk) -> APIRouter:
     @router.get("/metrics")
     async def metrics() -> Response:
         """Returns the metrics in the text form of Prometheus."""
-        return Response(desk.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        return Response(await desk.metrics_page(), headers={"content-type": CONTENT_TYPE})
 
     return router
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import socket
@@ -62,9 +61,9 @@ class HttpServer(uvicorn.Server):
             options["ssl"] = self._desk.guards.certificates.context(HTTP)
             options["ssl_handshake_timeout"] = self._patience.head_s
             options["ssl_shutdown_timeout"] = _GOODBYE_S
-        loop = asyncio.get_running_loop()
+        take = self._desk.take_http
         self.servers = [
-            await loop.create_server(self._connection, sock=each, backlog=self.config.backlog, **options)
+            await take(each, self._connection, lambda: self._crowd.count, **options)  # type: ignore[misc]
             for each in sockets or ()
         ]
         self.started = True

@@ -1,0 +1,69 @@
+"""The sockets that doors listen on, and how connections are taken from them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+BACKLOG = 2048
+
+
+class Taking(Protocol):
+    """What takes connections until it is closed: an `asyncio.Server`, or what stands in for one."""
+
+    def close(self) -> None:
+        """Takes no more."""
+
+    async def wait_closed(self) -> None:
+        """Waits until it does."""
+
+
+class Take(Protocol):
+    """Begins to take connections from a socket."""
+
+    async def __call__(
+        self,
+        listener: socket.socket,
+        protocol: Callable[[], asyncio.Protocol],
+        held: Callable[[], int],
+        **options: Any,
+    ) -> Taking:
+        """Returns what takes them.
+
+        Args:
+          listener: that listens already.
+          protocol: makes one for each connection.
+          held: tells how many connections there are.
+          options: of TLS, as asyncio's `create_server` takes them.
+        """
+
+
+async def take_all(
+    listener: socket.socket,
+    protocol: Callable[[], asyncio.Protocol],
+    held: Callable[[], int],  # noqa: ARG001 - nobody to share with
+    **options: Any,
+) -> Taking:
+    """Takes every connection: the way of a process that is alone. See Take."""
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(protocol, sock=listener, backlog=BACKLOG, **options)
+
+
+def listen(door: str, host: str, port: int) -> socket.socket:
+    """Listens on an address of this machine.
+
+    Args:
+      door: what listens, for the error.
+      host: name or address.
+      port: 0 for any free one.
+    Raises:
+      OSError: the address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as problem:
+        told = f"{door} cannot listen on {host}:{port}: {problem.strerror or problem}"
+        raise OSError(f"{told}; is another service running there?") from problem
