@@ -6,7 +6,7 @@ ServiceError
 ├── PermissionDenied  a token that is not for what is asked
 ├── TooLarge          more ids, queries, candidates or bytes than the limit
 ├── NotFound          no such model, version, table, feature, tower or index
-├── Overloaded        no permit; try again later
+├── Overloaded        too much to do; try again later
 ├── NotReady          no generation, or draining
 ├── DeadlineExceeded  out of time
 ├── Cancelled         the caller is gone
@@ -102,13 +102,14 @@ class NotFound(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """No permit is free; the same request may succeed later."""
+    """There is too much to do; the same request may succeed later."""
 
     code = Code.OVERLOADED
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str, retry_after_s: float, reason: str = "bodies") -> None:
+        """Takes the sentence, when to come again, and what there is too much of: one of `metrics.SHED`."""
         super().__init__(message)
-        self.retry_after_s = retry_after_s
+        self.retry_after_s, self.reason = retry_after_s, reason
 
 
 class NotReady(ServiceError):

@@ -6,12 +6,9 @@ requests.
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib import metadata
-from itertools import accumulate
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,20 +19,18 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.metrics_core import HistogramMetricFamily
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from bundle.manifest import FORMAT_VERSION
+from service.histograms import Histograms
 
 CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model", "other")
 PHASES = ("decode", "admit", "queue", "lookup", "compute", "search", "encode")
+SHED = ("calls", "candidates", "deadline", "bodies", "draining", "expired", "gone")
+"""Why a call was not computed: too many calls, candidates or bytes of bodies at once; it would have been late; the
+service goes down; it was late, or its caller left, while it was queued."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_SECONDS = (
-    *(0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
-    *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
-)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
 class Metrics:
@@ -47,12 +42,17 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self._answers = self._kept("requests", "Requests answered, by door, call and code", "door", "call", "code")
-        self._seconds = _Durations(
+        self._shed = self._kept("shed", "Calls that were not computed, by call and reason", "call", "reason")
+        self._seconds = Histograms(
             "rowcast_request_seconds", "Time from the whole body read to the answer made", ("door", "call")
         )
-        self._phases = _Durations("rowcast_phase_seconds", "Time of one phase of a call", ("call", "phase"))
-        self.registry.register(self._seconds)
-        self.registry.register(self._phases)
+        self._phases = Histograms("rowcast_phase_seconds", "Time of one phase of a call", ("call", "phase"))
+        self._joined = Histograms("rowcast_batch_calls", "Calls that were computed as one", ("call",), _SIZES)
+        self._sizes = Histograms(
+            "rowcast_batch_candidates", "Candidates, or queries, of calls that were computed as one", ("call",), _SIZES
+        )
+        for histograms in (self._seconds, self._phases, self._joined, self._sizes):
+            self.registry.register(histograms)
         self._examples = self._kept("examples", "Queries, contexts or examples answered", "call")
         self._candidates = self._kept("candidates", "Candidates scored", "call")
         self._unknown = self._kept("unknown_ids", "Ids that a feature's table does not know", "model", "feature")
@@ -61,6 +61,12 @@ class Metrics:
         )
         part = "Examples that each part of a tower was run on; `whole`: a tower that is not cut"
         self._part_examples = self._kept("part_examples", part, "model", "tower", "part")
+        self._queued = [
+            Gauge(
+                f"rowcast_queue_{what}", f"{what.capitalize()} that wait for a compute thread", registry=self.registry
+            )
+            for what in ("calls", "candidates")
+        ]
         self.in_flight = Gauge("rowcast_in_flight", "Calls admitted and not yet answered", registry=self.registry)
         build = Gauge("rowcast_build_info", "1 for what is running", ("product", "format"), registry=self.registry)
         build.labels(metadata.version("rowcast"), str(FORMAT_VERSION)).set(1)
@@ -102,6 +108,20 @@ class Metrics:
     def phase(self, call: str, phase: str, seconds: float, calls: int = 1) -> None:
         """Records how long one phase took in each of some calls. `phase`: one of PHASES."""
         self._phases.observe((call, phase), seconds, calls)
+
+    def shed(self, call: str, reason: str) -> None:
+        """Counts a call that was not computed. `call`: one of CALLS; `reason`: one of SHED."""
+        self._shed(call, reason).inc()
+
+    def queued(self, calls: Callable[[], float], candidates: Callable[[], float]) -> None:
+        """Tells how to find out what waits for a compute thread."""
+        for gauge, count in zip(self._queued, (calls, candidates), strict=True):
+            gauge.set_function(count)
+
+    def joined(self, call: str, calls: int, candidates: int) -> None:
+        """Counts calls that were computed as one, and what they cost."""
+        self._joined.observe((call,), calls)
+        self._sizes.observe((call,), candidates)
 
     def computed(self, call: str, examples: int, candidates: int = 0) -> None:
         """Counts what one call asked for."""
@@ -150,39 +170,3 @@ class Metrics:
     def render(self) -> bytes:
         """Returns the page of `/metrics`, of content type CONTENT_TYPE."""
         return generate_latest(self.registry)
-
-
-class _Durations(Collector):
-    """Histograms of seconds by labels. A short call records nine values, so that each must cost next to nothing:
-    prometheus_client's own histogram takes several times as long, and takes them one by one."""
-
-    def __init__(self, name: str, documentation: str, labels: tuple[str, ...]) -> None:
-        self._family = name, documentation, labels
-        self._lock = threading.Lock()
-        self._counts: dict[tuple[str, ...], list[int]] = {}
-        self._sums: dict[tuple[str, ...], float] = {}
-
-    def observe(self, labels: tuple[str, ...], seconds: float, times: int = 1) -> None:
-        """Counts a duration, `times` over."""
-        with self._lock:
-            counts = self._counts.get(labels)
-            if counts is None:
-                counts = self._counts[labels] = [0] * (len(_SECONDS) + 1)
-                self._sums[labels] = 0.0
-            counts[bisect_left(_SECONDS, seconds)] += times
-            self._sums[labels] += seconds * times
-
-    def describe(self) -> list[HistogramMetricFamily]:
-        """Tells the registry the names without a value."""
-        name, documentation, labels = self._family
-        return [HistogramMetricFamily(name, documentation, labels=labels)]
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Tells the registry every value."""
-        (family,) = self.describe()
-        with self._lock:
-            seen = [(labels, list(counts), self._sums[labels]) for labels, counts in self._counts.items()]
-        for labels, counts, total in seen:
-            bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
-            family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), total)
-        yield family

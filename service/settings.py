@@ -76,9 +76,11 @@ class ServiceSettings(BaseSettings):
     inline_us_max: int = Field(default=500, ge=0, le=100_000)
     """Calls measured to take no longer are computed on the event loop, microseconds; 0: all in the compute threads."""
     in_flight_max: int = Field(default=64, ge=1, le=100_000)
-    """Calls admitted at once, computing or next in line; one more is refused at once rather than kept waiting."""
-    retry_after_s: float = Field(default=1.0, gt=0, le=3600)
-    """Told to a refused caller, seconds."""
+    """Calls admitted at once, computing or in line; one more is refused at once rather than kept waiting."""
+    in_flight_candidates_max: int = Field(default=100_000, ge=1, le=1_000_000_000)
+    """Candidates of the calls admitted at once; a call is refused that would be over it, unless it is the only one."""
+    retry_after_s: float = Field(default=0.1, gt=0, le=3600)
+    """Least time that a refused caller is told to wait, seconds; longer where what is in line will take longer."""
     timeout_s: float = Field(default=10.0, gt=0, le=3600)
     """Longest time for one call, seconds; a caller's own deadline may be shorter, never longer."""
     drain_s: float = Field(default=20.0, ge=0, le=3600)

@@ -1,4 +1,4 @@
-"""Permits: so many calls at once, one more is refused at once. Nothing ever waits here."""
+"""Permits: so many calls and candidates at once, what is more is refused at once. Nothing ever waits here."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from collections.abc import Callable
 from service.errors import NotReady, Overloaded
 
 
-class Permit:
-    """One call's place among those in flight; given back once, however often it is released."""
-
-    __slots__ = ("_give_back",)
-
-    def __init__(self, give_back: Callable[[], None]) -> None:
-        """Holds what gives it back."""
-        self._give_back: Callable[[], None] | None = give_back
-
-    def release(self) -> None:
-        """Gives the permit back."""
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
 class Admission:
-    """Counts the calls in flight. Safe to call from any thread."""
+    """Counts the calls in flight and their candidates. Safe to call from any thread."""
 
-    def __init__(self, in_flight_max: int, retry_after_s: float) -> None:
-        """Begins with no call in flight."""
-        self._in_flight_max, self._retry_after_s = in_flight_max, retry_after_s
+    def __init__(self, calls_max: int, candidates_max: int, retry_after_s: Callable[[], float]) -> None:
+        """Begins with no call in flight.
+
+        Args:
+          calls_max: calls at once.
+          candidates_max: candidates of all calls at once; a call alone may have more.
+          retry_after_s: tells when one that is refused had better come again, seconds.
+        """
+        self._calls_max, self._candidates_max, self._retry_after_s = calls_max, candidates_max, retry_after_s
         self._changed = threading.Condition(threading.Lock())
-        self._in_flight = 0
+        self._calls = self._candidates = 0
         self._draining = False
 
     @property
     def in_flight(self) -> int:
         """Calls admitted and not yet ended."""
-        return self._in_flight
+        return self._calls
+
+    @property
+    def candidates(self) -> int:
+        """Candidates of these calls."""
+        return self._candidates
 
     @property
     def draining(self) -> bool:
         """Whether every new call is refused because the service is going down."""
         return self._draining
 
-    def admit(self) -> Permit:
+    @property
+    def full(self) -> Overloaded | None:
+        """Why a call would be refused now, whatever it asks; None: it would not."""
+        if self._calls < self._calls_max:
+            return None
+        told = f"{self._calls_max} calls are in flight, no more are admitted at once"
+        return Overloaded(told, self._retry_after_s(), "calls")
+
+    def admit(self, candidates: int = 0) -> Permit:
         """Takes a permit.
+
+        Args:
+          candidates: of the call.
 
         Raises:
           Overloaded: none is free; carries retry-after.
@@ -60,17 +60,24 @@ class Admission:
         with self._changed:
             if self._draining:
                 raise NotReady("the service is going down")
-            if self._in_flight >= self._in_flight_max:
-                raise Overloaded(
-                    f"{self._in_flight_max} calls are in flight, no more are admitted at once", self._retry_after_s
+            if (full := self.full) is not None:
+                raise full
+            if self._calls and self._candidates + candidates > self._candidates_max:
+                told = (
+                    f"calls with {self._candidates} candidates are in flight, {candidates} more would be over "
+                    f"{self._candidates_max}"
                 )
-            self._in_flight += 1
-        return Permit(self._release)
+                raise Overloaded(told, self._retry_after_s(), "candidates")
+            self._calls += 1
+            self._candidates += candidates
+        return Permit(self, candidates)
 
-    def _release(self) -> None:
+    def give_back(self, candidates: int) -> None:
+        """Ends a call; called by its permit."""
         with self._changed:
-            self._in_flight -= 1
-            if self._in_flight == 0:
+            self._calls -= 1
+            self._candidates -= candidates
+            if self._calls == 0:
                 self._changed.notify_all()
 
     def drain(self) -> None:
@@ -81,4 +88,27 @@ class Admission:
     def wait_idle(self, timeout_s: float) -> bool:
         """Waits, in a thread that may block, until no call is in flight; tells whether that came true in time."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._in_flight == 0, timeout_s)
+            return self._changed.wait_for(lambda: self._calls == 0, timeout_s)
+
+
+class Permit:
+    """One call's place among those in flight; given back once, however often it is released."""
+
+    __slots__ = ("_admission", "_candidates")
+
+    def __init__(self, admission: Admission, candidates: int) -> None:
+        """Holds where it is to be given back."""
+        self._admission: Admission | None = admission
+        self._candidates = candidates
+
+    def release(self) -> None:
+        """Gives the permit back."""
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission.give_back(self._candidates)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

@@ -1,17 +1,14 @@
 """The desk: one method per call. Admission, deadline, lease, metrics; then it delegates to retrieval, ranking, lookup.
 
-Async at the top, plain functions below: each call is one job in a named, bounded pool, or on the event loop if it is
-measured to be shorter than the way there and back. A permit and a lease are held until the job has really ended, also
-when the caller is long gone.
+Async at the top, plain functions below: each call is one job of the scheduler, on the event loop or in a thread.
+A permit and a lease are held until the job has really ended, also when the caller is long gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
 from bundle.errors import BundleError
@@ -19,7 +16,6 @@ from service.engine import details, embedding, lookup, ranking, recommendation, 
 from service.engine.admission import Admission, Permit
 from service.engine.descriptions import ModelDetails, ModelState
 from service.engine.jobs import Answer, Job, Work
-from service.engine.pace import Paces
 from service.engine.requests import (
     Call,
     Embedded,
@@ -35,9 +31,9 @@ from service.engine.requests import (
     Retrieved,
     Target,
 )
+from service.engine.scheduler import Scheduler
 from service.engine.steps import Steps
-from service.engine.turns import Turns
-from service.errors import DeadlineExceeded, ServiceError
+from service.errors import DeadlineExceeded, Overloaded, ServiceError
 from service.generations.generation import Generation
 from service.generations.loader import LoadRefused
 from service.generations.switch import Switch
@@ -48,25 +44,45 @@ from service.settings import ServiceSettings
 class Engine:
     """Answers every call of both doors; raises only `ServiceError`. Its methods run on one event loop."""
 
-    def __init__(self, switch: Switch, settings: ServiceSettings, metrics: Metrics, workers: int) -> None:
-        """Makes an engine that answers from `switch`, computing in `workers` threads."""
-        self._switch, self._settings, self._metrics, self._workers = switch, settings, metrics, workers
-        self._callers = Admission(settings.in_flight_max, settings.retry_after_s)
-        self._admission = Admission(settings.in_flight_max, settings.retry_after_s)
+    def __init__(self, switch: Switch, settings: ServiceSettings, metrics: Metrics, threads: int) -> None:
+        """Makes an engine that answers from `switch`, computing in so many threads."""
+        self._switch, self._settings, self._metrics = switch, settings, metrics
+        self._scheduler = Scheduler(threads, settings.inline_us_max / 1e6, settings.retry_after_s, metrics)
+        limits = (settings.in_flight_max, settings.in_flight_candidates_max, lambda: self._scheduler.retry_after_s)
+        self._callers, self._admission = Admission(*limits), Admission(*limits)
         metrics.in_flight.set_function(lambda: self.in_flight)
-        self._paces = Paces(settings.inline_us_max / 1e6)
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rowcast-compute")
-        self._turns = Turns(self._paces, self._pool)
         self._details: WeakKeyDictionary[Generation, ModelDetails] = WeakKeyDictionary()
 
-    def enter(self) -> Permit:
-        """Lets a call in, to be held by its door from before its body is decoded until its answer is written.
+    def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
+        """Returns why a call is refused before its body is decoded, and counts it; None: it is not, as far as is known.
 
         Decoding is dear too: what is refused here has cost nothing yet.
+
+        Args:
+          name: one of `metrics.CALLS`.
+          deadline: on the clock of `time.monotonic()`; None: the caller has none.
+        """
+        refused = self._callers.full
+        if refused is None and deadline is not None:
+            refused = self._scheduler.late(name, deadline)
+        if refused is not None:
+            self._metrics.shed(name, refused.reason)
+        return refused
+
+    def enter(self, name: str = "other", deadline: float | None = None) -> Permit:
+        """Lets a call in, to be held by its door from before its body is decoded until its answer is written.
+
+        Args:
+          name: one of `metrics.CALLS`.
+          deadline: on the clock of `time.monotonic()`; None: the caller has none.
 
         Raises:
           ServiceError: Overloaded, or NotReady while the service drains.
         """
+        if self._callers.draining:
+            self._metrics.shed(name, "draining")
+        elif (refused := self.refusal(name, deadline)) is not None:
+            raise refused
         return self._callers.admit()
 
     async def retrieve(self, request: Retrieval, call: Call) -> Retrieved:
@@ -125,9 +141,8 @@ class Engine:
             return f"required models {missing} are not available; the list of models tells why"
         if available:
             return ""
-        if self._switch.models():
-            return "no model has a version that could be loaded; the list of models tells why"
-        return "no bundle has come into the root yet"
+        none_loads = "no model has a version that could be loaded; the list of models tells why"
+        return none_loads if self._switch.models() else "no bundle has come into the root yet"
 
     @property
     def in_flight(self) -> int:
@@ -140,8 +155,7 @@ class Engine:
         Raises:
           LoadRefused: a request cannot be answered: the bundle's parts do not fit each other.
         """
-        jobs = [self._pool.submit(warm_up.run, generation, self._settings) for _ in range(self._workers)]
-        for job in jobs:
+        for job in self._scheduler.in_each(functools.partial(warm_up.run, generation, self._settings)):
             try:
                 job.result()
             except (ServiceError, BundleError) as problem:
@@ -160,7 +174,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends the compute threads; jobs that were not begun are dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._scheduler.close()
 
     async def _answer(self, name: str, request: Request, call: Call, work: Work[Request, Answer]) -> Answer:
         began = time.monotonic()
@@ -169,49 +183,35 @@ class Engine:
             deadline = min(deadline, call.deadline)
         steps = Steps(name, deadline, self._metrics, (call.phases,))
         steps.check()
-        permit = self._admission.admit()
+        job = self._admitted(name, request, call, work, steps)
+        try:
+            steps.record("admit", time.monotonic() - began)
+            steps.submitted()
+            self._scheduler.submit(job)
+        except BaseException as problem:
+            job.release()
+            if isinstance(problem, Overloaded):
+                self._metrics.shed(name, problem.reason)
+            raise
+        try:
+            return await job.answer
+        except (DeadlineExceeded, asyncio.CancelledError):
+            self._scheduler.drop(job)
+            raise
+
+    def _admitted(
+        self, name: str, request: Request, call: Call, work: Work[Request, Answer], steps: Steps
+    ) -> Job[Request, Answer]:
+        candidates = request.cost
+        try:
+            permit = self._admission.admit(candidates)
+        except Overloaded as refused:
+            self._metrics.shed(name, refused.reason)
+            raise
         try:
             lease = self._switch.lease(request.target.model, request.target.version, request.target.label)
         except BaseException:
             permit.release()
             raise
-        steps.record("admit", time.monotonic() - began)
-        steps.submitted()
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
-        job = Job(work, request, self._settings, steps, call, request.kind, permit, lease, answer)
-        late = None
-        if self._paces.short(lease.generation, job.kind):
-            self._turns.add(job)
-        else:
-            self._pool.submit(job.compute).add_done_callback(functools.partial(self._ended, job))
-            late = loop.call_later(deadline - time.monotonic(), _give_up, answer)
-        try:
-            return await answer
-        except (DeadlineExceeded, asyncio.CancelledError):
-            steps.abandon()
-            raise
-        finally:
-            if late is not None:
-                late.cancel()
-
-    def _ended(self, job: Job[Request, Answer], computed: Future[Answer]) -> None:
-        job.release()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            job.answer.get_loop().call_soon_threadsafe(self._settle, job, computed)
-
-    def _settle(self, job: Job[Request, Answer], computed: Future[Answer]) -> None:
-        # Cheaper than asyncio.wrap_future with asyncio.timeout, which chain futures and tasks for what is one wake-up.
-        if job.took_s is not None:
-            self._paces.computed(job.lease.generation, job.kind, job.took_s)
-        if computed.cancelled():
-            job.answer.cancel()
-        elif problem := computed.exception():
-            job.fail(problem)
-        else:
-            job.succeed(computed.result())
-
-
-def _give_up(answer: asyncio.Future[Answer]) -> None:
-    if not answer.done():
-        answer.set_exception(DeadlineExceeded("the time for this call is over"))
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        return Job(work, request, self._settings, steps, call, request.kind, candidates, permit, lease, answer)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from bundle.errors import DigestMismatch, FeatureError, UnknownCandidate
 from service import logs
@@ -30,8 +30,11 @@ class Job(Generic[Request, Answer]):
 
     Attributes:
       kind: calls of one kind take about equally long.
+      candidates: what the call costs, as its request tells.
       answer: what the caller waits for; belongs to the event loop.
-      took_s: how long computing took, seconds; None: it was not answered.
+      expected_s: how long calls of its kind usually take, seconds.
+      late: ends the caller's wait when its time is over.
+      took_s: how long computing took, seconds; None: it was not computed to the end.
     """
 
     work: Work[Request, Answer]
@@ -40,45 +43,57 @@ class Job(Generic[Request, Answer]):
     steps: Steps
     call: Call
     kind: Hashable
+    candidates: int
     permit: Permit
     lease: Lease
     answer: asyncio.Future[Answer]
+    expected_s: float = field(default=0.0, init=False)
+    late: asyncio.TimerHandle | None = field(default=None, init=False)
     took_s: float | None = field(default=None, init=False)
+    _outcome: Answer | ServiceError | None = field(default=None, init=False)
 
-    def compute(self) -> Answer:
-        """Computes the answer, in whatever thread.
-
-        Raises:
-          ServiceError: and nothing else.
-        """
+    def compute(self) -> None:
+        """Computes the answer, in whatever thread, and keeps it, or the failure, until it is told."""
         try:
             self.steps.begun()
             began = time.perf_counter()
             answer = self.work(self.lease.generation, self.request, self.settings, self.steps)
             self.took_s = time.perf_counter() - began
-        except ServiceError:
-            raise
+            self.steps.check()
+        except ServiceError as problem:
+            self._outcome = problem
         except (FeatureError, UnknownCandidate) as problem:
-            raise InvalidArgument(str(problem)) from problem
+            self._outcome = _caused(InvalidArgument(str(problem)), problem)
         except DigestMismatch as problem:
-            raise DataLoss(str(problem)) from problem
+            self._outcome = _caused(DataLoss(str(problem)), problem)
         except Exception as problem:
             if self.steps.gone:  # no door is left to write the line of this failure
                 log.exception("call_failed", extra=logs.fields(call=self.steps.call, request_id=self.call.request_id))
-            raise Internal(INTERNAL_SENTENCE) from problem
-        return answer
+            self._outcome = _caused(Internal(INTERNAL_SENTENCE), problem)
+        else:
+            self._outcome = answer
+
+    def computed(self, answer: Answer, took_s: float) -> None:
+        """Keeps an answer that was computed with those of others."""
+        self._outcome, self.took_s = answer, took_s
 
     def release(self) -> None:
         """Gives back what the call holds."""
         self.lease.release()
         self.permit.release()
 
-    def succeed(self, answer: Answer) -> None:
-        """Answers whoever still waits. On the event loop."""
-        if not self.answer.done():
-            self.answer.set_result(answer)
+    def tell(self) -> None:
+        """Tells whoever still waits what came of it. On the event loop."""
+        if self.late is not None:
+            self.late.cancel()
+        if self.answer.done():
+            return
+        if isinstance(self._outcome, ServiceError):
+            self.answer.set_exception(self._outcome)
+        else:
+            self.answer.set_result(cast(Answer, self._outcome))
 
-    def fail(self, problem: BaseException) -> None:
-        """Tells whoever still waits. On the event loop."""
-        if not self.answer.done():
-            self.answer.set_exception(problem)
+
+def _caused(told: ServiceError, by: Exception) -> ServiceError:
+    told.__cause__ = by
+    return told

@@ -19,6 +19,8 @@ _CREEP = 1.03
 measures the wait too, and the calls that did not wait are those that tell how long computing takes."""
 _ORDINARY = 2
 """A call takes up to so many times the least, as what it needs is in the caches or not."""
+_NEWS, _DOUBTED = 0.1, 0.98
+"""How much the usual time of a kind follows the newest call, and what is left of it when it refuses one."""
 _AWAY_MIN, _AWAY_MAX, _AWAY_MORE, _FORGIVEN = 8.0, 4096.0, 2, 0.95
 """Calls that go to the threads after one that held the loop up: twice as many each time, and 5 % less with each call
 that did not, so that a kind that is often slow (its rows are read from the disk) is kept off the loop."""
@@ -45,6 +47,16 @@ class Paces:
         """Tells how long a call that was answered took in a compute thread."""
         pace = self._kinds.setdefault(generation, {}).setdefault(kind, _Pace())
         pace.least_s = min(seconds, pace.least_s * _CREEP)
+        pace.usual_s += (seconds - pace.usual_s) * (_NEWS if pace.usual_s else 1)
+
+    def usual_s(self, generation: Generation, kind: Hashable) -> float:
+        """Returns how long a call of a kind keeps a compute thread, waits for the core included; 0: not known yet."""
+        pace = self._kinds.get(generation, {}).get(kind)
+        return 0.0 if pace is None else pace.usual_s
+
+    def doubted(self, generation: Generation, kind: Hashable) -> None:
+        """Tells that a call was refused for how long its kind takes: were that wrong, none would ever show it."""
+        self._kinds[generation][kind].usual_s *= _DOUBTED
 
     def held_up(self, generation: Generation, kind: Hashable, since: Began, calls: int = 1) -> None:
         """Tells since when some calls, answered or not, were computed on the loop; they have just ended."""
@@ -75,10 +87,11 @@ class Began(NamedTuple):
 
 
 class _Pace:
-    __slots__ = ("away", "least_s", "next_away")
+    __slots__ = ("away", "least_s", "next_away", "usual_s")
 
     def __init__(self) -> None:
         self.least_s = float("inf")
+        self.usual_s = 0.0
         self.away, self.next_away = 0, _AWAY_MIN
 
 

@@ -67,6 +67,14 @@ class Retrieval:
     """[n] contexts whose stored features the queries have where `features` sends none."""
 
     @property
+    def cost(self) -> int:
+        """What the call costs, in candidates ranked: about one for each query."""
+        sent = [each.size for each in (self.ids, self.context_ids) if each is not None]
+        if self.vectors is not None and self.vectors.ndim == 2:
+            sent.append(len(self.vectors))
+        return max(_examples(self.features), *sent, 1)
+
+    @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long to answer."""
         sent = (self.vectors, self.ids, None if self.exclude is None else self.exclude.ids, self.context_ids)
@@ -117,6 +125,11 @@ class Ranking:
     """[n] contexts whose stored features are taken where `context` sends none."""
 
     @property
+    def cost(self) -> int:
+        """What the call costs: its candidates."""
+        return _examples(self.candidates) if self.candidate_ids is None else int(self.candidate_ids.size)
+
+    @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long to answer."""
         size = _values(self.context.values()) + _values(self.candidates.values())
@@ -157,6 +170,12 @@ class Recommendation:
     """As a Ranking's."""
 
     @property
+    def cost(self) -> int:
+        """What the call costs: the candidates that are retrieved and then ranked."""
+        n = max(_examples(self.features), 0 if self.context_ids is None else int(self.context_ids.size), 1)
+        return n * (self.candidates or max(100, 10 * self.k))
+
+    @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long to answer."""
         size = _values(self.features.values()) + (0 if self.exclude is None else int(self.exclude.ids.size))
@@ -184,6 +203,11 @@ class Embedding:
     features: Mapping[str, Column]
 
     @property
+    def cost(self) -> int:
+        """What the call costs, in candidates ranked: about one for each example."""
+        return _examples(self.features)
+
+    @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long to answer."""
         return "embed", self.tower, _values(self.features.values()).bit_length()
@@ -207,6 +231,11 @@ class Lookup:
     ids: Column
 
     @property
+    def cost(self) -> int:
+        """What the call costs, in candidates ranked: about one for some hundred rows."""
+        return 1 + int(self.ids.values.size) // 256
+
+    @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long to answer."""
         return "lookup", self.feature, int(self.ids.values.size).bit_length()
@@ -224,6 +253,14 @@ class LookedUp:
 
 
 Request = TypeVar("Request", Retrieval, Ranking, Recommendation, Embedding, Lookup)
+
+
+def _examples(columns: Mapping[str, Column] | None) -> int:
+    """Tells how many examples packed columns hold, as far as can be told without their features; never too few."""
+    sizes = [
+        len(column.values) if column.offsets is None else len(column.offsets) - 1 for column in (columns or {}).values()
+    ]
+    return max(1, min(sizes, default=1))
 
 
 def _values(columns: Iterable[Column]) -> int:

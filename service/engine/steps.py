@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from service.errors import Cancelled, DeadlineExceeded
+from service.errors import Cancelled, DeadlineExceeded, ServiceError
 from service.metrics import Metrics
 
 
@@ -65,11 +65,25 @@ class Steps:
         self._submitted = time.perf_counter()
 
     def begun(self) -> None:
-        """Tells that the call was taken up; records once how long it was queued, and checks."""
-        if self._submitted is not None:
-            self.record("queue", time.perf_counter() - self._submitted)
-            self._submitted = None
-        self.check()
+        """Tells that the call was taken up; records once how long it was queued, and checks.
+
+        Raises:
+          DeadlineExceeded, Cancelled: as `check`; counted as shed.
+        """
+        queued, self._submitted = self._submitted, None
+        if queued is not None:
+            self.record("queue", time.perf_counter() - queued)
+        try:
+            self.check()
+        except ServiceError:
+            if queued is not None:
+                self.shed()
+            raise
+
+    def shed(self) -> None:
+        """Counts a call that nobody waits for any more, and of which nothing was computed."""
+        if self._metrics is not None:
+            self._metrics.shed(self.call, "expired" if time.monotonic() >= self.deadline else "gone")
 
     def phase(self, name: str) -> _Phase:
         """Returns a context that checks first, then times what runs in it."""

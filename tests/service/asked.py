@@ -52,7 +52,7 @@ def serve(root: Path, load: bool = True, **options: Any) -> Iterator[Service]:
     """A service with one version loaded, or none."""
     limits = settings_of(root, **{**LIMITS, **options})
     switch, metrics = Switch(), Metrics()
-    engine = Engine(switch, limits, metrics, workers=2)
+    engine = Engine(switch, limits, metrics, 2)
     desk = desk_of(engine, limits)
     if load:
         loader = Loader(root, None, "sizes", 2, 0, engine.warm_up)

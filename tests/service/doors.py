@@ -18,10 +18,12 @@ from service.engine import descriptions, requests
 from service.engine.admission import Admission, Permit
 from service.engine.desk import Desk
 from service.engine.engine import Engine
+from service.errors import Overloaded
 from service.metrics import Metrics
 from service.rest.crowd import patience_of
 from service.rest.server import HttpServer
 from service.rpc.server import RpcServer
+from service.security.guards import guards_of
 from service.settings import ServiceSettings
 
 Answer = TypeVar("Answer")
@@ -38,9 +40,12 @@ class ScriptedEngine:
         self.asked: list[tuple[str, Any, requests.Call]] = []
         self.begun = threading.Event()
         self.given_up = threading.Event()
-        self._callers = Admission(100, 1.0)
+        self._callers = Admission(100, 1000, lambda: 1.0)
 
-    def enter(self) -> Permit:
+    def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
+        return self._callers.full
+
+    def enter(self, name: str = "other", deadline: float | None = None) -> Permit:
         return self._callers.admit()
 
     async def _answer(self, name: str, request: Any, call: requests.Call, answer: Answer) -> Answer:
@@ -97,7 +102,7 @@ def settings_of(root: Path, **options: Any) -> ServiceSettings:
 
 
 def desk_of(engine: Any, settings: ServiceSettings, problem: str = "") -> Desk:
-    return Desk(cast(Engine, engine), settings, Metrics(), lambda: problem, lambda: True)
+    return Desk(cast(Engine, engine), settings, Metrics(), lambda: problem, lambda: True, guards_of(settings))
 
 
 class RunningDoors:
@@ -143,7 +148,8 @@ class RunningDoors:
 
     async def _serve(self) -> None:
         self.grpc = f"127.0.0.1:{await self.rpc.start('127.0.0.1', 0)}"
-        self.http = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        scheme = "http" if self.desk.guards.certificates is None else "https"
+        self.http = f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
         self.rpc.set_serving(True)
         serving = asyncio.ensure_future(self._server.serve(sockets=[self._socket]))
         while not self._server.started:

@@ -1,0 +1,102 @@
+"""The line in front of the compute threads: first come, first served; what nobody waits for any more leaves it.
+
+In the order of arrival, and not of deadlines, since a call is let in only if it can be answered in time behind those
+that are there: nothing that comes later may take that away from it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from itertools import islice
+from typing import Any
+
+from service.engine import company
+from service.engine.jobs import Job
+
+AnyJob = Job[Any, Any]
+
+
+class Line:
+    """Jobs that wait, and how long those before a new one will take. Safe to call from any thread."""
+
+    def __init__(self, threads: int) -> None:
+        """Begins with no job, in front of so many threads."""
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._jobs: OrderedDict[AnyJob, Hashable | None] = OrderedDict()
+        self._alike: dict[Hashable, OrderedDict[AnyJob, None]] = {}
+        self._candidates = self._busy = 0
+        self._waiting_s = self._computed_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def candidates(self) -> int:
+        """Candidates of the jobs that wait."""
+        return self._candidates
+
+    @property
+    def wait_s(self) -> float:
+        """How long a job that comes now will wait, by how long those before it usually take, seconds."""
+        if self._busy < self._threads:
+            return 0.0
+        return (self._waiting_s + self._computed_s / 2) / self._threads  # those in threads are half done
+
+    def add(self, job: AnyJob) -> None:
+        """Puts a job at the end of the line."""
+        # A job that is taken up at once needs no company, and what it is alike is not free to tell.
+        alike = company.likeness(job) if self._busy >= self._threads else None
+        with self._lock:
+            self._jobs[job] = alike
+            if alike is not None:
+                self._alike.setdefault(alike, OrderedDict())[job] = None
+            self._candidates += job.candidates
+            self._waiting_s += job.expected_s
+
+    def take(self) -> list[AnyJob]:
+        """Takes the first job, with some of those that it can be computed with; empty: none waits.
+
+        Whoever takes jobs tells `ended` after them.
+        """
+        with self._lock:
+            if not self._jobs:
+                return []
+            first, alike = next(iter(self._jobs.items()))
+            jobs = [first]
+            if alike is not None:
+                # The other threads are about to come for theirs: none is to be left without work.
+                share = -(-len(self._alike[alike]) // self._threads)
+                jobs = list(islice(self._alike[alike], min(share, company.joined_max(first))))
+            for job in jobs:
+                self._leave(job)
+                self._computed_s += job.expected_s
+            self._busy += 1
+        return jobs
+
+    def ended(self, jobs: list[AnyJob]) -> None:
+        """Tells that a thread is done with the jobs it took at once."""
+        with self._lock:
+            self._busy -= 1
+            self._computed_s -= sum([job.expected_s for job in jobs])
+            if not self._busy:
+                self._computed_s = 0.0  # what adding and subtracting left
+
+    def drop(self, job: AnyJob) -> bool:
+        """Takes a job out if it still waits; tells whether it did."""
+        with self._lock:
+            if job not in self._jobs:
+                return False
+            self._leave(job)
+        return True
+
+    def _leave(self, job: AnyJob) -> None:
+        alike = self._jobs.pop(job)
+        if alike is not None:
+            self._alike[alike].pop(job)
+            if not self._alike[alike]:
+                del self._alike[alike]
+        self._candidates -= job.candidates
+        self._waiting_s = self._waiting_s - job.expected_s if self._jobs else 0.0

@@ -1,0 +1,160 @@
+"""When and where a call is computed: short ones in a turn on the event loop, the others in line for a compute thread.
+
+A call that could not be answered in time behind those before it is refused when it comes; one whose time ran out all
+the same, or whose caller left, is dropped before it is computed. Nothing waits while a thread has nothing to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from service.engine import company
+from service.engine.jobs import Job
+from service.engine.line import Line
+from service.engine.pace import Paces
+from service.engine.threads import ComputeThreads
+from service.engine.turns import Turns
+from service.errors import DeadlineExceeded, Overloaded
+from service.metrics import Metrics
+
+AnyJob = Job[Any, Any]
+Result = TypeVar("Result")
+
+_RARE = 0.05
+"""A call of whose last ones a smaller share was computed on the loop is expected to need a compute thread."""
+_NEWS = 0.05
+"""How much that share follows the newest call."""
+
+
+class Scheduler:
+    """The line, the turns and the threads. Its methods run on one event loop, but where they tell otherwise."""
+
+    def __init__(self, threads: int, inline_s: float, retry_after_s: float, metrics: Metrics) -> None:
+        """Begins with no call.
+
+        Args:
+          threads: that compute.
+          inline_s: longest time that a call may take on the event loop, seconds.
+          retry_after_s: least time that a refused caller is told to wait, seconds.
+          metrics: are told what is queued, joined and shed.
+        """
+        self._retry_after_s, self._metrics = retry_after_s, metrics
+        self._paces = Paces(inline_s)
+        self._threads, self._line = ComputeThreads(threads), Line(threads)
+        self._turns = Turns(self._paces, self._in_turn)
+        self._short: dict[str, float] = {}
+        self._ticket = self._compute_next
+        metrics.queued(lambda: len(self._line), lambda: self._line.candidates)
+
+    @property
+    def retry_after_s(self) -> float:
+        """When a caller that is refused now had better come again, seconds: once what is in line was computed."""
+        return max(self._retry_after_s, self._line.wait_s)
+
+    def late(self, name: str, deadline: float) -> Overloaded | None:
+        """Returns why a call that is not decoded yet would be refused for its deadline; None: it would not.
+
+        Args:
+          name: of the call: whether its kind is short is not known, but whether those of its name were.
+          deadline: on the clock of `time.monotonic()`.
+        """
+        wait_s = self._line.wait_s
+        if not wait_s or self._short.get(name, 1.0) > _RARE or time.monotonic() + wait_s <= deadline:
+            return None
+        return self._overloaded(wait_s)
+
+    def submit(self, job: AnyJob) -> None:
+        """Has a job computed; it is told, and what it holds is released, when that is done.
+
+        Raises:
+          Overloaded: its deadline would be over.
+        """
+        generation, name = job.lease.generation, job.steps.call
+        short = self._paces.short(generation, job.kind)
+        share = self._short.get(name, float(short))
+        self._short[name] = share + (short - share) * _NEWS
+        if short:
+            self._turns.add(job)
+            return
+        now, wait_s = time.monotonic(), self._line.wait_s
+        job.expected_s = self._paces.usual_s(generation, job.kind)
+        if wait_s and now + wait_s + job.expected_s > job.steps.deadline:
+            self._paces.doubted(generation, job.kind)
+            raise self._overloaded(wait_s + job.expected_s)
+        self._line.add(job)
+        self._threads.submit(self._ticket)
+        job.late = asyncio.get_running_loop().call_later(job.steps.deadline - now, _give_up, job)
+
+    def drop(self, job: AnyJob) -> None:
+        """Gives a job up that nobody waits for any more: it ends now if it still waits, else before its next step."""
+        job.steps.abandon()
+        if job.late is not None:
+            job.late.cancel()
+        if self._line.drop(job):
+            job.steps.shed()
+            self._release(job)
+
+    def in_each(self, compute: Callable[[], Result]) -> list[Future[Result]]:
+        """Has something computed as often as there are threads; any thread may ask for it."""
+        return [self._threads.computed(compute) for _ in range(self._threads.count)]
+
+    def close(self) -> None:
+        """Ends the threads; jobs that were not begun are dropped."""
+        self._threads.close()
+        while jobs := self._line.take():
+            for job in jobs:
+                job.release()
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    job.answer.get_loop().call_soon_threadsafe(job.answer.cancel)
+
+    def _compute_next(self) -> None:
+        """Computes the first in line, and some of those alike. In a compute thread, once for each job added."""
+        jobs = self._line.take()
+        if not jobs:
+            return
+        self._compute(jobs)
+        self._line.ended(jobs)
+        for job in jobs:
+            job.release()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            jobs[0].answer.get_loop().call_soon_threadsafe(self._tell, jobs)
+
+    def _tell(self, jobs: Sequence[AnyJob]) -> None:
+        for job in jobs:
+            if job.took_s is not None:
+                self._paces.computed(job.lease.generation, job.kind, job.took_s)
+            job.tell()
+
+    def _in_turn(self, jobs: Sequence[AnyJob]) -> None:
+        self._compute(jobs)
+        for job in jobs:
+            job.tell()
+            self._release(job)
+
+    def _compute(self, jobs: Sequence[AnyJob]) -> None:
+        name = jobs[0].steps.call
+        if company.compute(jobs):
+            self._metrics.joined(name, len(jobs), sum([job.candidates for job in jobs]))
+        else:
+            for job in jobs:
+                self._metrics.joined(name, 1, job.candidates)
+
+    def _release(self, job: AnyJob) -> None:
+        if job.lease.retired:  # the last release closes the generation, which may take long
+            self._threads.submit(job.release)
+        else:
+            job.release()
+
+    def _overloaded(self, wait_s: float) -> Overloaded:
+        told = f"this call would be answered after {wait_s:.3f} s, which is longer than it may take"
+        return Overloaded(told, max(self._retry_after_s, wait_s), "deadline")
+
+
+def _give_up(job: AnyJob) -> None:
+    if not job.answer.done():
+        job.answer.set_exception(DeadlineExceeded("the time for this call is over"))
