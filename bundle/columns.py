@@ -39,6 +39,20 @@ class Activation(NamedTuple):
     unknown: int = 0
 
 
+class Place(NamedTuple):
+    """Where features are looked up into, side by side.
+
+    Attributes:
+      array: [n, width], the last axis in one piece, the rows anywhere.
+      names: of the features, in the order in which they lie there.
+      ends: column after each.
+    """
+
+    array: NDArray[Any]
+    names: tuple[str, ...]
+    ends: tuple[int, ...]
+
+
 def checked_offsets(name: str, column: Column, n: int) -> Offsets:
     """Returns [n + 1] int64 offsets, made up where every example owns equally many values.
 

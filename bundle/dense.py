@@ -80,6 +80,11 @@ class Dense:
             return Activation(result)
         return Activation(values)
 
+    def write(self, columns: Mapping[str, Column], n: int, out: NDArray[Any]) -> int:
+        """Writes what `activation` returns into `out`, [n, size]; returns 0, since no number is an unknown id."""
+        out[...] = self.activation(columns, n).values.reshape(out.shape)
+        return 0
+
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
         if self._spec.dtype == "float32":
             return id_values.numbers(self.name, values)

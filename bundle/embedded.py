@@ -10,6 +10,7 @@ What TensorFlow's CPU lookup does, told as rules:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,9 @@ from numpy.typing import NDArray
 
 from bundle import ids
 from bundle.columns import Activation, Column, Offsets, checked_offsets
-from bundle.combiner import Combiner, combine
+from bundle.combiner import Combiner
 from bundle.crosses import Crossed
-from bundle.errors import FeatureError, UnknownRefused
+from bundle.errors import FeatureError, RowOutOfRange, UnknownRefused
 from bundle.id_values import Rows, Values, numbers
 from bundle.keys import KeyIndex
 from bundle.manifest import (
@@ -127,12 +128,38 @@ class Embedded:
         weights = self.weights(column)
         if self.page.kind == "single":
             rows, unknown = self.known(self._single_rows(column, n), column.values)
-            return Activation(self._gathered(rows), unknown)
+            return Activation(self.table.take(rows), unknown)
         if self.page.kind == "sequence":
             return self._sequence(column, n)
         offsets = checked_offsets(self._name, column, n)
         rows, unknown = self.known(self._resolved(column.values), column.values)
         return Activation(self._bag(rows, offsets, weights), unknown)
+
+    def write(self, columns: Mapping[str, Column], n: int, out: NDArray[Any]) -> int:
+        """Writes what `activation` returns into `out`, [n, size], rows straight from the table where that can be.
+
+        Returns:
+          How many ids are unknown.
+        """
+        column = columns.get(self._name)
+        straight = column is not None and self.page.kind != "sequence" and out.dtype == np.float32
+        if column is None or not straight or isinstance(self.rule, Crossed):
+            values, unknown = self.activation(columns, n)
+            out[...] = values.reshape(out.shape)
+            return unknown
+        if self.takes_rows(column, n):
+            with contextlib.suppress(RowOutOfRange):
+                self.table.gather(column.values, out)
+                return 0
+        weights = self.weights(column)
+        if self.page.kind == "single":
+            rows, unknown = self.known(self._single_rows(column, n), column.values)
+            self.table.take(rows, out)
+            return unknown
+        offsets = checked_offsets(self._name, column, n)
+        rows, unknown = self.known(self._resolved(column.values), column.values)
+        self._bag(rows, offsets, weights, out)
+        return unknown
 
     @property
     def combiner(self) -> Combiner:
@@ -215,13 +242,10 @@ class Embedded:
                 found.append((column.values, checked_offsets(name, column, n)))
         return cross.resolve(found)
 
-    def _bag(self, rows: Rows, offsets: Offsets, weights: Weights | None) -> Vectors:
-        kept = self.kept(rows, weights)
-        if np.count_nonzero(kept) < kept.size:
-            offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
-            rows = rows[kept]
-            weights = weights[kept] if weights is not None else None
-        return combine(self.table.take(rows), offsets, self.combiner, weights)
+    def _bag(self, rows: Rows, offsets: Offsets, weights: Weights | None, out: Vectors | None = None) -> Vectors:
+        if weights is not None:
+            rows = np.where(self.kept(rows, weights), rows, np.int64(UNKNOWN))
+        return self.table.bags(rows, offsets, self.combiner, weights, out)
 
     def _sequence(self, column: Column, n: int) -> Activation:
         length = self.page.length or 0
@@ -233,7 +257,7 @@ class Embedded:
         values = column.values if kept.all() else column.values[kept]
         rows, unknown = self.known(self._resolved(values), values)
         vectors = np.zeros((n, length, self.table.dim), np.float32)
-        vectors[example[kept], place[kept]] = self._gathered(rows)
+        vectors[example[kept], place[kept]] = self.table.take(rows)
         return Activation(vectors, unknown)
 
     def _single_rows(self, column: Column, n: int) -> Rows:
@@ -250,14 +274,6 @@ class Embedded:
         rows = np.repeat(self.rows(default, 1)[0], lengths.size)
         rows[lengths == 1] = resolved
         return rows
-
-    def _gathered(self, rows: Rows) -> Vectors:
-        missing = rows < 0
-        if not np.count_nonzero(missing):
-            return self.table.take(rows)
-        vectors = self.table.take(np.where(missing, 0, rows))
-        vectors[missing] = 0
-        return vectors
 
 
 _NO_DEFAULT = "a value must be sent for each example: the feature has no default"

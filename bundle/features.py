@@ -6,14 +6,15 @@ looked up is told by feature.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from bundle import batches, dense, files
-from bundle.columns import Activation, Column, Offsets
+from bundle.columns import Activation, Column, Offsets, Place
 from bundle.dense import Dense
 from bundle.embedded import UNKNOWN, Embedded, Opened
 from bundle.errors import FeatureError, FormatError
@@ -24,7 +25,7 @@ from bundle.small_tables import Home, small_tables
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
 
-__all__ = ["Activation", "Column", "FeatureReader", "open_features"]
+__all__ = ["Activation", "Column", "FeatureReader", "Place", "open_features"]
 
 _FEW = 16
 """Features up to which each is looked up by itself: laying a few side by side costs more than it saves."""
@@ -115,6 +116,34 @@ class FeatureReader:
         return {
             name: found[name] if name in found else feature.activation(columns, n) for name, feature in wanted.items()
         }
+
+    def write(self, places: Sequence[Place], columns: Mapping[str, Column], n: int) -> dict[str, int]:
+        """Looks features up into arrays that are there already, as those that a tower takes.
+
+        Args:
+          places: where they go; their values lie there as `activation` gives them, flat for each example.
+          columns, n: as of `activation`.
+        Returns:
+          How many ids are unknown, by feature, where there are any.
+        Raises:
+          FeatureError, UnknownRefused: as `activation`; something may have been written.
+        """
+        unknown: dict[str, int] = {}
+        if sum([len(place.names) for place in places]) > _FEW:
+            found = self.activations([name for place in places for name in place.names], columns, n)
+            for array, names, _ in places:
+                values = [found[name].values for name in names]
+                flat = [each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:])) for each in values]
+                np.concatenate(flat, axis=1, out=array, casting="unsafe")
+            return {name: each.unknown for name, each in found.items() if each.unknown}
+        for array, names, ends in places:
+            start = 0
+            for name, end in zip(names, ends, strict=True):
+                count = self._found(name).write(columns, n, array[:, start:end])
+                if count:
+                    unknown[name] = count
+                start = end
+        return unknown
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of one feature of n examples, without its unknown rule, cutting or combining.

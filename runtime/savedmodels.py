@@ -76,6 +76,10 @@ class SavedModelTower:
         results = self.run(dict(zip(self._input_names, values, strict=True)))
         return [results[tensor.name] for tensor in self.outputs]
 
+    def buffers(self, n: int) -> Mapping[str, Array]:  # noqa: ARG002 - as of every tower
+        """Returns none: TensorFlow copies what it is given."""
+        return {}
+
 
 def require_library(why: str) -> None:
     """Finds TensorFlow, which is loaded when the first tower needs it.

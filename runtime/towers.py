@@ -5,6 +5,7 @@ Source: ai-edge-litert 2.3, `interpreter.py`: `invoke` releases the GIL; an inte
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,13 @@ class Tower(Protocol):
     def run_in_order(self, values: Sequence[Array]) -> list[Array]:
         """Does the same as `run` for callers that keep the order of the inputs and outputs: no names are looked up."""
 
+    def buffers(self, n: int) -> Mapping[str, Array]:
+        """Returns arrays in which a caller may lay out the inputs of n examples, where the tower has such.
+
+        `run` takes them as they are, where it copies any other array. They belong to the calling thread until its next
+        call of this tower, which may leave anything in them.
+        """
+
 
 class CompiledTower:
     """A LiteRT flatbuffer. Rows of a batch are computed independently, bit for bit, whatever the batch.
@@ -99,6 +107,14 @@ class CompiledTower:
             run = self._runner()
         return run(values)
 
+    def buffers(self, n: int) -> Mapping[str, Array]:
+        """See Tower.buffers."""
+        try:
+            run: _Runner = self._local.runner
+        except AttributeError:
+            run = self._runner()
+        return run.buffers(n)
+
     def _runner(self) -> _Runner:
         self._local.runner = _Runner(self._name, self._content)
         runner: _Runner = self._local.runner
@@ -127,6 +143,7 @@ class _Runner:
         self._output_indices = [int(outputs[tensor.name]["index"]) for tensor in self.outputs]
         self._shapes: list[tuple[int, ...]] | None = None
         self._empty = False
+        self._buffers: dict[str, Array] = {}
 
     def __call__(self, values: Sequence[Array]) -> list[Array]:
         shapes = [value.shape for value in values]
@@ -136,16 +153,38 @@ class _Runner:
             return [np.empty([size or 0 for size in tensor.shape], tensor.dtype) for tensor in self.outputs]
         interpreter = self._interpreter
         try:
-            for index, value in zip(self._input_indices, values, strict=True):
-                interpreter.set_tensor(index, value)
+            for tensor, index, value in zip(self.inputs, self._input_indices, values, strict=True):
+                if value is not self._buffers.get(tensor.name):
+                    interpreter.set_tensor(index, value)
             interpreter.invoke()
         except (ValueError, RuntimeError) as problem:
             raise self._refused(values, problem) from problem
         return [interpreter.get_tensor(index) for index in self._output_indices]
 
+    def buffers(self, n: int) -> Mapping[str, Array]:
+        """See Tower.buffers."""
+        if not n or any(tensor.shape[:1] != (None,) or None in tensor.shape[1:] for tensor in self.inputs):
+            return {}
+        shapes = [(n, *(size or 0 for size in tensor.shape[1:])) for tensor in self.inputs]
+        if shapes != self._shapes:
+            self._resize(shapes)
+        if not self._buffers and not self._empty:
+            pairs = zip(self.inputs, self._input_indices, strict=True)
+            self._buffers = {tensor.name: self._buffer(index) for tensor, index in pairs}
+        return self._buffers
+
+    def _buffer(self, index: int) -> Array:
+        # LiteRT's own view of a tensor must be gone before anything is run, and one that an error's traceback still
+        # holds would refuse the next call. So this one is made of the address, which stays until the next resizing.
+        view = self._interpreter.tensor(index)()
+        memory = (ctypes.c_char * view.nbytes).from_address(view.ctypes.data)
+        memory.owner = self._interpreter  # lives as long as the array does
+        return np.frombuffer(memory, view.dtype).reshape(view.shape)
+
     def _resize(self, shapes: list[tuple[int, ...]]) -> None:
         # Costs about 4 us for a small tower and keeps no memory but the largest batch' activations.
         self._shapes = None
+        self._buffers = {}
         if len(shapes) != len(self.inputs):
             raise InputRefused(f"tower {self._name!r} takes {len(self.inputs)} inputs; {len(shapes)} were given")
         for tensor, shape in zip(self.inputs, shapes, strict=True):

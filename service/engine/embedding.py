@@ -34,6 +34,7 @@ def embed(generation: Generation, request: Embedding, settings: ServiceSettings,
 def result(generation: Generation, tower: LoadedTower, columns: Mapping[str, Column], n: int, steps: Steps) -> Vectors:
     """Runs a tower over the features of n examples; returns its result, [n, dim] float32."""
     work = tower.work(frozenset([tower.page.result]))
-    values = lookup.activations(generation, (*work.context, *work.candidate), columns, n, steps)
-    outputs = towers.run(tower, work, towers.Values.alone(values, n), generation.model, steps)
+    values = towers.Values.alone(work, n)
+    lookup.write(generation, values.each, columns, n, steps)
+    outputs = towers.run(tower, work, values, generation.model, steps)
     return outputs[tower.page.result].reshape(n, -1)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
-from bundle.features import Column
+from bundle.features import Column, Place
 from bundle.manifest import CrossedIds, DenseFeature, EmbeddedFeature, Manifest, inputs_of
 from service.engine.limits import at_most
 from service.engine.requests import Ids, LookedUp, Lookup, Offsets
@@ -87,6 +87,17 @@ def activations(
             if activation.unknown:
                 steps.unknown(generation.model, name, activation.unknown)
     return {name: activation.values for name, activation in found.items()}
+
+
+def write(generation: Generation, places: Sequence[Place], columns: Mapping[str, Column], n: int, steps: Steps) -> None:
+    """Looks features up, each once, into the arrays that `places` are.
+
+    Raises:
+      FeatureError: as `activations`.
+    """
+    with steps.phase("lookup"):
+        for name, unknown in generation.reader.write(places, columns, n).items():
+            steps.unknown(generation.model, name, unknown)
 
 
 def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:

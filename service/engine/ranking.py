@@ -114,7 +114,8 @@ def score(
     """Runs what some outputs of a ranking tower need over contexts and candidates; by name, [m] float32 each."""
     counts = np.diff(candidates.offsets)
     m = int(candidates.offsets[-1])
-    once = lookup.activations(generation, work.context, context, int(counts.size), steps)
+    values = towers.Values(work, counts, m)
+    lookup.write(generation, values.once, context, int(counts.size), steps)
     if m == 0:
         return {name: np.empty(0, np.float32) for name in work.outputs}
     columns = dict(candidates.sent)
@@ -124,6 +125,6 @@ def score(
         with steps.phase("lookup"):
             columns.update(candidates.corpus.store.features(candidates.positions, wanted_names))
     columns.update({name: repeated(name, context[name], counts) for name in work.crossed if name in context})
-    each = lookup.activations(generation, work.candidate, columns, m, steps)
-    outputs = towers.run(tower, work, towers.Values(once, each, counts, m), generation.model, steps)
+    lookup.write(generation, values.each, columns, m, steps)
+    outputs = towers.run(tower, work, values, generation.model, steps)
     return {name: array.reshape(m) for name, array in outputs.items()}

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from itertools import groupby
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.lookup import Activations
+from bundle.features import Place
 from service.engine.steps import Steps
-from service.generations.loaded_towers import LoadedPart, LoadedTower, Taken, Work
+from service.generations.layouts import Filled, Layout
+from service.generations.loaded_towers import LoadedPart, LoadedTower, Work
 
-_ROWS_MAX = 8_192
-"""Examples that a tower is run on at once; the deadline is looked at between."""
+_BLOCK_BYTES = 1 << 20
+"""About as much of its inputs as a tower is run on at once: what it makes of more leaves the core's own cache."""
+_ROWS_MIN, _ROWS_MAX = 100, 8192
+"""Examples at once: with fewer, weights are read too often; after more, the deadline is looked at too late."""
 
 _NO_COUNTS = np.empty(0, np.int64)
+_NO_ROOM = np.empty((0, 0), np.float32)
 
 Array = NDArray[Any]
 
@@ -26,93 +29,138 @@ class Values:
 
     Attributes:
       contexts, candidates: how many.
+      once, each: where the features of contexts, and of candidates, are to be looked up into before anything runs.
     """
 
-    def __init__(self, once: Activations, each: Activations, counts: NDArray[np.int64], m: int) -> None:
-        """Takes activations by feature, how many candidates each context has, and how many these are."""
-        self.contexts, self.candidates, self._counts = len(counts), m, counts
-        self._features, self._made = _Named(once, each, counts), _Named({}, {}, counts)
+    def __init__(self, work: Work, counts: NDArray[np.int64], m: int) -> None:
+        """Makes room for m candidates, counts[i] of them of the i-th context."""
+        self._begin(work, work.layout, counts, len(counts), m)
 
     @classmethod
-    def alone(cls, values: Activations, n: int) -> Values:
-        """Returns the values of n examples that are context and candidate at once."""
-        found = cls(values, values, _NO_COUNTS, n)
-        found.contexts, found._made.each = n, found._made.once
+    def alone(cls, work: Work, n: int) -> Values:
+        """Makes room for n examples that are context and candidate at once; all of their features are in `each`."""
+        found = cls.__new__(cls)
+        found._begin(work, work.layout_alone, _NO_COUNTS, n, n)
         return found
 
-    def add(self, part: LoadedPart, outputs: Activations) -> None:
+    def _begin(self, work: Work, layout: Layout, counts: NDArray[np.int64], n: int, m: int) -> None:
+        self.contexts, self.candidates = n, m
+        self._layout, self._counts = layout, counts
+        self._frames = [np.empty((n, frame.ends[-1]), frame.dtype) for frame in layout.frames]
+        self.once = tuple(
+            Place(array, frame.names, frame.ends) for array, frame in zip(self._frames, layout.frames, strict=True)
+        )
+        self._made_once: dict[str, Array] = {}
+        self._made: dict[str, Array] = {}
+        self._rooms = [
+            {} if once else _rooms(part, filled, m)
+            for part, filled, once in zip(work.parts, layout.parts, layout.once, strict=True)
+        ]
+        self._flat = [
+            [rooms[one.name].reshape(m, one.width) if one.width and rooms else _NO_ROOM for one in filled]
+            for rooms, filled in zip(self._rooms, layout.parts, strict=True)
+        ]
+        self.each = tuple(
+            Place(flat[:, span.start : span.stop], span.names, span.ends)
+            for part, filled in zip(self._flat, layout.parts, strict=True)
+            for flat, one in zip(part, filled, strict=True)
+            for span in one.written
+        )
+
+    def fill(self) -> None:
+        """Copies what was looked up to wherever else candidates take it: what is of a context, to all of its own."""
+        for part, filled in zip(self._flat, self._layout.parts, strict=True):
+            for flat, one in zip(part, filled, strict=True):
+                for copy in one.repeated if flat is not _NO_ROOM else ():
+                    width = copy.stop - copy.start
+                    frame = self._frames[copy.source[0]][:, copy.first : copy.first + width]
+                    self._repeat(frame, flat[:, copy.start : copy.stop])
+                for copy in one.shared:
+                    source = self._flat[copy.source[0]][copy.source[1]]
+                    flat[:, copy.start : copy.stop] = source[:, copy.first : copy.first + copy.stop - copy.start]
+
+    def _repeat(self, contexts: Array, out: Array) -> None:
+        # One context is written to all rows by numpy itself; copies of many are made first.
+        out[...] = contexts if len(contexts) == 1 else contexts.repeat(self._counts, axis=0)
+
+    def inputs(self, number: int) -> dict[str, Array]:
+        """Returns the inputs of a part by name, for every example that it is run on."""
+        filled = self._layout.parts[number]
+        if self._layout.once[number]:
+            return {one.name: self._of_contexts(one) for one in filled}
+        inputs = self._rooms[number]
+        for one in filled:
+            if one.made:
+                inputs[one.name] = self._of_candidates(one, inputs.get(one.name))
+        return inputs
+
+    def _of_contexts(self, one: Filled) -> Array:
+        if one.made:
+            return np.ascontiguousarray(self._made_once[one.made].reshape(self.contexts, *one.shape), one.dtype)
+        columns = [
+            self._frames[copy.source[0]][:, copy.first : copy.first + copy.stop - copy.start] for copy in one.repeated
+        ]
+        joined = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+        return np.ascontiguousarray(joined, one.dtype).reshape(self.contexts, *one.shape)
+
+    def _of_candidates(self, one: Filled, room: Array | None) -> Array:
+        """Returns what an earlier part made, for each candidate; a context's is repeated into `room`, if there is."""
+        found = self._made.get(one.made)
+        if found is None:
+            once = self._made_once[one.made].reshape(self.contexts, *one.shape)
+            if room is not None:
+                self._repeat(once, room)
+                return room
+            found = once.repeat(self._counts, axis=0)
+        return np.ascontiguousarray(found.reshape(self.candidates, *one.shape), one.dtype)
+
+    def add(self, number: int, outputs: Mapping[str, Array]) -> None:
         """Takes what a part returned, for those after it."""
-        (self._made.once if part.page.per == "context" else self._made.each).update(outputs)
+        (self._made_once if self._layout.once[number] else self._made).update(outputs)
+
+    def examples(self, number: int) -> int:
+        """Returns how many examples a part is run on."""
+        return self.contexts if self._layout.once[number] else self.candidates
+
+    def block(self, number: int) -> int:
+        """Returns how many examples a part is run on at once."""
+        return _block_rows(self._layout.parts[number])
 
     def output(self, name: str) -> Array:
         """Returns what a part returned, for each candidate."""
-        return self._made.of_candidates(name)
-
-    def laid_out(self, part: LoadedPart) -> dict[str, Array]:
-        """Returns the inputs of a part by name, for every example that it is run on."""
-        of_contexts = part.page.per == "context"
-        n = self.contexts if of_contexts else self.candidates
-        inputs: dict[str, Array] = {}
-        for one in part.inputs:
-            named = self._made if one.made else self._features
-            if len(one.sources) > 1:
-                inputs[one.name] = self._packed(one, of_contexts)
-            else:
-                array = named.once[one.sources[0]] if of_contexts else named.of_candidates(one.sources[0])
-                inputs[one.name] = np.ascontiguousarray(array.reshape(n, *one.shape), one.dtype)
-        return inputs
-
-    def _packed(self, one: Taken, of_contexts: bool) -> Array:
-        """Features side by side; those of a context are joined with their neighbors before they are repeated."""
-        once, each = self._features.once, self._features.each
-        if of_contexts or once is each:
-            values, n = (once, self.contexts) if of_contexts else (each, self.candidates)
-            return _side_by_side([values[name] for name in one.sources], n, one.dtype)
-        blocks = []
-        for repeated, names in groupby(one.sources, once.__contains__):
-            values, n = (once, self.contexts) if repeated else (each, self.candidates)
-            block = _side_by_side([values[name] for name in names], n, one.dtype)
-            blocks.append(block.repeat(self._counts, axis=0) if repeated else block)
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+        found = self._made.get(name)
+        return self._made_once[name].repeat(self._counts, axis=0) if found is None else found
 
 
-def _side_by_side(arrays: list[Array], n: int, dtype: np.dtype[Any]) -> Array:
-    flat = [each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:])) for each in arrays]
-    return np.concatenate(flat, axis=1, dtype=dtype, casting="unsafe")
+def _rooms(part: LoadedPart, filled: tuple[Filled, ...], m: int) -> dict[str, Array]:
+    """Returns the arrays that a part's features are laid out in: the network's own, if it takes all at once."""
+    rooms = dict(part.network.buffers(m)) if m <= _block_rows(filled) else {}
+    for one in filled:
+        if one.name not in rooms and not one.made:
+            rooms[one.name] = np.empty((m, *one.shape), one.dtype)
+    return rooms
 
 
-class _Named:
-    """Values by name, of contexts and of candidates. A context's are repeated, once, when candidates need them."""
-
-    def __init__(self, once: Activations, each: Activations, counts: NDArray[np.int64]) -> None:
-        self.once, self.each, self._counts = once, each, counts
-        self._repeated: Activations = {}
-
-    def of_candidates(self, name: str) -> Array:
-        found = self.each.get(name)
-        if found is None:
-            found = self._repeated.get(name)
-        if found is None:
-            found = self._repeated[name] = self.once[name].repeat(self._counts, axis=0)
-        return found
+def _block_rows(filled: tuple[Filled, ...]) -> int:
+    row_bytes = sum(one.width * one.dtype.itemsize for one in filled) or 1
+    return min(max(_ROWS_MIN, _BLOCK_BYTES // row_bytes), _ROWS_MAX)
 
 
 def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps) -> dict[str, NDArray[np.float32]]:
     """Runs what some outputs of a tower need; returns these by name, [m, ...] float32, one for each candidate.
 
+    Args:
+      values: with all features looked up.
     Raises:
       ArithmeticError: an output holds NaN or an infinity.
     """
-    for part in work.parts:
-        n = values.contexts if part.page.per == "context" else values.candidates
-        with steps.phase("compute"):
-            inputs = values.laid_out(part)
-            if n <= _ROWS_MAX:
-                outputs = part.network.run(inputs)
-        if n > _ROWS_MAX:
-            outputs = _in_blocks(part, inputs, n, steps)
-        values.add(part, outputs)
-        steps.ran(model, tower.name, part.page.name, n)
+    with steps.phase("compute"):
+        values.fill()
+        for number, part in enumerate(work.parts):
+            values.add(
+                number, _outputs(part, values.inputs(number), values.examples(number), values.block(number), steps)
+            )
+            steps.ran(model, tower.name, part.page.name, values.examples(number))
     outputs = {name: values.output(name) for name in work.outputs}
     for name, array in outputs.items():
         finite = np.isfinite(array)
@@ -121,10 +169,13 @@ def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps
     return outputs
 
 
-def _in_blocks(part: LoadedPart, inputs: dict[str, Array], n: int, steps: Steps) -> dict[str, Array]:
-    blocks = []
-    for first in range(0, n, _ROWS_MAX):
-        rows = {name: array[first : first + _ROWS_MAX] for name, array in inputs.items()}
-        with steps.phase("compute"):
-            blocks.append(part.network.run(rows))
-    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+def _outputs(part: LoadedPart, inputs: dict[str, Array], n: int, block: int, steps: Steps) -> dict[str, Array]:
+    """Runs a part on n examples, `block` of them at a time."""
+    steps.check()
+    if n <= block:
+        return part.network.run(inputs)
+    made = []
+    for first in range(0, n, block):
+        steps.check()
+        made.append(part.network.run({name: array[first : first + block] for name, array in inputs.items()}))
+    return {name: np.concatenate([each[name] for each in made]) for name in made[0]}

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from bundle.errors import UnknownRefused
 from bundle.features import Column
 from bundle.manifest import CrossedIds, DenseFeature, EmbeddedFeature, Manifest, VocabularyIds
-from service.engine import embedding, lookup, ranking, recommendation, retrieval, towers
+from service.engine import embedding, ranking, recommendation, retrieval, towers
 from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
 from service.engine.steps import Steps
 from service.generations.generation import Generation
-from service.generations.loaded_towers import LoadedTower
 from service.settings import ServiceSettings
 
 _EXAMPLES = (1, 64)
@@ -36,7 +35,9 @@ def run(generation: Generation, settings: ServiceSettings) -> None:
     for tower in generation.towers.values():
         for n in _EXAMPLES:
             work = tower.work(frozenset(output.name for output in tower.page.outputs))
-            values = towers.Values.alone(_zeros(generation, tower, n), n)
+            values = towers.Values.alone(work, n)
+            for place in values.each:
+                place.array[...] = 0
             towers.run(tower, work, values, generation.model, steps)[tower.page.result].reshape(n, -1)
     for store in generation.contexts.values():
         store.store.features(store.store.positions(store.store.ids(np.zeros(1, np.int64))), store.page.features)
@@ -98,16 +99,3 @@ def _takes_texts(manifest: Manifest, name: str, feature: EmbeddedFeature) -> boo
         key = feature.ids.keys[feature.inputs.index(name)]
         return key.dtype == "string" and key.boundaries is None
     return isinstance(feature.ids, VocabularyIds) and manifest.vocabularies[feature.ids.vocabulary].dtype == "string"
-
-
-def _zeros(generation: Generation, tower: LoadedTower, n: int) -> lookup.Activations:
-    """Zeros in the shape of a tower's activations."""
-    values: lookup.Activations = {}
-    for name in tower.features:
-        feature = generation.manifest.features[name]
-        if isinstance(feature, DenseFeature):
-            values[name] = np.zeros((n, *feature.shape), np.dtype(feature.dtype))
-            continue
-        dim = generation.tables[feature.table].dim
-        values[name] = np.zeros((n, feature.length, dim) if feature.length else (n, dim), np.float32)
-    return values

@@ -6,29 +6,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from bundle.formula import Formula
 from bundle.manifest import Manifest, Role, Tower, TowerForm, TowerPart
+from bundle.tower_pages import Per
 from runtime import towers as running
+from service.generations.layouts import Example, Layout, Taken, example_of, lay_out
 
 _ROLES: tuple[Role, Role] = ("context", "candidate")
 _WORKS_MAX = 256
 """Sets of outputs whose work is remembered."""
-
-
-@dataclass(frozen=True)
-class Taken:
-    """One input of a part: of which features, side by side, or (`made`) of which earlier part's output it is made."""
-
-    name: str
-    sources: tuple[str, ...]
-    made: bool
-    shape: tuple[int, ...]
-    """Of one example; -1: any size."""
-    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +31,11 @@ class LoadedPart:
     page: TowerPart
     form: TowerForm
     network: running.Tower
+
+    @property
+    def per(self) -> Per:
+        """Whether it runs once for each context or for each candidate."""
+        return self.page.per
 
     @cached_property
     def inputs(self) -> tuple[Taken, ...]:
@@ -70,12 +64,27 @@ class Work:
       crossed: inputs of contexts that features of candidates read too.
     """
 
+    manifest: Manifest
     outputs: frozenset[str]
     parts: tuple[LoadedPart, ...]
     context: tuple[str, ...]
     candidate: tuple[str, ...]
     inputs: Mapping[Role, tuple[str, ...]]
     crossed: tuple[str, ...]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where features lie, those of contexts once for each."""
+        return lay_out(self._examples, self.parts, frozenset(self.context))
+
+    @cached_property
+    def layout_alone(self) -> Layout:
+        """Where the features of examples lie that are context and candidate at once."""
+        return lay_out(self._examples, self.parts, ())
+
+    @property
+    def _examples(self) -> dict[str, Example]:
+        return {name: example_of(self.manifest, name) for name in (*self.context, *self.candidate)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,4 +145,4 @@ class LoadedTower:
         sent = manifest.inputs_of(features)
         inputs = {role: tuple(name for name in sent if self.inputs[name] == role) for role in _ROLES}
         crossed = tuple(name for name in manifest.inputs_of(candidate) if self.inputs[name] == "context")
-        return Work(outputs, tuple(parts), context, candidate, inputs, crossed)
+        return Work(manifest, outputs, tuple(parts), context, candidate, inputs, crossed)

@@ -11,7 +11,7 @@ import pytest
 from bundle import manifest as pages
 from bundle.columns import Column
 from bundle.errors import FeatureError, UnknownRefused
-from bundle.features import FeatureReader
+from bundle.features import FeatureReader, Place
 from bundle.keys import KeyIndex, KeyIndexWriter
 from bundle.tables import TableReader
 from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
@@ -112,6 +112,68 @@ def test_features_looked_up_together_are_as_each_alone(reader: FeatureReader, se
         assert together[name].values.shape == alone.values.shape, name
         assert (together[name].values.view(np.uint32) == alone.values.view(np.uint32)).all(), name
         assert together[name].unknown == alone.unknown, name
+
+
+def _places(reader: FeatureReader, names: list[str], sent: dict[str, Column]) -> list[Place]:
+    """Room for features, a stretch of columns beyond what they fill on either side."""
+    places = []
+    for few in (names[: len(names) // 3], names[len(names) // 3 :]):
+        widths = [reader.activation(name, sent, N).values.reshape(N, -1).shape[1] for name in few]
+        room = np.full((N, sum(widths) + 8), 7.0, np.float32)
+        places.append(Place(room[:, 4:-4], tuple(few), tuple(np.cumsum(widths).tolist())))
+    return places
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_features_written_into_places_are_as_each_alone(reader: FeatureReader, seed: int, few: bool) -> None:
+    sent, names = _sent(seed), list(_features())
+    for taken in [names[first : first + 6] for first in range(0, len(names), 6)] if few else [names[::-1]]:
+        places = _places(reader, taken, sent)
+        unknown = reader.write(places, sent, N)
+        for place in places:
+            start = 0
+            for name, end in zip(place.names, place.ends, strict=True):
+                alone = reader.activation(name, sent, N)
+                written = np.ascontiguousarray(place.array[:, start:end])
+                assert (written.view(np.uint32) == alone.values.reshape(N, -1).view(np.uint32)).all(), name
+                assert unknown.get(name, 0) == alone.unknown, name
+                start = end
+            assert place.array.base is not None
+            assert (np.asarray(place.array.base)[:, [0, 1, 2, 3, -4, -3, -2, -1]] == 7).all()
+
+
+def test_rows_written_into_places_need_no_more_than_their_ids(tmp_path: Path) -> None:
+    stored = {f"t{number}": np.random.default_rng(number).standard_normal((9, number + 1)) for number in range(4)}
+    tables = {
+        name: TableReader(tmp_path, write_table(tmp_path, name, rows.astype("<f4"), "float32", [4]))
+        for name, rows in stored.items()
+    }
+    unknown = (pages.Unknown(), pages.Unknown(rule="row", row=2), pages.Unknown(rule="refuse"), pages.Unknown())
+    features = {
+        f"f{number}": pages.EmbeddedFeature(kind="single", table=f"t{number}", role="context", unknown=unknown[number])
+        for number in range(4)
+    }
+    reader = FeatureReader(features, tables, {})
+    sent = {
+        "f0": Column(np.array([0, 8, 9])),  # 9 is past the end
+        "f1": Column(np.array([-1, 8, 1])),
+        "f2": Column(np.array([0, 8, 7])),
+        "f3": Column(np.arange(6)[::2]),
+    }
+    room = np.full((3, 10), 7.0, np.float32)
+    place = Place(room, tuple(features), (1, 3, 6, 10))
+    assert reader.write([place], sent, 3) == {"f0": 1, "f1": 1}
+    rows = [[0, 8, -1], [2, 8, 1], [0, 8, 7], [0, 2, 4]]
+    wanted = [np.vstack([stored[f"t{n}"], np.zeros(n + 1)])[rows[n]] for n in range(4)]
+    assert (room == np.hstack(wanted).astype(np.float32)).all()
+
+    with pytest.raises(FeatureError, match="'f3': 2 values for 3 examples"):
+        reader.write([place], sent | {"f3": Column(np.arange(2))}, 3)
+    with pytest.raises(UnknownRefused, match="id 9 is not in table 't2'"):
+        reader.write([place], sent | {"f2": Column(np.array([0, 9, 3]))}, 3)
+    with pytest.raises(FeatureError, match=r"'f1': 0\.5 is no id"):
+        reader.write([place], sent | {"f1": Column(np.full(3, 0.5))}, 3)
 
 
 def test_features_of_no_example_are_looked_up_together(reader: FeatureReader) -> None:

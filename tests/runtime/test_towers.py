@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 
@@ -145,6 +146,36 @@ def test_compiled_tower_many_threads_each_get_their_own_answer(towers: Path) -> 
         thread.join()
 
     assert wrong == []
+
+
+@pytest.mark.parametrize("form", [F32, INT8])
+def test_compiled_tower_takes_inputs_laid_out_in_its_buffers(towers: Path, form: str) -> None:
+    tower, copying = CompiledTower(towers / "query" / form), CompiledTower(towers / "query" / form)
+    for n in (5, 3, 3, 200, 5):
+        inputs = _query_inputs(n)
+        buffers = tower.buffers(n)
+        assert {name: (room.shape, room.dtype) for name, room in buffers.items()} == {
+            name: (value.shape, value.dtype) for name, value in inputs.items()
+        }
+        buffers["user"][...], buffers["history"][...] = inputs["user"], inputs["history"]
+        wanted = copying.run(inputs)
+        assert np.array_equal(tower.run(buffers)["vector"], wanted["vector"])
+        assert np.array_equal(tower.run({**buffers, "user": inputs["user"][::-1].copy()})["norm"], wanted["norm"][::-1])
+        assert np.array_equal(tower.run(inputs)["vector"], wanted["vector"])
+
+
+def test_compiled_tower_without_one_open_batch_has_no_buffers(towers: Path) -> None:
+    assert CompiledTower(towers / "single" / F32).buffers(1) == {}
+    assert CompiledTower(towers / "query" / F32).buffers(0) == {}
+
+
+def test_compiled_tower_buffers_outlive_their_tower(towers: Path) -> None:
+    room = CompiledTower(towers / "query" / F32).buffers(64)["history"]
+    gc.collect()
+
+    room[...] = 3
+
+    assert float(room.sum()) == 3 * 64 * 64
 
 
 def test_compiled_tower_no_examples_gives_empty_outputs(towers: Path) -> None:
