@@ -85,6 +85,7 @@ def retrieve(
     index: str = "",
     model: str = "",
     version: int = 0,
+    label: str = "",
     timeout_s: float | None = None,
     request_id: str | None = None,
 ) -> Call[Retrieved]:
@@ -103,7 +104,8 @@ def retrieve(
       context_ids: of contexts whose stored features are taken where `features` sends none: one, or a list of them.
       index: empty: the only one.
       model: empty: the only one.
-      version: 0: the newest.
+      version: 0: the current one.
+      label: of the version, instead of its number.
       timeout_s: for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
 
@@ -118,7 +120,7 @@ def retrieve(
         raise InvalidArgument("queries must be told by exactly one of features (or context_ids), vectors and ids")
     packed, queries = pack_vectors(vectors) if vectors is not None else (b"", 1)
     request = pb.RetrieveRequest(
-        model=_model(model, version),
+        model=_model(model, version, label),
         index=index,
         k=_count("k", k),
         features=pack_requests(features) if features is not None else None,
@@ -144,6 +146,7 @@ def rank(
     tower: str = "",
     model: str = "",
     version: int = 0,
+    label: str = "",
     timeout_s: float | None = None,
     request_id: str | None = None,
 ) -> Call[Ranked]:
@@ -160,7 +163,8 @@ def rank(
       context_ids: of contexts whose stored features are taken where `context` sends none: one, or a list of them.
       tower: empty: the only ranking tower.
       model: empty: the only one.
-      version: 0: the newest.
+      version: 0: the current one.
+      label: of the version, instead of its number.
       timeout_s: for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
 
@@ -189,7 +193,7 @@ def rank(
             "expected as many lists as contexts, with one value per candidate"
         )
     request = pb.RankRequest(
-        model=_model(model, version),
+        model=_model(model, version, label),
         tower=tower,
         context=pack_requests(context),
         candidate_ids=None if flat is None else pack_ids("candidates", flat),
@@ -216,6 +220,7 @@ def recommend(
     tower: str = "",
     model: str = "",
     version: int = 0,
+    label: str = "",
     timeout_s: float | None = None,
     request_id: str | None = None,
 ) -> Call[Retrieved]:
@@ -232,7 +237,8 @@ def recommend(
       index: empty: the only one.
       tower: empty: the only ranking tower.
       model: empty: the only one.
-      version: 0: the newest.
+      version: 0: the current one.
+      label: of the version, instead of its number.
       timeout_s: for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
 
@@ -243,7 +249,7 @@ def recommend(
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
     request = pb.RecommendRequest(
-        model=_model(model, version),
+        model=_model(model, version, label),
         features=None if features is None else pack_requests(features),
         k=_count("k", k),
         candidates=_count("candidates", candidates),
@@ -263,6 +269,7 @@ def embed(
     tower: str = "",
     model: str = "",
     version: int = 0,
+    label: str = "",
     timeout_s: float | None = None,
     request_id: str | None = None,
 ) -> Call[Embedded]:
@@ -272,14 +279,15 @@ def embed(
       features: of one example, or a list of them.
       tower: empty: the only one.
       model: empty: the only one.
-      version: 0: the newest.
+      version: 0: the current one.
+      label: of the version, instead of its number.
       timeout_s: for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
 
     Raises:
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
-    request = pb.EmbedRequest(model=_model(model, version), tower=tower, features=pack_requests(features))
+    request = pb.EmbedRequest(model=_model(model, version, label), tower=tower, features=pack_requests(features))
     return Call("Embed", request, pb.EmbedResponse, unpack_embedded, timeout_s, request_id)
 
 
@@ -289,6 +297,7 @@ def lookup(
     *,
     model: str = "",
     version: int = 0,
+    label: str = "",
     timeout_s: float | None = None,
     request_id: str | None = None,
 ) -> Call[LookedUp]:
@@ -298,7 +307,8 @@ def lookup(
       feature: whose table and id rule are used.
       ids: a list of ids.
       model: empty: the only one.
-      version: 0: the newest.
+      version: 0: the current one.
+      label: of the version, instead of its number.
       timeout_s: for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
 
@@ -306,7 +316,7 @@ def lookup(
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
     pack_ids("ids", ids)  # refuses what is no flat list of ids
-    request = pb.LookupRequest(model=_model(model, version), feature=feature, ids=pack_column(feature, ids))
+    request = pb.LookupRequest(model=_model(model, version, label), feature=feature, ids=pack_column(feature, ids))
     return Call("Lookup", request, pb.LookupResponse, unpack_looked_up, timeout_s, request_id)
 
 
@@ -321,24 +331,32 @@ def models(*, timeout_s: float | None = None, request_id: str | None = None) -> 
 
 
 def model(
-    name: str = "", *, version: int = 0, timeout_s: float | None = None, request_id: str | None = None
+    name: str = "",
+    *,
+    version: int = 0,
+    label: str = "",
+    timeout_s: float | None = None,
+    request_id: str | None = None,
 ) -> Call[ModelDetails]:
     """Tells how the calls of a model are written: features, types, defaults, tables, indexes, attributes.
 
     Args:
       name: empty: the only one.
-      version: 0: the newest.
+      version: 0: the current one.
+      label: of the version, instead of its number.
       timeout_s: for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
     """
-    request = pb.GetModelRequest(model=_model(name, version))
+    request = pb.GetModelRequest(model=_model(name, version, label))
     return Call("GetModel", request, pb.ModelDetails, unpack_details, timeout_s, request_id)
 
 
-def _model(name: str, version: int) -> pb.ModelSpec:
+def _model(name: str, version: int, label: str) -> pb.ModelSpec:
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
-        raise InvalidArgument(f"version is {version!r}: expected a positive integer, or 0 for the newest")
-    return pb.ModelSpec(name=name, version=version)
+        raise InvalidArgument(f"version is {version!r}: expected a positive integer, or 0 for the current one")
+    if version and label:
+        raise InvalidArgument(f"version is {version} and label is {label!r}: expected one of the two")
+    return pb.ModelSpec(name=name, version=version, label=label)
 
 
 def _count(name: str, value: int) -> int:

@@ -48,7 +48,8 @@ application = typer.Typer(
 )
 Url = Annotated[str, typer.Option("--url", envvar="ROWCAST_CLIENT_URL", help="http://, https://, grpc:// or grpcs://")]
 Model = Annotated[str, typer.Option("--model", "-m", help="Model; left out: the only one.")]
-Version = Annotated[int, typer.Option("--version", help="Version; 0: the newest.")]
+Version = Annotated[int, typer.Option("--version", help="Version; 0: the current one.")]
+Label = Annotated[str, typer.Option("--label", help="Label of a version, instead of its number.")]
 Given = Annotated[
     list[str] | None,
     typer.Option("--feature", "-f", help="name=value, name=1,2,3 or name:=JSON; may be given several times."),
@@ -77,12 +78,13 @@ def models(url: Url = DEFAULT_URL, timeout: Timeout = TIMEOUT_S, as_json: AsJson
 def model(
     name: Annotated[str, typer.Argument(help="Model; left out: the only one.")] = "",
     version: Version = 0,
+    label: Label = "",
     url: Url = DEFAULT_URL,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Tells how a model is asked: calls, features, tables, indexes, attributes."""
-    _ask(url, calls.model(name, version=version, timeout_s=timeout), details_tables, as_json)
+    _ask(url, calls.model(name, version=version, label=label, timeout_s=timeout), details_tables, as_json)
 
 
 @application.command()
@@ -97,6 +99,7 @@ def retrieve(
     exact: Annotated[bool, typer.Option("--exact", help="Search exactly, whatever the index.")] = False,
     model: Model = "",
     version: Version = 0,
+    label: Label = "",
     url: Url = DEFAULT_URL,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
@@ -112,6 +115,7 @@ def retrieve(
         exact=exact,
         model=model,
         version=version,
+        label=label,
         timeout_s=timeout,
     )
     _ask(url, call, neighbors_table, as_json)
@@ -129,6 +133,7 @@ def rank(
     tower: TowerName = "",
     model: Model = "",
     version: Version = 0,
+    label: Label = "",
     url: Url = DEFAULT_URL,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
@@ -144,6 +149,7 @@ def rank(
         tower=tower,
         model=model,
         version=version,
+        label=label,
         timeout_s=timeout,
     )
     _ask(url, call, ranked_table, as_json)
@@ -162,6 +168,7 @@ def recommend(
     tower: TowerName = "",
     model: Model = "",
     version: Version = 0,
+    label: Label = "",
     url: Url = DEFAULT_URL,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
@@ -178,6 +185,7 @@ def recommend(
         tower=tower,
         model=model,
         version=version,
+        label=label,
         timeout_s=timeout,
     )
     _ask(url, call, neighbors_table, as_json)
@@ -190,12 +198,13 @@ def embed(
     tower: TowerName = "",
     model: Model = "",
     version: Version = 0,
+    label: Label = "",
     url: Url = DEFAULT_URL,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Computes a tower's vector for features."""
-    call = calls.embed(_features(feature), tower=tower, model=model, version=version, timeout_s=timeout)
+    call = calls.embed(_features(feature), tower=tower, model=model, version=version, label=label, timeout_s=timeout)
     _ask(url, call, vectors_table, as_json)
 
 
@@ -206,13 +215,14 @@ def lookup(
     ids: Annotated[list[str], typer.Argument(help="Ids whose rows are wanted.")],
     model: Model = "",
     version: Version = 0,
+    label: Label = "",
     url: Url = DEFAULT_URL,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Reads the table rows that ids stand for."""
     values = _scalars(ids)
-    call = calls.lookup(feature, values, model=model, version=version, timeout_s=timeout)
+    call = calls.lookup(feature, values, model=model, version=version, label=label, timeout_s=timeout)
     _ask(url, call, lambda answer: rows_table(ids, answer), as_json)
 
 

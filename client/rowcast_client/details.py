@@ -12,11 +12,21 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 @dataclass(frozen=True)
 class VersionState:
-    """One version under the service's root. state: loading, available, retiring or refused."""
+    """One version under the service's root.
+
+    Attributes:
+      state: loading; available; kept, to go back to; retiring; refused, then `problem` says why.
+      current: requests that name no version are answered by it.
+      labels: that stand for it.
+      memory_bytes: what it may take beside its tables, at most, in each process; 0: it is not loaded.
+    """
 
     version: int
     state: str
     problem: str = ""
+    current: bool = False
+    labels: tuple[str, ...] = ()
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -210,9 +220,12 @@ class ModelDetails:
 
 def unpack_models(message: pb.ListModelsResponse) -> tuple[ModelState, ...]:
     """Reads a ListModelsResponse."""
-    return tuple(
-        ModelState(model.name, tuple(VersionState(one.version, one.state, one.problem) for one in model.versions))
-        for model in message.models
+    return tuple(ModelState(model.name, tuple(map(_version_state, model.versions))) for model in message.models)
+
+
+def _version_state(message: pb.VersionState) -> VersionState:
+    return VersionState(
+        message.version, message.state, message.problem, message.current, tuple(message.labels), message.memory_bytes
     )
 
 

@@ -164,6 +164,7 @@ class _Wire:
             return "/v1/models"
         spec = call.request.model
         version = f"/versions/{spec.version}" if spec.version else ""
+        version = f"/labels/{quote(spec.label, safe='')}" if spec.label else version
         verb = "" if call.method == "GetModel" else f":{call.method.lower()}"
         return f"/v1/models/{quote(spec.name or self.model, safe='')}{version}{verb}"
 

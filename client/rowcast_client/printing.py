@@ -44,10 +44,11 @@ def _table(title: str, *columns: str) -> Table:
 
 def models_table(states: tuple[ModelState, ...]) -> Iterable[Table]:
     """Shows every version of every model."""
-    table = _table("", "model", "version", "state", "problem")
+    table = _table("", "model", "version", "state", "labels", "problem")
     for state in states:
         for version in state.versions:
-            table.add_row(state.name, str(version.version), version.state, version.problem)
+            told = f"{version.state}, current" if version.current else version.state
+            table.add_row(state.name, str(version.version), told, ", ".join(version.labels), version.problem)
     yield table
 
 

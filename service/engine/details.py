@@ -44,7 +44,7 @@ from service.generations.switch import Switch
 def states(switch: Switch) -> tuple[ModelState, ...]:
     """Returns every model and its versions, newest first."""
     return tuple(
-        ModelState(name, tuple(VersionState(each.version, each.state, each.problem) for each in versions))
+        ModelState(name, tuple(VersionState(**vars(each)) for each in versions))
         for name, versions in switch.models().items()
     )
 

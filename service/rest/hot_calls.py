@@ -24,7 +24,7 @@ from service.wire.failures import failure_of, log_failure
 from service.wire.operations import OPERATIONS, Operation
 from service.wire.timings import SERVER_TIMING, timing_of
 
-HOT_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?:([^/:]*)")
+HOT_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+)|/labels/([^/:]+))?:([^/:]*)")
 _LOG = logs.logger(__name__)
 _CLOSE = ((b"connection", b"close"),)
 _WATCH_AFTER_S = 0.005
@@ -53,7 +53,7 @@ class HotCalls:
             return
         headers = dict(scope["headers"])
         request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
-        name = asked[3] if asked[3] in OPERATIONS else "other"
+        name = asked[4] if asked[4] in OPERATIONS else "other"
         started, code, unread = time.perf_counter(), "OK", False
         phases: dict[str, float] = {}
         try:
@@ -62,7 +62,7 @@ class HotCalls:
             phases = call.phases
             body = await self._read(receive, headers, call)
             started = time.perf_counter()
-            with self._desk.engine.enter():
+            with self._desk.engine.enter(name, call.deadline):
                 request, several = await decoded(len(body), schemas.read_request, operation, body, protobuf, target)
                 self._took(call, name, "decode", started)
                 answer = await self._ask(operation, request, call, receive)
@@ -146,12 +146,12 @@ async def while_here(work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
 
 def _understood(method: str, asked: re.Match[str], headers: Headers) -> tuple[Operation, Target, bool]:
     """Returns what is asked of which version, and whether as protobuf; refuses before the body is read."""
-    model, version, name = asked.groups()
+    model, version, label, name = asked.groups()
     if name not in OPERATIONS:
         raise NotFound(f"call {name[:40]!r} is not there; calls are {', '.join(OPERATIONS)}")
     if method != "POST":
         raise MethodNotAllowed(f"method {method[:20]} is not taken here; POST is")
-    return OPERATIONS[name], schemas.target_of(model, version), schemas.is_protobuf(headers)
+    return OPERATIONS[name], schemas.target_of(model, version, label), schemas.is_protobuf(headers)
 
 
 def _timing(phases: Mapping[str, float]) -> Header:

@@ -124,14 +124,11 @@ def document(examples: Mapping[str, Example], settings: ServiceSettings, product
         operation = _operation(name, examples.get(name), url)
         model = _path("model", examples[name].model if name in examples else None)
         paths[f"/v1/models/{{model}}:{name}"] = {"post": operation, "parameters": [model]}
-        paths[f"/v1/models/{{model}}/versions/{{version}}:{name}"] = {
-            "post": {
-                **operation,
-                "tags": [_OF_VERSION],
-                "operationId": f"{name}_by_version",
-            },
-            "parameters": [model, _path("version")],
-        }
+        for by in ("version", "label"):
+            paths[f"/v1/models/{{model}}/{by}s/{{{by}}}:{name}"] = {
+                "post": {**operation, "tags": [_OF_VERSION], "operationId": f"{name}_by_{by}"},
+                "parameters": [model, _path(by)],
+            }
     return {
         "openapi": "3.0.3",
         "info": {"title": "rowcast", "version": product_version, "description": _introduction(settings)},
@@ -220,9 +217,12 @@ def _other_paths() -> Value:
     return {
         "/v1/models": {"get": get("models", "Every model with its versions and their states")},
         "/v1/models/{model}": {"get": get("models", one), "parameters": [_path("model")]},
-        "/v1/models/{model}/versions/{version}": {
-            "get": get("models", one),
-            "parameters": [_path("model"), _path("version")],
+        **{
+            f"/v1/models/{{model}}/{by}s/{{{by}}}": {
+                "get": get("models", one),
+                "parameters": [_path("model"), _path(by)],
+            }
+            for by in ("version", "label")
         },
         "/livez": {"get": get("health", "The process should be left running")},
         "/readyz": {"get": get("health", "Callers should be sent here", Code.NOT_READY)},

@@ -33,10 +33,11 @@ def router_of(desk: Desk) -> APIRouter:
 
     @router.get("/v1/models/{model}")
     @router.get("/v1/models/{model}/versions/{version}")
-    async def model(request: Request, model: str, version: str | None = None) -> Response:
+    @router.get("/v1/models/{model}/labels/{label}")
+    async def model(request: Request, model: str, version: str | None = None, label: str | None = None) -> Response:
         """Tells all that a caller needs to write requests to a version: the signature of each call."""
         request.state.call = "model"
-        details = desk.engine.model(schemas.target_of(model, version))
+        details = desk.engine.model(schemas.target_of(model, version, label))
         protobuf = _wants_protobuf(request)
         return _response(
             schemas.written(signatures.details_message(details), None)

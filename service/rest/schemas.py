@@ -64,14 +64,14 @@ def wants_protobuf(headers: Headers) -> bool:
     return kind.strip().lower() in _PROTOBUF_NAMES
 
 
-def target_of(model: str, version: str | None) -> Target:
-    """Returns the model and version that a URL names.
+def target_of(model: str, version: str | None, label: str | None = None) -> Target:
+    """Returns the model, and the version or label, that a URL names.
 
     Raises:
       InvalidArgument: the version is no positive integer.
     """
     if version is None:
-        return Target(model)
+        return Target(model, label=label or "")
     number = int(version) if version.isascii() and version.isdecimal() and len(version) < 20 else 0
     if not 0 < number <= VERSION_MAX:
         raise InvalidArgument(f"version is {version[:40]!r}; a positive integer was expected")

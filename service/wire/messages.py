@@ -55,9 +55,9 @@ def target_of(spec: pb.ModelSpec, url: requests.Target | None) -> requests.Targe
     if spec.version < 0:
         raise InvalidArgument(f"model.version is {spec.version}; a positive number, or 0 for the newest, was expected")
     if url is None:
-        return requests.Target(spec.name, spec.version or None)
-    if spec.name not in {"", url.model} or spec.version not in {0, url.version}:
-        raise InvalidArgument("the URL names one model or version, the body's model another; send it once")
+        return requests.Target(spec.name, spec.version or None, spec.label)
+    if spec.name not in {"", url.model} or spec.version not in {0, url.version} or spec.label not in {"", url.label}:
+        raise InvalidArgument("the URL names one model, version or label, the body's model another; send it once")
     return url
 
 

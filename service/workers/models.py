@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from service.engine.descriptions import ModelState, VersionState
 
-_BY_TROUBLE = ("refused", "loading", "retiring", "available")
+_BY_TROUBLE = ("refused", "loading", "retiring", "kept", "available")
 """States of a version; of two workers' states the earlier one is the service's: not all callers get an answer of it."""
 
 

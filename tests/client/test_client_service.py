@@ -268,6 +268,7 @@ def test_models_and_model_tell_the_same_by_all_ways(service: RunningService) -> 
         ("movies", 2, "available"),
         ("named", 1, "available"),
     ]
+    assert all(one.versions[0].current and one.versions[0].memory_bytes > 0 for one in states)
     details = same_by_all_ways(service, calls.model("movies"))
     assert {call.call for call in details.calls} == {"retrieve", "rank", "recommend", "embed"}
     assert same_by_all_ways(service, calls.model("movies", version=2)) == details
@@ -276,6 +277,7 @@ def test_models_and_model_tell_the_same_by_all_ways(service: RunningService) -> 
 REFUSED: list[tuple[Call[Any], type[RowcastError]]] = [
     (calls.embed({"user": 1}, tower="query", model="nobody"), NotFound),
     (calls.embed({"user": 1}, tower="query", model="movies", version=99), NotFound),
+    (calls.embed({"user": 1}, tower="query", model="movies", label="no such"), NotFound),
     (calls.embed({"user": 1}, tower="nothing", model="movies"), NotFound),
     (calls.embed({"usr": 1}, tower="query", model="movies"), InvalidArgument),
     (calls.embed({"user": 0.5}, tower="query", model="movies"), InvalidArgument),

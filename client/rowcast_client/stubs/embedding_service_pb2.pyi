@@ -37,12 +37,14 @@ class Column(_message.Message):
     def __init__(self, int64s: _Optional[bytes] = ..., int32s: _Optional[bytes] = ..., float32s: _Optional[bytes] = ..., strings: _Optional[_Union[Strings, _Mapping]] = ..., offsets: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
-    __slots__ = ("name", "version")
+    __slots__ = ("name", "version", "label")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    label: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
 
 class RetrieveRequest(_message.Message):
     __slots__ = ("model", "index", "k", "features", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter", "context_ids")
@@ -306,14 +308,20 @@ class ModelState(_message.Message):
     def __init__(self, name: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[VersionState, _Mapping]]] = ...) -> None: ...
 
 class VersionState(_message.Message):
-    __slots__ = ("version", "state", "problem")
+    __slots__ = ("version", "state", "problem", "current", "labels", "memory_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: int
     state: str
     problem: str
-    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+    current: bool
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    memory_bytes: int
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ("model",)

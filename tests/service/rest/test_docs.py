@@ -27,7 +27,8 @@ def test_docs_page_loads_nothing_from_elsewhere(http: httpx.Client) -> None:
 def test_document_describes_every_path_and_call(http: httpx.Client) -> None:
     described = http.get("/openapi.json").json()
     for name in OPERATIONS:
-        for path in (f"/v1/models/{{model}}:{name}", f"/v1/models/{{model}}/versions/{{version}}:{name}"):
+        for of in ("", "/versions/{version}", "/labels/{label}"):
+            path = f"/v1/models/{{model}}{of}:{name}"
             operation = described["paths"][path]["post"]
             assert set(operation["requestBody"]["content"]) == {"application/json", "application/x-protobuf"}
             statuses = {str(answer.http) for answer in ANSWERS.values()}
@@ -37,6 +38,7 @@ def test_document_describes_every_path_and_call(http: httpx.Client) -> None:
         "/v1/models",
         "/v1/models/{model}",
         "/v1/models/{model}/versions/{version}",
+        "/v1/models/{model}/labels/{label}",
         "/livez",
         "/readyz",
         "/metrics",

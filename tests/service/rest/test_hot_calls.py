@@ -64,6 +64,14 @@ def test_call_protobuf_in_protobuf_out(http: httpx.Client, engine: ScriptedEngin
     assert engine.asked[0][1].target == Target("m", 3)
 
 
+def test_call_of_a_label_reaches_the_engine_with_it(http: httpx.Client, engine: ScriptedEngine) -> None:
+    assert http.post("/v1/models/m/labels/stable:retrieve", json=BODY).status_code == 200
+    assert engine.asked[0][1].target == Target("m", None, "stable")
+    by_message = pb.RetrieveRequest(model=pb.ModelSpec(label="canary")).SerializeToString()
+    answer = http.post("/v1/models/m/labels/stable:retrieve", content=by_message, headers=PROTOBUF)
+    assert answer.status_code == 400, "the body's label is another"
+
+
 @pytest.mark.parametrize("name", ["retrieve", "rank", "recommend", "embed", "lookup"])
 def test_call_of_each_name_reaches_the_engine(name: str, http: httpx.Client, engine: ScriptedEngine) -> None:
     body = {"feature": "user", "ids": [1]} if name == "lookup" else {}

@@ -15,7 +15,8 @@ from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of,
 
 def test_models_lists_versions_and_states(http: httpx.Client) -> None:
     answer = http.get("/v1/models", headers={"x-request-id": "r-2"})
-    versions = [{"version": 3, "state": "available", "problem": ""}]
+    told = {"state": "available", "problem": "", "current": False, "labels": [], "memory_bytes": 0}
+    versions = [{"version": 3, **told}]
     assert answer.json() == {"models": [{"name": "m", "versions": versions}]}
     assert answer.headers["x-request-id"] == "r-2"
 
@@ -23,7 +24,8 @@ def test_models_lists_versions_and_states(http: httpx.Client) -> None:
 def test_model_tells_the_signature_of_a_version(http: httpx.Client, engine: ScriptedEngine) -> None:
     assert http.get("/v1/models/m").json()["calls"][0]["features"][0]["name"] == "user"
     assert http.get("/v1/models/m/versions/3").status_code == 200
-    assert [asked[1] for asked in engine.asked] == [Target("m"), Target("m", 3)]
+    assert http.get("/v1/models/m/labels/stable").status_code == 200
+    assert [asked[1] for asked in engine.asked] == [Target("m"), Target("m", 3), Target("m", None, "stable")]
 
 
 def test_models_and_model_as_protobuf(http: httpx.Client) -> None:

@@ -132,7 +132,8 @@ def test_target_of_a_url_may_be_repeated_but_not_contradicted() -> None:
     url = Target("movies", 3)
     assert messages.target_of(pb.ModelSpec(), url) == url
     assert messages.target_of(pb.ModelSpec(name="movies", version=3), url) == url
-    for spec in (pb.ModelSpec(name="books"), pb.ModelSpec(version=2)):
+    assert messages.target_of(pb.ModelSpec(name="movies", label="stable"), None) == Target("movies", None, "stable")
+    for spec in (pb.ModelSpec(name="books"), pb.ModelSpec(version=2), pb.ModelSpec(label="stable")):
         with pytest.raises(InvalidArgument, match="send it once"):
             messages.target_of(spec, url)
 

@@ -51,12 +51,25 @@ def test_details_say_the_same_in_both_forms() -> None:
 def test_models_say_the_same_in_both_forms() -> None:
     states = [
         descriptions.ModelState(
-            "m", (descriptions.VersionState(2, "refused", "bad"), descriptions.VersionState(1, "available"))
+            "m",
+            (
+                descriptions.VersionState(2, "refused", "bad"),
+                descriptions.VersionState(1, "available", current=True, labels=("stable",), memory_bytes=9),
+            ),
         )
     ]
     value = json.loads(dump(signatures.models_value(states)))
     message = signatures.models_message(states)
-    assert value["models"][0]["versions"][0] == {"version": 2, "state": "refused", "problem": "bad"}
+    assert value["models"][0]["versions"][0] == {
+        "version": 2,
+        "state": "refused",
+        "problem": "bad",
+        "current": False,
+        "labels": [],
+        "memory_bytes": 0,
+    }
+    current = message.models[0].versions[1]
+    assert (current.current, list(current.labels), current.memory_bytes) == (True, ["stable"], 9)
     assert [version.version for version in message.models[0].versions] == [2, 1]
     assert message.models[0].versions[0].problem == "bad"
 
