@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +22,13 @@ from bundle.errors import FeatureError, FormatError
 from bundle.id_values import Rows
 from bundle.keys import KeyIndex
 from bundle.manifest import DenseFeature, Feature, Manifest, inputs_of, readers_of
+from bundle.native import beside
 from bundle.small_tables import Home, small_tables
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
+
+if TYPE_CHECKING:
+    from bundle.native import _rows
 
 __all__ = ["Activation", "Column", "FeatureReader", "Place", "open_features"]
 
@@ -59,6 +64,7 @@ class FeatureReader:
         }
         self._features: dict[str, Dense | Embedded] = {}
         self._batches: dict[tuple[str, ...], batches.Features] = {}
+        self._plain: dict[tuple[str, ...], tuple[tuple[_rows.Rows | None, ...], tuple[str, ...]]] = {}
         self._small: Mapping[int, Home] | None = None
         for name, feature in features.items():
             read = inputs_of(name, feature)[0]
@@ -129,21 +135,54 @@ class FeatureReader:
           FeatureError, UnknownRefused: as `activation`; something may have been written.
         """
         unknown: dict[str, int] = {}
-        if sum([len(place.names) for place in places]) > _FEW:
-            found = self.activations([name for place in places for name in place.names], columns, n)
-            for array, names, _ in places:
+        left: list[Place] = []
+        many = sum([len(place.names) for place in places]) > _FEW
+        for place in places:
+            array, names, ends = place
+            at = self._written(place, columns, 0)
+            while at < len(names) and not many:
+                start = ends[at - 1] if at else 0
+                count = self._found(names[at]).write(columns, n, array[:, start : ends[at]])
+                if count:
+                    unknown[names[at]] = count
+                at = self._written(place, columns, at + 1)
+            if at < len(names):
+                left.append(Place(array[:, ends[at - 1] :] if at else array, names[at:], ends[at:]))
+        if left:
+            found = self.activations([name for place in left for name in place.names], columns, n)
+            for array, names, _ in left:
                 values = [found[name].values for name in names]
                 flat = [each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:])) for each in values]
                 np.concatenate(flat, axis=1, out=array, casting="unsafe")
-            return {name: each.unknown for name, each in found.items() if each.unknown}
-        for array, names, ends in places:
-            start = 0
-            for name, end in zip(names, ends, strict=True):
-                count = self._found(name).write(columns, n, array[:, start:end])
-                if count:
-                    unknown[name] = count
-                start = end
+            unknown |= {name: each.unknown for name, each in found.items() if each.unknown}
         return unknown
+
+    def _written(self, place: Place, columns: Mapping[str, Column], first: int) -> int:
+        """Writes features from number `first` on whose columns are the rows themselves; returns the first that is not.
+
+        They are read by compiled code, all in one go.
+        """
+        array, names, ends = place
+        plain = self._plain.get(names)
+        if plain is None:
+            plain = self._plain[names] = self._readers_of(names)
+        readers, reads = plain
+        if beside is None or not readers or first == len(names) or array.dtype != np.float32:
+            return first
+        sent = columns if isinstance(columns, dict) else dict(columns)
+        return beside(readers, reads, sent, first, array, ends[first - 1] if first else 0)
+
+    def _readers_of(self, names: Sequence[str]) -> tuple[tuple[_rows.Rows | None, ...], tuple[str, ...]]:
+        """Returns what reads each feature by compiled code, where its ids are rows, and the inputs that it reads.
+
+        () if there is none.
+        """
+        features = [self._found(name) for name in names]
+        readers = [each.table.native if isinstance(each, Embedded) and each.reads_rows else None for each in features]
+        if not any(readers):
+            return (), ()
+        reads = [each.inputs[0] if isinstance(each, Embedded) else each.name for each in features]
+        return tuple(readers), tuple(reads)
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of one feature of n examples, without its unknown rule, cutting or combining.
@@ -161,6 +200,7 @@ class FeatureReader:
 
     def close(self) -> None:
         """Closes the tables."""
+        self._plain.clear()
         for table in self.tables.values():
             table.close()
 

@@ -149,6 +149,11 @@ class TableReader:
             scales = None if self._scales is None else self._scales.shards()
             self._native = NativeRows(self.dtype, self.dim, self._stored.shards(), scales)
 
+    @property
+    def native(self) -> _rows.Rows | None:
+        """What reads its rows by compiled code; None: numpy does, or it is closed."""
+        return self._native
+
     def gather(self, rows: Rows, out: Vectors | None = None) -> Vectors:
         """Reads rows from the mapped shards, in the order asked.
 

@@ -12,9 +12,11 @@ try:
 except ImportError as problem:
     Rows: Callable[..., _rows.Rows] | None = None
     """None: it was not built, or does not fit this Python."""
+    beside: Callable[..., int] | None = None
+    """None, as `Rows`."""
     MISSING = str(problem)
     """Why there is none; empty if there is."""
 else:
-    Rows, MISSING = _rows.Rows, ""
+    Rows, beside, MISSING = _rows.Rows, _rows.beside, ""
 
-__all__ = ["MISSING", "Rows"]
+__all__ = ["MISSING", "Rows", "beside"]

@@ -217,7 +217,16 @@ static PyTypeObject RowsType = {
     .tp_methods = methods,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_size = -1};
+#include "beside.h"
+
+static PyMethodDef functions[] = {
+    {"beside", (PyCFunction)(void (*)(void))beside, METH_FASTCALL,
+     "beside(readers, names, columns, first, out, start) -> number of the first feature that was not written"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit__rows(void) {
   import_array();

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,3 +16,12 @@ class Rows:
         weights: NDArray[np.float32] | None,
         out: NDArray[np.float32] | None,
     ) -> NDArray[np.float32]: ...
+
+def beside(
+    readers: tuple[Rows | None, ...],
+    names: tuple[str, ...],
+    columns: Mapping[str, tuple[object, object, object]],
+    first: int,
+    out: NDArray[np.float32],
+    start: int,
+) -> int: ...

@@ -1,0 +1,74 @@
+/* Rows of several tables side by side, straight from the columns of a call: what a tower's input is filled with in one
+   go, where each table by itself costs more in Python than in reading. Part of _rows.c. */
+#ifndef ROWCAST_BESIDE_H
+#define ROWCAST_BESIDE_H
+
+#define BESIDE_MAX 64  /* tables between two looks at the interpreter's lock */
+#define FIRST_ROWS 8   /* of each table, asked for while the others' are checked */
+#define FIRST_LINES 4
+
+/* Returns the rows of a column (values, offsets, weights) that holds just n of them, all within the table; else NULL. */
+static const int64_t *plain_rows(PyObject *column, npy_intp n, const Map *map) {
+  if (!column || !PyTuple_Check(column) || PyTuple_GET_SIZE(column) != 3 || PyTuple_GET_ITEM(column, 1) != Py_None ||
+      PyTuple_GET_ITEM(column, 2) != Py_None || !PyArray_Check(PyTuple_GET_ITEM(column, 0)))
+    return NULL;
+  PyArrayObject *values = (PyArrayObject *)PyTuple_GET_ITEM(column, 0);
+  if (PyArray_TYPE(values) != NPY_INT64 || PyArray_NDIM(values) != 1 || PyArray_DIM(values, 0) != n ||
+      !PyArray_IS_C_CONTIGUOUS(values) || !PyArray_ISBEHAVED_RO(values))
+    return NULL;
+  const int64_t *rows = PyArray_DATA(values);
+  int beyond = 0;
+  for (npy_intp k = 0; k < n; k++) beyond |= (uint64_t)rows[k] >= (uint64_t)map->rows;
+  if (beyond) return NULL;
+  for (npy_intp k = 0; map->shards == 1 && k < n && k < FIRST_ROWS; k++) {
+    const char *at = (const char *)(map->origins[0] + (uintptr_t)rows[k] * map->row_bytes);
+    for (size_t line = 0; line < FIRST_LINES && line * LINE < map->row_bytes; line++) __builtin_prefetch(at + line * LINE);
+  }
+  return rows;
+}
+
+/* beside(readers, names, columns, first, out, start): writes the rows of features from number `first` on, from column
+   `start` of `out` on; returns the number of the first that it leaves to the caller, for whatever reason. */
+static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+  (void)module;
+  if (count != 6 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1]) || !PyDict_Check(args[2]) ||
+      PyTuple_GET_SIZE(args[0]) != PyTuple_GET_SIZE(args[1]))
+    return PyErr_Format(PyExc_TypeError, "beside needs readers, names, columns, first, out and start");
+  Py_ssize_t at = PyLong_AsSsize_t(args[3]), start = PyLong_AsSsize_t(args[5]);
+  if (PyErr_Occurred()) return NULL;
+  PyArrayObject *out = (PyArrayObject *)args[4];
+  if (!PyArray_Check(args[4]) || PyArray_TYPE(out) != NPY_FLOAT32 || PyArray_NDIM(out) != 2 || !PyArray_ISBEHAVED(out) ||
+      (PyArray_DIM(out, 0) && PyArray_DIM(out, 1) > 1 && PyArray_STRIDE(out, 1) != sizeof(float)) || at < 0 || start < 0)
+    return PyErr_Format(PyExc_ValueError, "out must be a writable float32 array whose rows lie in one piece each");
+  const npy_intp n = PyArray_DIM(out, 0), stride = PyArray_STRIDE(out, 0);
+  const Py_ssize_t features = PyTuple_GET_SIZE(args[0]);
+  for (Py_ssize_t taken = BESIDE_MAX; taken == BESIDE_MAX;) {
+    const Rows *from[BESIDE_MAX];
+    const int64_t *rows[BESIDE_MAX];
+    PyObject *held[BESIDE_MAX];
+    char *to[BESIDE_MAX];
+    size_t bytes = 0;
+    for (taken = 0; taken < BESIDE_MAX && at < features; taken++, at++) {
+      PyObject *reader = PyTuple_GET_ITEM(args[0], at);
+      if (!Py_IS_TYPE(reader, &RowsType)) break;
+      const Rows *table = &((RowsObject *)reader)->rows;
+      if (start + table->dim > PyArray_DIM(out, 1)) break;
+      PyObject *column = PyDict_GetItemWithError(args[2], PyTuple_GET_ITEM(args[1], at));
+      if (!(rows[taken] = plain_rows(column, n, &table->values))) break;
+      held[taken] = PyTuple_GET_ITEM(column, 0);
+      from[taken] = table;
+      to[taken] = PyArray_BYTES(out) + start * (Py_ssize_t)sizeof(float);
+      start += table->dim;
+      bytes += (size_t)n * (table->values.row_bytes + LINE);
+    }
+    for (Py_ssize_t each = 0; each < taken; each++) Py_INCREF(held[each]);
+    PyThreadState *state = bytes <= ALONE_BYTES ? NULL : PyEval_SaveThread();
+    for (Py_ssize_t each = 0; each < taken; each++) take_rows(from[each], rows[each], n, to[each], stride);
+    if (state) PyEval_RestoreThread(state);
+    for (Py_ssize_t each = 0; each < taken; each++) Py_DECREF(held[each]);
+    if (PyErr_Occurred()) return NULL;
+  }
+  return PyLong_FromSsize_t(at);
+}
+
+#endif
