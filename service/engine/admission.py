@@ -40,9 +40,14 @@ class Admission:
         return self._draining
 
     @property
+    def is_full(self) -> bool:
+        """Whether a call would be refused now, whatever it asks."""
+        return self._calls >= self._calls_max
+
+    @property
     def full(self) -> Overloaded | None:
         """Why a call would be refused now, whatever it asks; None: it would not."""
-        if self._calls < self._calls_max:
+        if not self.is_full:
             return None
         told = f"{self._calls_max} calls are in flight, no more are admitted at once"
         return Overloaded(told, self._retry_after_s(), "calls")

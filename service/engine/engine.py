@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from weakref import WeakKeyDictionary
 
 from bundle.errors import BundleError
+from service import logs
 from service.engine import details, embedding, lookup, ranking, recommendation, retrieval, warm_up
 from service.engine.admission import Admission, Permit
 from service.engine.descriptions import ModelDetails, ModelState
@@ -40,6 +42,10 @@ from service.generations.switch import Switch
 from service.metrics import Metrics
 from service.settings import ServiceSettings
 
+log = logs.logger(__name__)
+
+_TOLD_EVERY_S = 1.0
+
 
 class Engine:
     """Answers every call of both doors; raises only `ServiceError`. Its methods run on one event loop."""
@@ -51,7 +57,13 @@ class Engine:
         limits = (settings.in_flight_max, settings.in_flight_candidates_max, lambda: self._scheduler.retry_after_s)
         self._callers, self._admission = Admission(*limits), Admission(*limits)
         metrics.in_flight.set_function(lambda: self.in_flight)
+        self._told = -math.inf
         self._details: WeakKeyDictionary[Generation, ModelDetails] = WeakKeyDictionary()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether some calls are refused, or would be if their deadlines were near."""
+        return self._callers.is_full or self._scheduler.wait_s > 0
 
     def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
         """Returns why a call is refused before its body is decoded, and counts it; None: it is not, as far as is known.
@@ -66,7 +78,7 @@ class Engine:
         if refused is None and deadline is not None:
             refused = self._scheduler.late(name, deadline)
         if refused is not None:
-            self._metrics.shed(name, refused.reason)
+            self._shed(name, refused.reason)
         return refused
 
     def enter(self, name: str = "other", deadline: float | None = None) -> Permit:
@@ -80,7 +92,7 @@ class Engine:
           ServiceError: Overloaded, or NotReady while the service drains.
         """
         if self._callers.draining:
-            self._metrics.shed(name, "draining")
+            self._shed(name, "draining")
         elif (refused := self.refusal(name, deadline)) is not None:
             raise refused
         return self._callers.admit()
@@ -191,13 +203,21 @@ class Engine:
         except BaseException as problem:
             job.release()
             if isinstance(problem, Overloaded):
-                self._metrics.shed(name, problem.reason)
+                self._shed(name, problem.reason)
             raise
         try:
             return await job.answer
         except (DeadlineExceeded, asyncio.CancelledError):
             self._scheduler.drop(job)
             raise
+
+    def _shed(self, name: str, reason: str) -> None:
+        """Counts a refused call; of a flood the log tells once a second."""
+        self._metrics.shed(name, reason)
+        if reason != "draining" and time.monotonic() - self._told >= _TOLD_EVERY_S:
+            self._told = time.monotonic()
+            wait_s = round(self._scheduler.wait_s, 3)
+            log.warning("overloaded", extra=logs.fields(reason=reason, in_flight=self.in_flight, wait_s=wait_s))
 
     def _admitted(
         self, name: str, request: Request, call: Call, work: Work[Request, Answer], steps: Steps
@@ -206,7 +226,7 @@ class Engine:
         try:
             permit = self._admission.admit(candidates)
         except Overloaded as refused:
-            self._metrics.shed(name, refused.reason)
+            self._shed(name, refused.reason)
             raise
         try:
             lease = self._switch.lease(request.target.model, request.target.version, request.target.label)

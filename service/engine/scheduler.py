@@ -52,6 +52,11 @@ class Scheduler:
         metrics.queued(lambda: len(self._line), lambda: self._line.candidates)
 
     @property
+    def wait_s(self) -> float:
+        """How long a call that comes now will wait for a compute thread, seconds."""
+        return self._line.wait_s
+
+    @property
     def retry_after_s(self) -> float:
         """When a caller that is refused now had better come again, seconds: once what is in line was computed."""
         return max(self._retry_after_s, self._line.wait_s)

@@ -11,13 +11,14 @@ from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service import logs
 from service.errors import DeadlineExceeded, InvalidArgument, Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.rest import schemas
 from service.rest.crowd import Crowd, Patience
+from service.rest.refusals import Refusals, whole
 from service.wire.calls import request_id_of
 from service.wire.failures import failure_of, log_failure
 
@@ -48,10 +49,12 @@ class Connection(HttpToolsProtocol):
 
     flow: _Flow
 
-    def __init__(self, crowd: Crowd, patience: Patience, metrics: Metrics, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, crowd: Crowd, patience: Patience, metrics: Metrics, refusals: Refusals, *args: Any, **kwargs: Any
+    ) -> None:
         """Takes what uvicorn gives a protocol, after all that connections share."""
         super().__init__(*args, **kwargs)
-        self._crowd, self._patience, self._metrics = crowd, patience, metrics
+        self._crowd, self._patience, self._metrics, self._refusals = crowd, patience, metrics, refusals
         self.timeout_keep_alive = patience.idle_s  # type: ignore[assignment]
         self._joined = False
         self._in_head = False
@@ -98,6 +101,7 @@ class Connection(HttpToolsProtocol):
         while at < len(data) and not self.transport.is_closing():
             if self.pipeline:
                 self._held = data[at:]
+                self._in_time()  # it is not the caller who takes time
                 self.flow.pause_reading()
                 self.flow.held = True
                 return
@@ -143,6 +147,20 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         if self.loop.time() >= self._old_at:
             self.cycle.keep_alive = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Begins to answer a request: at once where the service has no room for it."""
+        more = tuple(self.server_state.default_headers)
+        stays = cycle.keep_alive and self.loop.time() < self._old_at
+        refused = self._refusals.refusal(cycle.scope, more, stays)
+        if refused is None:
+            super()._start_asgi_task(cycle, app)
+            return
+        self.transport.write(refused)
+        cycle.response_started = cycle.response_complete = True
+        if not stays:
+            self.transport.close()
+        self.on_response_complete()
 
     def on_message_complete(self) -> None:
         """The end of a request; where its answer was out before, the time of an idle connection begins here."""
@@ -252,9 +270,7 @@ class Connection(HttpToolsProtocol):
         answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if not answering and not self.pipeline:  # else this would fall into an answer on its way
             reply = schemas.failed(failure, protobuf=False, status=status, headers=((b"connection", b"close"),))
-            lines = [b"%s: %s\r\n" % header for header in schemas.head_of(reply, failure.request_id)]
-            head = f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() + b"".join(lines) + b"\r\n"
-            self.transport.write(head + reply.body)
+            self.transport.write(whole(reply, failure.request_id))
         self.transport.close()
         self._watch_reader()
 

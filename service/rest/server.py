@@ -14,6 +14,7 @@ from service.engine.desk import Desk
 from service.rest.app import create_app
 from service.rest.connections import Connection
 from service.rest.crowd import Crowd, Patience, connections_max_of, patience_of
+from service.rest.refusals import Refusals
 from service.security.certificates import HTTP
 
 _GOODBYE_S = 5.0
@@ -41,7 +42,7 @@ class HttpServer(uvicorn.Server):
                 timeout_graceful_shutdown=math.ceil(max(desk.settings.drain_s, 1.0)),
             )
         )
-        self._desk = desk
+        self._desk, self._refusals = desk, Refusals(desk)
         self._patience = patience or patience_of(desk.settings)
         self._crowd = Crowd(connections_max_of(desk.settings), desk.settings.unread_bytes_max)
 
@@ -73,6 +74,7 @@ class HttpServer(uvicorn.Server):
             self._crowd,
             self._patience,
             self._desk.metrics,
+            self._refusals,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,

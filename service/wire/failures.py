@@ -40,12 +40,15 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
 def log_failure(logger: logging.Logger, call: str, failure: Failure, problem: BaseException) -> None:
     """Writes one line for a failed call.
 
-    The sentence stays out of it, since it may repeat what the caller sent; a bug comes with its traceback.
+    The sentence stays out of it, since it may repeat what the caller sent; a bug comes with its traceback. Calls that
+    are refused for an overload are many: the engine tells of all of them together.
     """
     extra = fields(call=call, code=failure.code.value, request_id=failure.request_id)
     if failure.code is Code.INTERNAL:
         logger.error("call_failed", extra=extra, exc_info=problem)
     elif failure.code is Code.DATA_LOSS:
         logger.error("call_failed", extra=extra)
+    elif failure.code is Code.OVERLOADED:
+        logger.debug("call_failed", extra=extra)
     else:
         logger.info("call_failed", extra=extra)

@@ -1,0 +1,157 @@
+"""Calls that are refused at their headers: as any other refusal, on a real socket, and the connection goes on."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from service.engine.engine import Engine
+from service.errors import Overloaded
+from service.wire.stubs import embedding_service_pb2 as pb
+from tests.service.doors import RunningDoors, ScriptedEngine, codes_of
+
+RETRIEVE = "/v1/models/m:retrieve"
+BODY = {"k": 2, "features": {"user": 7}}
+PROTOBUF = {"content-type": "application/x-protobuf"}
+
+
+class Crowd:
+    """Makes the doors' engine refuse; remembers what it was asked."""
+
+    def __init__(self, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, float | None]] = []
+        monkeypatch.setattr(ScriptedEngine, "crowded", True)
+        monkeypatch.setattr(engine, "refusal", self.refusal)
+
+    def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
+        self.asked.append((name, deadline))
+        return Overloaded("64 calls are in flight", 1.5, "calls")
+
+
+@pytest.fixture
+def crowd(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Crowd:
+    return Crowd(engine, monkeypatch)
+
+
+def test_scripted_engine_is_asked_as_the_real_one_is() -> None:
+    for name in ("crowded", "refusal", "enter"):
+        assert hasattr(Engine, name), name
+
+
+@pytest.mark.parametrize("path", [RETRIEVE, "/v1/models/m/versions/3:rank"])
+def test_call_without_room_is_refused_and_never_decoded(
+    path: str, crowd: Crowd, http: httpx.Client, engine: ScriptedEngine, doors: RunningDoors
+) -> None:
+    call = path.rpartition(":")[2]
+    before = codes_of(doors.desk.metrics, "http").get((call, "OVERLOADED"), 0)
+    answer = http.post(path, content=b"{", headers={"x-request-id": "r-1"})
+    assert (answer.status_code, answer.headers["retry-after"], answer.headers["x-request-id"]) == (429, "2", "r-1")
+    assert answer.headers["content-type"] == "application/json"
+    told = {"code": "OVERLOADED", "message": "64 calls are in flight", "request_id": "r-1"}
+    assert answer.json() == {"error": told}
+    assert engine.asked == []
+    assert crowd.asked == [(call, None)]
+    assert codes_of(doors.desk.metrics, "http")[call, "OVERLOADED"] == before + 1
+
+
+def test_protobuf_call_without_room_gets_a_message(crowd: Crowd, http: httpx.Client) -> None:
+    answer = http.post(RETRIEVE, content=b"", headers=PROTOBUF)
+    details = pb.ErrorDetails.FromString(answer.content)
+    assert (answer.status_code, details.code) == (429, "OVERLOADED")
+    assert details.request_id == answer.headers["x-request-id"]
+
+
+def test_deadline_of_a_call_is_told_to_the_engine(crowd: Crowd, http: httpx.Client) -> None:
+    before = time.monotonic()
+    http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "60000"})
+    (_, deadline) = crowd.asked[0]
+    assert deadline is not None
+    assert 59 < deadline - before < 120
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/livez", 200), ("GET", "/readyz", 200), ("GET", "/metrics", 200), ("GET", RETRIEVE, 405)],
+)
+def test_what_is_no_call_is_answered_while_calls_are_refused(
+    method: str, path: str, status: int, crowd: Crowd, http: httpx.Client
+) -> None:
+    assert http.request(method, path).status_code == status
+    assert crowd.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [("/v1/models/m:zzz", {}, 404), (RETRIEVE, {"x-request-timeout-ms": "soon"}, 400)],
+)
+def test_call_that_could_never_be_answered_is_told_so_rather_than_to_come_again(
+    path: str, headers: dict[str, str], status: int, crowd: Crowd, http: httpx.Client
+) -> None:
+    assert http.post(path, json=BODY, headers=headers).status_code == status
+    assert crowd.asked == []
+
+
+def request_of(path: str, body: bytes, *headers: bytes) -> bytes:
+    lines = [b"POST " + path.encode() + b" HTTP/1.1", b"host: x", b"content-length: %d" % len(body), *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def answers_on(line: socket.socket, count: int) -> list[bytes]:
+    """Status lines of the next answers."""
+    file = line.makefile("rb")
+    seen: list[bytes] = []
+    while len(seen) < count:
+        seen.append(file.readline().strip())
+        length = 0
+        while (header := file.readline().strip().lower()) != b"":
+            if header.startswith(b"content-length:"):
+                length = int(header.split(b":")[1])
+        file.read(length)
+    return seen
+
+
+def connect(doors: RunningDoors) -> socket.socket:
+    host, port = doors.http.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def test_connection_goes_on_behind_refusals_whatever_the_size_of_their_bodies(
+    crowd: Crowd, doors: RunningDoors
+) -> None:
+    with connect(doors) as line:
+        for size in (0, 10, 1 << 20, 5):
+            line.sendall(request_of(RETRIEVE, bytes(size)))
+            assert answers_on(line, 1) == [b"HTTP/1.1 429 Too Many Requests"]
+        line.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert answers_on(line, 1) == [b"HTTP/1.1 200 OK"]
+
+
+def test_requests_sent_ahead_are_refused_in_their_order(crowd: Crowd, doors: RunningDoors) -> None:
+    with connect(doors) as line:
+        probe = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+        line.sendall(request_of(RETRIEVE, b"{}") + probe + request_of(RETRIEVE, bytes(3000)) * 3 + probe)
+        statuses = [status.split()[1] for status in answers_on(line, 6)]
+    assert statuses == [b"429", b"200", b"429", b"429", b"429", b"200"]
+
+
+def test_connection_that_is_not_to_be_kept_is_closed_behind_a_refusal(crowd: Crowd, doors: RunningDoors) -> None:
+    with connect(doors) as line:
+        line.sendall(request_of(RETRIEVE, b"{}", b"connection: close"))
+        answer = b""
+        while piece := line.recv(65536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 429 ")
+    assert b"connection: close" in answer.lower()
+
+
+def test_call_with_room_is_answered_after_all(
+    http: httpx.Client, engine: ScriptedEngine, crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(engine, "refusal", lambda *told: asked.append(told))
+    assert http.post(RETRIEVE, json=BODY).status_code == 200
+    assert [name for name, _ in asked] == ["retrieve"]
