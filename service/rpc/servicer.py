@@ -56,7 +56,7 @@ def _hot_call(desk: Desk, operation: Operation) -> Answer:
         return operation.read_message(body, None)
 
     async def answer(body: bytes, call: Call) -> Written:
-        with desk.engine.enter():
+        with desk.engine.enter(operation.name, call.deadline):
             started = time.perf_counter()
             request = await decoded(len(body), read_message, body)
             _took(desk, call, operation.name, "decode", started)
