@@ -32,6 +32,7 @@ class RpcServer:
             age_s=settings.connection_age_s,
         )
         self._certificates = desk.guards.certificates
+        self._take = desk.take_grpc
         self._listener = Listener(Room(methods, limits, settings.retry_after_s))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serving = False
@@ -53,11 +54,7 @@ class RpcServer:
         self._loop = asyncio.get_running_loop()
         self._tell_health()
         tls = None if self._certificates is None else self._certificates.context(GRPC)
-        try:
-            return await self._listener.start(host, port, listening, tls)
-        except OSError as problem:
-            told = f"gRPC cannot listen on {host}:{port}: {problem.strerror or problem}"
-            raise OSError(f"{told}; is another service running there?") from problem
+        return await self._listener.start(host, port, listening, tls, self._take)
 
     def set_serving(self, serving: bool) -> None:
         """Tells health checks whether callers should be sent here. Any thread may call it, also before `start`."""

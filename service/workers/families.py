@@ -11,13 +11,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-SUMMED = frozenset({"rowcast_in_flight"})
+SUMMED = frozenset({"rowcast_in_flight", "rowcast_connections", "rowcast_queue_calls", "rowcast_queue_candidates"})
 """Gauges of which the service has as much as its workers together."""
-LEAST = frozenset({"rowcast_ready"})
+LEAST = frozenset({"rowcast_ready", "rowcast_state_readable", "rowcast_state_revision"})
 """Gauges that hold for the service as they hold for the worst of its workers."""
 LARGEST = frozenset({"rowcast_version", "rowcast_build_info", "rowcast_load_seconds", "python_info"})
-"""Gauges that tell of what is the same in all workers, or of the worker that has most. All others are told for each,
-with a label `worker`."""
+"""Gauges that tell of what is the same in all workers, or of the worker that has most."""
+EACH = frozenset[str]()
+"""Gauges that are told for each worker, with a label `worker`; so are all that have no rule."""
 
 _ADDED = frozenset({"counter", "histogram", "summary"})
 _Labels = tuple[tuple[str, str], ...]

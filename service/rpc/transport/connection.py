@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from random import random
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from service import logs
 from service.errors import INTERNAL_SENTENCE, Code, DeadlineExceeded, Overloaded, ServiceError, TooLarge
@@ -51,10 +51,9 @@ class Connection(asyncio.Protocol):
         self._closing_since: float | None = None
         self._moved = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Sends this side's settings."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio and uvloop give a stream's protocol
-        self._transport = transport
+        self._transport = transport  # uvloop's is no subclass, but has all of its methods
         transport.set_write_buffer_limits(_UNWRITTEN_BYTES_MAX)
         self._outlet = Outlet(transport.write, self._answered)
         room = self._room

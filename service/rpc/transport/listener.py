@@ -11,9 +11,9 @@ from typing import Any
 
 from service.rpc.transport.connection import Connection
 from service.rpc.transport.room import Room
+from service.sockets import Take, Taking, listen, take_all
 
 LOOK_S = 1.0
-_BACKLOG = 2048
 _GOODBYE_S = 5.0
 """For the end of a TLS connection, which takes an answer of the caller."""
 
@@ -24,11 +24,16 @@ class Listener:
     def __init__(self, room: Room) -> None:
         """Takes what connections share."""
         self._room = room
-        self._server: asyncio.Server | None = None
+        self._server: Taking | None = None
         self._looking: asyncio.Task[None] | None = None
 
     async def start(
-        self, host: str, port: int, listening: socket.socket | None = None, tls: ssl.SSLContext | None = None
+        self,
+        host: str,
+        port: int,
+        listening: socket.socket | None = None,
+        tls: ssl.SSLContext | None = None,
+        take: Take = take_all,
     ) -> int:
         """Begins to listen; returns the bound port.
 
@@ -37,14 +42,13 @@ class Listener:
           port: 0 for any free one.
           listening: a socket that was bound already, instead of these two.
           tls: of the connections, which then has to offer `h2` by ALPN; None: they are in plain.
+          take: how connections are taken from the socket.
 
         Raises:
           OSError: the address cannot be bound.
         """
         if listening is None:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        loop = asyncio.get_running_loop()
+            listening = listen("gRPC", host, port)
         options: dict[str, Any] = {}
         if tls is not None:
             options = {
@@ -52,10 +56,9 @@ class Listener:
                 "ssl_handshake_timeout": self._room.limits.preface_s,
                 "ssl_shutdown_timeout": _GOODBYE_S,
             }
-        self._server = await loop.create_server(
-            lambda: Connection(self._room), sock=listening, backlog=_BACKLOG, **options
-        )
-        self._looking = loop.create_task(self._look())
+        held = self._room.connections
+        self._server = await take(listening, lambda: Connection(self._room), lambda: len(held), **options)
+        self._looking = asyncio.create_task(self._look())
         return int(listening.getsockname()[1])
 
     async def stop(self, grace_s: float) -> None:
