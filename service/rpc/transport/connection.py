@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from random import random
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from service import logs
 from service.errors import INTERNAL_SENTENCE, Code, DeadlineExceeded, Overloaded, ServiceError, TooLarge
