@@ -117,6 +117,8 @@ static PyObject *new_rows(PyTypeObject *type, PyObject *args, PyObject *options)
     Py_DECREF(self);
     return NULL;
   }
+  for (uint32_t shard = 0; shard < self->rows.values.shards; shard++)
+    self->rows.straddling |= (self->rows.values.origins[shard] | row_bytes) % LINE != 0;
   if (stored == INT8 && self->rows.scales.rows != self->rows.values.rows) {
     Py_DECREF(self);
     return PyErr_Format(PyExc_ValueError, "there must be a scale for each row");

@@ -25,11 +25,11 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-/* Rows asked for before they are needed: more brings nothing, half of it a third less (docs/adr/0011). */
+/* Rows asked for before they are needed: 16 are a tenth slower, 48 no faster (docs/adr/0011). */
 #ifndef AHEAD
-#define AHEAD 16
+#define AHEAD 32
 #endif
-#define RING 32 /* a power of two above AHEAD */
+#define WINDOW 512 /* rows whose places are known at once */
 #define LINE 64
 #define LINES_AHEAD 8 /* of one row; the CPU itself fetches what follows */
 
@@ -56,51 +56,74 @@ typedef struct {
   Map scales; /* of INT8 */
   Stored stored;
   ptrdiff_t dim;
-  void *zeros; /* a row of them */
+  int straddling; /* some rows begin in one line of the cache and end in another that whole ones would not touch */
+  void *zeros;    /* a row of them */
 } Rows;
 
-INLINE uintptr_t place(const Map *map, int64_t row) {
-  if (map->shards == 1) return map->origins[0] + (uintptr_t)row * map->row_bytes;
-  const int64_t bucket = row >> map->shift;
-  uint32_t low = map->buckets[bucket], high = map->buckets[bucket + 1];
-  while (low < high) { /* the last shard that begins at the row or before it */
-    const uint32_t middle = low + (high - low + 1) / 2;
-    if (map->starts[middle] <= row) low = middle;
-    else high = middle - 1;
+/* Where the rows of several shards lie; see locate. */
+static void locate_among(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t absent, uintptr_t *at) {
+  const int64_t last = map->rows - 1;
+  for (ptrdiff_t k = 0; k < n; k++) {
+    const int64_t row = rows[k] < last ? rows[k] : last;
+    if (row < 0) {
+      at[k] = absent;
+      continue;
+    }
+    const int64_t bucket = row >> map->shift;
+    uint32_t low = map->buckets[bucket], high = map->buckets[bucket + 1];
+    while (low < high) { /* the last shard that begins at the row or before it */
+      const uint32_t middle = low + (high - low + 1) / 2;
+      if (map->starts[middle] <= row) low = middle;
+      else high = middle - 1;
+    }
+    at[k] = map->origins[low] + (uintptr_t)row * map->row_bytes;
   }
-  return map->origins[low] + (uintptr_t)row * map->row_bytes;
 }
 
-INLINE int64_t within(const Map *map, int64_t row) { return row < map->rows ? row : map->rows - 1; }
+/* Finds out where rows lie: [n] addresses. A negative row is `absent`, one past the end is the last. */
+INLINE void locate(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t absent, uintptr_t *restrict at,
+                   ptrdiff_t row_bytes) {
+  if (map->shards > 1) {
+    locate_among(map, rows, n, absent, at);
+    return;
+  }
+  const int64_t last = map->rows - 1;
+  const uintptr_t origin = map->origins[0];
+  for (ptrdiff_t k = 0; k < n; k++) {
+    const int64_t row = rows[k] < last ? rows[k] : last;
+    const uintptr_t place = origin + (uintptr_t)row * (uintptr_t)row_bytes;
+    at[k] = row < 0 ? absent : place;
+  }
+}
 
-/* Where the next rows lie, and their scales. */
+/* Where the rows of a call lie, from number `first` to `end` on, and AHEAD more. */
 typedef struct {
-  uintptr_t at[RING];
-  uintptr_t scale[RING];
-} Ring;
+  ptrdiff_t first, end, known;
+  uintptr_t at[WINDOW + AHEAD];
+  uintptr_t scale[WINDOW + AHEAD]; /* of INT8 */
+} Window;
 
 static const float NO_SCALE = 0;
 
-/* Asks the memory for row number k of a call. A negative one is `absent`. */
-INLINE void ask(const Rows *from, const int64_t *rows, ptrdiff_t k, Ring *ring, Stored stored, ptrdiff_t row_bytes,
-                uintptr_t absent) {
-  const int slot = k & (RING - 1);
-  const int64_t row = within(&from->values, rows[k]);
-  if (row < 0) {
-    ring->at[slot] = absent;
-    ring->scale[slot] = (uintptr_t)&NO_SCALE;
-    return;
-  }
-  const uintptr_t at = place(&from->values, row);
-  ring->at[slot] = at;
-  for (ptrdiff_t line = 0; line < row_bytes && line < LINES_AHEAD * LINE; line += LINE)
-    __builtin_prefetch((const void *)(at + (uintptr_t)line));
-  if (row_bytes < LINES_AHEAD * LINE) __builtin_prefetch((const void *)(at + (uintptr_t)row_bytes - 1));
-  if (stored == INT8) {
-    const uintptr_t scale = place(&from->scales, row);
-    ring->scale[slot] = scale;
-    __builtin_prefetch((const void *)scale);
-  }
+INLINE void ask(const Rows *from, const Window *window, ptrdiff_t k, Stored stored, ptrdiff_t row_bytes) {
+  const char *at = (const char *)window->at[k];
+  for (ptrdiff_t line = 0; line < row_bytes && line < LINES_AHEAD * LINE; line += LINE) __builtin_prefetch(at + line);
+  if (from->straddling && row_bytes < LINES_AHEAD * LINE) __builtin_prefetch(at + row_bytes - 1);
+  if (stored == INT8) __builtin_prefetch((const void *)window->scale[k]);
+}
+
+/* Moves the window to the rows from number k on, up to `n` in all; asks for the first ones if nothing has yet. */
+INLINE void advance(const Rows *from, const int64_t *rows, ptrdiff_t k, ptrdiff_t n, uintptr_t absent, Window *window,
+                    Stored stored, ptrdiff_t row_bytes) {
+  const ptrdiff_t left = n - k, known = left < WINDOW + AHEAD ? left : WINDOW + AHEAD;
+  const int begins = window->end == 0;
+  window->first = k;
+  window->end = k + (left < WINDOW ? left : WINDOW);
+  window->known = known;
+  locate(&from->values, rows + k, known, absent, window->at, row_bytes);
+  if (stored == INT8) locate(&from->scales, rows + k, known, (uintptr_t)&NO_SCALE, window->scale, sizeof(float));
+  if (begins)
+    for (ptrdiff_t next = 0; next < known && next < AHEAD; next++) ask(from, window, next, stored, row_bytes);
 }
 
 /* A half's exponent and mantissa moved to where a float's are; its exponent then is 112 too small, 224 of infinities
@@ -121,7 +144,7 @@ INLINE float widened_half(uint16_t half) {
   return value;
 }
 
-INLINE float value_at(uintptr_t at, ptrdiff_t i, Stored stored, float scale) {
+INLINE float value_at(const char *at, ptrdiff_t i, Stored stored, float scale) {
   float value;
   if (stored == FLOAT32) return ((const Float *)at)[i];
   if (stored == BFLOAT16) {
@@ -137,71 +160,86 @@ INLINE ptrdiff_t width(Stored stored) { return stored == FLOAT32 ? 4 : stored ==
 
 INLINE void take_loop(const Rows *from, const int64_t *rows, ptrdiff_t n, char *out, ptrdiff_t stride, Stored stored,
                       ptrdiff_t dim) {
-  Ring ring;
   const ptrdiff_t row_bytes = dim * width(stored);
-  const uintptr_t absent = (uintptr_t)from->zeros;
-  for (ptrdiff_t k = 0; k < n && k < AHEAD; k++) ask(from, rows, k, &ring, stored, row_bytes, absent);
-  for (ptrdiff_t k = 0; k < n; k++) {
-    if (k + AHEAD < n) ask(from, rows, k + AHEAD, &ring, stored, row_bytes, absent);
-    const uintptr_t at = ring.at[k & (RING - 1)];
-    const float scale = stored == INT8 ? *(const Float *)ring.scale[k & (RING - 1)] : 1;
-    float *restrict to = (float *)(out + k * stride);
-    if (stored == FLOAT32) memcpy(to, (const void *)at, (size_t)row_bytes);
-    else
-      for (ptrdiff_t i = 0; i < dim; i++) to[i] = value_at(at, i, stored, scale);
+  Window window;
+  window.end = 0;
+  for (ptrdiff_t first = 0; first < n; first += WINDOW) {
+    advance(from, rows, first, n, (uintptr_t)from->zeros, &window, stored, row_bytes);
+    for (ptrdiff_t k = 0; k < window.end - first; k++) {
+      if (k + AHEAD < window.known) ask(from, &window, k + AHEAD, stored, row_bytes);
+      const float scale = stored == INT8 ? *(const Float *)window.scale[k] : 1;
+      float *restrict to = (float *)(out + (first + k) * stride);
+      if (stored == FLOAT32) memcpy(to, (const void *)window.at[k], (size_t)row_bytes);
+      else
+        for (ptrdiff_t i = 0; i < dim; i++) to[i] = value_at((const char *)window.at[k], i, stored, scale);
+    }
   }
+}
+
+INLINE void begin_sums(float *restrict sums, const char *restrict at, Stored stored, float scale, float weight,
+                       ptrdiff_t dim) {
+  for (ptrdiff_t i = 0; i < dim; i++) sums[i] = value_at(at, i, stored, scale) * weight;
+}
+
+INLINE void add_row(float *restrict sums, const char *restrict at, Stored stored, float scale, float weight,
+                    ptrdiff_t dim) {
+  for (ptrdiff_t i = 0; i < dim; i++) sums[i] += value_at(at, i, stored, scale) * weight;
 }
 
 /* Adds front to back, as bundle/combiner.py does: the first row is copied, so that nothing is added to it. */
 INLINE void bags_loop(const Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n, const float *weights,
-                      Combiner combiner, char *out, ptrdiff_t stride, Stored stored, ptrdiff_t dim) {
-  Ring ring;
-  const ptrdiff_t row_bytes = dim * width(stored), end = offsets[n];
-  for (ptrdiff_t k = offsets[0]; k < end && k < offsets[0] + AHEAD; k++)
-    ask(from, rows, k, &ring, stored, row_bytes, 0);
+                      Combiner combiner, char *out, ptrdiff_t stride, Stored stored, ptrdiff_t dim, int weighted) {
+  const ptrdiff_t row_bytes = dim * width(stored), rows_end = offsets[n];
+  Window window;
+  window.end = 0;
   for (ptrdiff_t bag = 0; bag < n; bag++) {
-    float *restrict to = (float *)(out + bag * stride);
+    float *restrict sums = (float *)(out + bag * stride);
     int64_t count = 0;
     float divisor = 0;
-    for (ptrdiff_t k = offsets[bag]; k < offsets[bag + 1]; k++) {
-      const uintptr_t at = ring.at[k & (RING - 1)];
-      const uintptr_t scale_at = ring.scale[k & (RING - 1)];
-      if (k + AHEAD < end) ask(from, rows, k + AHEAD, &ring, stored, row_bytes, 0);
-      if (at == 0) continue;
-      const float scale = stored == INT8 ? *(const Float *)scale_at : 1;
-      const float weight = weights ? weights[k] : 1; /* times 1 changes nothing */
-      const float part = combiner == SQRTN ? weight * weight : weight;
-      if (count++ == 0) {
-        for (ptrdiff_t i = 0; i < dim; i++) to[i] = value_at(at, i, stored, scale) * weight;
-        divisor = part;
-      } else {
-        for (ptrdiff_t i = 0; i < dim; i++) to[i] += value_at(at, i, stored, scale) * weight;
-        divisor += part;
+    for (ptrdiff_t row = offsets[bag]; row < offsets[bag + 1]; row++) {
+      if (row >= window.end) advance(from, rows, row, rows_end, 0, &window, stored, row_bytes);
+      const ptrdiff_t k = row - window.first;
+      if (k + AHEAD < window.known) ask(from, &window, k + AHEAD, stored, row_bytes);
+      const char *at = (const char *)window.at[k];
+      if (!at) continue;
+      const float scale = stored == INT8 ? *(const Float *)window.scale[k] : 1;
+      const float weight = weighted ? weights[row] : 1; /* times 1 changes nothing */
+      if (count++ == 0) begin_sums(sums, at, stored, scale, weight, dim);
+      else add_row(sums, at, stored, scale, weight, dim);
+      if (weighted) {
+        const float part = combiner == SQRTN ? weight * weight : weight;
+        divisor = count == 1 ? part : divisor + part;
       }
     }
-    if (!weights) divisor = (float)count;
+    if (!weighted) divisor = (float)count;
     if (combiner == SQRTN) divisor = sqrtf(divisor);
-    if (count == 0 || (combiner != SUM && divisor == 0)) memset(to, 0, (size_t)dim * sizeof(float));
+    if (count == 0 || (combiner != SUM && divisor == 0)) memset(sums, 0, (size_t)dim * sizeof(float));
     else if (combiner != SUM)
-      for (ptrdiff_t i = 0; i < dim; i++) to[i] /= divisor;
+      for (ptrdiff_t i = 0; i < dim; i++) sums[i] /= divisor;
   }
 }
 
-#define FOR_WIDTH(loop, stored)        \
-  switch (from->dim) {                 \
-    case 8: loop(stored, 8); break;    \
-    case 16: loop(stored, 16); break;  \
-    case 32: loop(stored, 32); break;  \
-    case 64: loop(stored, 64); break;  \
-    case 128: loop(stored, 128); break; \
-    default: loop(stored, from->dim);  \
+/* A loop for the usual widths of the usual dtypes, and one for any. */
+#define FOR_WIDTH(loop, stored)       \
+  switch (from->dim) {                \
+    case 16: loop(stored, 16); break; \
+    case 32: loop(stored, 32); break; \
+    case 64: loop(stored, 64); break; \
+    default: loop(stored, from->dim); \
   }
-#define FOR_EACH(loop)                                \
-  switch (from->stored) {                             \
-    case FLOAT32: FOR_WIDTH(loop, FLOAT32) break;     \
-    case BFLOAT16: FOR_WIDTH(loop, BFLOAT16) break;   \
-    case FLOAT16: FOR_WIDTH(loop, FLOAT16) break;     \
-    case INT8: FOR_WIDTH(loop, INT8) break;           \
+#define FOR_EACH(loop)                                     \
+  switch (from->stored) {                                  \
+    case FLOAT32: FOR_WIDTH(loop, FLOAT32) break;          \
+    case BFLOAT16: FOR_WIDTH(loop, BFLOAT16) break;        \
+    case FLOAT16: loop(FLOAT16, from->dim); break;         \
+    case INT8: FOR_WIDTH(loop, INT8) break;                \
+  }
+#define FOR_ANY(loop)                                      \
+  switch (from->stored) {                                  \
+    case FLOAT32: loop(FLOAT32, from->dim); break;         \
+    case BFLOAT16: loop(BFLOAT16, from->dim); break;       \
+    case FLOAT16: loop(FLOAT16, from->dim); break;         \
+    case INT8: loop(INT8, from->dim); break;               \
   }
 
 /* Reads n rows into lines of `out`, `stride` bytes apart; a negative row gives zeros, one past the end the last. */
@@ -213,8 +251,10 @@ EACH_CPU static void take_rows(const Rows *from, const int64_t *rows, ptrdiff_t 
 /* Combines the rows of n bags into lines of `out`. `weights` may be NULL: all 1. `offsets` were checked. */
 EACH_CPU static void combine_bags(const Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n,
                                   const float *weights, Combiner combiner, char *out, ptrdiff_t stride) {
-#define BAGS(stored, dim) bags_loop(from, rows, offsets, n, weights, combiner, out, stride, stored, dim)
-  FOR_EACH(BAGS)
+#define PLAIN(stored, dim) bags_loop(from, rows, offsets, n, NULL, combiner, out, stride, stored, dim, 0)
+#define WEIGHTED(stored, dim) bags_loop(from, rows, offsets, n, weights, combiner, out, stride, stored, dim, 1)
+  if (weights) FOR_ANY(WEIGHTED)
+  else FOR_EACH(PLAIN)
 }
 
 #endif
