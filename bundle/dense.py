@@ -43,6 +43,11 @@ class Dense:
                 raise FeatureError(name, f"shape {values.shape} was given; {feature.shape} was expected")
             self._default = self._numbers(values.reshape(-1)).reshape(1, *feature.shape)
 
+    @property
+    def floats(self) -> int | None:
+        """How many float32 it takes of each example as they are sent; None: it is something else."""
+        return self._size if self._spec.take == "values" and self._spec.dtype == "float32" else None
+
     def takes_floats(self, column: Column, n: int) -> bool:
         """Tells whether a column holds the floats of n examples, if only they are finite."""
         values = column.values

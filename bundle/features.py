@@ -30,6 +30,8 @@ from bundle.vocabularies import Vocabulary
 if TYPE_CHECKING:
     from bundle.native import _rows
 
+    _Reader = _rows.Rows | int | None
+
 __all__ = ["Activation", "Column", "FeatureReader", "Place", "open_features"]
 
 _FEW = 16
@@ -64,7 +66,7 @@ class FeatureReader:
         }
         self._features: dict[str, Dense | Embedded] = {}
         self._batches: dict[tuple[str, ...], batches.Features] = {}
-        self._plain: dict[tuple[str, ...], tuple[tuple[_rows.Rows | None, ...], tuple[str, ...]]] = {}
+        self._plain: dict[tuple[str, ...], tuple[tuple[_Reader, ...], tuple[str, ...]]] = {}
         self._small: Mapping[int, Home] | None = None
         for name, feature in features.items():
             read = inputs_of(name, feature)[0]
@@ -158,9 +160,9 @@ class FeatureReader:
         return unknown
 
     def _written(self, place: Place, columns: Mapping[str, Column], first: int) -> int:
-        """Writes features from number `first` on whose columns are the rows themselves; returns the first that is not.
+        """Writes features from number `first` on whose columns are rows, or numbers, as they are to be written.
 
-        They are read by compiled code, all in one go.
+        Compiled code does, all in one go; returns the first that is anything else.
         """
         array, names, ends = place
         plain = self._plain.get(names)
@@ -172,17 +174,22 @@ class FeatureReader:
         sent = columns if isinstance(columns, dict) else dict(columns)
         return beside(readers, reads, sent, first, array, ends[first - 1] if first else 0)
 
-    def _readers_of(self, names: Sequence[str]) -> tuple[tuple[_rows.Rows | None, ...], tuple[str, ...]]:
-        """Returns what reads each feature by compiled code, where its ids are rows, and the inputs that it reads.
+    def _readers_of(self, names: Sequence[str]) -> tuple[tuple[_Reader, ...], tuple[str, ...]]:
+        """Returns what reads each feature by compiled code, None if nothing does, and the inputs that it reads.
 
-        () if there is none.
+        () if nothing reads any.
         """
-        features = [self._found(name) for name in names]
-        readers = [each.table.native if isinstance(each, Embedded) and each.reads_rows else None for each in features]
-        if not any(readers):
-            return (), ()
-        reads = [each.inputs[0] if isinstance(each, Embedded) else each.name for each in features]
-        return tuple(readers), tuple(reads)
+        readers: list[_Reader] = []
+        reads = []
+        for name in names:
+            feature = self._found(name)
+            if isinstance(feature, Dense):
+                readers.append(feature.floats)
+                reads.append(feature.name)
+            else:
+                readers.append(feature.table.native if feature.reads_rows else None)
+                reads.append(feature.inputs[0])
+        return (tuple(readers), tuple(reads)) if any(each is not None for each in readers) else ((), ())
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of one feature of n examples, without its unknown rule, cutting or combining.

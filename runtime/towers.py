@@ -144,6 +144,7 @@ class _Runner:
         self._shapes: list[tuple[int, ...]] | None = None
         self._empty = False
         self._buffers: dict[str, Array] = {}
+        self._buffered = 0
 
     def __call__(self, values: Sequence[Array]) -> list[Array]:
         shapes = [value.shape for value in values]
@@ -163,6 +164,8 @@ class _Runner:
 
     def buffers(self, n: int) -> Mapping[str, Array]:
         """See Tower.buffers."""
+        if self._buffers and n == self._buffered:
+            return self._buffers
         if not n or any(tensor.shape[:1] != (None,) or None in tensor.shape[1:] for tensor in self.inputs):
             return {}
         shapes = [(n, *(size or 0 for size in tensor.shape[1:])) for tensor in self.inputs]
@@ -171,6 +174,7 @@ class _Runner:
         if not self._buffers and not self._empty:
             pairs = zip(self.inputs, self._input_indices, strict=True)
             self._buffers = {tensor.name: self._buffer(index) for tensor, index in pairs}
+            self._buffered = n
         return self._buffers
 
     def _buffer(self, index: int) -> Array:

@@ -18,7 +18,7 @@ class Rows:
     ) -> NDArray[np.float32]: ...
 
 def beside(
-    readers: tuple[Rows | None, ...],
+    readers: tuple[Rows | int | None, ...],
     names: tuple[str, ...],
     columns: Mapping[str, tuple[object, object, object]],
     first: int,

@@ -7,16 +7,31 @@
 #define FIRST_ROWS 8   /* of each table, asked for while the others' are checked */
 #define FIRST_LINES 4
 
-/* Returns the rows of a column (values, offsets, weights) that holds just n of them, all within the table; else NULL. */
-static const int64_t *plain_rows(PyObject *column, npy_intp n, const Map *map) {
-  if (!column || !PyTuple_Check(column) || PyTuple_GET_SIZE(column) != 3 || PyTuple_GET_ITEM(column, 1) != Py_None ||
-      PyTuple_GET_ITEM(column, 2) != Py_None || !PyArray_Check(PyTuple_GET_ITEM(column, 0)))
+/* Returns the values of a column (values, offsets, weights) that holds `width` of a type for each of n examples; NULL if
+   it holds anything else, or weights. */
+static const void *plain_values(PyObject *column, npy_intp n, npy_intp width, int type) {
+  if (!column || !PyTuple_Check(column) || PyTuple_GET_SIZE(column) != 3 || PyTuple_GET_ITEM(column, 2) != Py_None ||
+      !PyArray_Check(PyTuple_GET_ITEM(column, 0)))
     return NULL;
   PyArrayObject *values = (PyArrayObject *)PyTuple_GET_ITEM(column, 0);
-  if (PyArray_TYPE(values) != NPY_INT64 || PyArray_NDIM(values) != 1 || PyArray_DIM(values, 0) != n ||
+  if (PyArray_TYPE(values) != type || PyArray_NDIM(values) != 1 || PyArray_DIM(values, 0) != n * width ||
       !PyArray_IS_C_CONTIGUOUS(values) || !PyArray_ISBEHAVED_RO(values))
     return NULL;
-  const int64_t *rows = PyArray_DATA(values);
+  if (PyTuple_GET_ITEM(column, 1) == Py_None) return PyArray_DATA(values);
+  PyArrayObject *offsets = (PyArrayObject *)PyTuple_GET_ITEM(column, 1);
+  if (!PyArray_Check(PyTuple_GET_ITEM(column, 1)) || PyArray_TYPE(offsets) != NPY_INT64 || PyArray_NDIM(offsets) != 1 ||
+      PyArray_DIM(offsets, 0) != n + 1 || !PyArray_IS_C_CONTIGUOUS(offsets) || !PyArray_ISBEHAVED_RO(offsets))
+    return NULL;
+  const int64_t *ends = PyArray_DATA(offsets);
+  int uneven = 0;
+  for (npy_intp k = 0; k <= n; k++) uneven |= ends[k] != k * width;
+  return uneven ? NULL : PyArray_DATA(values);
+}
+
+/* Returns the rows of a column that holds just one of the table for each of n examples; else NULL. */
+static const int64_t *plain_rows(PyObject *column, npy_intp n, const Map *map) {
+  const int64_t *rows = plain_values(column, n, 1, NPY_INT64);
+  if (!rows) return NULL;
   int beyond = 0;
   for (npy_intp k = 0; k < n; k++) beyond |= (uint64_t)rows[k] >= (uint64_t)map->rows;
   if (beyond) return NULL;
@@ -27,8 +42,19 @@ static const int64_t *plain_rows(PyObject *column, npy_intp n, const Map *map) {
   return rows;
 }
 
-/* beside(readers, names, columns, first, out, start): writes the rows of features from number `first` on, from column
-   `start` of `out` on; returns the number of the first that it leaves to the caller, for whatever reason. */
+/* Copies the numbers of a column, `width` for each of n examples; tells whether it holds just these, all finite. */
+static int copied_numbers(PyObject *column, npy_intp n, npy_intp width, char *to, npy_intp stride) {
+  const uint32_t *numbers = plain_values(column, n, width, NPY_FLOAT32);
+  if (!numbers) return 0;
+  int infinite = 0;
+  for (npy_intp k = 0; k < n * width; k++) infinite |= (numbers[k] & 0x7f800000) == 0x7f800000;
+  for (npy_intp k = 0; !infinite && k < n; k++) memcpy(to + k * stride, numbers + k * width, (size_t)width * sizeof(float));
+  return !infinite;
+}
+
+/* beside(readers, names, columns, first, out, start): writes the features from number `first` on, from column `start` of
+   `out` on; returns the number of the first that it leaves to the caller, for whatever reason. A reader is a table's
+   Rows, or how many float32 each example has of a feature without a table. */
 static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t count) {
   (void)module;
   if (count != 6 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1]) || !PyDict_Check(args[2]) ||
@@ -48,8 +74,17 @@ static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t coun
     PyObject *held[BESIDE_MAX];
     char *to[BESIDE_MAX];
     size_t bytes = 0;
-    for (taken = 0; taken < BESIDE_MAX && at < features; taken++, at++) {
+    for (taken = 0; taken < BESIDE_MAX && at < features; at++) {
       PyObject *reader = PyTuple_GET_ITEM(args[0], at);
+      if (PyLong_CheckExact(reader)) {
+        const npy_intp width = PyLong_AsSsize_t(reader);
+        if (width < 1 || width > PyArray_DIM(out, 1) - start) break;
+        PyObject *numbers = PyDict_GetItemWithError(args[2], PyTuple_GET_ITEM(args[1], at));
+        char *where = PyArray_BYTES(out) + start * (Py_ssize_t)sizeof(float);
+        if (!copied_numbers(numbers, n, width, where, stride)) break;
+        start += width;
+        continue;
+      }
       if (!Py_IS_TYPE(reader, &RowsType)) break;
       const Rows *table = &((RowsObject *)reader)->rows;
       if (start + table->dim > PyArray_DIM(out, 1)) break;
@@ -60,6 +95,7 @@ static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t coun
       to[taken] = PyArray_BYTES(out) + start * (Py_ssize_t)sizeof(float);
       start += table->dim;
       bytes += (size_t)n * (table->values.row_bytes + LINE);
+      taken++;
     }
     for (Py_ssize_t each = 0; each < taken; each++) Py_INCREF(held[each]);
     PyThreadState *state = bytes <= ALONE_BYTES ? NULL : PyEval_SaveThread();

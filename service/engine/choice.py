@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from typing import TypeVar
 
 from service.errors import InvalidArgument, NotFound
@@ -28,13 +28,13 @@ def tower(generation: Generation, name: str) -> tuple[str, LoadedTower]:
     return _chosen(generation, generation.towers, name, "tower", "tower")
 
 
-def corpus_of(generation: Generation, features: set[str]) -> LoadedCorpus | None:
+def corpus_of(generation: Generation, features: Set[str]) -> LoadedCorpus | None:
     """Returns the corpus that stores (some of) these candidate features; None: no corpus does.
 
     Raises:
       InvalidArgument: several do, so that an id alone does not tell which candidate is meant.
     """
-    storing = [corpus for corpus in generation.corpora.values() if features & set(corpus.page.features)]
+    storing = [corpus for corpus in generation.corpora.values() if not features.isdisjoint(corpus.page.features)]
     if len(storing) > 1:
         names = ", ".join(repr(corpus.name) for corpus in storing)
         raise InvalidArgument(f"corpora {names} all store candidate features; send the features instead of ids")

@@ -108,6 +108,8 @@ def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
     """
     if offsets.ndim != 1 or offsets.size != n + 1:
         raise InvalidArgument(f"{what}: {offsets.size} offsets; {n + 1} are expected, one more than the request's {n}")
+    if n == 1 and offsets.tolist() == [0, total]:
+        return
     if offsets[0] != 0 or offsets[-1] != total or np.count_nonzero(offsets[1:] < offsets[:-1]):
         raise InvalidArgument(
             f"{what}: offsets must begin with 0, never fall, and end with {total}, the number of values"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,28 @@ from service.settings import ServiceSettings
 Scores = NDArray[np.float32]
 
 
+_KNOWN_MAX = 256
+"""Makes of requests that are remembered, of each generation."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What requests of one make ask for: the same tower, formula and heads, and features of the same names sent.
+
+    Attributes:
+      missing: inputs of candidates that are not sent.
+    """
+
+    tower: LoadedTower
+    order: formulas.Ordering
+    work: Work
+    missing: frozenset[str]
+
+
+_KNOWN: WeakKeyDictionary[Generation, dict[tuple[object, ...], _Asked]] = WeakKeyDictionary()
+"""Found out once: of a request of many features, it is as dear as their lookup."""
+
+
 @dataclass(frozen=True)
 class Candidates:
     """m candidates; context i owns offsets[i]:offsets[i + 1]. Features as sent, the rest from the store by position."""
@@ -40,42 +63,60 @@ def rank(generation: Generation, request: Ranking, settings: ServiceSettings, st
       InvalidArgument, TooLarge, NotFound: as `service/errors.py` tells.
       FeatureError: a column does not fit its feature.
     """
-    name, tower = choice.ranking_tower(generation, request.tower)
-    lookup.check_names(request.context, tower.by_role["context"], "context feature", f"tower {name!r}")
-    lookup.check_names(request.candidates, tower.by_role["candidate"], "candidate feature", f"tower {name!r}")
-    lookup.check_names(request.heads, tower.heads, "head", f"tower {name!r}")
-    order = formulas.ordering(tower, request.formula)
+    asked = _asked(generation, request)
     k = wanted(request.k, 0, settings.k_max) if request.k else 0
     sent = [*request.context.values(), *request.candidates.values()]
     lookup.check_size(settings, sent, request.candidate_ids, request.context_ids)
-    work = tower.work(frozenset([*request.heads, *order.outputs]))
-    candidates = _candidates(generation, request, work, settings)
-    n = int(candidates.offsets.size) - 1
-    steps.computed(n, int(candidates.offsets[-1]))
+    work = asked.work
+    candidates = _candidates(generation, request, asked, settings)
+    offsets = candidates.offsets
+    n = int(offsets.size) - 1
+    steps.computed(n, int(offsets[-1]))
     context = contexts.filled(generation, work.inputs["context"], request.context, request.context_ids, n, steps)
-    answers = score(generation, tower, work, context, candidates, steps)
+    answers = score(generation, asked.tower, work, context, candidates, steps)
     ids = request.candidate_ids
-    scores = order.scores(answers, None if ids is None else ids.__getitem__)
-    chosen, offsets = best(scores, candidates.offsets, k)
-    return Ranked(
-        model=generation.model,
-        version=generation.version,
-        ids=None if ids is None else ids[chosen],
-        positions=(chosen - np.repeat(candidates.offsets[:-1], np.diff(offsets))).astype(np.int32),
-        scores=scores[chosen],
-        heads={head: answers[head][chosen] for head in request.heads},
-        offsets=offsets,
-    )
+    scores = asked.order.scores(answers, None if ids is None else ids.__getitem__)
+    heads = {head: answers[head] for head in request.heads}
+    if k:
+        starts = offsets[:-1]
+        chosen, offsets = best(scores, offsets, k)
+        positions = (chosen - starts.repeat(np.diff(offsets))).astype(np.int32)
+        ids = None if ids is None else ids[chosen]
+        scores, heads = scores[chosen], {head: values[chosen] for head, values in heads.items()}
+    else:
+        positions = np.arange(scores.size, dtype=np.int32)
+        if n > 1:
+            positions -= offsets[:-1].astype(np.int32).repeat(np.diff(offsets))
+    return Ranked(generation.model, generation.version, ids, positions, scores, heads, offsets)
+
+
+def _asked(generation: Generation, request: Ranking) -> _Asked:
+    """Returns what a request asks for; refuses names that its tower does not know."""
+    make = (request.tower, request.formula, request.heads, *request.context, None, *request.candidates)
+    known = _KNOWN.get(generation)
+    if known is None:
+        known = _KNOWN[generation] = {}
+    found = known.get(make)
+    if found is None:
+        name, tower = choice.ranking_tower(generation, request.tower)
+        lookup.check_names(request.context, tower.by_role["context"], "context feature", f"tower {name!r}")
+        lookup.check_names(request.candidates, tower.by_role["candidate"], "candidate feature", f"tower {name!r}")
+        lookup.check_names(request.heads, tower.heads, "head", f"tower {name!r}")
+        order = formulas.ordering(tower, request.formula)
+        work = tower.work(frozenset([*request.heads, *order.outputs]))
+        found = _Asked(tower, order, work, frozenset(work.inputs["candidate"]) - request.candidates.keys())
+        if len(known) >= _KNOWN_MAX:
+            known.clear()
+        known[make] = found
+    return found
 
 
 def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], Offsets]:
-    """Picks the k best of each context, best first, equals in the order sent; k = 0 keeps all as sent.
+    """Picks the k best of each context, best first, equals in the order sent.
 
     Returns:
       [m'] int64 indices into `scores` and [n + 1] int64 offsets of what was picked.
     """
-    if k == 0:
-        return np.arange(scores.size), offsets
     counts = np.diff(offsets)
     contexts = np.repeat(np.arange(counts.size), counts)
     order = np.lexsort((-scores, contexts))
@@ -83,7 +124,7 @@ def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], O
     return order[place < k], np.concatenate([np.zeros(1, np.int64), np.cumsum(np.minimum(counts, k))])
 
 
-def _candidates(generation: Generation, request: Ranking, work: Work, settings: ServiceSettings) -> Candidates:
+def _candidates(generation: Generation, request: Ranking, asked: _Asked, settings: ServiceSettings) -> Candidates:
     """Finds out how many candidates there are, whose they are, and where the features come from that were not sent."""
     ids = request.candidate_ids
     if ids is None and not request.candidates:
@@ -94,10 +135,9 @@ def _candidates(generation: Generation, request: Ranking, work: Work, settings: 
     n = max(0, int(offsets.size) - 1)
     check_queries(n, settings)
     lookup.check_offsets(offsets, n, m, "candidates")
-    missing = set(work.inputs["candidate"]) - set(request.candidates)
-    if ids is None or not missing:
+    if ids is None or not asked.missing:
         return Candidates(offsets, request.candidates)
-    corpus = choice.corpus_of(generation, missing)
+    corpus = choice.corpus_of(generation, asked.missing)
     if corpus is None:
         return Candidates(offsets, request.candidates)
     return Candidates(offsets, request.candidates, corpus, known_positions(corpus, ids))
@@ -112,19 +152,23 @@ def score(
     steps: Steps,
 ) -> dict[str, Scores]:
     """Runs what some outputs of a ranking tower need over contexts and candidates; by name, [m] float32 each."""
-    counts = np.diff(candidates.offsets)
+    counts = candidates.offsets[1:] - candidates.offsets[:-1]
     m = int(candidates.offsets[-1])
     values = towers.Values(work, counts, m)
     lookup.write(generation, values.once, context, int(counts.size), steps)
     if m == 0:
         return {name: np.empty(0, np.float32) for name in work.outputs}
-    columns = dict(candidates.sent)
+    columns = candidates.sent
     if candidates.corpus is not None and candidates.positions is not None:
         stored = set(candidates.corpus.page.features)
         wanted_names = [name for name in work.inputs["candidate"] if name in stored and name not in columns]
         with steps.phase("lookup"):
-            columns.update(candidates.corpus.store.features(candidates.positions, wanted_names))
-    columns.update({name: repeated(name, context[name], counts) for name in work.crossed if name in context})
+            columns = {**columns, **candidates.corpus.store.features(candidates.positions, wanted_names)}
+    if work.crossed:
+        columns = {
+            **columns,
+            **{name: repeated(name, context[name], counts) for name in work.crossed if name in context},
+        }
     lookup.write(generation, values.each, columns, m, steps)
     outputs = towers.run(tower, work, values, generation.model, steps)
     return {name: array.reshape(m) for name, array in outputs.items()}

@@ -53,8 +53,8 @@ class Values:
         self._made_once: dict[str, Array] = {}
         self._made: dict[str, Array] = {}
         self._rooms = [
-            {} if once else _rooms(part, filled, m)
-            for part, filled, once in zip(work.parts, layout.parts, layout.once, strict=True)
+            {} if once else _rooms(part, filled, m, self.block(number))
+            for number, (part, filled, once) in enumerate(zip(work.parts, layout.parts, layout.once, strict=True))
         ]
         self._flat = [
             [rooms[one.name].reshape(m, one.width) if one.width and rooms else _NO_ROOM for one in filled]
@@ -124,7 +124,7 @@ class Values:
 
     def block(self, number: int) -> int:
         """Returns how many examples a part is run on at once."""
-        return _block_rows(self._layout.parts[number])
+        return min(max(_ROWS_MIN, _BLOCK_BYTES // (self._layout.row_bytes[number] or 1)), _ROWS_MAX)
 
     def output(self, name: str) -> Array:
         """Returns what a part returned, for each candidate."""
@@ -132,18 +132,13 @@ class Values:
         return self._made_once[name].repeat(self._counts, axis=0) if found is None else found
 
 
-def _rooms(part: LoadedPart, filled: tuple[Filled, ...], m: int) -> dict[str, Array]:
+def _rooms(part: LoadedPart, filled: tuple[Filled, ...], m: int, block: int) -> dict[str, Array]:
     """Returns the arrays that a part's features are laid out in: the network's own, if it takes all at once."""
-    rooms = dict(part.network.buffers(m)) if m <= _block_rows(filled) else {}
+    rooms = dict(part.network.buffers(m)) if m <= block else {}
     for one in filled:
         if one.name not in rooms and not one.made:
             rooms[one.name] = np.empty((m, *one.shape), one.dtype)
     return rooms
-
-
-def _block_rows(filled: tuple[Filled, ...]) -> int:
-    row_bytes = sum(one.width * one.dtype.itemsize for one in filled) or 1
-    return min(max(_ROWS_MIN, _BLOCK_BYTES // row_bytes), _ROWS_MAX)
 
 
 def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps) -> dict[str, NDArray[np.float32]]:

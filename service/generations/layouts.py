@@ -111,11 +111,13 @@ class Layout:
 
     Attributes:
       once: by part, whether it runs once for each context.
+      row_bytes: by part, of what is laid out for one example.
     """
 
     frames: tuple[Frame, ...]
     parts: tuple[tuple[Filled, ...], ...]
     once: tuple[bool, ...]
+    row_bytes: tuple[int, ...]
 
 
 def example_of(manifest: Manifest, name: str) -> Example:
@@ -148,7 +150,8 @@ def lay_out(examples: Mapping[str, Example], parts: Sequence[Part], context: Col
         )
         for part_number, part in enumerate(parts)
     )
-    return Layout(frames, filled, once)
+    row_bytes = tuple(sum(one.width * one.dtype.itemsize for one in inputs) for inputs in filled)
+    return Layout(frames, filled, once, row_bytes)
 
 
 def _frames(examples: Mapping[str, Example], parts: Sequence[Part], context: Collection[str]) -> tuple[Frame, ...]:

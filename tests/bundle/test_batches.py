@@ -154,24 +154,32 @@ def test_rows_written_into_places_need_no_more_than_their_ids(tmp_path: Path) ->
         f"f{number}": pages.EmbeddedFeature(kind="single", table=f"t{number}", role="context", unknown=unknown[number])
         for number in range(4)
     }
-    reader = FeatureReader(features, tables, {})
+    numbers = {"mood": pages.DenseFeature(kind="dense", role="context", shape=(2,))}
+    reader = FeatureReader({**features, **numbers}, tables, {})
     sent = {
         "f0": Column(np.array([0, 8, 9])),  # 9 is past the end
         "f1": Column(np.array([-1, 8, 1])),
-        "f2": Column(np.array([0, 8, 7])),
+        "f2": Column(np.array([0, 8, 7]), np.arange(4)),
         "f3": Column(np.arange(6)[::2]),
+        "mood": Column(np.arange(6, dtype=np.float32), np.arange(4) * 2),
     }
-    room = np.full((3, 10), 7.0, np.float32)
-    place = Place(room, tuple(features), (1, 3, 6, 10))
+    room = np.full((3, 12), 7.0, np.float32)
+    place = Place(room, (*features, "mood"), (1, 3, 6, 10, 12))
     assert reader.write([place], sent, 3) == {"f0": 1, "f1": 1}
     rows = [[0, 8, -1], [2, 8, 1], [0, 8, 7], [0, 2, 4]]
     wanted = [np.vstack([stored[f"t{n}"], np.zeros(n + 1)])[rows[n]] for n in range(4)]
-    assert (room == np.hstack(wanted).astype(np.float32)).all()
+    assert (room == np.hstack([*wanted, np.arange(6).reshape(3, 2)]).astype(np.float32)).all()
+    assert reader.write([place], {**sent, "mood": Column(np.arange(6))}, 3) == {"f0": 1, "f1": 1}
+    assert room[:, 10:].tolist() == [[0, 1], [2, 3], [4, 5]]
 
     with pytest.raises(FeatureError, match="'f3': 2 values for 3 examples"):
         reader.write([place], sent | {"f3": Column(np.arange(2))}, 3)
     with pytest.raises(UnknownRefused, match="id 9 is not in table 't2'"):
         reader.write([place], sent | {"f2": Column(np.array([0, 9, 3]))}, 3)
+    with pytest.raises(FeatureError, match="'mood': nan is not finite"):
+        reader.write([place], sent | {"mood": Column(np.full(6, np.nan, np.float32))}, 3)
+    with pytest.raises(FeatureError, match=r"'mood'.*example 0 has 3"):
+        reader.write([place], sent | {"mood": Column(np.zeros(6, np.float32), np.array([0, 3, 4, 6]))}, 3)
     with pytest.raises(FeatureError, match=r"'f1': 0\.5 is no id"):
         reader.write([place], sent | {"f1": Column(np.full(3, 0.5))}, 3)
 

@@ -171,7 +171,7 @@ def test_rank_refused_names_what_is_wrong(
 
 @given(
     st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), max_size=6), min_size=1, max_size=5),
-    st.integers(min_value=0, max_value=7),
+    st.integers(min_value=1, max_value=7),
 )
 def test_best_of_each_context_is_what_sorting_each_alone_gives(contexts: list[list[float]], k: int) -> None:
     scores = np.array([score for each in contexts for score in each], np.float32)
