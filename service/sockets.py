@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from service.settings import ServiceSettings
+
 BACKLOG = 2048
+CONNECTIONS_MAX = 10_000
+FILES_SHARE = 0.4
+"""Of the files that the process may open, for each of both doors; the rest is for bundles and the log."""
 
 
 class Taking(Protocol):
@@ -67,3 +73,13 @@ def listen(door: str, host: str, port: int) -> socket.socket:
     except OSError as problem:
         told = f"{door} cannot listen on {host}:{port}: {problem.strerror or problem}"
         raise OSError(f"{told}; is another service running there?") from problem
+
+
+def connections_max_of(settings: ServiceSettings) -> int:
+    """Returns how many connections a door takes in one process."""
+    if settings.connections_max:
+        return settings.connections_max
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return max(1, min(CONNECTIONS_MAX, int(files * FILES_SHARE)))

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass
 from typing import Protocol
 
 from service.settings import ServiceSettings
-
-CONNECTIONS_MAX = 10_000
-FILES_SHARE = 0.75
-"""Of the files that the process may open; the rest is for bundles, gRPC and the log."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +89,6 @@ class Crowd:
     def reads(self, member: Member) -> None:
         """A connection's caller reads again, or is gone."""
         self._unread_bytes -= self._unread.pop(member, 0)
-
-
-def connections_max_of(settings: ServiceSettings) -> int:
-    """Returns how many connections the door takes."""
-    if settings.connections_max:
-        return settings.connections_max
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files == resource.RLIM_INFINITY:
-        return CONNECTIONS_MAX
-    return max(1, min(CONNECTIONS_MAX, int(files * FILES_SHARE)))
 
 
 def patience_of(settings: ServiceSettings) -> Patience:

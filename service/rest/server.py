@@ -13,9 +13,10 @@ import uvicorn
 from service.engine.desk import Desk
 from service.rest.app import create_app
 from service.rest.connections import Connection
-from service.rest.crowd import Crowd, Patience, connections_max_of, patience_of
+from service.rest.crowd import Crowd, Patience, patience_of
 from service.rest.refusals import Refusals
 from service.security.certificates import HTTP
+from service.sockets import connections_max_of
 
 _GOODBYE_S = 5.0
 """For the end of a TLS connection, which takes an answer of the caller."""

@@ -12,6 +12,7 @@ from service.rpc.transport.limits import Limits
 from service.rpc.transport.listener import Listener
 from service.rpc.transport.room import Room
 from service.security.certificates import GRPC
+from service.sockets import connections_max_of
 
 
 class RpcServer:
@@ -24,12 +25,13 @@ class RpcServer:
         methods |= reflection.methods((SERVICE, health.SERVICE, reflection.SERVICE), token_check(desk))
         limits = Limits(
             streams_max=settings.streams_max,
-            connections_max=settings.connections_max,
+            connections_max=connections_max_of(settings),
             message_bytes_max=settings.body_bytes_max,
             intake_bytes_max=settings.in_flight_max * settings.body_bytes_max,
             receive_s=settings.timeout_s,
             idle_s=settings.idle_s,
             age_s=settings.connection_age_s,
+            unread_bytes_max=settings.unread_bytes_max,
         )
         self._certificates = desk.guards.certificates
         self._take = desk.take_grpc

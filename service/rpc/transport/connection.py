@@ -58,8 +58,12 @@ class Connection(asyncio.Protocol):
         self._outlet = Outlet(transport.write, self._answered)
         room = self._room
         if 0 < self._limits.connections_max <= len(room.connections):
-            transport.abort()
-            return
+            idle = next((each for each in room.connections if not each.has_calls), None)
+            if idle is None:
+                transport.abort()
+                return
+            room.connections.discard(idle)
+            idle.abort()
         room.connections.add(self)
         told = {
             Setting.MAX_CONCURRENT_STREAMS: self._limits.streams_max,
@@ -361,7 +365,7 @@ class Connection(asyncio.Protocol):
     def look(self, now: float) -> None:
         """Holds the peer to its times; called every second or so."""
         limits, self._idle_frames = self._limits, 0
-        if self._outlet.moved_bytes != self._moved or not self._unread():
+        if self._outlet.moved_bytes != self._moved or not self.unread_bytes:
             self._moved, self._moved_at = self._outlet.moved_bytes, now
         begun = self._closing_since or (None if self._frames.settled else self._made)
         if (begun is not None and now - begun > limits.preface_s) or now - self._moved_at > limits.stall_s:
@@ -380,8 +384,20 @@ class Connection(asyncio.Protocol):
             elif now - self._asked_at > limits.silence_s:
                 self._transport.abort()
 
-    def _unread(self) -> bool:
-        return self._outlet.waiting or self._transport.get_write_buffer_size() > 0
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call is not answered yet."""
+        return bool(self._streams)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of answers that the peer has not taken."""
+        waiting = sum(len(stream.out.unsent) for stream in self._streams.values()) if self._outlet.waiting else 0
+        return waiting + int(self._transport.get_write_buffer_size())
+
+    def abort(self) -> None:
+        """Ends at once, whatever is on its way."""
+        self._transport.abort()
 
 
 async def _unknown(_: Stream) -> Reply:

@@ -11,7 +11,7 @@ class Limits:
 
     Attributes:
       streams_max: calls at once on one connection; more are refused before they are looked at, to be sent again.
-      connections_max: at once; one more is closed at once. 0: as many as files may be open.
+      connections_max: at once; for one more, one without a call is closed, or else that one. 0: any number.
       message_bytes_max: of one request, as sent and as decompressed.
       intake_bytes_max: of all requests that are not whole yet, of every connection together.
       metadata_bytes_max: of one call's headers as sent; a connection whose headers unpack to four times that ends.
@@ -21,6 +21,8 @@ class Limits:
       age_s: of a connection, until its caller is asked to make a new one, a tenth more or less; 0: never.
       silence_s: with a call, until the peer is asked whether it is still there; and that long for it to answer.
       stall_s: that a peer may leave answers unread.
+      unread_bytes_max: of answers that are not read yet, of every connection together; beyond it the peer with the most
+        is left.
     """
 
     streams_max: int = 1_000
@@ -34,3 +36,4 @@ class Limits:
     age_s: float = 0.0
     silence_s: float = 30.0
     stall_s: float = 20.0
+    unread_bytes_max: int = 256 << 20

@@ -92,3 +92,14 @@ class Listener:
             now = time.monotonic()
             for connection in list(self._room.connections):
                 connection.look(now)
+            self._hold_unread()
+
+    def _hold_unread(self) -> None:
+        """Leaves the peers that read least, until what the others have not read is within its limit."""
+        unread = {connection: connection.unread_bytes for connection in self._room.connections}
+        total = sum(unread.values())
+        for connection in sorted(unread, key=lambda each: unread[each], reverse=True):
+            if total <= self._room.limits.unread_bytes_max:
+                return
+            total -= unread[connection]
+            connection.abort()

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from service.rest.connections import HEADERS_MAX
-from service.rest.crowd import Crowd, connections_max_of
+from service.rest.crowd import Crowd
 from service.rest.docs import ASSETS
+from service.sockets import connections_max_of
 from tests.service.doors import RunningDoors, ScriptedEngine, desk_of, settings_of
 
 LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
