@@ -13,8 +13,6 @@ import re
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from importlib import import_module
-from os import PathLike
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tenacity import AsyncRetrying, Retrying
@@ -23,6 +21,7 @@ from rowcast_client import calls
 from rowcast_client.addresses import Address, parse_address
 from rowcast_client.calls import Call
 from rowcast_client.errors import BadAnswer, InvalidArgument, RowcastError
+from rowcast_client.identity import Place, identity_of
 from rowcast_client.retries import Deadline, Retries
 
 Arguments = ParamSpec("Arguments")
@@ -75,7 +74,10 @@ class _Connection:
         body: str = "protobuf",
         timeout_s: float = TIMEOUT_S,
         retries: Retries | None = None,
-        ca_file: str | PathLike[str] | None = None,
+        ca_file: Place = None,
+        cert_file: Place = None,
+        key_file: Place = None,
+        token: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Prepares a client; connects with the first call.
@@ -86,7 +88,10 @@ class _Connection:
           timeout_s: time for a call, all its attempts together.
           retries: when a call is tried again; `Retries(attempts_max=1)`: never.
           ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships over gRPC.
-          headers: sent with every call, such as an authorization for a proxy.
+          cert_file: certificate, PEM, for services that ask their callers for one; with key_file.
+          key_file: its private key, PEM without a password.
+          token: for services that ask their callers for one; over TLS, since whoever reads it may use it.
+          headers: sent with every call, such as those that a proxy asks for.
 
         Raises:
           InvalidArgument: an argument is outside what is said here.
@@ -94,13 +99,13 @@ class _Connection:
         self.address = parse_address(url)
         self._timeout_s = Deadline(timeout_s).timeout_s
         self._retries = Retries() if retries is None else retries
-        self._ca_file = None if ca_file is None else Path(ca_file)
-        if self._ca_file is not None and not self._ca_file.is_file():
-            raise InvalidArgument(f"ca_file {str(self._ca_file)!r} is no file: expected certificates as PEM")
+        self._identity = identity_of(ca_file, cert_file, key_file, token)
         if body not in ("protobuf", "json") or (body == "json" and self.address.transport == "grpc"):
             raise InvalidArgument(f"body is {body!r}: expected 'protobuf', or 'json' with an http:// address")
         self._body = body
         self._headers = dict(headers or {})
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
         self._transport: Any = None
         self._closed = False
 
@@ -115,7 +120,7 @@ class _Connection:
 
     def _open(self, http: str, grpc: str) -> Any:
         """A transport; its library is imported now, since a client needs one of the two."""
-        options = {"ca_file": self._ca_file, "headers": self._headers}
+        options = {"identity": self._identity, "headers": self._headers}
         if self.address.transport == "http":
             return getattr(import_module("rowcast_client.http_transport"), http)(
                 self.address, body=self._body, **options

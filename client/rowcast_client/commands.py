@@ -7,9 +7,12 @@ reached, 130 interrupted.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +34,8 @@ from rowcast_client.printing import (
 
 EXITS = {
     "INVALID_ARGUMENT": 3,
+    "UNAUTHENTICATED": 3,
+    "PERMISSION_DENIED": 3,
     "TOO_LARGE": 3,
     "NOT_FOUND": 3,
     "UNIMPLEMENTED": 3,
@@ -65,7 +70,35 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_IDENTITY: ContextVar[dict[str, Any]] = ContextVar("identity")
+"""What stands before the command, as `Client` takes it."""
 DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+@application.callback()
+def identity(
+    ca_file: Annotated[
+        str | None, typer.Option(envvar="ROWCAST_CLIENT_CA_FILE", help="Authorities trusted over TLS, PEM.")
+    ] = None,
+    cert_file: Annotated[
+        str | None, typer.Option(envvar="ROWCAST_CLIENT_CERT_FILE", help="Own certificate, PEM; with --key-file.")
+    ] = None,
+    key_file: Annotated[
+        str | None, typer.Option(envvar="ROWCAST_CLIENT_KEY_FILE", help="Private key of the certificate, PEM.")
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(help="File that holds the token alone; or the token itself in ROWCAST_CLIENT_TOKEN."),
+    ] = None,
+) -> None:
+    """Asks a rowcast service. What is said here, before the command, is for services with closed doors."""
+    token = os.environ.get("ROWCAST_CLIENT_TOKEN") or None
+    if token_file is not None:
+        try:
+            token = Path(token_file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"{token_file!r} cannot be read: {error}", param_hint="--token-file") from error
+    _IDENTITY.set({"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file, "token": token})
 
 
 @application.command()
@@ -286,7 +319,7 @@ def _scalars(texts: Sequence[str]) -> list[Any]:
 
 
 def _ask(url: str, call: Call[Any], show: Callable[[Any], Any], as_json: bool) -> None:
-    with Client(url) as client:
+    with Client(url, **_IDENTITY.get()) as client:
         answer = client.send(call)
     if as_json:
         json.dump(plain(answer), sys.stdout, indent=2, ensure_ascii=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,6 +20,7 @@ from rowcast_client.errors import (
     parse_retry_after,
     service_error,
 )
+from rowcast_client.identity import Identity
 from rowcast_client.retries import Deadline
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
@@ -39,9 +39,9 @@ TLS_MARKS = ("ssl", "tls", "certificate", "handshake")
 class GrpcTransport:
     """Sends calls over a channel."""
 
-    def __init__(self, address: Address, *, ca_file: Path | None, headers: Mapping[str, str]) -> None:
+    def __init__(self, address: Address, *, identity: Identity, headers: Mapping[str, str]) -> None:
         self._wire = _Wire(address, headers)
-        self._channel = self._wire.channel(grpc, ca_file)
+        self._channel = self._wire.channel(grpc, identity)
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once.
@@ -62,9 +62,9 @@ class GrpcTransport:
 class AsyncGrpcTransport:
     """Sends calls over a channel of the running event loop."""
 
-    def __init__(self, address: Address, *, ca_file: Path | None, headers: Mapping[str, str]) -> None:
+    def __init__(self, address: Address, *, identity: Identity, headers: Mapping[str, str]) -> None:
         self._wire = _Wire(address, headers)
-        self._channel = self._wire.channel(grpc.aio, ca_file)
+        self._channel = self._wire.channel(grpc.aio, identity)
 
     async def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once.
@@ -90,11 +90,10 @@ class _Wire:
         self._headers = tuple((name.lower(), value) for name, value in headers.items())
         self._methods: dict[str, Any] = {}
 
-    def channel(self, room: Any, ca_file: Path | None) -> Any:
+    def channel(self, room: Any, identity: Identity) -> Any:
         if not self._address.secure:
             return room.insecure_channel(self._address.target, options=OPTIONS)
-        roots = None if ca_file is None else ca_file.read_bytes()
-        credentials = grpc.ssl_channel_credentials(root_certificates=roots)
+        credentials = grpc.ssl_channel_credentials(*identity.pems())
         return room.secure_channel(self._address.target, credentials, options=OPTIONS)
 
     def method(self, channel: Any, call: Call[Any]) -> Any:

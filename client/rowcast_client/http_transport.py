@@ -7,7 +7,6 @@ import json
 import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -29,6 +28,7 @@ from rowcast_client.errors import (
     parse_retry_after,
     service_error,
 )
+from rowcast_client.identity import Identity
 from rowcast_client.json_bodies import read_body, write_body
 from rowcast_client.retries import Deadline
 from rowcast_client.stubs import embedding_service_pb2 as pb
@@ -45,9 +45,9 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepa
 class HttpTransport:
     """Sends calls over a pool of connections."""
 
-    def __init__(self, address: Address, *, body: str, ca_file: Path | None, headers: Mapping[str, str]) -> None:
+    def __init__(self, address: Address, *, body: str, identity: Identity, headers: Mapping[str, str]) -> None:
         self._wire = _Wire(address, body, headers)
-        self._client = httpx.Client(verify=_trust(address, ca_file), limits=LIMITS)
+        self._client = httpx.Client(verify=_trust(address, identity), limits=LIMITS)
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once. The deadline bounds each step of it: connecting, sending, and waiting for bytes.
@@ -72,9 +72,9 @@ class HttpTransport:
 class AsyncHttpTransport:
     """Sends calls over a pool of connections, without blocking."""
 
-    def __init__(self, address: Address, *, body: str, ca_file: Path | None, headers: Mapping[str, str]) -> None:
+    def __init__(self, address: Address, *, body: str, identity: Identity, headers: Mapping[str, str]) -> None:
         self._wire = _Wire(address, body, headers)
-        self._client = httpx.AsyncClient(verify=_trust(address, ca_file), limits=LIMITS)
+        self._client = httpx.AsyncClient(verify=_trust(address, identity), limits=LIMITS)
 
     async def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once.
@@ -221,11 +221,11 @@ def _error_details(answer: httpx.Response) -> pb.ErrorDetails | None:
     return None
 
 
-def _trust(address: Address, ca_file: Path | None) -> ssl.SSLContext:
+def _trust(address: Address, identity: Identity) -> ssl.SSLContext:
     """Whom TLS trusts: a file of authorities or the system's; nobody where TLS is not: reading them is slow."""
     if not address.secure:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    return identity.context()
 
 
 def _of_tls(error: BaseException | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,11 +67,28 @@ def test_rowcast_embed_prints_a_table_or_json(
         assert json.loads(capsys.readouterr().out) == {"model": "m", "version": 7, "vectors": [[0.5, 2.0]]}
 
 
+def test_rowcast_with_a_token_sends_it_from_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("embed", "-f", "user=5", "--model", "m", "--url")
+    monkeypatch.setenv("ROWCAST_CLIENT_TOKEN", "from-the-environment")
+    (tmp_path / "token").write_text("from-a-file\n")
+    with http_server([OK]) as server:
+        assert run(monkeypatch, *asked, server.url) == 0
+        assert run(monkeypatch, "--token-file", str(tmp_path / "token"), *asked, server.url) == 0
+        assert run(monkeypatch, "--token-file", str(tmp_path / "none"), *asked, server.url) == 2
+    sent = [headers["authorization"] for _, headers, _ in server.asked]
+    assert sent == ["bearer from-the-environment", "bearer from-a-file"]
+    assert "--token-file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("reply", "status"),
     [
         (Reply("INVALID_ARGUMENT", 400, "INVALID_ARGUMENT"), 3),
         (Reply("NOT_FOUND", 404, "NOT_FOUND"), 3),
+        (Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED"), 3),
+        (Reply("PERMISSION_DENIED", 403, "PERMISSION_DENIED"), 3),
         (Reply("TOO_LARGE", 413, "RESOURCE_EXHAUSTED"), 3),
         (Reply("DEADLINE", 504, "DEADLINE_EXCEEDED"), 4),
         (Reply("DATA_LOSS", 500, "DATA_LOSS"), 1),

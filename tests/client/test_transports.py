@@ -22,10 +22,12 @@ from rowcast_client import (
     NotFound,
     NotReady,
     Overloaded,
+    PermissionDenied,
     Retries,
     RowcastError,
     TlsFailed,
     TooLarge,
+    Unauthenticated,
     Unreachable,
 )
 from rowcast_client.stubs import embedding_service_pb2 as pb
@@ -37,6 +39,8 @@ QUICK = Retries(backoff_s=0.01)
 REFUSALS = [
     (Reply("INVALID_ARGUMENT", 400, "INVALID_ARGUMENT"), InvalidArgument),
     (Reply("TOO_LARGE", 413, "RESOURCE_EXHAUSTED"), TooLarge),
+    (Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED"), Unauthenticated),
+    (Reply("PERMISSION_DENIED", 403, "PERMISSION_DENIED"), PermissionDenied),
     (Reply("NOT_FOUND", 404, "NOT_FOUND"), NotFound),
     (Reply("DEADLINE", 504, "DEADLINE_EXCEEDED"), DeadlineExceeded),
     (Reply("INTERNAL", 500, "INTERNAL"), Internal),
@@ -230,6 +234,29 @@ def test_client_over_tls_trusts_the_given_authority_only(asynchronous: bool) -> 
             assert f"no secure connection to {server.url}" in caught.value.message
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_client_shows_its_token_and_its_certificate(asynchronous: bool) -> None:
+    key, certificate = CERTIFICATES / "localhost.key", CERTIFICATES / "localhost.pem"
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificate))
+    tls.load_cert_chain(certificate, key)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    pair = (key.read_bytes(), certificate.read_bytes())
+    credentials = grpc.ssl_server_credentials([pair], certificate.read_bytes(), require_client_auth=True)
+    shown: dict[str, Any] = {"ca_file": certificate, "cert_file": certificate, "key_file": key}
+    for serving, credential in ((http_server, tls), (grpc_server, credentials)):
+        with serving([OK], credential) as server:
+            way = Asking(serving, "protobuf", asynchronous)
+            assert way.embed(server.url, token="a-secret", **shown).version == 7
+            assert server.asked[0][1]["authorization"].lower() == "bearer a-secret"
+            with pytest.raises(Unreachable):
+                way.embed(server.url, ca_file=certificate, retries=QUICK, timeout_s=2)
+
+
+def test_client_with_a_certificate_that_is_none_is_refused_by_its_files() -> None:
+    with Client("https://127.0.0.1:1", ca_file=__file__) as client, pytest.raises(InvalidArgument, match="ca_file"):
+        client.embed({"user": 5}, model="m")
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -243,6 +270,9 @@ def test_client_over_tls_trusts_the_given_authority_only(asynchronous: bool) -> 
         ({"url": "http://host", "timeout_s": 0}, "timeout_s is 0"),
         ({"url": "http://host", "timeout_s": float("nan")}, "timeout_s is nan"),
         ({"url": "https://host", "ca_file": "/nowhere.pem"}, "ca_file '/nowhere.pem' is no file"),
+        ({"url": "https://host", "cert_file": __file__}, "cert_file and key_file go together"),
+        ({"url": "https://host", "token": "a secret of two words"}, "no header takes"),
+        ({"url": "https://host", "token": "line\nsecret: x"}, "no header takes"),
     ],
 )
 def test_client_with_a_wrong_argument_is_refused_by_name(options: dict[str, Any], told: str) -> None:
