@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 try:
     from bundle.native import _rows
@@ -14,9 +18,11 @@ except ImportError as problem:
     """None: it was not built, or does not fit this Python."""
     beside: Callable[..., int] | None = None
     """None, as `Rows`."""
+    integers: Callable[[list[Any]], NDArray[np.int64] | None] | None = None
+    """None, as `Rows`."""
     MISSING = str(problem)
     """Why there is none; empty if there is."""
 else:
-    Rows, beside, MISSING = _rows.Rows, _rows.beside, ""
+    Rows, beside, integers, MISSING = _rows.Rows, _rows.beside, _rows.integers, ""
 
-__all__ = ["MISSING", "Rows", "beside"]
+__all__ = ["MISSING", "Rows", "beside", "integers"]

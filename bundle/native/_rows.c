@@ -220,10 +220,12 @@ static PyTypeObject RowsType = {
 };
 
 #include "beside.h"
+#include "lists.h"
 
 static PyMethodDef functions[] = {
     {"beside", (PyCFunction)(void (*)(void))beside, METH_FASTCALL,
      "beside(readers, names, columns, first, out, start) -> number of the first feature that was not written"},
+    {"integers", integers, METH_O, "integers(list) -> [n] int64, or None if it holds anything else"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features import Column
+from bundle.native import integers
 from service.errors import InvalidArgument
 
 NESTING_MAX = 8
@@ -20,6 +21,7 @@ NESTING_MAX = 8
 SHOWN_MAX = 60
 """Characters of a caller's value that an error repeats."""
 
+_LARGEST = float(np.finfo(np.float32).max)
 _NO_COLUMN = Column(np.empty(0, np.int64))
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 
@@ -71,6 +73,8 @@ def flat(values: list[Any], where: str) -> NDArray[Any]:
     Raises:
       InvalidArgument: a value is none of these, kinds are mixed, or a number does not fit its type.
     """
+    if integers is not None and (packed := integers(values)) is not None:
+        return packed
     return _flat(values, set(map(type, values)), where)
 
 
@@ -100,13 +104,11 @@ def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
     if not set(map(type, values)) <= {int, float}:
         odd = next(value for value in values if type(value) not in {int, float})
         raise InvalidArgument(f"{where} holds {shown(odd)}; a number was expected")
-    wide = np.frombuffer(struct.pack(f"{len(values)}d", *values))
-    with np.errstate(over="ignore"):  # told below, by value
-        packed = wide.astype(np.float32)
-    if not np.isfinite(packed).all():
-        odd = values[int(np.flatnonzero(~np.isfinite(packed))[0])]
-        raise InvalidArgument(f"{where} holds {shown(odd)}, which is beyond float32")
-    return packed
+    try:
+        return np.frombuffer(struct.pack(f"<{len(values)}f", *values), "<f4")
+    except OverflowError:
+        odd = next(value for value in values if not -_LARGEST <= value <= _LARGEST)
+        raise InvalidArgument(f"{where} holds {shown(odd)}, which is beyond float32") from None
 
 
 def offsets_of(lengths: Sequence[int]) -> NDArray[np.int64]:
@@ -125,6 +127,8 @@ def column(examples: list[Any], where: str) -> Column:
     Raises:
       InvalidArgument: a value has another shape.
     """
+    if integers is not None and (numbered := integers(examples)) is not None:
+        return Column(numbered)
     kinds = set(map(type, examples))
     if kinds.isdisjoint((list, dict)):
         return Column(_flat(examples, kinds, where))
@@ -159,12 +163,12 @@ def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
             lists[type(value[0])].append(name)
         else:
             found[name] = column([value], f"{where}.{name}")
-    integers, reals = (
+    whole, reals = (
         [*map(table.__getitem__, scalars[kind]), *chain.from_iterable(map(table.__getitem__, lists[kind]))]
         for kind in (int, float)
     )
     try:
-        packed = {int: flat(integers, where), float: numbers(reals, where)}
+        packed = {int: flat(whole, where), float: numbers(reals, where)}
         if packed[int].dtype != np.int64:
             raise InvalidArgument(where)
     except InvalidArgument:  # one of them is odd: it is told by its own name
