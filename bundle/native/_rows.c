@@ -1,4 +1,5 @@
 /* The Python face of kernels.h: Rows(dtype, dim, values, scales) with take and bags over numpy arrays. */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
@@ -8,9 +9,9 @@
 #include "kernels.h"
 
 #define BUCKETS_MAX 65536
-/* Bytes read from which on the interpreter's lock is given away: about the 50 us after which to wait for it again is
+/* Bytes read from which on the interpreter's lock is given away: about the 15 us after which to wait for it again is
    no longer dearer than what others could do meanwhile. */
-#define ALONE_BYTES (512 << 10)
+#define ALONE_BYTES (256 << 10)
 
 typedef struct {
   PyObject_HEAD
@@ -106,6 +107,7 @@ static PyObject *new_rows(PyTypeObject *type, PyObject *args, PyObject *options)
   const size_t row_bytes = (size_t)(dim * width((Stored)stored));
   self->rows.stored = (Stored)stored;
   self->rows.dim = dim;
+  self->rows.cold = COLD_CALLS;
   self->rows.zeros = PyMem_Calloc(1, row_bytes);
   self->held = PyList_New(0);
   if (!self->rows.zeros || !self->held) {
@@ -148,8 +150,9 @@ static PyArrayObject *lines_of(const RowsObject *self, npy_intp n, PyObject *giv
   return out;
 }
 
-static int few(const RowsObject *self, npy_intp n) {
-  return (size_t)n <= ALONE_BYTES / (self->rows.values.row_bytes + LINE);
+/* Waiting for a disk, or for much of the memory, is done without the interpreter's lock. */
+static int alone(const Rows *from, npy_intp n) {
+  return from->cold || (size_t)n > ALONE_BYTES / (from->values.row_bytes + LINE);
 }
 
 static PyObject *take(RowsObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -158,8 +161,10 @@ static PyObject *take(RowsObject *self, PyObject *const *args, Py_ssize_t count)
   if (rows && (out = lines_of(self, PyArray_SIZE(rows), args[1]))) {
     const int64_t *wanted = PyArray_DATA(rows);
     const npy_intp n = PyArray_SIZE(rows), stride = PyArray_STRIDE(out, 0);
-    PyThreadState *state = few(self, n) ? NULL : PyEval_SaveThread();
+    PyThreadState *state = alone(&self->rows, n) ? PyEval_SaveThread() : NULL;
+    const Watch watched = watch(self->rows.cold);
     take_rows(&self->rows, wanted, n, PyArray_BYTES(out), stride);
+    self->rows.cold = still_cold(watched, self->rows.cold, n);
     if (state) PyEval_RestoreThread(state);
   }
   Py_XDECREF(rows);
@@ -191,8 +196,10 @@ static PyObject *bags(RowsObject *self, PyObject *const *args, Py_ssize_t count)
     else if ((out = lines_of(self, n, args[4]))) {
       char *to = PyArray_BYTES(out);
       const npy_intp stride = PyArray_STRIDE(out, 0);
-      PyThreadState *state = few(self, size) ? NULL : PyEval_SaveThread();
+      PyThreadState *state = alone(&self->rows, size) ? PyEval_SaveThread() : NULL;
+      const Watch watched = watch(self->rows.cold);
       combine_bags(&self->rows, wanted, ends, n, factors, (Combiner)combiner, to, stride);
+      self->rows.cold = still_cold(watched, self->rows.cold, size);
       if (state) PyEval_RestoreThread(state);
     }
   }

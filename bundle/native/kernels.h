@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cold.h"
+
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "rows are stored little-endian; numpy reads them here"
 #endif
@@ -58,6 +60,7 @@ typedef struct {
   ptrdiff_t dim;
   int straddling; /* some rows begin in one line of the cache and end in another that whole ones would not touch */
   void *zeros;    /* a row of them */
+  _Atomic int cold;
 } Rows;
 
 /* Where the rows of several shards lie; see locate. */
@@ -122,6 +125,10 @@ INLINE void advance(const Rows *from, const int64_t *rows, ptrdiff_t k, ptrdiff_
   window->known = known;
   locate(&from->values, rows + k, known, absent, window->at, row_bytes);
   if (stored == INT8) locate(&from->scales, rows + k, known, (uintptr_t)&NO_SCALE, window->scale, sizeof(float));
+  if (from->cold && n >= FEW_ROWS) {
+    tell_pages(window->at, known, absent, (size_t)row_bytes);
+    if (stored == INT8) tell_pages(window->scale, known, (uintptr_t)&NO_SCALE, sizeof(float));
+  }
   if (begins)
     for (ptrdiff_t next = 0; next < known && next < AHEAD; next++) ask(from, window, next, stored, row_bytes);
 }
