@@ -7,6 +7,13 @@
 #define FIRST_ROWS 8   /* of each table, asked for while the others' are checked */
 #define FIRST_LINES 4
 
+/* As a table's own take: watched, so that one that was read from the disk counts as in memory in the end. */
+static void take_watched(Rows *from, const int64_t *rows, npy_intp n, char *to, npy_intp stride) {
+  const Watch watched = watch(from->cold);
+  take_rows(from, rows, n, to, stride);
+  from->cold = still_cold(watched, from->cold, n);
+}
+
 /* Returns the values of a column (values, offsets, weights) that holds `width` of a type for each of n examples; NULL if
    it holds anything else, or weights. */
 static const void *plain_values(PyObject *column, npy_intp n, npy_intp width, int type) {
@@ -69,7 +76,7 @@ static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t coun
   const npy_intp n = PyArray_DIM(out, 0), stride = PyArray_STRIDE(out, 0);
   const Py_ssize_t features = PyTuple_GET_SIZE(args[0]);
   for (Py_ssize_t taken = BESIDE_MAX; taken == BESIDE_MAX;) {
-    const Rows *from[BESIDE_MAX];
+    Rows *from[BESIDE_MAX];
     const int64_t *rows[BESIDE_MAX];
     PyObject *held[BESIDE_MAX];
     char *to[BESIDE_MAX];
@@ -86,7 +93,7 @@ static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t coun
         continue;
       }
       if (!Py_IS_TYPE(reader, &RowsType)) break;
-      const Rows *table = &((RowsObject *)reader)->rows;
+      Rows *table = &((RowsObject *)reader)->rows;
       if (start + table->dim > PyArray_DIM(out, 1)) break;
       PyObject *column = PyDict_GetItemWithError(args[2], PyTuple_GET_ITEM(args[1], at));
       if (!(rows[taken] = plain_rows(column, n, &table->values))) break;
@@ -95,11 +102,12 @@ static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t coun
       to[taken] = PyArray_BYTES(out) + start * (Py_ssize_t)sizeof(float);
       start += table->dim;
       bytes += (size_t)n * (table->values.row_bytes + LINE);
+      if (table->cold) bytes += ALONE_BYTES;
       taken++;
     }
     for (Py_ssize_t each = 0; each < taken; each++) Py_INCREF(held[each]);
     PyThreadState *state = bytes <= ALONE_BYTES ? NULL : PyEval_SaveThread();
-    for (Py_ssize_t each = 0; each < taken; each++) take_rows(from[each], rows[each], n, to[each], stride);
+    for (Py_ssize_t each = 0; each < taken; each++) take_watched(from[each], rows[each], n, to[each], stride);
     if (state) PyEval_RestoreThread(state);
     for (Py_ssize_t each = 0; each < taken; each++) Py_DECREF(held[each]);
     if (PyErr_Occurred()) return NULL;
