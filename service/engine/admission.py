@@ -40,14 +40,13 @@ class Admission:
         return self._draining
 
     @property
-    def is_full(self) -> bool:
-        """Whether a call would be refused now, whatever it asks."""
-        return self._calls >= self._calls_max
+    def left(self) -> int:
+        """Calls that would be admitted now."""
+        return self._calls_max - self._calls
 
-    @property
-    def full(self) -> Overloaded | None:
-        """Why a call would be refused now, whatever it asks; None: it would not."""
-        if not self.is_full:
+    def full(self, ahead: int = 0) -> Overloaded | None:
+        """Returns why a call would be refused behind so many that are about to come; None: it would not."""
+        if self.left > ahead:
             return None
         told = f"{self._calls_max} calls are in flight, no more are admitted at once"
         return Overloaded(told, self._retry_after_s(), "calls")
@@ -65,7 +64,7 @@ class Admission:
         with self._changed:
             if self._draining:
                 raise NotReady("the service is going down")
-            if (full := self.full) is not None:
+            if (full := self.full()) is not None:
                 raise full
             if self._calls and self._candidates + candidates > self._candidates_max:
                 told = (

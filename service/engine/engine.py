@@ -45,6 +45,8 @@ from service.settings import ServiceSettings
 log = logs.logger(__name__)
 
 _TOLD_EVERY_S = 1.0
+_COMING = 4
+"""Fewer calls that come in one turn of the loop are no crowd."""
 
 
 class Engine:
@@ -57,26 +59,41 @@ class Engine:
         limits = (settings.in_flight_max, settings.in_flight_candidates_max, lambda: self._scheduler.retry_after_s)
         self._callers, self._admission = Admission(*limits), Admission(*limits)
         metrics.in_flight.set_function(lambda: self.in_flight)
-        self._told = -math.inf
+        self._told, self._coming = -math.inf, 0
         self._details: WeakKeyDictionary[Generation, ModelDetails] = WeakKeyDictionary()
 
     @property
     def crowded(self) -> bool:
-        """Whether some calls are refused, or would be if their deadlines were near."""
-        return self._callers.is_full or self._scheduler.wait_s > 0
+        """Whether `refusal` is worth asking: some calls are refused, or would be if their deadlines were near."""
+        return self._coming >= _COMING or self._callers.left <= self._coming or self._scheduler.wait_s > 0
+
+    def comes(self) -> None:
+        """Tells that a door has a call that was not refused, and will enter in this turn of the loop or later.
+
+        Doors read from many connections before any of these calls is taken up: all of them would find the same room.
+        """
+        if not self._coming:
+            asyncio.get_running_loop().call_soon(self._came)
+        self._coming += 1
+
+    def _came(self) -> None:
+        self._coming = 0
 
     def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
-        """Returns why a call is refused before its body is decoded, and counts it; None: it is not, as far as is known.
+        """Returns why a call is refused before its body is there, and counts it; None: it is not, as far as is known.
 
-        Decoding is dear too: what is refused here has cost nothing yet.
+        Reading and decoding are dear too: what is refused here has cost nothing yet.
 
         Args:
           name: one of `metrics.CALLS`.
           deadline: on the clock of `time.monotonic()`; None: the caller has none.
         """
-        refused = self._callers.full
+        return self._refused(name, deadline, self._coming)
+
+    def _refused(self, name: str, deadline: float | None, ahead: int) -> Overloaded | None:
+        refused = self._callers.full(ahead)
         if refused is None and deadline is not None:
-            refused = self._scheduler.late(name, deadline)
+            refused = self._scheduler.late(name, deadline, ahead)
         if refused is not None:
             self._shed(name, refused.reason)
         return refused
@@ -93,7 +110,7 @@ class Engine:
         """
         if self._callers.draining:
             self._shed(name, "draining")
-        elif (refused := self.refusal(name, deadline)) is not None:
+        elif (refused := self._refused(name, deadline, 0)) is not None:
             raise refused
         return self._callers.admit()
 

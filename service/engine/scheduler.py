@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from service.engine import company
@@ -25,10 +26,21 @@ from service.metrics import Metrics
 AnyJob = Job[Any, Any]
 Result = TypeVar("Result")
 
+_SAFETY = 2.0
+"""Times the expected wait that a call must have: it is to be answered in time also if those before it take longer than
+calls like them did, and behind a line that is never empty a longer one would bring nothing."""
 _RARE = 0.05
 """A call of whose last ones a smaller share was computed on the loop is expected to need a compute thread."""
 _NEWS = 0.05
-"""How much that share follows the newest call."""
+"""How much what is known of calls of a name follows the newest one."""
+
+
+@dataclass(slots=True)
+class _Calls:
+    """What is known of the calls of a name: the share computed on the loop, and how long the others take, seconds."""
+
+    short: float = 1.0
+    usual_s: float = 0.0
 
 
 class Scheduler:
@@ -47,7 +59,7 @@ class Scheduler:
         self._paces = Paces(inline_s)
         self._threads, self._line = ComputeThreads(threads), Line(threads)
         self._turns = Turns(self._paces, self._in_turn)
-        self._short: dict[str, float] = {}
+        self._calls: dict[str, _Calls] = {}
         self._ticket = self._compute_next
         metrics.queued(lambda: len(self._line), lambda: self._line.candidates)
 
@@ -61,15 +73,19 @@ class Scheduler:
         """When a caller that is refused now had better come again, seconds: once what is in line was computed."""
         return max(self._retry_after_s, self._line.wait_s)
 
-    def late(self, name: str, deadline: float) -> Overloaded | None:
+    def late(self, name: str, deadline: float, ahead: int = 0) -> Overloaded | None:
         """Returns why a call that is not decoded yet would be refused for its deadline; None: it would not.
 
         Args:
-          name: of the call: whether its kind is short is not known, but whether those of its name were.
+          name: of the call: neither its kind nor how long that takes is known, but those of its name are.
           deadline: on the clock of `time.monotonic()`.
+          ahead: calls like it that are about to come before it.
         """
-        wait_s = self._line.wait_s
-        if not wait_s or self._short.get(name, 1.0) > _RARE or time.monotonic() + wait_s <= deadline:
+        calls = self._calls.get(name)
+        if calls is None or calls.short > _RARE:
+            return None
+        wait_s = self._line.wait_s + ahead * calls.usual_s / self._threads.count
+        if not wait_s or time.monotonic() + _SAFETY * wait_s <= deadline:
             return None
         return self._overloaded(wait_s)
 
@@ -79,15 +95,16 @@ class Scheduler:
         Raises:
           Overloaded: its deadline would be over.
         """
-        generation, name = job.lease.generation, job.steps.call
+        generation, calls = job.lease.generation, self._calls.setdefault(job.steps.call, _Calls())
         short = self._paces.short(generation, job.kind)
-        share = self._short.get(name, float(short))
-        self._short[name] = share + (short - share) * _NEWS
+        calls.short += (short - calls.short) * _NEWS
         if short:
             self._turns.add(job)
             return
         now, wait_s = time.monotonic(), self._line.wait_s
         job.expected_s = self._paces.usual_s(generation, job.kind)
+        calls.usual_s += (job.expected_s - calls.usual_s) * _NEWS
+        # No margin here: what was let in in spite of it would be decoded for nothing, again and again.
         if wait_s and now + wait_s + job.expected_s > job.steps.deadline:
             self._paces.doubted(generation, job.kind)
             raise self._overloaded(wait_s + job.expected_s)

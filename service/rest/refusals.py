@@ -38,7 +38,16 @@ class Refusals:
           more: headers that every response has.
           keep_alive: whether the connection stays open behind it.
         """
-        if not self._engine.crowded or scope["method"] != "POST":
+        if not self._engine.crowded:
+            self._engine.comes()
+            return None
+        refused = self._refused(scope, more, keep_alive)
+        if refused is None:
+            self._engine.comes()
+        return refused
+
+    def _refused(self, scope: Any, more: tuple[Header, ...], keep_alive: bool) -> bytes | None:
+        if scope["method"] != "POST":
             return None
         asked = HOT_PATH.fullmatch(scope["path"])
         name = asked.groups()[-1] if asked is not None else ""

@@ -44,10 +44,13 @@ class ScriptedEngine:
 
     @property
     def crowded(self) -> bool:
-        return self._callers.is_full
+        return self._callers.left < 1
+
+    def comes(self) -> None:
+        pass
 
     def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
-        return self._callers.full
+        return self._callers.full()
 
     def enter(self, name: str = "other", deadline: float | None = None) -> Permit:
         return self._callers.admit()

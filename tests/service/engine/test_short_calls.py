@@ -179,7 +179,7 @@ def test_calls_that_wait_for_their_turn_count_against_the_limit(write: Write, ru
 
 def test_version_is_pinned_while_a_call_waits_for_its_turn_and_closed_in_another_thread(write: Write, run: Run) -> None:
     write()
-    service = run(inline_us_max=LIMIT_US)
+    service = run(inline_us_max=LIMIT_US, keep_previous=False)
     closed: list[threading.Thread] = []
     before = service.switch.current("movies")
     assert before is not None

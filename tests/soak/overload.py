@@ -1,0 +1,183 @@
+"""`python -m tests.soak.overload`: ten times as many calls as a service can answer, and what becomes of those answered.
+
+An open loop of workload R, whose callers tell a deadline and do not wait for each other. Beside the goodput: the time
+that refusals and probes take, and how long the service needs to be as before. The generator shares the cores with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from tests.bench.load import Answers, Door, Load
+from tests.bench.requests import RANK, rank_messages
+from tests.bench.workloads import RankingWorkload, write_ranking
+from tests.service.process import Process
+
+SHOW = Console(highlight=False, soft_wrap=True)
+PROTOBUF = "application/x-protobuf"
+REFUSED = {"http": 429, "grpc": 8}
+PROBES = ("/livez", "/readyz", "/metrics")
+STEADY = 3
+"""Times its usual latency that a call may take once the service has recovered."""
+
+
+@dataclass
+class Probed:
+    """What probes saw during a flood."""
+
+    latency_s: list[float] = field(default_factory=list)
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Flood:
+    """What a flood did.
+
+    Attributes:
+      peak_per_s: answers a second in a closed loop, before and after the flood.
+      rate_per_s: calls a second of the flood.
+      answers: of the flood.
+      deadline_s: of each of its calls.
+      probed: what probes saw meanwhile.
+      recovery_s: from the last call of the flood until calls were answered as before.
+    """
+
+    peak_per_s: float
+    rate_per_s: float
+    answers: Answers
+    deadline_s: float
+    probed: Probed
+    recovery_s: float
+    refused_status: int
+
+    @property
+    def admitted_s(self) -> NDArray[np.float64]:
+        """Latencies of the answered calls."""
+        return self.answers.latency_s[self.answers.status == 200]
+
+    @property
+    def refused_s(self) -> NDArray[np.float64]:
+        """Latencies of the refused calls."""
+        return self.answers.latency_s[self.answers.status == self.refused_status]
+
+    @property
+    def goodput(self) -> float:
+        """Answers within the deadline, as a share of the peak."""
+        return float((self.admitted_s <= self.deadline_s).sum()) / self.answers.elapsed_s / self.peak_per_s
+
+    def show(self) -> None:
+        """Prints it."""
+        statuses, counts = np.unique(self.answers.status.astype(int), return_counts=True)
+        told = dict(zip(statuses.tolist(), counts.tolist(), strict=True))
+        SHOW.print(
+            f"peak {self.peak_per_s:.0f}/s, flood {self.rate_per_s:.0f}/s for {self.answers.elapsed_s:.1f} s: {told}"
+        )
+        SHOW.print(f"goodput {self.goodput:.2f} of the peak, within {self.deadline_s * 1e3:.0f} ms")
+        for what, latency_s in (("admitted", self.admitted_s), ("refused", self.refused_s)):
+            if len(latency_s):
+                p50, p99, p999 = np.percentile(latency_s, [50, 99, 99.9]) * 1e3
+                SHOW.print(f"{what}: p50 {p50:.1f} ms, p99 {p99:.1f} ms, p99.9 {p999:.1f} ms")
+        p50, p99 = np.percentile(self.probed.latency_s, [50, 99]) * 1e3
+        SHOW.print(
+            f"probes: {len(self.probed.latency_s)}, {self.probed.failed} failed, p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+        )
+        SHOW.print(f"recovered after {self.recovery_s:.2f} s")
+
+
+def probe(port: int, probed: Probed, done: threading.Event) -> None:
+    """Asks how the service is, some fifty times a second, until told to end."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        while not done.is_set():
+            for path in PROBES:
+                began = time.perf_counter()
+                try:
+                    fine = client.get(path).status_code == 200
+                except httpx.HTTPError:
+                    fine = False
+                probed.latency_s.append(time.perf_counter() - began)
+                probed.failed += not fine
+                done.wait(0.02)
+
+
+def recovery_s(load: Load, usual_s: float) -> float:
+    """Asks on one connection until a call is answered as fast as usual; returns how long that took."""
+    began = time.perf_counter()
+    while True:
+        seen = load.closed(1, 0.05)
+        fine = seen.status == 200
+        if fine.any() and np.median(seen.latency_s[fine]) < STEADY * usual_s:
+            return time.perf_counter() - began
+        if time.perf_counter() - began > 30:
+            return float("inf")
+
+
+def flood(
+    ports: dict[str, int], door: str, bodies: list[bytes], times: float, seconds: float, deadline_s: float
+) -> Flood:
+    """Measures what a service can answer, and then asks so many times as much of it."""
+    headers = {"x-request-timeout-ms": f"{deadline_s * 1e3:.0f}"}
+    if door == "http":
+        ways = [Door(ports["http"], "/v1/models/ranking:rank", PROTOBUF, more) for more in ({}, headers)]
+    else:
+        ways = [Door(ports["grpc"], RANK, "", more) for more in ({}, {"grpc-timeout": f"{deadline_s * 1e3:.0f}m"})]
+    calm, pressing = (Load(way, bodies) for way in ways)
+    try:
+        calm.closed(8, 1.0)  # so that the service knows how long a call takes
+        usual_s = float(np.median(calm.closed(1, 0.5).latency_s))
+        before = calm.closed(16, seconds / 2)
+        probed, done = Probed(), threading.Event()
+        prober = threading.Thread(target=probe, args=(ports["http"], probed, done))
+        prober.start()
+        try:
+            rate = times * before.requests_per_s
+            answers = pressing.open(rate, seconds, seed=7)
+        finally:
+            done.set()
+            prober.join()
+        recovered_s = recovery_s(calm, usual_s)
+        after = calm.closed(16, seconds / 2)
+    finally:
+        calm.close()
+        pressing.close()
+    peak = (before.requests_per_s + after.requests_per_s) / 2
+    return Flood(peak, rate, answers, deadline_s, probed, recovered_s, REFUSED[door])
+
+
+def write_workload(root: Path) -> RankingWorkload:
+    """Writes R, small: what a call costs hardly depends on the size of its tables."""
+    return write_ranking(root, 0.01)
+
+
+def main() -> None:
+    """Reads the arguments and runs."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--door", choices=sorted(REFUSED), default="http")
+    arguments.add_argument("--precision", choices=("f32", "int8"), default="f32")
+    arguments.add_argument("--times", type=float, default=10, help="calls of the flood, in what the service can answer")
+    arguments.add_argument("--seconds", type=float, default=10, help="of the flood")
+    arguments.add_argument("--deadline-ms", type=float, default=250, help="that callers wait")
+    options = arguments.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "bundles"
+        root.mkdir()
+        bodies = rank_messages(write_workload(root))
+        service = Process(root, "--precision", options.precision)
+        try:
+            service.event("ready")
+            flood(service.ports, options.door, bodies, options.times, options.seconds, options.deadline_ms / 1e3).show()
+        finally:
+            service.kill()
+
+
+if __name__ == "__main__":
+    main()
