@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from service.rest.connections import HEADERS_MAX
 from service.rest.crowd import Crowd
@@ -197,3 +201,38 @@ def test_crowd_with_too_much_unread_cuts_the_longest_stalled_but_never_the_last(
 def test_crowd_takes_as_many_as_files_may_be_open_unless_told(tmp_path: Path) -> None:
     assert connections_max_of(settings_of(tmp_path, connections_max=7)) == 7
     assert 0 < connections_max_of(settings_of(tmp_path)) <= 10_000
+
+
+_REQUESTS = {
+    b"HTTP/1.1 200 ": [
+        LIVE,
+        ASK,
+        ASK.replace(b"content-length: 2\r\n\r\n{}", b"content-length: 3000\r\n\r\n{}" + b" " * 2998),
+        ASK.replace(b"content-length: 2\r\n\r\n{}", b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"),
+        LIVE.replace(b"host: x", b"content-length: 2000") + b"y" * 2000,
+    ],
+    b"HTTP/1.1 404 ": [LIVE.replace(b"livez", b"nowhere")],
+    b"HTTP/1.1 400 ": [ASK.replace(b"{}", b"{{")],
+}
+_ALL = [(status, request) for status, requests in _REQUESTS.items() for request in requests]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    asked=st.lists(st.sampled_from(_ALL), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(0, 6000), max_size=8),
+    wait=st.booleans(),
+)
+def test_connection_answers_requests_alike_however_they_are_cut_and_run_together(
+    asked: list[tuple[bytes, bytes]], cuts: list[int], wait: bool, doors: RunningDoors
+) -> None:
+    stream = b"".join(request for _, request in asked)
+    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    with line_to(doors) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for begin, end in itertools.pairwise(places):
+            line.sendall(stream[begin:end])
+            if wait:
+                time.sleep(0.0005)
+        answers = received(line, len(asked))
+    assert re.findall(rb"HTTP/1.1 \d+ ", answers) == [status for status, _ in asked]

@@ -5,11 +5,13 @@ import logging
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.errors import PermissionDenied, Unauthenticated
 from service.security import followed_files
 from service.security.callers import CALLER, Caller, require_all_models, require_permission
-from service.security.tokens import Tokens
+from service.security.tokens import Tokens, read_tokens
 
 RANKER, ADS, PROBE = "ranker-0123456789", "ads-0123456789abcdef", "probe-0123456789abc"
 
@@ -139,3 +141,27 @@ def test_caller_of_some_models_is_held_to_them() -> None:
             require_all_models()
     finally:
         CALLER.reset(token)
+
+
+@given(authorization=st.binary(max_size=600) | st.builds(lambda rest: b"Bearer " + rest, st.binary(max_size=600)))
+def test_tokens_take_or_refuse_any_header(authorization: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.getbasetemp() / "any-tokens"
+    if not file.exists():
+        file.write_text(f"ranker {RANKER}\n")
+    try:
+        assert Tokens(file).caller(authorization).name == "ranker"
+        assert RANKER.encode() in authorization
+    except Unauthenticated:
+        pass
+
+
+@given(text=st.binary(max_size=80) | st.text("ab- \n#:sha256,\t\x00", max_size=80).map(str.encode))
+def test_tokens_read_or_refuse_any_file(text: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.getbasetemp() / "any-file"
+    file.write_bytes(text)
+    try:
+        callers = read_tokens(file)
+    except ValueError as problem:
+        assert str(file) in str(problem)  # noqa: PT017
+    else:
+        assert all(len(digest) == 32 for digest in callers)
