@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
+from service.ctl_command import add_ctl
 from service.pull_command import add_pull
 from service.settings import PREFIX, ServiceSettings
 
@@ -45,6 +46,7 @@ def command(run: Callable[[dict[str, Any], bool], int]) -> typer.Typer:
     serve.__annotations__ = {each.name: each.annotation for each in parameters}
     app.callback(invoke_without_command=True)(serve)
     add_pull(app)
+    add_ctl(app)
     return app
 
 

@@ -56,6 +56,11 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
+def set_level(level: str) -> None:
+    """Sets the least severity of the service's events that is logged."""
+    logging.getLogger(ROOT_LOGGER).setLevel(level.upper())
+
+
 def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
     """Sends the service's events, and the warnings of the libraries below it, to `stream` (stderr) as JSON lines.
 
@@ -69,6 +74,6 @@ def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
     root = logging.getLogger()
     root.handlers = [lines]
     root.setLevel(logging.WARNING)
-    logging.getLogger(ROOT_LOGGER).setLevel(level.upper())
+    set_level(level)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # what it warns of are callers, whom the doors tell of
     logging.captureWarnings(capture=True)

@@ -12,6 +12,7 @@ from runtime.errors import DeviceMissing, LibraryMissing
 from runtime.native_output import own_stderr
 from service import logs
 from service.command_line import command
+from service.control.listener import admin_tokens
 from service.exits import EXIT_DONE, EXIT_USAGE
 from service.security.guards import guards_of
 from service.settings import ServiceSettings, SettingsError, read_settings
@@ -38,6 +39,7 @@ def _run(options: dict[str, Any], only_print: bool) -> int:
     try:
         _check_device(settings)
         guards_of(settings)
+        admin_tokens(settings)
     except (LibraryMissing, DeviceMissing, SettingsError) as problem:
         sys.stderr.write(f"error: {problem}\n")
         return EXIT_USAGE

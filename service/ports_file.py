@@ -8,12 +8,13 @@ from pathlib import Path
 import orjson
 
 
-def write_ports(path: Path, http: int, grpc: int) -> None:
+def write_ports(path: Path, http: int, grpc: int, admin: int | None = None) -> None:
     """Writes the bound ports in one rename, so that a waiting reader never sees half of them.
 
     Raises:
       OSError: the file cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_bytes(orjson.dumps({"http": http, "grpc": grpc}))
+    ports = {"http": http, "grpc": grpc, **({} if admin is None else {"admin": admin})}
+    aside.write_bytes(orjson.dumps(ports))
     aside.replace(path)

@@ -8,20 +8,28 @@ import math
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 
 from service import logs
+from service.control.app import AdminApp
+from service.control.control import Control
+from service.control.listener import admin_listener, admin_tokens, port_of
+from service.control.server import AdminServer
 from service.engine.desk import Desk
 from service.engine.engine import Engine
 from service.exits import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUIRED, EXIT_USAGE
 from service.generations.loader import Loader
+from service.generations.policy import Policy
+from service.generations.state_file import NAME, StateFile
 from service.generations.switch import Switch
 from service.generations.watcher import Watcher
 from service.metrics import Metrics
 from service.ports_file import write_ports
 from service.rest.server import HttpServer
 from service.rpc.server import RpcServer
+from service.security.certificates import HTTP
 from service.security.guards import guards_of, tell_open_doors
 from service.settings import ServiceSettings, usable_cores
 from service.sockets import Take, listen, take_all
@@ -59,7 +67,10 @@ class Service:
             load_bytes_max=settings.load_bytes_max,
             warm_up=self._engine.warm_up,
             device=settings.device,
+            processes=lambda: self._loading_processes,
         )
+        policy = Policy(settings.versions_latest, settings.keep_previous)
+        state = StateFile(settings.state_file or settings.root / NAME)
         self._watcher = Watcher(
             settings.root,
             loader,
@@ -67,6 +78,9 @@ class Service:
             self._metrics,
             poll_s=settings.poll_s,
             verify_bytes_per_s=settings.verify_bytes_per_s,
+            policy=policy,
+            state=state,
+            wanted=lambda desired: logs.set_level(desired.log_level or settings.log_level),
         )
         self._guards = guards_of(settings)
         self._crew = None if place is None else Crew(place, self._metrics, self._engine.models, self._announce)
@@ -75,6 +89,10 @@ class Service:
         )
         self._rpc = RpcServer(desk)
         self._http = HttpServer(desk)
+        control = Control(settings, policy, self._switch, self._watcher, state, desk.models)
+        self._admin_app = AdminApp(control, admin_tokens(settings))
+        self._admin_listener: socket.socket | None = None
+        self._admin: AdminServer | None = None
         self._exit_code = EXIT_DONE
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -94,6 +112,7 @@ class Service:
         self._switch.subscribe(self._changed)
         if self._crew is not None:
             await self._crew.start()
+        await self._open_admin()
         if self._crew is not None and self._crew.serving:
             self._watcher.start()  # whose place this worker takes is not missed: it comes when it can answer
             while not (self._switch.settled or self._stopping.is_set()):
@@ -123,13 +142,33 @@ class Service:
             await asyncio.sleep(0.001)
         if place is None:  # else the parent tells, once all workers are here
             if settings.ports_file is not None:
-                write_ports(settings.ports_file, http_port, grpc_port)
-            log.info("listening", extra=logs.fields(host=settings.host, http=http_port, grpc=grpc_port))
+                write_ports(settings.ports_file, http_port, grpc_port, port_of(self._admin_listener))
+            ports = {"http": http_port, "grpc": grpc_port, "admin": port_of(self._admin_listener)}
+            log.info("listening", extra=logs.fields(host=settings.host, **ports))
         if place is None or place.index == 0:
             tell_open_doors(settings)
         self._open = True
         self._announce()
         return http
+
+    async def _open_admin(self) -> None:
+        """Begins to listen to operators, whatever else is ready; of several workers, the first one does."""
+        place = self._place
+        if place is None:
+            self._admin_listener = admin_listener(self._settings)
+        elif place.index == 0:
+            self._admin_listener = place.admin
+        if self._admin_listener is not None:
+            certificates = self._guards.certificates
+            tls = None if certificates is None else certificates.context(HTTP)
+            self._admin = AdminServer(self._admin_app, self._admin_listener, tls)
+            await self._admin.start()
+
+    @property
+    def _loading_processes(self) -> int:
+        """How many load a version when this one does: one that takes the place of another is alone in that."""
+        alone = self._crew is not None and self._crew.serving and not self._switch.settled
+        return 1 if alone else self._settings.workers
 
     def idle(self) -> bool:
         """Tells whether no call is computing any more."""
@@ -208,6 +247,8 @@ class Service:
         self._engine.close()
         if drained:
             self._switch.close()
+        if self._admin is not None:
+            await self._admin.stop()
         if self._crew is not None:
             await self._crew.stop()
         if self._place is not None and self._place.orphaned:

@@ -20,8 +20,8 @@ from bundle.manifest import Precision
 from bundle.paths import MANIFEST
 
 PREFIX = "ROWCAST_"
-_OTHERS = re.compile(r"(EXPORT|CLIENT)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
-"""The exporter's and the client's variables, and those that Kubernetes sets for a service whose name begins so."""
+_OTHERS = re.compile(r"(EXPORT|CLIENT|CTL)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
+"""Variables of other programs than this one, and those that Kubernetes sets for a service whose name begins so."""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -46,7 +46,7 @@ class ServiceSettings(BaseSettings):
     grpc_port: Port = 9090
     """Port of gRPC; 0: any free one."""
     ports_file: Path | None = None
-    """File that the bound ports are written to, as JSON `{"http": N, "grpc": N}`, once both doors listen."""
+    """File that the bound ports are written to, as JSON `{"http": N, "grpc": N, "admin": N}`, once the doors listen."""
     require: Annotated[tuple[str, ...], NoDecode] = ()
     """Model that must load at start, else exit 7; may be given several times (in the environment: comma between)."""
     precision: Precision | None = None
@@ -67,6 +67,14 @@ class ServiceSettings(BaseSettings):
     state_file: Path | None = None
     """File that holds what `rowcast-serve ctl` is told: pins, labels, a drain; left out: `.rowcast-state.json` under
     the root."""
+    admin: bool = True
+    """Listens for `rowcast-serve ctl`, at an address of its own."""
+    admin_host: str = "127.0.0.1"
+    """Address of the admin listener; one that other machines reach needs admin_tokens."""
+    admin_port: Port | None = None
+    """Port of the admin listener, 0: any free one; left out: 8090, or any free one where that is taken."""
+    admin_tokens: Path | None = None
+    """File of operators, as tokens is of callers; without it, whoever is on this machine may use the admin listener."""
     poll_s: float = Field(default=2.0, ge=0.05, le=3600)
     """Pause between two looks at the root for new versions, seconds."""
     workers: int = Field(default=1, ge=1, le=256)

@@ -50,7 +50,7 @@ class Loader:
       load_bytes_max: most memory that one version may need, bytes; 0: what is free.
       warm_up: answers synthetic requests with a generation before it is served; raises if it cannot.
       device: where SavedModels run.
-      processes: that load the same version at the same time, each into memory of its own.
+      processes: tells how many load the same version at the same time, each into memory of its own.
     """
 
     root: Path
@@ -60,7 +60,7 @@ class Loader:
     load_bytes_max: int
     warm_up: Callable[[Generation], None]
     device: Device = "cpu"
-    processes: int = 1
+    processes: Callable[[], int] = lambda: 1
 
     def load(self, model: str, version: int) -> Generation:
         """Loads one version; on any failure everything opened is closed again.
@@ -98,7 +98,7 @@ class Loader:
         if self.load_bytes_max:
             limit_bytes, copies, what = self.load_bytes_max, 1, "allowed (load_bytes_max)"
         else:
-            limit_bytes, copies, what = free_bytes(), self.processes, "free"
+            limit_bytes, copies, what = free_bytes(), self.processes(), "free"
         if copies * needed_bytes > limit_bytes:
             each = f" ({needed_bytes >> 20} MiB in each of {copies} processes)" if copies > 1 else ""
             raise NoMemory(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service import logs
+from service.control.listener import admin_listener, port_of
 from service.exits import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUIRED
 from service.ports_file import write_ports
 from service.settings import ServiceSettings
@@ -79,6 +80,7 @@ class Parent:
         settings = self._settings
         ports = {Door.HTTP: settings.http_port, Door.GRPC: settings.grpc_port}
         self._listeners = {door: listen(_NAMES[door], settings.host, port) for door, port in ports.items()}
+        self._admin = admin_listener(settings)
         self._directory = Path(tempfile.mkdtemp(prefix="rowcast-"))  # 0700
         self._bells = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in self._workers)
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -122,7 +124,7 @@ class Parent:
                 self._start(index, worker)
 
     def _start(self, index: int, worker: _Worker) -> None:
-        place = Place(index, self._board, self._bells, self._directory, self._listeners, parent=os.getpid())
+        place = Place(index, self._board, self._bells, self._directory, self._listeners, os.getpid(), self._admin)
         if worker.started:
             self._board.restarted(index)
         self._board.tell(index, State.STARTING)
@@ -202,8 +204,9 @@ class Parent:
         settings = self._settings
         http, grpc = (int(self._listeners[door].getsockname()[1]) for door in (Door.HTTP, Door.GRPC))
         if settings.ports_file is not None:
-            write_ports(settings.ports_file, http, grpc)
-        extra = logs.fields(host=settings.host, http=http, grpc=grpc, workers=settings.workers)
+            write_ports(settings.ports_file, http, grpc, port_of(self._admin))
+        ports = {"http": http, "grpc": grpc, "admin": port_of(self._admin)}
+        extra = logs.fields(host=settings.host, **ports, workers=settings.workers)
         _log.info("listening", extra=extra)
 
     def _stop(self) -> None:

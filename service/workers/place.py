@@ -23,6 +23,7 @@ class Place:
       directory: private to the service's user: a socket and the last told counters of each worker.
       listeners: of the doors, which all workers take connections from.
       parent: process id.
+      admin: the socket of the admin listener, which the first worker serves; None: there is none.
     """
 
     index: int
@@ -31,6 +32,7 @@ class Place:
     directory: Path
     listeners: Mapping[Door, socket.socket]
     parent: int
+    admin: socket.socket | None = None
 
     @property
     def bell(self) -> int:

@@ -28,7 +28,8 @@ class Process:
             [*PROGRAM, *arguments, "--ports-file", str(self._ports), *options], stderr=subprocess.PIPE, text=True
         )
         self.lines: queue.Queue[dict[str, Any]] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -48,6 +49,10 @@ class Process:
         return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", timeout=PATIENCE_S)
 
     @property
+    def ports_file(self) -> Path:
+        return self._ports
+
+    @property
     def ports(self) -> dict[str, int]:
         page: dict[str, int] = json.loads(self._ports.read_text())
         return page
@@ -60,5 +65,6 @@ class Process:
         """Ends it whatever it does."""
         self.process.kill()
         self.process.wait()
+        self._reader.join(PATIENCE_S)
         assert self.process.stderr is not None
         self.process.stderr.close()
