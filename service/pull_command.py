@@ -1,4 +1,7 @@
-"""The command line of `rowcast-serve pull`: options, progress, exit codes."""
+"""The command line of `rowcast-serve pull`: options, progress, exit codes.
+
+What it works with is imported when it is called: a service, which has the same command line, starts without.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from runtime.remote import is_url
-from service.pull import Pulled, pull
-from service.remote_bundles import PullError, UsageProblem, find_bundle
+if TYPE_CHECKING:
+    from service.pull import Pulled
 
 EXIT_INTERRUPTED = 130
 
@@ -48,6 +48,8 @@ def add_pull(app: typer.Typer) -> None:
 
 def _told(work: Callable[[], None]) -> int:
     """Runs the work; returns the exit code, having told what went wrong in one line."""
+    from service.remote_bundles import PullError
+
     try:
         work()
     except PullError as problem:
@@ -69,6 +71,13 @@ def _number(version: str) -> int | None:
 
 
 def _pull(url: str, root: str, model: str | None, version: int | None, keep: int | None, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from runtime.remote import is_url
+    from service.pull import pull
+    from service.remote_bundles import UsageProblem, find_bundle
+
     if is_url(root):
         raise UsageProblem(f"ROOT {root!r} is a URL; a path of this machine was expected")
     began = time.monotonic()

@@ -1,19 +1,21 @@
-"""The HTTP door: the five calls, and FastAPI behind them for models, health and documents."""
+"""The HTTP door: the five calls, and Starlette behind them for models, health and documents."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from service.engine.desk import Desk
 from service.errors import InvalidArgument, NotFound, ServiceError
-from service.rest.docs import add_docs
+from service.rest.docs import docs_of
 from service.rest.doorkeeper import Doorkeeper
 from service.rest.guard import Guard
 from service.rest.hot_calls import HotCalls
-from service.rest.routes import failed_response, router_of
+from service.rest.routes import failed_response, routes_of
 
 
 def create_app(desk: Desk) -> ASGIApp:
@@ -22,13 +24,11 @@ def create_app(desk: Desk) -> ASGIApp:
     Args:
       desk: the engine and the limits that this door enforces itself.
     """
-    app = FastAPI(title="rowcast", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(router_of(desk))
-    add_docs(app, desk)
-    app.add_exception_handler(ServiceError, _service_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_middleware(Guard, desk=desk)
+    app = Starlette(
+        routes=[*routes_of(desk), *docs_of(desk)],
+        middleware=[Middleware(Guard, desk=desk)],
+        exception_handlers={ServiceError: _service_error, HTTPException: _http_error},
+    )
     calls = HotCalls(app, desk)
     return calls if desk.guards.tokens is None else Doorkeeper(calls, desk, desk.guards.tokens)
 
@@ -39,16 +39,10 @@ async def _service_error(request: Request, problem: Exception) -> Response:
 
 
 async def _http_error(request: Request, problem: Exception) -> Response:
-    """Tells FastAPI's own refusals, 404 and 405 among them, in the one shape of errors."""
+    """Tells Starlette's own refusals, 404 and 405 among them, in the one shape of errors."""
     assert isinstance(problem, HTTPException)  # noqa: S101 - registered for it
     if problem.status_code == 404:
         return failed_response(request, NotFound(f"path {request.url.path[:80]!r} is not there; /docs lists the paths"))
     headers = tuple((name.lower().encode(), value.encode()) for name, value in (problem.headers or {}).items())
     told = InvalidArgument(f"method {request.method[:20]} is not taken here: {problem.detail}")
     return failed_response(request, told, problem.status_code, headers)
-
-
-async def _validation_error(request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, RequestValidationError)  # noqa: S101 - registered for it
-    where = ".".join(str(part) for part in problem.errors()[0]["loc"])
-    return failed_response(request, InvalidArgument(f"{where}: {problem.errors()[0]['msg']}"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib import metadata
-from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 
-from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.staticfiles import StaticFiles
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from service.engine.desk import Desk
 from service.rest.examples import worked_examples
@@ -17,21 +19,20 @@ from service.wire.json_bodies import dump
 ASSETS = "/docs/assets"
 
 
-def add_docs(app: FastAPI, desk: Desk) -> None:
-    """Adds `/docs`, its assets, and `/openapi.json`."""
+def docs_of(desk: Desk) -> list[BaseRoute]:
+    """Returns the routes of `/docs`, its assets, and `/openapi.json`."""
     product_version = metadata.version("rowcast")
-    router = APIRouter()
 
-    @router.get("/openapi.json")
     async def openapi(request: Request) -> Response:
         """Describes every call, with examples that the loaded model has answered just now."""
         url = str(request.base_url).rstrip("/")
         described = document(await worked_examples(desk.engine), desk.settings, product_version, url)
         return Response(dump(described), media_type="application/json")
 
-    @router.get("/docs")
-    async def docs() -> Response:
+    async def docs(_: Request) -> Response:
         """Shows the document as a page."""
+        from fastapi.openapi.docs import get_swagger_ui_html  # for people who look: it takes a tenth of a second
+
         return get_swagger_ui_html(
             openapi_url="openapi.json",
             title="rowcast",
@@ -45,5 +46,16 @@ def add_docs(app: FastAPI, desk: Desk) -> None:
             },
         )
 
-    app.include_router(router)
-    app.mount(ASSETS, StaticFiles(directory=str(files("fastapi_offline") / "static")))
+    return [
+        Route("/openapi.json", openapi),
+        Route("/docs", docs),
+        Mount(ASSETS, StaticFiles(directory=_static())),
+    ]
+
+
+def _static() -> Path:
+    """Finds the assets without importing the package, which imports FastAPI."""
+    found = find_spec("fastapi_offline")
+    assert found is not None  # noqa: S101 - a dependency
+    assert found.origin is not None  # noqa: S101 - a package with a file
+    return Path(found.origin).parent / "static"

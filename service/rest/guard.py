@@ -1,4 +1,4 @@
-"""What surrounds every request that FastAPI answers: its request id, and no exception that leaves it."""
+"""What surrounds every request that Starlette answers: its request id, and no exception that leaves it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG = logs.logger(__name__)
 
 
 class Guard:
-    """Adds the request id to what FastAPI answers, counts it, and tells its bugs as any other failure.
+    """Adds the request id to what Starlette answers, counts it, and tells its bugs as any other failure.
 
     Routes leave `call` and `code` in the request's state, where they are not `other` and `OK`.
     """

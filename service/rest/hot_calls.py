@@ -1,4 +1,4 @@
-"""The five calls as plain ASGI before FastAPI, whose routes cost more than many a call."""
+"""The five calls as plain ASGI before Starlette, whose routes cost more than many a call."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""What is asked less often than the five calls, by FastAPI: models, signatures, health and metrics."""
+"""What is asked less often than the five calls, by Starlette: models, signatures, health and metrics."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from service import logs
 from service.engine.desk import Desk
@@ -15,11 +17,9 @@ from service.wire.failures import failure_of, log_failure
 _LOG = logs.logger(__name__)
 
 
-def router_of(desk: Desk) -> APIRouter:
+def routes_of(desk: Desk) -> list[Route]:
     """Returns the routes, each of which asks the desk one thing."""
-    router = APIRouter()
 
-    @router.get("/v1/models")
     async def models(request: Request) -> Response:
         """Lists every model with its versions and their states."""
         request.state.call = "models"
@@ -31,13 +31,12 @@ def router_of(desk: Desk) -> APIRouter:
             else schemas.written(None, signatures.models_value(states))
         )
 
-    @router.get("/v1/models/{model}")
-    @router.get("/v1/models/{model}/versions/{version}")
-    @router.get("/v1/models/{model}/labels/{label}")
-    async def model(request: Request, model: str, version: str | None = None, label: str | None = None) -> Response:
+    async def model(request: Request) -> Response:
         """Tells all that a caller needs to write requests to a version: the signature of each call."""
         request.state.call = "model"
-        details = desk.engine.model(schemas.target_of(model, version, label))
+        named = request.path_params
+        target = schemas.target_of(named["model"], named.get("version"), named.get("label"))
+        details = desk.engine.model(target)
         protobuf = _wants_protobuf(request)
         return _response(
             schemas.written(signatures.details_message(details), None)
@@ -45,28 +44,33 @@ def router_of(desk: Desk) -> APIRouter:
             else schemas.written(None, signatures.details_value(details))
         )
 
-    @router.get("/livez")
     async def livez(request: Request) -> Response:
         """Says whether the process should be left running."""
         return _health(request, "live", "" if desk.liveness() else "the service is stuck; restart it")
 
-    @router.get("/readyz")
     async def readyz(request: Request) -> Response:
         """Says whether callers should be sent here, and if not, why."""
         return _health(request, "ready", desk.problem())
 
-    @router.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(_: Request) -> Response:
         """Returns the metrics in the text form of Prometheus."""
         return Response(await desk.metrics_page(), headers={"content-type": CONTENT_TYPE})
 
-    return router
+    return [
+        Route("/v1/models", models),
+        Route("/v1/models/{model}", model),
+        Route("/v1/models/{model}/versions/{version}", model),
+        Route("/v1/models/{model}/labels/{label}", model),
+        Route("/livez", livez),
+        Route("/readyz", readyz),
+        Route("/metrics", metrics),
+    ]
 
 
 def failed_response(
     request: Request, problem: ServiceError, status: int | None = None, headers: tuple[schemas.Header, ...] = ()
 ) -> Response:
-    """Returns the response to what failed behind FastAPI; `status` where HTTP has a number of its own for it."""
+    """Returns the response to what failed behind Starlette; `status` where HTTP has a number of its own for it."""
     failure = failure_of(problem, request.state.request_id)
     request.state.code = failure.code.value
     log_failure(_LOG, getattr(request.state, "call", "other"), failure, problem)

@@ -37,7 +37,7 @@ def test_models_and_model_as_protobuf(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models/m", "/v1/models"])
-def test_failure_behind_fastapi_has_the_one_shape(path: str, http: httpx.Client, engine: ScriptedEngine) -> None:
+def test_failure_behind_starlette_has_the_one_shape(path: str, http: httpx.Client, engine: ScriptedEngine) -> None:
     engine.problem = NotFound("model 'm' is not there")
     answer = http.get(path)
     assert answer.status_code == 404
@@ -45,14 +45,14 @@ def test_failure_behind_fastapi_has_the_one_shape(path: str, http: httpx.Client,
     assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
 
 
-def test_bug_behind_fastapi_tells_nothing(http: httpx.Client, engine: ScriptedEngine) -> None:
+def test_bug_behind_starlette_tells_nothing(http: httpx.Client, engine: ScriptedEngine) -> None:
     engine.problem = KeyError("secret")
     answer = http.get("/v1/models")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "INTERNAL")
     assert "secret" not in answer.text
 
 
-def test_what_fastapi_answers_is_counted_by_call_and_code(
+def test_what_starlette_answers_is_counted_by_call_and_code(
     http: httpx.Client, engine: ScriptedEngine, doors: RunningDoors
 ) -> None:
     before = codes_of(doors.desk.metrics, "http")
