@@ -21,7 +21,7 @@ from service.workers.place import Place
 
 _log = logs.logger(__name__)
 
-_LEAVE_S = 0.002
+_LEAVE_S = 0.02
 """How long a connection is left to a worker that holds fewer, before whoever saw it takes it after all."""
 _TELL_S = 0.1
 """How often the others learn of connections that were closed."""

@@ -92,7 +92,8 @@ def test_workers_share_ports_speak_as_one_and_are_started_again(write: Write, se
         assert {metric(client, ANSWERED) for client in clients} == {24}
         page = first.get("/metrics").text
         held = [value(page, f'rowcast_worker_connections{{door="http",worker="{each}"}}') for each in (0, 1)]
-        assert held == [3, 3]
+        assert sum(held) == 6
+        assert min(held) >= 2
         assert value(page, 'rowcast_workers{state="answering"}') == 2
         assert value(page, "rowcast_ready") == 1
         (model,) = first.get("/v1/models").json()["models"]
@@ -132,7 +133,8 @@ def test_workers_answer_grpc_on_one_port_and_its_health_is_that_of_all(write: Wr
         with service_client(service) as client:
             page = client.get("/metrics").text
         held = [value(page, f'rowcast_worker_connections{{door="grpc",worker="{each}"}}') for each in (0, 1)]
-        assert held == [2, 2]
+        assert sum(held) == 4
+        assert min(held) >= 1
         assert service.stop() == 0
 
 
