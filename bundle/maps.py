@@ -7,14 +7,14 @@ lies between. So a gather takes one numpy call for a stripe, however many shards
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import files
+from bundle import files, pages
 from bundle.errors import DigestMismatch, FormatError, RowOutOfRange
 from bundle.shards import RowMap, RowRange
 from bundle.table_pages import Shard
@@ -103,6 +103,18 @@ class MappedRows:
             raw[done : done + part.rows] = self._stripes[self._stripe_of[shard]][place : place + part.rows]
             done += part.rows
         return raw
+
+    def warm(self) -> Iterator[int]:
+        """Brings all pages into memory and maps them; yields the bytes of each piece, after it. Ends once closed."""
+        for file in list(self._files):
+            start = 0
+            while file in self._files and (size := pages.bring_in(file.data, start)):
+                start += size
+                yield size
+
+    def resident_bytes(self) -> int:
+        """Tells how many bytes are in memory, of large files by samples."""
+        return sum(pages.resident_bytes(file.data) for file in list(self._files))
 
     def release(self) -> None:
         """Lets go of the pages that were read, for a program that reads all rows once."""

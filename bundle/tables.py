@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -234,6 +235,23 @@ class TableReader:
         if first < 0 or count < 0 or first + count > self.rows:
             raise RowOutOfRange(f"rows {first} to {first + count} asked; the table has {self.rows} rows")
         return self._stored.read(RowRange(first, count)).view(STORED[self.dtype])
+
+    def warm(self) -> Iterator[int]:
+        """Brings the whole table into memory, piece by piece, so that no row of it is waited for.
+
+        Yields:
+          The bytes of each piece, once it is there. Ends early if the table is closed meanwhile.
+        """
+        for rows in (self._stored, self._scales):
+            if rows is not None:
+                yield from rows.warm()
+
+    def resident_bytes(self) -> int:
+        """Tells how many of the table's bytes are in memory, whoever brought them there: of a large one by samples.
+
+        The kernel tells only who may write the files, or owns them; others hear that all of it is.
+        """
+        return sum(rows.resident_bytes() for rows in (self._stored, self._scales) if rows is not None)
 
     def release(self) -> None:
         """Lets go of the pages that were read, for a program that reads all rows once; later reads bring them back."""

@@ -10,6 +10,7 @@ import pytest
 from bundle import manifest as pages
 from bundle.checksums import crc32c
 from bundle.errors import DigestMismatch, RowOutOfRange
+from bundle.pages import PIECE_BYTES
 from bundle.tables import ShardWriter, TableReader
 
 SOURCE = pages.TableSource(layout="plain", key="k")
@@ -115,6 +116,27 @@ def test_bags_leave_negative_rows_and_their_weights_out(tmp_path: Path) -> None:
     offsets = np.array([0, 3, 4, 5])
     assert (reader.bags(rows, offsets, "mean") == [(stored[1] + stored[3]) / 2, [0, 0, 0], [0, 0, 0]]).all()
     assert (reader.bags(rows, offsets, "mean", weights)[0] == (stored[1] + 3 * stored[3]) / 4).all()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_warm_brings_rows_and_scales_into_memory(tmp_path: Path, native: bool) -> None:
+    rows = 5 << 20
+    for name, size in (("t", 3 + rows), ("s", 4 * rows)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    shards = table("t", 3, rows, 1).shards
+    page = {"rows": rows, "dim": 1, "dtype": "int8", "shards": shards, "source": SOURCE}
+    page["scales"] = (shards[0].model_copy(update={"file": "s", "offset": 0, "blocks": ()}),)
+    page["shards"] = (shards[0].model_copy(update={"blocks": ()}),)
+    reader = TableReader(tmp_path, pages.Table.model_validate(page), native=native)
+    assert 0 <= reader.resident_bytes() <= 5 * rows + 3
+    assert rows * 5 <= sum(reader.warm()) <= rows * 5 + 3
+    assert reader.resident_bytes() >= 5 * rows
+    warming = reader.warm()
+    assert next(warming) == PIECE_BYTES
+    reader.close()
+    assert list(warming) == []
+    assert reader.resident_bytes() == 0
 
 
 def test_gather_after_close_raises(tmp_path: Path) -> None:
