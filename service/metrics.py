@@ -20,6 +20,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from bundle import native
 from bundle.manifest import FORMAT_VERSION
 from service.histograms import Histograms
 
@@ -68,8 +69,11 @@ class Metrics:
             for what in ("calls", "candidates")
         ]
         self.in_flight = Gauge("rowcast_in_flight", "Calls admitted and not yet answered", registry=self.registry)
-        build = Gauge("rowcast_build_info", "1 for what is running", ("product", "format"), registry=self.registry)
-        build.labels(metadata.version("rowcast"), str(FORMAT_VERSION)).set(1)
+        build = Gauge(
+            "rowcast_build_info", "1 for what is running", ("product", "format", "rows"), registry=self.registry
+        )
+        rows = "numpy" if native.Rows is None else "compiled"
+        build.labels(metadata.version("rowcast"), str(FORMAT_VERSION), rows).set(1)
         self.ready = Gauge("rowcast_ready", "1 when the service can answer", registry=self.registry)
         self._revision = Gauge(
             "rowcast_state_revision", "Revision of the desired state that is followed", registry=self.registry
@@ -98,6 +102,7 @@ class Metrics:
 
     def _kept(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
         """Returns what finds a counter by its labels: each once, since `labels` costs more than what it returns."""
+        self._warmed = self._kept("warmed_bytes", "Table bytes brought into memory after a load", "model")
         return cache(Counter(f"rowcast_{name}", documentation, labels, registry=self.registry).labels)
 
     def answered(self, door: str, call: str, code: str, seconds: float) -> None:
@@ -170,3 +175,7 @@ class Metrics:
     def render(self) -> bytes:
         """Returns the page of `/metrics`, of content type CONTENT_TYPE."""
         return generate_latest(self.registry)
+    def warmed(self, model: str, size_bytes: int) -> None:
+        """Counts table bytes that were brought into memory after a load."""
+        self._warmed(model).inc(size_bytes)
+

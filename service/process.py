@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 
+from bundle import native
 from service import logs
 from service.control.app import AdminApp
 from service.control.control import Control
@@ -25,6 +26,7 @@ from service.generations.policy import Policy
 from service.generations.state_file import NAME, StateFile
 from service.generations.switch import Switch
 from service.generations.watcher import Watcher
+from service.generations.warming import Warming
 from service.metrics import Metrics
 from service.ports_file import write_ports
 from service.rest.server import HttpServer
@@ -86,6 +88,7 @@ class Service:
         self._crew = None if place is None else Crew(place, self._metrics, self._engine.models, self._announce)
         desk = Desk(
             self._engine, settings, self._metrics, self._problem, lambda: True, self._guards, self._crew, *_ways(place)
+        self._warming = Warming(self._switch, self._metrics, settings.warm_bytes_max, settings.warm_bytes_per_s)
         )
         self._rpc = RpcServer(desk)
         self._http = HttpServer(desk)
@@ -127,6 +130,9 @@ class Service:
         await self._drain(http)
         return self._exit_code
 
+        if native.MISSING:
+            log.warning("rows_by_numpy", extra=logs.fields(problem=native.MISSING))
+        self._warming.start()
     async def _open_doors(self) -> asyncio.Task[None]:
         """Begins to listen, as a worker on what its parent bound; returns what serves HTTP."""
         settings, place = self._settings, self._place
@@ -251,6 +257,7 @@ class Service:
             await self._admin.stop()
         if self._crew is not None:
             await self._crew.stop()
+        self._warming.stop()
         if self._place is not None and self._place.orphaned:
             shutil.rmtree(self._place.directory, ignore_errors=True)
         log.info("stopped", extra=logs.fields(drained=drained))

@@ -58,6 +58,11 @@ class ServiceSettings(BaseSettings):
     """Table shards before a version is served: by size (fast whatever the table), or every checksum."""
     verify_bytes_per_s: int = Field(default=32 << 20, ge=0)
     """Rate of the background check of table blocks, bytes a second; 0: no background check."""
+    warm_bytes_max: int = Field(default=0, ge=0)
+    """Most bytes of a version's tables that each process brings into memory in the background once it is served: whole
+    tables, the smallest first; 0: none, rows come as they are asked for."""
+    warm_bytes_per_s: int = Field(default=256 << 20, ge=1)
+    """Rate of that, bytes a second."""
     load_bytes_max: int = Field(default=0, ge=0)
     """Most memory that loading one version may need, bytes (tables are mapped and do not count); 0: what is free."""
     versions_latest: int = Field(default=1, ge=1, le=100)

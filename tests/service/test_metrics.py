@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
+from bundle import native
 from service.metrics import Metrics
 
 
@@ -19,7 +20,8 @@ def test_two_services_in_one_process_count_apart() -> None:
 
 def test_build_is_told_with_the_product_and_the_format_version() -> None:
     page = Metrics().render().decode()
-    assert f'rowcast_build_info{{format="3",product="{version("rowcast")}"}} 1.0' in page
+    rows = "numpy" if native.MISSING else "compiled"
+    assert f'rowcast_build_info{{format="3",product="{version("rowcast")}",rows="{rows}"}} 1.0' in page
 
 
 def test_versions_that_are_gone_are_no_longer_told() -> None:
