@@ -9,7 +9,7 @@ SHORT ?=
 PROCESSES ?= 2
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo demo-models test check stubs bench bench-export soak soak-export clean
+.PHONY: help venv demo demo-models test check stubs bench bench-peers bench-export soak soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## what can be made
@@ -40,10 +40,13 @@ check: venv ## ruff, mypy, import directions, stub and format drift, duplicate c
 stubs: venv ## regenerates the protobuf stubs
 	scripts/generate_stubs
 
-bench: venv ## the benchmarks; prints ratios taken in one run
-	$(BIN)/python -m tests.bench
+bench: venv ## the service beside bare calls and the peers that are installed; writes docs/benchmarks.md (SCALE=1: all rows)
+	$(BIN)/python -m tests.bench --document $(if $(SCALE),--scale $(SCALE))
 	$(BIN)/python -m tests.bench.features
 	$(BIN)/python -m tests.bench.wide
+
+bench-peers: venv ## virtual environments of what make bench measures beside the service, 12 GB under build/peers
+	$(BIN)/python -m tests.bench.peers.environments
 
 bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
 	$(BIN)/python -m tests.bench.exporter

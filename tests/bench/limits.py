@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,15 @@ KINDS = ("litert-f32", "litert-int8", "saved-model")
 Step = Callable[[int], object]
 
 
+@dataclass(frozen=True)
+class Bare:
+    """What a bare call reached: calls a second over all callers, and of one call the median time and the CPU, ms."""
+
+    per_s: float
+    p50_ms: float
+    cpu_ms: float
+
+
 class Limit:
     """One bare call in its own process; `measure` may be asked again and again, between blocks of other work."""
 
@@ -32,20 +42,17 @@ class Limit:
         program = [sys.executable, "-m", "tests.bench.limits", kind, str(bundle)]
         self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def measure(self, callers: int, duration_s: float) -> tuple[float, float]:
-        """Returns calls per second over all callers, and the median time of one call in ms."""
+    def measure(self, callers: int, duration_s: float) -> Bare:
+        """Lets some threads call again and again."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{callers} {duration_s}\n")
         self._process.stdin.flush()
-        per_s, p50_ms = json.loads(self._process.stdout.readline())
-        return per_s, p50_ms
+        return Bare(*json.loads(self._process.stdout.readline()))
 
     def close(self) -> None:
         """Ends the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(30)
+        self._process.communicate(timeout=30)
 
 
 def _ranking(kind: str, bundle: Path) -> Step:
@@ -81,7 +88,7 @@ def _scann(bundle: Path) -> Step:
     return lambda at: index.search(queries[at % len(queries)][np.newaxis], page.recall.k)
 
 
-def _run(step: Step, callers: int, duration_s: float) -> tuple[float, float]:
+def _run(step: Step, callers: int, duration_s: float) -> Bare:
     times: list[list[float]] = [[] for _ in range(callers)]
     end = time.perf_counter() + duration_s
 
@@ -93,13 +100,14 @@ def _run(step: Step, callers: int, duration_s: float) -> tuple[float, float]:
             at += 1
 
     threads = [threading.Thread(target=call, args=(own, 97 * number)) for number, own in enumerate(times)]
-    began = time.perf_counter()
+    began, cpu_s = time.perf_counter(), time.process_time()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     flat = np.concatenate(times)
-    return len(flat) / (time.perf_counter() - began), float(np.median(flat)) * 1e3
+    cpu_ms = (time.process_time() - cpu_s) / len(flat) * 1e3
+    return Bare(len(flat) / (time.perf_counter() - began), float(np.median(flat)) * 1e3, cpu_ms)
 
 
 def main() -> None:
@@ -109,7 +117,7 @@ def main() -> None:
     step(0)
     for line in sys.stdin:
         callers, duration_s = line.split()
-        print(json.dumps(_run(step, int(callers), float(duration_s))), flush=True)  # noqa: T201 - its answer
+        print(json.dumps(astuple(_run(step, int(callers), float(duration_s)))), flush=True)  # noqa: T201 - its answer
 
 
 if __name__ == "__main__":

@@ -1,193 +1,166 @@
 """Load on a running service over loopback: closed loop (each caller waits for its answer) and open loop (Poisson).
 
-Bodies are encoded before the clock starts, so that the generator costs as little as it can: it shares the cores with
-the service. In the open loop the latency counts from the instant a request was due, so that a slow service cannot slow
-the generator down and hide its own delay.
+The generator is `load.c`, compiled on demand, in a process of its own: it shares the cores with the service, so
+requests are encoded before the clock starts and one costs it some microseconds, which are told beside every figure.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
-import grpc
 import numpy as np
+from numpy.typing import NDArray
+
+SOURCE = Path(__file__).with_name("load.c")
+PROGRAM = Path("build/bench/load")
+ANSWERED = 200
+CONNECTIONS_MAX = 512
+"""Of an open loop; requests beyond them wait in the generator, on the clock."""
+FRAME_BYTES_MAX = 16_384
+_HEADERS, _DATA, _END_HEADERS, _END_STREAM = 1, 0, 4, 1
+
+Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What one block of load saw."""
-
-    requests_per_s: float
-    p50_ms: float
-    p99_ms: float
-    failed: int
-    answered: int
-
-
-class Caller(Protocol):
-    """One connection of one caller."""
-
-    async def ask(self, body: bytes) -> None:
-        """Sends a request and waits for its answer; raises if the answer is a failure."""
-
-    async def close(self) -> None:
-        """Ends the connection."""
-
-
-class HttpAnswer(asyncio.Protocol):
-    """Reads HTTP/1.1 answers with a content-length from one kept-alive connection."""
-
-    def __init__(self) -> None:
-        self.received = bytearray()
-        self.waiting: asyncio.Future[int] | None = None
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_exception(exc or ConnectionError("the service closed the connection"))
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-        end = self.received.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        head = bytes(self.received[:end]).lower()
-        at = head.find(b"content-length:")
-        length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-        if len(self.received) < end + 4 + length:
-            return
-        status = int(head[9:12])
-        self.received.clear()
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_result(status)
-
-
-class HttpCaller:
-    """One caller of `POST path`."""
-
-    def __init__(self, connection: HttpAnswer, head: bytes) -> None:
-        self.connection = connection
-        self.head = head
-
-    @classmethod
-    async def connect(cls, port: int, path: str, content_type: str) -> HttpCaller:
-        _, connection = await asyncio.get_running_loop().create_connection(HttpAnswer, "127.0.0.1", port)
-        return cls(connection, f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {content_type}\r\n".encode())
-
-    async def ask(self, body: bytes) -> None:
-        waiting = self.connection.waiting = asyncio.get_running_loop().create_future()
-        assert self.connection.transport is not None
-        self.connection.transport.write(self.head + b"content-length: %d\r\n\r\n" % len(body) + body)
-        status = await waiting
-        if status != 200:
-            raise RuntimeError(f"HTTP status {status}")
-
-    async def close(self) -> None:
-        if self.connection.transport is not None:
-            self.connection.transport.close()
-
-
-class GrpcCaller:
-    """One caller of a unary method with encoded messages."""
-
-    def __init__(self, channel: grpc.aio.Channel, method: str) -> None:
-        self.channel = channel
-        self.call = channel.unary_unary(method)
-
-    @classmethod
-    async def connect(cls, port: int, method: str) -> GrpcCaller:
-        return cls(
-            grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]), method
-        )
-
-    async def ask(self, body: bytes) -> None:
-        await self.call(body, timeout=20)
-
-    async def close(self) -> None:
-        await self.channel.close()
+class NoCompiler(Exception):
+    """There is no C compiler for the load generator."""
 
 
 @dataclass(frozen=True)
 class Door:
-    """Where requests go: a port, and a path (HTTP) or a method (gRPC)."""
+    """Where requests go: a port, and a path (HTTP) or a method (gRPC: no content type)."""
 
     port: int
     path: str
     content_type: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
-    async def connect(self) -> Caller:
+    def encode(self, body: bytes) -> bytes:
+        """Returns a request as it goes over the wire; of gRPC with 0 for the stream."""
         if self.content_type:
-            return await HttpCaller.connect(self.port, self.path, self.content_type)
-        return await GrpcCaller.connect(self.port, self.path)
+            fields = {"host": "127.0.0.1", "content-type": self.content_type, "content-length": str(len(body))}
+            lines = "".join(f"{name}: {value}\r\n" for name, value in (fields | dict(self.headers)).items())
+            return f"POST {self.path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+        heads = {":method": "POST", ":scheme": "http", ":path": self.path, ":authority": "127.0.0.1"}
+        heads |= {"te": "trailers", "content-type": "application/grpc", **self.headers}
+        block = b"".join(b"\0" + _text(name) + _text(value) for name, value in heads.items())
+        message = struct.pack(">BI", 0, len(body)) + body
+        parts = [message[at : at + FRAME_BYTES_MAX] for at in range(0, len(message), FRAME_BYTES_MAX)]
+        frames = [_frame(_HEADERS, _END_HEADERS, block)]
+        frames += [_frame(_DATA, _END_STREAM if part is parts[-1] else 0, part) for part in parts]
+        return b"".join(frames)
 
 
-def _measured(latencies: Sequence[float], failed: int, elapsed: float) -> Measured:
-    if not latencies:
-        raise RuntimeError(f"no request was answered, {failed} failed")
-    p50, p99 = np.percentile(np.asarray(latencies) * 1e3, [50, 99])
-    return Measured(len(latencies) / elapsed, float(p50), float(p99), failed, len(latencies))
+@dataclass(frozen=True)
+class Answers:
+    """What one block of load saw.
+
+    Attributes:
+      begun_s: [requests] float64, when each was sent (open loop: due), from the start.
+      latency_s: [requests] float64 until its whole answer.
+      status: [requests] float64: HTTP's; of gRPC 200 or 0; -1: connection lost, -2: no answer.
+      elapsed_s: from the start to the last answer.
+      generator_s: CPU of the generator.
+    """
+
+    begun_s: Floats
+    latency_s: Floats
+    status: Floats
+    elapsed_s: float
+    generator_s: float
+
+    @property
+    def answered(self) -> int:
+        return int((self.status == ANSWERED).sum())
+
+    @property
+    def failed(self) -> int:
+        return len(self.status) - self.answered
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.answered / self.elapsed_s
+
+    def percentile_ms(self, percent: float) -> float:
+        """Returns a percentile of the latency of answered requests, ms; nan without any."""
+        found = self.latency_s[self.status == ANSWERED]
+        return float(np.percentile(found, percent)) * 1e3 if len(found) else float("nan")
 
 
-async def closed_loop(door: Door, bodies: Sequence[bytes], callers: int, duration_s: float) -> Measured:
-    """Keeps `callers` requests in flight for `duration_s` seconds."""
-    connections = [await door.connect() for _ in range(callers)]
-    latencies: list[float] = []
-    failed = 0
-    start = time.perf_counter()
+class Load:
+    """Requests of one kind, ready to be sent again and again."""
 
-    async def ask_on(connection: Caller, first: int) -> None:
-        nonlocal failed
-        at = first
-        while time.perf_counter() - start < duration_s:
-            began = time.perf_counter()
-            try:
-                await connection.ask(bodies[at % len(bodies)])
-                latencies.append(time.perf_counter() - began)
-            except (RuntimeError, grpc.aio.AioRpcError):
-                failed += 1
-            at += callers
+    def __init__(self, door: Door, bodies: Sequence[bytes]) -> None:
+        self.door = door
+        self._scratch = tempfile.TemporaryDirectory(prefix="rowcast-load-")
+        self._requests = Path(self._scratch.name) / "requests"
+        with self._requests.open("wb") as file:
+            for body in bodies:
+                encoded = door.encode(body)
+                file.write(struct.pack("<I", len(encoded)) + encoded)
 
-    await asyncio.gather(*(ask_on(connection, first) for first, connection in enumerate(connections)))
-    elapsed = time.perf_counter() - start
-    for connection in connections:
-        await connection.close()
-    return _measured(latencies, failed, elapsed)
+    def closed(self, callers: int, duration_s: float) -> Answers:
+        """Keeps `callers` requests in flight for `duration_s` seconds."""
+        return self._run(str(callers), f"{duration_s:g}")
+
+    def open(self, rate_per_s: float, duration_s: float, seed: int) -> Answers:
+        """Sends requests at Poisson instants, whether or not earlier ones were answered."""
+        gaps = np.random.default_rng(seed).exponential(1 / rate_per_s, int(rate_per_s * duration_s * 1.2) + 8)
+        instants = np.cumsum(gaps)
+        due = Path(self._scratch.name) / "due"
+        instants[: max(1, int(np.searchsorted(instants, duration_s)))].tofile(due)
+        return self._run(str(CONNECTIONS_MAX), f"{duration_s:g}", str(due))
+
+    def _run(self, *options: str) -> Answers:
+        results = Path(self._scratch.name) / "results"
+        door = ["http" if self.door.content_type else "grpc", str(self.door.port)]
+        program = [str(compiled()), *door, str(self._requests), str(results), *options]
+        ran = subprocess.run(program, check=True, capture_output=True, text=True)
+        elapsed_s, generator_s = map(float, ran.stdout.split())
+        begun, latency, status = np.fromfile(results).reshape(-1, 3).T
+        return Answers(begun, latency, status, elapsed_s, generator_s)
+
+    def close(self) -> None:
+        """Removes the encoded requests."""
+        self._scratch.cleanup()
 
 
-async def open_loop(door: Door, bodies: Sequence[bytes], rate_per_s: float, duration_s: float, seed: int) -> Measured:
-    """Sends requests at Poisson instants, whether or not earlier ones were answered."""
-    generator = np.random.default_rng(seed)
-    due = np.cumsum(generator.exponential(1 / rate_per_s, int(rate_per_s * duration_s * 1.2) + 8))
-    due = due[due < duration_s]
-    idle = [await door.connect() for _ in range(16)]
-    latencies: list[float] = []
-    failed = 0
-    start = time.perf_counter() + 0.02
+@cache
+def compiled() -> Path:
+    """Returns the load generator, compiled if its source is newer.
 
-    async def ask_at(number: int, instant: float) -> None:
-        nonlocal failed
-        connection = idle.pop() if idle else await door.connect()
-        try:
-            await connection.ask(bodies[number % len(bodies)])
-            latencies.append(time.perf_counter() - start - instant)
-        except (RuntimeError, grpc.aio.AioRpcError):
-            failed += 1
-        idle.append(connection)
+    Raises:
+      NoCompiler: neither $CC nor cc is there.
+    """
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise NoCompiler("the load generator is written in C: install a compiler, or name one in CC")
+    if not PROGRAM.exists() or PROGRAM.stat().st_mtime < SOURCE.stat().st_mtime:
+        PROGRAM.parent.mkdir(parents=True, exist_ok=True)
+        aside = PROGRAM.with_suffix(f".{os.getpid()}")
+        command = [compiler, "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", str(SOURCE), "-o", str(aside)]
+        subprocess.run(command, check=True)
+        aside.replace(PROGRAM)
+    return PROGRAM.resolve()
 
-    running = []
-    for number, instant in enumerate(due):
-        await asyncio.sleep(max(0.0, start + instant - time.perf_counter()))
-        running.append(asyncio.create_task(ask_at(number, float(instant))))
-    await asyncio.gather(*running)
-    elapsed = time.perf_counter() - start
-    for connection in idle:
-        await connection.close()
-    return _measured(latencies, failed, elapsed)
+
+def _text(value: str) -> bytes:
+    # HPACK, RFC 7541 section 5.2: a literal without Huffman's code, its length with a prefix of 7 bits.
+    encoded = value.encode()
+    if len(encoded) < 127:
+        return bytes([len(encoded)]) + encoded
+    rest = len(encoded) - 127
+    return bytes([127, rest]) + encoded if rest < 128 else bytes([127, rest % 128 + 128, rest // 128]) + encoded
+
+
+def _frame(kind: int, flags: int, payload: bytes) -> bytes:
+    # RFC 9113 section 4.1: length of 24 bits, type, flags, stream.
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + bytes(4) + payload

