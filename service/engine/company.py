@@ -9,9 +9,9 @@ import time
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
-from service.engine import joining
+from service.engine import joined_rankings, joining
 from service.engine.jobs import Job
-from service.engine.requests import Retrieval
+from service.engine.requests import Ranking, Retrieval
 
 AnyJob = Job[Any, Any]
 
@@ -36,7 +36,7 @@ class Joining(Protocol):
         """
 
 
-_JOINING: dict[type, Joining] = {Retrieval: joining}
+_JOINING: dict[type, Joining] = {Retrieval: joining, Ranking: joined_rankings}
 
 
 def likeness(job: AnyJob) -> Hashable | None:

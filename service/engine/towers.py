@@ -170,6 +170,7 @@ def _outputs(part: LoadedPart, inputs: dict[str, Array], n: int, block: int, ste
     if n <= block:
         return part.network.run(inputs)
     made = []
+    block = -(-n // -(-n // block))  # of one size each: another size costs LiteRT a new plan of its memory
     for first in range(0, n, block):
         steps.check()
         made.append(part.network.run({name: array[first : first + block] for name, array in inputs.items()}))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bundle.features import Column
 from runtime.towers import Tensor, Tower
+from service.engine import ranking
 from service.engine.engine import Engine
 from service.engine.requests import Call, Retrieval, Target
 from service.generations.loader import Loader
@@ -76,6 +77,7 @@ class Running:
         parts = list(current.towers[tower].parts)
         parts[part] = replace(parts[part], network=network)
         current.towers[tower] = replace(current.towers[tower], parts=tuple(parts))
+        ranking._KNOWN.pop(current, None)  # what was found out of the tower that it was
 
     def close(self) -> None:
         self.engine.close()
