@@ -172,10 +172,10 @@ class Metrics:
         """Counts table bytes that were compared with their checksums in the background."""
         self._checked.labels(model).inc(size_bytes)
 
-    def render(self) -> bytes:
-        """Returns the page of `/metrics`, of content type CONTENT_TYPE."""
-        return generate_latest(self.registry)
     def warmed(self, model: str, size_bytes: int) -> None:
         """Counts table bytes that were brought into memory after a load."""
         self._warmed(model).inc(size_bytes)
 
+    def render(self) -> bytes:
+        """Returns the page of `/metrics`, of content type CONTENT_TYPE."""
+        return generate_latest(self.registry)

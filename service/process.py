@@ -84,11 +84,11 @@ class Service:
             state=state,
             wanted=lambda desired: logs.set_level(desired.log_level or settings.log_level),
         )
+        self._warming = Warming(self._switch, self._metrics, settings.warm_bytes_max, settings.warm_bytes_per_s)
         self._guards = guards_of(settings)
         self._crew = None if place is None else Crew(place, self._metrics, self._engine.models, self._announce)
         desk = Desk(
             self._engine, settings, self._metrics, self._problem, lambda: True, self._guards, self._crew, *_ways(place)
-        self._warming = Warming(self._switch, self._metrics, settings.warm_bytes_max, settings.warm_bytes_per_s)
         )
         self._rpc = RpcServer(desk)
         self._http = HttpServer(desk)
@@ -113,6 +113,9 @@ class Service:
             self._loop.add_signal_handler(number, self._signalled, number)
         self._loop.add_signal_handler(signal.SIGHUP, self._look_again)
         self._switch.subscribe(self._changed)
+        if native.MISSING:
+            log.warning("rows_by_numpy", extra=logs.fields(problem=native.MISSING))
+        self._warming.start()
         if self._crew is not None:
             await self._crew.start()
         await self._open_admin()
@@ -130,9 +133,6 @@ class Service:
         await self._drain(http)
         return self._exit_code
 
-        if native.MISSING:
-            log.warning("rows_by_numpy", extra=logs.fields(problem=native.MISSING))
-        self._warming.start()
     async def _open_doors(self) -> asyncio.Task[None]:
         """Begins to listen, as a worker on what its parent bound; returns what serves HTTP."""
         settings, place = self._settings, self._place
@@ -240,6 +240,7 @@ class Service:
         if self._place is not None:  # whatever it hangs in, and whether or not its parent is there to end it
             signal.alarm(math.ceil(self._settings.drain_s + _OVERDUE_S))
         self._watcher.stop()
+        self._warming.stop()
         self._engine.drain()
         self._announce()
         notice = asyncio.create_task(asyncio.sleep(min(_NOTICE_S, self._settings.drain_s)))
@@ -257,7 +258,6 @@ class Service:
             await self._admin.stop()
         if self._crew is not None:
             await self._crew.stop()
-        self._warming.stop()
         if self._place is not None and self._place.orphaned:
             shutil.rmtree(self._place.directory, ignore_errors=True)
         log.info("stopped", extra=logs.fields(drained=drained))
