@@ -6,7 +6,7 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
 
@@ -23,6 +23,8 @@ from prometheus_client import (
 from bundle import native
 from bundle.manifest import FORMAT_VERSION
 from service.histograms import Histograms
+from service.page_faults import PageFaults
+from service.seen_ids import Kind, SeenIds, Values
 
 CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model", "other")
 PHASES = ("decode", "admit", "queue", "lookup", "compute", "search", "encode")
@@ -52,8 +54,9 @@ class Metrics:
         self._sizes = Histograms(
             "rowcast_batch_candidates", "Candidates, or queries, of calls that were computed as one", ("call",), _SIZES
         )
-        for histograms in (self._seconds, self._phases, self._joined, self._sizes):
-            self.registry.register(histograms)
+        self._seen = SeenIds()
+        for own in (self._seconds, self._phases, self._joined, self._sizes, self._seen, PageFaults()):
+            self.registry.register(own)
         self._examples = self._kept("examples", "Queries, contexts or examples answered", "call")
         self._candidates = self._kept("candidates", "Candidates scored", "call")
         self._unknown = self._kept("unknown_ids", "Ids that a feature's table does not know", "model", "feature")
@@ -99,10 +102,10 @@ class Metrics:
         self._checked = Counter(
             "rowcast_checked_bytes", "Table bytes compared with their checksums", ("model",), registry=self.registry
         )
+        self._warmed = self._kept("warmed_bytes", "Table bytes brought into memory after a load", "model")
 
     def _kept(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
         """Returns what finds a counter by its labels: each once, since `labels` costs more than what it returns."""
-        self._warmed = self._kept("warmed_bytes", "Table bytes brought into memory after a load", "model")
         return cache(Counter(f"rowcast_{name}", documentation, labels, registry=self.registry).labels)
 
     def answered(self, door: str, call: str, code: str, seconds: float) -> None:
@@ -134,6 +137,12 @@ class Metrics:
         if candidates:
             self._candidates(call).inc(candidates)
 
+    def looked_up(
+        self, model: str, version: int, names: tuple[str, ...], columns: Mapping[str, Values], n: int, kind: Kind
+    ) -> None:
+        """Counts the ids of one lookup, as `SeenIds.add` tells."""
+        self._seen.add(model, version, names, columns, n, kind)
+
     def unknown_ids(self, model: str, feature: str, count: int) -> None:
         """Counts ids that a feature's table does not know."""
         self._unknown(model, feature).inc(count)
@@ -154,6 +163,7 @@ class Metrics:
     def versions(self, states: list[tuple[str, int, str]]) -> None:
         """Tells which versions there are, as (model, version, state); what is not named is gone."""
         self._versions.clear()
+        self._seen.keep({(model, version) for model, version, _ in states})
         for model, version, state in states:
             self._versions.labels(model, str(version), state).set(1)
 

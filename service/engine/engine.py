@@ -36,6 +36,7 @@ from service.engine.requests import (
 from service.engine.scheduler import Scheduler
 from service.engine.steps import Steps
 from service.errors import DeadlineExceeded, Overloaded, ServiceError
+from service.generations.figures import GenerationFigures
 from service.generations.generation import Generation
 from service.generations.loader import LoadRefused
 from service.generations.switch import Switch
@@ -59,6 +60,7 @@ class Engine:
         limits = (settings.in_flight_max, settings.in_flight_candidates_max, lambda: self._scheduler.retry_after_s)
         self._callers, self._admission = Admission(*limits), Admission(*limits)
         metrics.in_flight.set_function(lambda: self.in_flight)
+        metrics.registry.register(GenerationFigures(switch))
         self._told, self._coming = -math.inf, 0
         self._details: WeakKeyDictionary[Generation, ModelDetails] = WeakKeyDictionary()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -81,8 +82,10 @@ def activations(
     Raises:
       FeatureError: a column does not fit its feature, or is missing without a default; names the input.
     """
+    names = tuple(names)
     with steps.phase("lookup"):
         found = generation.reader.activations(names, columns, n)
+        steps.looked_up(generation, names, columns, n, functools.partial(_kind, generation.manifest))
         for name, activation in found.items():
             if activation.unknown:
                 steps.unknown(generation.model, name, activation.unknown)
@@ -98,6 +101,17 @@ def write(generation: Generation, places: Sequence[Place], columns: Mapping[str,
     with steps.phase("lookup"):
         for name, unknown in generation.reader.write(places, columns, n).items():
             steps.unknown(generation.model, name, unknown)
+        kind = functools.partial(_kind, generation.manifest)
+        for place in places:
+            steps.looked_up(generation, place.names, columns, n, kind)
+
+
+def _kind(manifest: Manifest, name: str) -> tuple[str, bool] | None:
+    """Tells a feature's input, and whether it has one id an example; None: it has no ids."""
+    feature = manifest.features[name]
+    if isinstance(feature, DenseFeature):
+        return None
+    return inputs_of(name, feature)[0], feature.kind == "single"
 
 
 def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
@@ -140,6 +154,7 @@ def look_up(generation: Generation, request: Lookup, settings: ServiceSettings, 
     with steps.phase("lookup"):
         rows, _ = generation.reader.rows(name, {read: Column(request.ids.values)}, n)
         found = rows >= 0
+        steps.looked_up(generation, (name,), {}, n, lambda _: (read, True))
         steps.unknown(generation.model, name, n - int(np.count_nonzero(found)))
         if feature.unknown.rule == "refuse" and not found.all():
             unknown = str(request.ids.values[~found][0])[:128]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+from bundle.features import Column
 from service.errors import Cancelled, DeadlineExceeded, ServiceError
+from service.generations.generation import Generation
 from service.metrics import Metrics
+from service.seen_ids import Kind
 
 
 class Steps:
@@ -97,6 +100,13 @@ class Steps:
             told[phase] = told.get(phase, 0.0) + seconds
         if self._metrics is not None:
             self._metrics.phase(self.call, phase, seconds, calls)
+
+    def looked_up(
+        self, generation: Generation, names: tuple[str, ...], columns: Mapping[str, Column], n: int, kind: Kind
+    ) -> None:
+        """Counts the ids of one lookup of features, as `SeenIds.add` tells."""
+        if self._metrics is not None:
+            self._metrics.looked_up(generation.model, generation.version, names, columns, n, kind)
 
     def unknown(self, model: str, feature: str, count: int) -> None:
         """Counts ids that a feature's table does not know."""

@@ -15,7 +15,13 @@ SUMMED = frozenset({"rowcast_in_flight", "rowcast_connections", "rowcast_queue_c
 """Gauges of which the service has as much as its workers together."""
 LEAST = frozenset({"rowcast_ready", "rowcast_state_readable", "rowcast_state_revision"})
 """Gauges that hold for the service as they hold for the worst of its workers."""
-LARGEST = frozenset({"rowcast_version", "rowcast_build_info", "rowcast_load_seconds", "python_info"})
+LARGEST = frozenset(
+    {
+        *("rowcast_version", "rowcast_build_info", "rowcast_load_seconds", "python_info"),
+        *("rowcast_version_loaded_timestamp_seconds", "rowcast_version_memory_bytes"),
+        *("rowcast_version_table_bytes", "rowcast_version_resident_table_bytes"),
+    }
+)
 """Gauges that tell of what is the same in all workers, or of the worker that has most."""
 EACH = frozenset[str]()
 """Gauges that are told for each worker, with a label `worker`; so are all that have no rule."""

@@ -189,6 +189,16 @@ def test_call_records_each_of_its_phases(write: Write, run: Run) -> None:
     assert service.value("rowcast_examples_total", call="retrieve") == 1
 
 
+def test_ids_that_were_looked_up_are_counted_beside_those_unknown(write: Write, run: Run) -> None:
+    write()
+    service = run()
+    features = {"user": column(1, 10**9), "history": column(1000, 5, 1007, offsets=[0, 3, 3])}
+    service.ask(service.engine.retrieve(Retrieval(Target(), features=features), CALL))
+    seen = {name: service.value("rowcast_ids_total", model="movies", feature=name) for name in ("user", "history")}
+    unknown = {name: service.value("rowcast_unknown_ids_total", model="movies", feature=name) for name in seen}
+    assert (seen, unknown) == ({"user": 2, "history": 3}, {"user": 1, "history": 1})
+
+
 def ask_of(service: Running, model: str, version: int | None = None) -> Retrieved:
     return service.ask(service.engine.retrieve(Retrieval(Target(model, version), vectors=np.ones(8, np.float32)), CALL))
 
