@@ -1,80 +1,18 @@
-"""`rowcast-serve`: reads settings, serves, and ends with the exit code that tells how it went."""
+"""`rowcast-serve`: what is to be settled before anything else is imported, then the command line."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from typing import Any
+import gc
 
-import orjson
-
-from runtime.errors import DeviceMissing, LibraryMissing
-from runtime.native_output import own_stderr
-from service import logs
-from service.command_line import command
-from service.control.listener import admin_tokens
-from service.exits import EXIT_DONE, EXIT_USAGE
-from service.security.guards import guards_of
-from service.settings import ServiceSettings, SettingsError, read_settings
-from service.workers.parent import Parent
-from service.workers.place import Place
-
-log = logs.logger(__name__)
+from service.threads import limit_blas
 
 
 def main() -> None:
     """Runs the command line and exits the process."""
-    command(_run)()
+    limit_blas()
+    gc.disable()  # of hundreds of modules nothing is garbage: a tenth of the time to import them
+    from service.command_line import command
+    from service.start import run
 
-
-def _run(options: dict[str, Any], only_print: bool) -> int:
-    try:
-        settings = read_settings(options)
-    except SettingsError as problem:
-        sys.stderr.write(f"error: {problem}\n")
-        return EXIT_USAGE
-    if only_print:
-        sys.stdout.write(orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode() + "\n")
-        return EXIT_DONE
-    try:
-        _check_device(settings)
-        guards_of(settings)
-        admin_tokens(settings)
-    except (LibraryMissing, DeviceMissing, SettingsError) as problem:
-        sys.stderr.write(f"error: {problem}\n")
-        return EXIT_USAGE
-    lines = own_stderr()  # whatever native libraries do with stderr meanwhile
-    logs.configure(settings.log_level, lines)
-    if settings.workers == 1:
-        return _serve(settings)
-
-    def work(place: Place) -> int:
-        logs.configure(settings.log_level, lines, worker=place.index)
-        return _serve(settings, place)
-
-    try:
-        return Parent(settings, work).run()
-    except OSError as problem:
-        log.error("cannot_start", extra=logs.fields(problem=str(problem)))
-        return EXIT_USAGE
-
-
-def _serve(settings: ServiceSettings, place: Place | None = None) -> int:
-    import uvloop
-
-    from service.process import serve  # by each worker on its own: its parent stays small
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(settings, place))
-
-
-def _check_device(settings: ServiceSettings) -> None:
-    """Finds out at once whether TensorFlow is there, and sees what it is to run on."""
-    if settings.device == "cpu" and settings.precision != "bf16":
-        return
-    from runtime.savedmodels import require_gpu, require_library
-
-    if settings.device == "gpu":
-        require_gpu()
-    else:
-        require_library("--precision bf16")
+    gc.enable()
+    command(run)()

@@ -33,8 +33,9 @@ from service.rest.server import HttpServer
 from service.rpc.server import RpcServer
 from service.security.certificates import HTTP
 from service.security.guards import guards_of, tell_open_doors
-from service.settings import ServiceSettings, usable_cores
+from service.settings import ServiceSettings
 from service.sockets import Take, listen, take_all
+from service.threads import set_threads
 from service.workers.accepting import sharing
 from service.workers.board import Door, State
 from service.workers.crew import Crew
@@ -57,7 +58,7 @@ class Service:
     def __init__(self, settings: ServiceSettings, place: Place | None = None) -> None:
         """Builds a service; `place`: among the workers of which this process is one."""
         self._settings, self._place = settings, place
-        threads = settings.threads or max(1, usable_cores() // settings.workers)
+        threads = set_threads(settings.workers, settings.threads).compute
         self._metrics = Metrics()
         self._switch = Switch()
         self._engine = Engine(self._switch, settings, self._metrics, threads)

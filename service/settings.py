@@ -161,6 +161,13 @@ class ServiceSettings(BaseSettings):
             raise ValueError("callers show certificates over TLS alone; give --tls-cert and --tls-key too")
         return value
 
+    @field_validator("workers")
+    @classmethod
+    def _share(cls, value: int, others: ValidationInfo) -> int:
+        if value > 1 and others.data.get("device") == "gpu":
+            raise ValueError("--device gpu runs in one process; leave one of both out")
+        return value
+
     @field_validator("root")
     @classmethod
     def _directory(cls, value: Path) -> Path:
@@ -202,19 +209,3 @@ def read_settings(options: Mapping[str, Any], environment: Mapping[str, str] | N
         raise SettingsError(
             f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()}) is {str(first['input'])!r}: {told}"
         ) from problem
-
-
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Counts the cores that this process may use: affinity, cut by a cgroup's CPU quota (v2 or v1), at least 1."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()[:2]
-    except (OSError, ValueError):
-        try:
-            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return cores
-    if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:  # "max" in v2, "-1" in v1: no quota
-        return cores
-    return max(1, min(cores, -(-int(quota) // int(period))))

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from service.command_line import command
-from service.settings import ServiceSettings, SettingsError, read_settings, usable_cores
+from service.settings import ServiceSettings, SettingsError, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +72,7 @@ def test_variables_of_others_are_left_alone(variable: str) -> None:
     [
         ({"http_port": 70000}, "--http-port .*'70000'.*65535"),
         ({"in_flight_max": 0}, "--in-flight-max"),
+        ({"device": "gpu", "workers": 2}, "--workers .*'2'.*runs in one process"),
         ({"verify": "some"}, "--verify"),
         ({"root": Path("/nowhere")}, "--root .*'/nowhere' is no directory"),
         ({"colour": "red"}, "--colour"),
@@ -137,21 +138,3 @@ def test_command_line_refuses_an_unknown_option_and_a_wrong_type() -> None:
 def test_settings_can_be_printed_as_json() -> None:
     page = json.loads(read_settings({}).model_dump_json())
     assert set(page) == set(ServiceSettings.model_fields)
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu.max": "50000 100000"}, 1),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
-    ],
-)
-def test_cores_are_those_of_the_cgroup(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
-    everything = usable_cores(tmp_path / "nothing")
-    assert usable_cores(tmp_path) == (expected or everything)

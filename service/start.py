@@ -1,0 +1,89 @@
+"""What `rowcast-serve` does once its command line is read: settings, checks, one process or several, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from runtime.errors import DeviceMissing, LibraryMissing
+from runtime.native_output import own_stderr
+from service import logs
+from service.control.listener import admin_tokens
+from service.cores import usable_cores
+from service.exits import EXIT_DONE, EXIT_USAGE
+from service.security.guards import guards_of
+from service.settings import ServiceSettings, SettingsError, read_settings
+from service.threads import set_threads
+from service.workers.parent import Parent
+from service.workers.place import Place
+
+log = logs.logger(__name__)
+
+
+def run(options: dict[str, Any], only_print: bool) -> int:
+    """Serves until a signal; returns the exit code.
+
+    Args:
+      options: of the command line, by the name of their setting; None: not given.
+      only_print: whether to print the settings instead.
+    """
+    try:
+        settings = read_settings(options)
+    except SettingsError as problem:
+        sys.stderr.write(f"error: {problem}\n")
+        return EXIT_USAGE
+    if only_print:
+        sys.stdout.write(orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode() + "\n")
+        return EXIT_DONE
+    try:
+        _check_device(settings)
+        guards_of(settings)
+        admin_tokens(settings)
+    except (LibraryMissing, DeviceMissing, SettingsError) as problem:
+        sys.stderr.write(f"error: {problem}\n")
+        return EXIT_USAGE
+    lines = own_stderr()  # whatever native libraries do with stderr meanwhile
+    logs.configure(settings.log_level, lines)
+    chosen = set_threads(settings.workers, settings.threads)
+    log.info("threads", extra=logs.fields(cores=usable_cores(), workers=settings.workers, **asdict(chosen)))
+    if settings.workers == 1:
+        return _serve(settings)
+
+    def work(place: Place) -> int:
+        logs.configure(settings.log_level, lines, worker=place.index)
+        return _serve(settings, place)
+
+    try:
+        return Parent(settings, work).run()
+    except OSError as problem:
+        log.error("cannot_start", extra=logs.fields(problem=str(problem)))
+        return EXIT_USAGE
+
+
+def _serve(settings: ServiceSettings, place: Place | None = None) -> int:
+    gc.disable()
+    import uvloop
+
+    from service.process import serve  # by each worker on its own: its parent stays small
+
+    gc.freeze()  # what is there now stays: no collection looks through it again
+    gc.enable()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(settings, place))
+
+
+def _check_device(settings: ServiceSettings) -> None:
+    """Finds out at once whether TensorFlow is there, and sees what it is to run on."""
+    if settings.device == "cpu" and settings.precision != "bf16":
+        return
+    from runtime.savedmodels import require_gpu, require_library
+
+    if settings.device == "gpu":
+        require_gpu()
+    else:
+        require_library("--precision bf16")
