@@ -21,14 +21,16 @@ from service.control.server import AdminServer
 from service.engine.desk import Desk
 from service.engine.engine import Engine
 from service.exits import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUIRED, EXIT_USAGE
+from service.generations.generation import Generation
 from service.generations.loader import Loader
 from service.generations.policy import Policy
 from service.generations.state_file import NAME, StateFile
 from service.generations.switch import Switch
-from service.generations.watcher import Watcher
 from service.generations.warming import Warming
+from service.generations.watcher import Watcher
 from service.metrics import Metrics
 from service.ports_file import write_ports
+from service.recordings.recording import Recording
 from service.rest.server import HttpServer
 from service.rpc.server import RpcServer
 from service.security.certificates import HTTP
@@ -62,13 +64,14 @@ class Service:
         self._metrics = Metrics()
         self._switch = Switch()
         self._engine = Engine(self._switch, settings, self._metrics, threads)
+        self._recording = Recording(settings, self._switch, "0" if place is None else str(place.index))
         loader = Loader(
             root=settings.root,
             precision=settings.precision,
             verify=settings.verify,
             threads=threads,
             load_bytes_max=settings.load_bytes_max,
-            warm_up=self._engine.warm_up,
+            warm_up=self._warm_up,
             device=settings.device,
             processes=lambda: self._loading_processes,
         )
@@ -89,7 +92,15 @@ class Service:
         self._guards = guards_of(settings)
         self._crew = None if place is None else Crew(place, self._metrics, self._engine.models, self._announce)
         desk = Desk(
-            self._engine, settings, self._metrics, self._problem, lambda: True, self._guards, self._crew, *_ways(place)
+            self._engine,
+            settings,
+            self._metrics,
+            self._problem,
+            lambda: True,
+            self._guards,
+            self._crew,
+            *_ways(place),
+            self._recording.record,
         )
         self._rpc = RpcServer(desk)
         self._http = HttpServer(desk)
@@ -103,6 +114,11 @@ class Service:
         self._open = self._required_checked = False
         self._announcing = threading.Lock()
         self._told = self._engine.problem
+
+    def _warm_up(self, generation: Generation) -> None:
+        """Has a version answer made-up requests, and recorded ones, before it is served."""
+        self._engine.warm_up(generation)
+        self._recording.try_out(generation)
 
     async def run(self) -> int:
         """Serves until a signal, then drains; returns the exit code.
@@ -253,6 +269,7 @@ class Service:
         self._http.should_exit = True
         await asyncio.gather(self._rpc.stop(left_s if drained else 0), asyncio.wait([http], timeout=left_s))
         self._engine.close()
+        self._recording.close()
         if drained:
             self._switch.close()
         if self._admin is not None:

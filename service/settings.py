@@ -80,6 +80,12 @@ class ServiceSettings(BaseSettings):
     """Port of the admin listener, 0: any free one; left out: 8090, or any free one where that is taken."""
     admin_tokens: Path | None = None
     """File of operators, as tokens is of callers; without it, whoever is on this machine may use the admin listener."""
+    record_rate: float = Field(default=0.0, ge=0, le=1)
+    """Share of answered calls whose bodies are kept on disk, for a new version to answer before it is served; 0: none."""
+    record_bytes_max: int = Field(default=32 << 20, ge=64 << 10, le=1 << 32)
+    """Size of a model's recordings, bytes; the older half makes room."""
+    record_dir: Path | None = None
+    """Directory of the recordings; left out: `.rowcast-recordings` under the root."""
     poll_s: float = Field(default=2.0, ge=0.05, le=3600)
     """Pause between two looks at the root for new versions, seconds."""
     workers: int = Field(default=1, ge=1, le=256)

@@ -15,6 +15,10 @@ from service.generations.generation import LoadedCorpus
 Positions = NDArray[np.int64]
 
 
+class NoSuchCandidate(InvalidArgument):
+    """A candidate that the corpus does not hold: data of the caller's, which another version may hold."""
+
+
 def told(
     corpus: LoadedCorpus,
     positions: Positions,
@@ -31,13 +35,13 @@ def known_positions(corpus: LoadedCorpus, ids: Ids) -> Positions:
     """Returns the positions of candidates that must exist.
 
     Raises:
-      InvalidArgument: one does not; names it and the corpus.
+      NoSuchCandidate: one does not; names it and the corpus.
     """
     positions = corpus.store.positions(ids)
     if (positions < 0).any():
         unknown = ids[positions < 0][0]
         shown = repr(unknown[:128]) if isinstance(unknown, str) else str(unknown)
-        raise InvalidArgument(f"candidate {shown} is not in corpus {corpus.name!r} of {corpus.page.size} candidates")
+        raise NoSuchCandidate(f"candidate {shown} is not in corpus {corpus.name!r} of {corpus.page.size} candidates")
     return positions
 
 

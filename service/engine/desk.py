@@ -8,6 +8,7 @@ from typing import Protocol
 
 from service.engine.descriptions import ModelState
 from service.engine.engine import Engine
+from service.engine.requests import Target
 from service.metrics import Metrics
 from service.security.guards import OPEN, Guards
 from service.settings import ServiceSettings
@@ -38,6 +39,7 @@ class Desk:
       guards: what a door asks of whoever comes.
       crew: of which this process is one; None: it is the only one.
       take_http, take_grpc: how connections are taken from the doors' sockets.
+      record: keeps some answered calls: told model, call, whether the body is protobuf, and the body; None: none.
     """
 
     engine: Engine
@@ -49,6 +51,12 @@ class Desk:
     crew: Crew | None = None
     take_http: Take = take_all
     take_grpc: Take = take_all
+    record: Callable[[str, str, bool, bytes], None] | None = None
+
+    def answered(self, call: str, target: Target, model: str, protobuf: bool, body: bytes) -> None:
+        """Offers an answered call to who records, unless it named a version: another one would be asked in vain."""
+        if self.record is not None and target.version is None and not target.label:
+            self.record(model, call, protobuf, body)
 
     async def metrics_page(self) -> bytes:
         """Returns the page of `/metrics` of the whole service."""

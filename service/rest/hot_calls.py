@@ -69,6 +69,7 @@ class HotCalls:
                 encoding = time.perf_counter()
                 reply = self._written(operation, answer, several, headers)
                 self._took(call, name, "encode", encoding)
+                self._desk.answered(name, request.target, answer.model, protobuf, body)
         except Exception as problem:  # noqa: BLE001 - the door: nothing may leave it but an answer
             failure = failure_of(problem, request_id)
             code, unread = failure.code.value, isinstance(problem, UNREAD)

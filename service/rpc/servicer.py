@@ -65,6 +65,7 @@ def _hot_call(desk: Desk, operation: Operation) -> Answer:
             started = time.perf_counter()
             message = operation.write_message(answered)
             _took(desk, call, operation.name, "encode", started)
+            desk.answered(operation.name, request.target, answered.model, True, body)
             return message
 
     return answer

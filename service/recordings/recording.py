@@ -1,0 +1,57 @@
+"""Recording and replaying as the settings say: what a process keeps of its calls, and what it asks of a new version."""
+
+from __future__ import annotations
+
+from service.errors import ServiceError
+from service.generations.generation import Generation
+from service.generations.switch import Switch
+from service.recordings.files import read_newest
+from service.recordings.recorder import Recorder
+from service.recordings.replay import CALLS_MAX, replay
+from service.settings import ServiceSettings
+
+NAME = ".rowcast-recordings"
+"""Under the root, unless a setting says otherwise: no model has such a name."""
+
+
+class Recording:
+    """What one process records, and replays of all processes' recordings."""
+
+    def __init__(self, settings: ServiceSettings, switch: Switch, process: str) -> None:
+        """Begins to record, unless the settings say no.
+
+        Args:
+          process: tells its files from those of the other workers.
+        """
+        self._settings, self._switch = settings, switch
+        self._directory = settings.record_dir or settings.root / NAME
+        self._bytes_max = settings.record_bytes_max // settings.workers
+        self._recorder: Recorder | None = None
+        if settings.record_rate:
+            self._recorder = Recorder(self._directory, settings.record_rate, self._bytes_max, process)
+        self.record = None if self._recorder is None else self._recorder.offer
+        """For doors."""
+
+    def try_out(self, generation: Generation) -> None:
+        """Asks a version, before it is served, what the one that answers now was asked.
+
+        Raises:
+          LoadRefused: it fails a call that the other one answers.
+        """
+        if self._recorder is None:
+            return
+        recorded = read_newest(self._directory / generation.model, CALLS_MAX, self._bytes_max)
+        if not recorded:
+            return
+        try:
+            lease = self._switch.lease(generation.model)
+        except ServiceError:
+            replay(generation, None, recorded, self._settings)
+            return
+        with lease as before:
+            replay(generation, before, recorded, self._settings)
+
+    def close(self) -> None:
+        """Ends the recording."""
+        if self._recorder is not None:
+            self._recorder.close()
