@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections import defaultdict
@@ -14,8 +13,7 @@ from statistics import median
 
 import numpy as np
 
-from bundle.paths import MANIFEST
-from bundle.staging import Staging, read_manifest
+from bundle.staging import read_manifest
 from tests.bench import ceilings, lookups, requests
 from tests.bench.figures import Figures, Footprint, Group
 from tests.bench.goals import AT_RAY, GRPC, GRPC_ECHO, HTTP_ECHO, JSON, OVERLOAD, PROTOBUF, RAY, best
@@ -26,6 +24,7 @@ from tests.bench.peers.contenders import GROUPS, OtherScores, Peer, Way, check_s
 from tests.bench.peers.whole_model import write_whole_model
 from tests.bench.rounds import Block, Contestant, RequestsFailed, Rounds
 from tests.bench.services import NotStarted, Program, Service
+from tests.bench.variants import write_fewer_rows, write_whole_tower
 from tests.bench.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
 
 WORKERS = (1, 2)
@@ -66,19 +65,7 @@ class Run:
     @cached_property
     def whole_work(self) -> RankingWorkload:
         """Workload R with a ranking tower that runs whole for each candidate; its files are those of R."""
-        work = self.ranking_work
-        page = read_manifest(work.directory)
-        towers = {name: tower.model_copy(update={"parts": ()}) for name, tower in page.towers.items()}
-        with Staging(self._root, WHOLE, 1, "R whole") as stage:
-            shutil.copytree(
-                work.directory,
-                stage.directory,
-                copy_function=os.link,
-                ignore=shutil.ignore_patterns(MANIFEST),
-                dirs_exist_ok=True,
-            )
-            directory = stage.commit(page.model_copy(update={"model": WHOLE, "towers": towers}))
-        return replace(work, directory=directory, model=WHOLE)
+        return write_whole_tower(self.ranking_work, self._root, WHOLE)
 
     @cached_property
     def retrieval_work(self) -> RetrievalWorkload:
@@ -221,9 +208,10 @@ class Run:
             shutil.rmtree(self._scratch / "engines", ignore_errors=True)
 
     def lookups(self) -> None:
-        """Measures rows of a mapped table beside a loop in C."""
+        """Measures rows of a mapped table beside a loop in C; from a million rows on they do not fit any cache."""
         self._tell("rows beside a loop in C")
-        rows = max(10_000, round(self._figures.scale * 10_000_000))
+        rows = max(lookups.CHUNK, round(self._figures.scale * 10_000_000))
+        self._scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._scratch) as place:
             root = Path(place)
             program = lookups.compile_loop(root)
@@ -235,15 +223,15 @@ class Run:
                 name = f"{case.dtype} {what}, {case.ids}, {threads} threads"
                 self._figures.lookups[name] = found["compiled"] / found["loop"]
 
-    def starts(self) -> None:
+    def starts(self, repeats: int = STARTS) -> None:
         """Measures the time to ready with the rows of workload R and with a quarter of them, in turns."""
         self._tell("starts")
         roots = {times: self._scratch / f"rows-{times}" for times in (1, 4)}
         for times, root in roots.items():
             root.mkdir(parents=True, exist_ok=True)
-            write_ranking(root, self._figures.scale * times / 4)
+            write_fewer_rows(self.ranking_work, root, 4 // times)
         seen: dict[int, list[float]] = defaultdict(list)
-        for _ in range(STARTS):
+        for _ in range(repeats):
             for times, root in roots.items():
                 service = Service(root, "f32", self._scratch)
                 seen[times].append(service.ready_s)

@@ -55,6 +55,7 @@ def figures(
     run.ranking_work, run.retrieval_work = ranking, retrieval
     run.rowcast(workers=(1,), kinds=("litert-f32", "litert-int8"))
     run.peers([[FASTAPI], [ABSENT]])
+    run.starts(repeats=1)
     return found
 
 
@@ -75,6 +76,11 @@ def test_run_measures_a_peer_with_the_same_scores_and_says_who_is_absent(figures
     assert set(group.blocks) == {"rowcast HTTP JSON f32 x 1", "rowcast HTTP JSON int8 x 1", "FastAPI"}
     assert group.footprints["FastAPI"].processes == 1
     assert figures.absent == {"Nobody": "not installed: make bench-peers"}
+
+
+def test_run_measures_starts_with_a_quarter_of_the_rows(figures: Figures) -> None:
+    assert set(figures.starts) == {1, 4}
+    assert all(0 < ready_s < 60 for ready_s in figures.starts.values())
 
 
 def test_run_writes_the_page_between_its_marks_and_draws(figures: Figures, tmp_path: Path) -> None:
