@@ -81,7 +81,7 @@ class ServiceSettings(BaseSettings):
     admin_tokens: Path | None = None
     """File of operators, as tokens is of callers; without it, whoever is on this machine may use the admin listener."""
     record_rate: float = Field(default=0.0, ge=0, le=1)
-    """Share of answered calls whose bodies are kept on disk, for a new version to answer before it is served; 0: none."""
+    """Share of answered calls whose bodies are kept on disk, for a new version to answer before it is served."""
     record_bytes_max: int = Field(default=32 << 20, ge=64 << 10, le=1 << 32)
     """Size of a model's recordings, bytes; the older half makes room."""
     record_dir: Path | None = None
@@ -125,8 +125,8 @@ class ServiceSettings(BaseSettings):
     """File of callers, a line each: name, token (or sha256: and its digest), models; they then have to send
     `authorization: Bearer <token>`. Read again when it changes."""
     connections_max: int = Field(default=0, ge=0, le=1_000_000)
-    """Connections at each door of one process; at HTTP one more takes the place of the longest idle; 0: what the limit
-    on open files allows, at most 10000."""
+    """Connections at each door of one process; one more takes the place of one without a call; 0: what the limit on
+    open files allows, at most 10000."""
     streams_max: int = Field(default=1_000, ge=1, le=1_000_000)
     """Calls at once on one gRPC connection; more wait at the caller."""
     idle_s: float = Field(default=75.0, ge=1, le=86_400)
@@ -137,7 +137,8 @@ class ServiceSettings(BaseSettings):
     bytes_per_s_min: int = Field(default=16 << 10, ge=1, le=1 << 30)
     """Slowest rate that an HTTP body may come at and an answer may be read at, bytes a second; counts after 5 s."""
     unread_bytes_max: int = Field(default=256 << 20, ge=1 << 20)
-    """Answers that HTTP callers have not read yet, bytes of all together; beyond it the slowest reader is left."""
+    """Answers that callers have not read yet, bytes of all together at each door of one process; beyond it the reader
+    that stalls longest (HTTP) or holds most (gRPC) is left."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severity that is logged."""
 
