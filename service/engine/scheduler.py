@@ -39,7 +39,7 @@ _NEWS = 0.05
 class _Calls:
     """What is known of the calls of a name: the share computed on the loop, and how long the others take, seconds."""
 
-    short: float = 1.0
+    short: float
     usual_s: float = 0.0
 
 
@@ -95,15 +95,18 @@ class Scheduler:
         Raises:
           Overloaded: its deadline would be over.
         """
-        generation, calls = job.lease.generation, self._calls.setdefault(job.steps.call, _Calls())
+        generation = job.lease.generation
         short = self._paces.short(generation, job.kind)
+        calls = self._calls.get(job.steps.call)
+        if calls is None:
+            calls = self._calls[job.steps.call] = _Calls(float(short))
         calls.short += (short - calls.short) * _NEWS
         if short:
             self._turns.add(job)
             return
         now, wait_s = time.monotonic(), self._line.wait_s
         job.expected_s = self._paces.usual_s(generation, job.kind)
-        calls.usual_s += (job.expected_s - calls.usual_s) * _NEWS
+        calls.usual_s += (job.expected_s - calls.usual_s) * (_NEWS if calls.usual_s else 1)
         # No margin here: what was let in in spite of it would be decoded for nothing, again and again.
         if wait_s and now + wait_s + job.expected_s > job.steps.deadline:
             self._paces.doubted(generation, job.kind)
