@@ -19,5 +19,6 @@ def test_lookups_measure_every_case_by_the_loop_and_both_ways(tmp_path: Path) ->
 def test_cold_rows_are_measured_each_way(tmp_path: Path) -> None:
     page = lookups.write_table(tmp_path, "float32", 3000)
     ids = lookups.write_ids(tmp_path, 3000, 10_000)["Zipf"]
-    found = dict(cold_rows.starts(tmp_path, page, ids, 1))
-    assert [sum(start.per_second) for start in found.values()] == [3] * 10
+    found = dict(cold_rows.starts(tmp_path, page, ids, 0.05))
+    assert len(found) == 10
+    assert all(sum(start.per_second) > 0 for start in found.values())
