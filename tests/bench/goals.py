@@ -20,7 +20,7 @@ class Goal:
     """One aim.
 
     Attributes:
-      number: of the list in docs/benchmarks.md.
+      number: aims that belong together share it.
       reached: nan: not measured in this run.
       least: whether `wanted` is the least that is wanted, else the most.
     """
