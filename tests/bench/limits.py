@@ -1,7 +1,8 @@
 """The bare calls that the service is held against, in a process of their own: a tower or ScaNN, and nothing around it.
 
 `python -m tests.bench.limits KIND BUNDLE` reads lines `CALLERS SECONDS` and answers each with a line of JSON. Kinds:
-`litert-f32`, `litert-int8` and `saved-model` run the ranking tower on 200 candidates whose inputs are ready in memory;
+`litert-f32`, `litert-int8` and `saved-model` run the whole ranking tower on 200 candidates whose inputs are ready in
+memory, `litert-f32 in parts` and `litert-int8 in parts` its context part once and then the rest;
 `scann` searches the index for query vectors that are ready in memory.
 """
 
@@ -12,16 +13,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bundle.manifest import Tower, TowerInput
 from bundle.staging import read_manifest
 
 BATCH = 200
-KINDS = ("litert-f32", "litert-int8", "saved-model")
+PARTS = "in parts"
+KINDS = ("litert-f32", "litert-int8", f"litert-f32 {PARTS}", f"litert-int8 {PARTS}", "saved-model")
 
 Step = Callable[[int], object]
 
@@ -57,9 +61,9 @@ class Limit:
 
 def _ranking(kind: str, bundle: Path) -> Step:
     page = read_manifest(bundle).towers["ranking"]
-    random = np.random.default_rng(0)
-    shapes = {each.name: [BATCH if size is None else size for size in each.shape] for each in page.inputs}
-    values = {name: random.random(shape, np.float32) for name, shape in shapes.items()}
+    if kind.endswith(PARTS):
+        return _parts(kind, bundle, page)
+    values = _values(page.inputs, BATCH)
     if kind == "saved-model":
         import tensorflow as tf
 
@@ -75,6 +79,25 @@ def _ranking(kind: str, bundle: Path) -> Step:
     tower = open_tower(bundle, page, "int8" if kind == "litert-int8" else "f32")
     ordered = [values[each.name] for each in tower.inputs]
     return lambda _: tower.run_in_order(ordered)
+
+
+def _parts(kind: str, bundle: Path, page: Tower) -> Step:
+    from runtime.towers import open_form
+
+    precision = "int8" if "int8" in kind else "f32"
+    calls = []
+    for part in page.parts:
+        form = next(form for form in part.forms if (form.kind, form.precision) == ("litert", precision))
+        tower = open_form(bundle, part, form)
+        values = _values(part.inputs, 1 if part.per == "context" else BATCH)
+        calls.append((tower, [values[each.name] for each in tower.inputs]))
+    return lambda _: [tower.run_in_order(ordered) for tower, ordered in calls]
+
+
+def _values(inputs: Sequence[TowerInput], n: int) -> dict[str, NDArray[np.float32]]:
+    random = np.random.default_rng(0)
+    shapes = {each.name: [n if size is None else size for size in each.shape] for each in inputs}
+    return {name: random.random(shape, np.float32) for name, shape in shapes.items()}
 
 
 def _scann(bundle: Path) -> Step:

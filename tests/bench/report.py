@@ -39,10 +39,9 @@ class Sheet:
 
 def sheets(figures: Figures) -> list[Sheet]:
     """Returns the tables of a run, those without figures left out."""
-    per_call = {"litert-f32": BATCH, "litert-int8": BATCH, "saved-model": BATCH, "scann": 1}
     bare = []
     for name, calls in figures.bare.items():
-        rates = [f"{calls[callers].per_s * per_call.get(name, 1):,.0f}" for callers in (1, 2)]
+        rates = [f"{calls[callers].per_s * (1 if name == 'scann' else BATCH):,.0f}" for callers in (1, 2)]
         bare.append((name, *rates, f"{calls[1].p50_ms:.3f}", f"{calls[2].cpu_ms:.3f}"))
     found = [
         Sheet("Aims", ("", "aim", "wanted", "reached", "met"), [goal_row(goal) for goal in goals(figures)]),

@@ -13,7 +13,7 @@ import pytest
 from tests.bench import ceilings
 from tests.bench.figures import Engine, Figures, Footprint, Group
 from tests.bench.goals import JSON, Goal, goals
-from tests.bench.limits import Bare
+from tests.bench.limits import KINDS, Bare
 from tests.bench.load import Door
 from tests.bench.peers.contenders import (
     OtherScores,
@@ -41,6 +41,7 @@ class Here(Environment):
 HERE = Here(".", (), root=Path(sys.prefix))
 FASTAPI = Peer("FastAPI", HERE, fastapi, json_ways("/rank", score), {})
 ABSENT = Peer("Nobody", Environment("nobody", ()), fastapi, json_ways("/rank", score), {})
+LIMITS = tuple(kind for kind in KINDS if kind != "saved-model")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def figures(
     scratch, found = tmp_path_factory.mktemp("bench"), Figures(scale=0.002, rounds=1, seconds=0.05)
     run = Run(workloads_root, scratch, scratch, found, lambda _: None)
     run.ranking_work, run.retrieval_work = ranking, retrieval
-    run.rowcast(workers=(1,), kinds=("litert-f32", "litert-int8"))
+    run.rowcast(workers=(1,), kinds=LIMITS)
     run.peers([[FASTAPI], [ABSENT]])
     run.starts(repeats=1)
     return found
@@ -68,7 +69,7 @@ def test_run_measures_every_way_to_ask(figures: Figures) -> None:
     for blocks in (*figures.ranking.blocks.values(), *figures.retrieval.blocks.values()):
         assert {"closed 1", "closed 8", "closed 32", "open 0.5", "open 0.7", "open 0.9"} <= set(blocks)
         assert all(each.requests_per_s > 0 for each in blocks.values())
-    assert set(figures.bare) == {"litert-f32", "litert-int8", "scann"}
+    assert set(figures.bare) == {*LIMITS, "scann"}
 
 
 def test_run_measures_a_peer_with_the_same_scores_and_says_who_is_absent(figures: Figures) -> None:
