@@ -1,6 +1,6 @@
 """One HTTP/2 connection of gRPC callers: frames in, calls begun, answers out; nothing a peer sends is kept unbounded.
 
-Source: RFC 9113; HPACK is jh2's. What gRPC never sends (push, upgrades, priorities) is refused or skipped.
+Source: RFC 9113. What gRPC never sends (push, upgrades, priorities) is refused or skipped.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from random import random
 from typing import ClassVar
 
 from service import logs
@@ -16,10 +15,11 @@ from service.errors import INTERNAL_SENTENCE, Code, DeadlineExceeded, Overloaded
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Reason, Setting
 from service.rpc.transport.messages import status_block, timeout_s_of
+from service.rpc.transport.patience import Patience
 from service.rpc.transport.reading import PAYLOAD_BYTES_MAX, FrameReader, Head, HeadReader
 from service.rpc.transport.room import Room
 from service.rpc.transport.sending import Outlet
-from service.rpc.transport.streams import STREAM_WINDOW_BYTES, Method, Reply, Stream
+from service.rpc.transport.streams import STREAM_WINDOW_BYTES, UNKNOWN, Reply, Stream
 
 _LOG = logs.logger(__name__)
 
@@ -29,7 +29,7 @@ _UNWRITTEN_BYTES_MAX = 1 << 20
 _IDLE_FRAMES_MAX = 10_000
 """Frames between two looks that ask for nothing: pings, settings, resets, empty ones."""
 _GOING = b"going-by"
-_UNIMPLEMENTED, _INTERNAL = 12, 13
+_INTERNAL = 13
 
 
 class Connection(asyncio.Protocol):
@@ -39,17 +39,13 @@ class Connection(asyncio.Protocol):
         """Takes what it shares with others."""
         self._room, self._limits = room, room.limits
         self._loop = asyncio.get_running_loop()
-        self._made = self._heard = self._idle_since = self._moved_at = time.monotonic()
-        self._age_s = self._limits.age_s * (0.9 + 0.2 * random())  # noqa: S311 - so that not all leave at once
+        self._patience = Patience(room.limits, time.monotonic())
         self._frames, self._heads = FrameReader(), HeadReader(4 * self._limits.metadata_bytes_max)
         self._streams: dict[int, Stream] = {}
         self._last = 0
-        self._window, self._owed = CONNECTION_WINDOW_BYTES, 0
+        self._owed_bytes = 0
         self._idle_frames = 0
         self._leaving = self._left = False
-        self._asked_at: float | None = None
-        self._closing_since: float | None = None
-        self._moved = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Sends this side's settings."""
@@ -86,15 +82,15 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """Reads on."""
-        self._moved_at = time.monotonic()
+        self._patience.moved(time.monotonic())
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         """Takes the frames that are whole."""
-        if self._closing_since is not None:
+        if self._patience.parting_since is not None:
             return
-        self._heard = time.monotonic()
+        self._patience.heard = time.monotonic()
         try:
             for kind, flags, number, payload in self._frames.frames(data):
                 take = self._TAKERS.get(kind)
@@ -116,9 +112,7 @@ class Connection(asyncio.Protocol):
                 stream.ended = stream.ended or ends
             self._idle(1)  # what was refused is still on its way
             return
-        stream.window_bytes -= size
-        if stream.window_bytes < 0:
-            raise Fault(Reason.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
+        stream.owed_bytes += size
         if flags & frames.PADDED:
             payload = frames.unpadded(frames.PADDED, payload)
         if payload:
@@ -127,19 +121,16 @@ class Connection(asyncio.Protocol):
             self._idle(1)
         if ends:
             self._received(stream)
-        elif stream.window_bytes < STREAM_WINDOW_BYTES // 2 and not stream.whole:
-            self._transport.write(frames.credit(number, STREAM_WINDOW_BYTES - stream.window_bytes))
-            stream.window_bytes = STREAM_WINDOW_BYTES
+        elif stream.owed_bytes > STREAM_WINDOW_BYTES // 2 and not stream.whole:
+            self._transport.write(frames.credit(number, stream.owed_bytes))
+            stream.owed_bytes = 0
 
     def _credited(self, size_bytes: int) -> None:
-        """Counts what came, and grants the peer as much once that is worth a frame."""
-        self._window -= size_bytes
-        self._owed += size_bytes
-        if self._window < 0:
-            raise Fault(Reason.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
-        if self._owed >= CONNECTION_WINDOW_BYTES // 2:
-            self._transport.write(frames.credit(0, self._owed))
-            self._window, self._owed = self._window + self._owed, 0
+        """Grants the peer as much as came, once that is worth a frame: windows bound only what is on the wire."""
+        self._owed_bytes += size_bytes
+        if self._owed_bytes > CONNECTION_WINDOW_BYTES // 2:
+            self._transport.write(frames.credit(0, self._owed_bytes))
+            self._owed_bytes = 0
 
     def _feed(self, stream: Stream, payload: bytes) -> None:
         room, held_bytes = self._room, stream.held_bytes
@@ -192,9 +183,18 @@ class Connection(asyncio.Protocol):
 
     def _emptied(self) -> None:
         if not self._streams:
-            self._idle_since = self._heard
+            self._patience.idle_since = self._patience.heard
             if self._left:
-                self._transport.close()
+                self._part()
+
+    def _part(self) -> None:
+        """Closes this side and waits for the peer to close its own: what it sends meanwhile is dropped, but were that
+        left unread, the kernel would reset the connection and the peer lose what it has not read yet."""
+        self._patience.parting_since = time.monotonic()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
 
     def _drop(self, stream: Stream) -> None:
         del self._streams[stream.out.number]
@@ -215,6 +215,8 @@ class Connection(asyncio.Protocol):
 
     def _head(self, head: Head) -> None:
         number = head.number
+        if not number & 1:
+            raise Fault(Reason.PROTOCOL_ERROR, f"stream {number} is not a client's")
         if number <= self._last:
             stream = self._streams.get(number)
             if stream is None:
@@ -224,8 +226,6 @@ class Connection(asyncio.Protocol):
             else:
                 raise Fault(Reason.PROTOCOL_ERROR, "headers in the middle of a request")
             return
-        if not number & 1:
-            raise Fault(Reason.PROTOCOL_ERROR, f"stream {number} is not a client's")
         if self._left:
             return  # it was told that this one is not looked at
         self._last = number
@@ -245,9 +245,9 @@ class Connection(asyncio.Protocol):
             if not flags & frames.END_STREAM:
                 self._transport.write(frames.reset(number, Reason.NO_ERROR))
             return
-        method = self._room.methods.get(metadata.get(b":path", b""), _UNKNOWN)
+        method = self._room.methods.get(metadata.get(b":path", b""), UNKNOWN)
         out, limits = self._outlet.stream(number), self._limits
-        stream = Stream(method, metadata, self._outlet, out, self._heard, limits.message_bytes_max)
+        stream = Stream(method, metadata, self._outlet, out, self._patience.heard, limits.message_bytes_max)
         self._streams[number] = stream
         try:
             if head.size_bytes > limits.metadata_bytes_max:
@@ -260,7 +260,7 @@ class Connection(asyncio.Protocol):
             self._received(stream, problem)
             return
         if timeout_s is not None:
-            stream.deadline = self._heard + timeout_s
+            stream.deadline = self._patience.heard + timeout_s
         if method.at_once:
             self._begin(stream)
         if flags & frames.END_STREAM:
@@ -329,15 +329,14 @@ class Connection(asyncio.Protocol):
             raise Fault(Reason.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
 
     def _end(self, reason: Reason, sentence: str) -> None:
-        self._closing_since = time.monotonic()
-        self._transport.write(frames.go_away(self._last, reason, sentence))
-        self._transport.close()
         for stream in list(self._streams.values()):
             self._drop(stream)
+        self._transport.write(frames.go_away(self._last, reason, sentence))
+        self._part()
 
     def go_away(self) -> None:
         """Asks the peer to begin no more calls here; closes once those that it began are answered."""
-        if self._leaving or self._closing_since is not None:
+        if self._leaving or self._patience.parting_since is not None:
             return
         self._leaving = True
         if not self._frames.settled:
@@ -359,30 +358,23 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Closes once what was answered is out; `look` does not wait for that for long."""
-        self._closing_since = self._closing_since or time.monotonic()
+        self._patience.parting_since = self._patience.parting_since or time.monotonic()
         self._transport.close()
 
     def look(self, now: float) -> None:
         """Holds the peer to its times; called every second or so."""
-        limits, self._idle_frames = self._limits, 0
-        if self._outlet.moved_bytes != self._moved or not self.unread_bytes:
-            self._moved, self._moved_at = self._outlet.moved_bytes, now
-        begun = self._closing_since or (None if self._frames.settled else self._made)
-        if (begun is not None and now - begun > limits.preface_s) or now - self._moved_at > limits.stall_s:
+        self._idle_frames, patience = 0, self._patience
+        if patience.over(now, self._frames.settled, self.unread_bytes > 0, self._outlet.moved_bytes):
             self._transport.abort()
+        if self._transport.is_closing() or patience.parting_since is not None:
             return
         for stream in list(self._streams.values()):
-            if not stream.whole and not stream.method.at_once and now - stream.since > limits.receive_s:
+            if not stream.whole and not stream.method.at_once and now - stream.since > self._limits.receive_s:
                 self._received(stream, DeadlineExceeded("the time for this call is over"))
-        idle = not self._streams and now - max(self._idle_since, self._made) > limits.idle_s
-        if idle or 0 < self._age_s < now - self._made:
+        if patience.spent(now, self.has_calls):
             self.go_away()
-        if now - self._heard > limits.silence_s and (self._streams or self._leaving):
-            if self._asked_at is None or self._asked_at < self._heard:
-                self._asked_at = now
-                self._transport.write(frames.frame(Kind.PING, 0, 0, bytes(8)))
-            elif now - self._asked_at > limits.silence_s:
-                self._transport.abort()
+        if (self._streams or self._leaving) and patience.wonders(now):
+            self._transport.write(frames.frame(Kind.PING, 0, 0, bytes(8)))
 
     @property
     def has_calls(self) -> bool:
@@ -398,10 +390,3 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Ends at once, whatever is on its way."""
         self._transport.abort()
-
-
-async def _unknown(_: Stream) -> Reply:
-    return Reply(None, _UNIMPLEMENTED, "Method not found!")
-
-
-_UNKNOWN = Method(_unknown, at_once=True)

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from service.rpc.transport.connection import Connection
+from service.rpc.transport.patience import PARTING_S_MAX
 from service.rpc.transport.room import Room
 from service.sockets import Take, Taking, listen, take_all
 
@@ -74,7 +75,12 @@ class Listener:
         connections = self._room.connections
         for connection in list(connections):
             connection.go_away()
-        while connections and time.monotonic() < end:
+        calm = time.monotonic() + PARTING_S_MAX
+        while connections and (now := time.monotonic()) < end:
+            if any(connection.has_calls for connection in connections):
+                calm = now + PARTING_S_MAX
+            elif now > calm:
+                break
             await asyncio.sleep(0.005)
         for connection in list(connections):
             connection.cancel()

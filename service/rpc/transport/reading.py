@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jh2._hazmat import Decoder, HPACKError, OversizedHeaderListError
-
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Reason
+from service.rpc.transport.unpacking import Unpacker
 
 PAYLOAD_BYTES_MAX = 64 << 10
 """Of a frame that is taken."""
@@ -39,6 +38,9 @@ class FrameReader:
         at, size = 0, len(data)
         if not self._greeted:
             at = self._greeting(data)
+            if not self._greeted:
+                self._held = data
+                return
         while size - at >= frames.HEAD_BYTES:
             head = int.from_bytes(data[at : at + frames.HEAD_BYTES], "big")
             length = head >> 48
@@ -95,7 +97,7 @@ class HeadReader:
     def __init__(self, bytes_max: int) -> None:
         """Takes the most bytes that one block may have, as sent and as unpacked."""
         self._bytes_max = bytes_max
-        self._decoder = Decoder(bytes_max)
+        self._unpacker = Unpacker(bytes_max)
         self._begun: tuple[int, int, bytearray] | None = None
 
     def headers(self, flags: int, number: int, payload: bytes) -> Head | None:
@@ -129,10 +131,4 @@ class HeadReader:
         return self._unpacked(first_flags, number, bytes(block))
 
     def _unpacked(self, flags: int, number: int, block: bytes) -> Head:
-        try:
-            fields = self._decoder.decode(block, True)
-        except OversizedHeaderListError:
-            raise Fault(Reason.ENHANCE_YOUR_CALM, f"headers of more than {self._bytes_max} bytes") from None
-        except HPACKError:
-            raise Fault(Reason.COMPRESSION_ERROR, "the headers are no HPACK") from None
-        return Head(flags, number, len(block), {name: value for name, value, _ in fields})
+        return Head(flags, number, len(block), self._unpacker.unpacked(block))

@@ -39,14 +39,14 @@ class Stream:
     Attributes:
       metadata: headers by name; of names that come twice the last.
       deadline: on the clock of `time.monotonic()`; None: the caller sets none.
-      window_bytes: what the caller may still send before it is granted more.
+      owed_bytes: that came and that the caller was not granted anew yet.
       ended: the caller has sent its last frame.
       whole: nothing more is read, since it ended or since it cannot be answered as asked.
     """
 
     __slots__ = (
         *("_arrived", "_bytes_max", "_messages", "_outlet", "_problem", "_reader", "deadline", "ended", "metadata"),
-        *("method", "out", "since", "task", "whole", "window_bytes"),
+        *("method", "out", "since", "task", "whole", "owed_bytes"),
     )
 
     def __init__(
@@ -61,7 +61,7 @@ class Stream:
         """Begins with its headers, at `now` of `time.monotonic()`."""
         self.method, self.metadata = method, metadata
         self.out, self._outlet = out, outlet
-        self.since, self.window_bytes, self._bytes_max = now, STREAM_WINDOW_BYTES, bytes_max
+        self.since, self.owed_bytes, self._bytes_max = now, 0, bytes_max
         self.deadline: float | None = None
         self._reader = MessageReader(bytes_max)
         self._messages: deque[tuple[bool, bytes]] = deque()
@@ -155,3 +155,11 @@ class Method(NamedTuple):
     answer: Callable[[Stream], Awaitable[Reply]]
     at_once: bool = False
     check: Callable[[Mapping[bytes, bytes]], object] | None = None
+
+
+async def _unknown(_: Stream) -> Reply:
+    return Reply(None, 12, "Method not found!")  # UNIMPLEMENTED, in gRPC's own words
+
+
+UNKNOWN = Method(_unknown, at_once=True)
+"""Answers what is no method."""

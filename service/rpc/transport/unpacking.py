@@ -1,0 +1,94 @@
+"""Header blocks -> headers: HPACK's decoder, over the tables of the library hpack, whose own decoder takes four times
+as long.
+
+Source: RFC 7541, sections 4.3, 5 and 6; hpack 4.2, `hpack.py` (Decoder).
+"""
+
+from __future__ import annotations
+
+from hpack.exceptions import HPACKError
+from hpack.huffman_table import decode_huffman
+from hpack.table import HeaderTable
+
+from service.rpc.transport.frames import Fault, Reason
+
+_FIELD_BYTES = 32
+"""What a header counts for beside its name and value."""
+_TABLE_BYTES_MAX = HeaderTable.DEFAULT_SIZE
+_SHIFT_MAX = 28
+
+
+class Unpacker:
+    """One connection's decoder: it keeps what it saw, so every block has to be unpacked, in their order."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """Takes the most bytes that the headers of one block may have, as HTTP/2 counts them."""
+        self._bytes_max = bytes_max
+        self._table = HeaderTable()
+
+    def unpacked(self, block: bytes) -> dict[bytes, bytes]:
+        """Returns the headers by name; of names that come twice the last.
+
+        Raises:
+          Fault: this is no such block, or it unpacks to more than that.
+        """
+        try:
+            return self._fields(block)
+        except (IndexError, HPACKError):  # it ends too early, or names what is not there
+            raise Fault(Reason.COMPRESSION_ERROR, "the headers are no HPACK") from None
+
+    def _fields(self, block: bytes) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
+        at, left_bytes, table = 0, self._bytes_max, self._table
+        while at < len(block):
+            first = block[at]
+            if first & 0x80:
+                index, at = _integer(block, at, 0x7F)
+                name, value = table.get_by_index(index)
+            elif first & 0xE0 == 0x20:
+                size, at = _integer(block, at, 0x1F)
+                if found or size > _TABLE_BYTES_MAX:
+                    raise HPACKError
+                table.maxsize = size
+                continue
+            else:
+                kept = first & 0x40
+                index, at = _integer(block, at, 0x3F if kept else 0x0F)
+                if index:
+                    name = table.get_by_index(index)[0]
+                else:
+                    name, at = _text(block, at)
+                value, at = _text(block, at)
+                if kept:
+                    table.add(name, value)
+            left_bytes -= _FIELD_BYTES + len(name) + len(value)
+            if left_bytes < 0:
+                raise Fault(Reason.ENHANCE_YOUR_CALM, f"headers of more than {self._bytes_max} bytes")
+            found[name] = value
+        return found
+
+
+def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
+    """Returns an integer and where it ends; `mask` has the bits of its first byte."""
+    value, at = block[at] & mask, at + 1
+    if value < mask:
+        return value, at
+    shift = 0
+    while True:
+        octet, at = block[at], at + 1
+        value += (octet & 0x7F) << shift
+        if not octet & 0x80:
+            return value, at
+        shift += 7
+        if shift > _SHIFT_MAX:
+            raise HPACKError
+
+
+def _text(block: bytes, at: int) -> tuple[bytes, int]:
+    """Returns a string and where it ends."""
+    packed = block[at] & 0x80
+    size, at = _integer(block, at, 0x7F)
+    text = block[at : at + size]
+    if len(text) != size:
+        raise IndexError
+    return (decode_huffman(text) if packed else text), at + size

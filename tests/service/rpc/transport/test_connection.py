@@ -1,0 +1,410 @@
+"""Connections over real sockets, against a peer that may send any frame."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from service.rpc.transport import frames
+from service.rpc.transport.connection import CONNECTION_WINDOW_BYTES
+from service.rpc.transport.frames import Kind, Reason, Setting
+from service.rpc.transport.limits import Limits
+from service.rpc.transport.messages import prefixed
+from service.rpc.transport.streams import STREAM_WINDOW_BYTES
+from tests.service.rpc.transport.peers import GREETING, Peer, Served, run, serving
+
+LOOPS = ["asyncio", "uvloop"]
+
+
+async def still_answers(served: Served) -> None:
+    peer = await served.connect()
+    peer.call("/Echo", b"still")
+    assert (await peer.answer())[0] == prefixed(b"still")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_call_is_answered_with_its_metadata_on_either_loop(loop: str) -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            for message in (b"", b"m", bytes(60_000)):
+                peer.call("/Echo", message, grpc_timeout="20S")
+                data, told = await peer.answer()
+                assert data == prefixed(message)
+                assert (told["grpc-status"], told["told"]) == ("0", "yes")
+                assert base64.b64decode(told["raw-bin"] + "=") == b"\x00\xff"
+
+    run(test, loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_large_messages_pass_in_both_directions_within_windows(loop: str) -> None:
+    message = bytes(range(256)) * 20_000
+
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            sent, wire = 0, prefixed(message)
+            peer.send(peer.head("/Echo"))
+            window = {0: CONNECTION_WINDOW_BYTES, peer.number: STREAM_WINDOW_BYTES}
+            while sent < len(wire):
+                step = min(16_000, len(wire) - sent, *window.values())
+                if step:
+                    peer.send(peer.data(wire[sent : sent + step], end=sent + step == len(wire)))
+                    sent, window = sent + step, {number: left - step for number, left in window.items()}
+                    continue
+                head = await peer.reader.readexactly(frames.HEAD_BYTES)
+                payload = await peer.reader.readexactly(int.from_bytes(head[:3], "big"))
+                if head[3] == Kind.WINDOW_UPDATE and sent:
+                    window[int.from_bytes(head[5:], "big")] += int.from_bytes(payload, "big")
+                    window[0] = min(window[0], CONNECTION_WINDOW_BYTES)
+            found = b""
+            while len(found) < len(wire):
+                kind, _, _, payload = await peer.frame()
+                if kind == Kind.DATA:
+                    found += payload
+                    peer.send(frames.credit(0, len(payload)), frames.credit(peer.number, len(payload)))
+            assert found == wire
+            assert (await peer.answer())[1]["grpc-status"] == "0"
+            assert served.room.intake_bytes == 0
+
+    run(test, loop)
+
+
+def test_messages_of_a_stream_are_answered_as_they_come() -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.send(peer.head("/Many"))
+            for message in (b"a", bytes(50_000)):
+                peer.send(peer.data(prefixed(message)[:3], end=False), peer.data(prefixed(message)[3:], end=False))
+                found = b""
+                while len(found) < len(message) + 5:
+                    kind, _, _, payload = await peer.frame()
+                    found += payload if kind == Kind.DATA else b""
+                assert found == prefixed(message)
+                peer.send(frames.credit(0, 60_000), frames.credit(peer.number, 60_000))
+            peer.send(peer.data(b""))
+            assert (await peer.answer())[1]["grpc-status"] == "0"
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "sentence"),
+    [
+        ({"path": "/None"}, "12", "Method not found!"),
+        ({"path": "/Fail"}, "13", "internal error"),
+        ({"path": "/Echo", "grpc_timeout": "soon"}, "3", "grpc-timeout is b'soon'"),
+        ({"path": "/Echo", "long": "x" * 5000}, "3", "the metadata has"),
+        ({"path": "/Echo", "grpc_encoding": "gzip"}, "3", "the request has 0 messages"),
+    ],
+)
+def test_call_that_cannot_be_answered_ends_with_a_status(headers: dict[str, str], status: str, sentence: str) -> None:
+    async def test() -> None:
+        async with serving(Limits(metadata_bytes_max=2000)) as served:
+            peer = await served.connect()
+            peer.send(peer.head(headers.pop("path"), end=True, **headers))
+            _, told = await peer.answer()
+            assert told["grpc-status"] == status
+            assert sentence in told["grpc-message"] or status == "13"
+            await still_answers(served)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (prefixed(b"m") * 2, "the request has 2 messages"),
+        (prefixed(b"m")[:-1], "the request ends within a message"),
+        (b"\x01\x00\x00\x00\x01m", "grpc-encoding is b''"),
+        (b"\x00\xff\xff\xff\xff", "the body has 4294967295 bytes; at most 1000 are taken"),
+    ],
+)
+def test_request_that_is_no_message_is_refused(message: bytes, sentence: str) -> None:
+    async def test() -> None:
+        async with serving(Limits(message_bytes_max=1000)) as served:
+            peer = await served.connect()
+            peer.send(peer.head("/Echo"), peer.data(message))
+            _, told = await peer.answer()
+            assert sentence in told["grpc-message"]
+
+    run(test)
+
+
+def test_what_is_no_grpc_is_told_so_by_http() -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.send(peer.head("/Echo", content_type="text/html"), peer.data(b"body"))
+            kind, flags, number, payload = await peer.frame()
+            assert (kind, number) == (Kind.HEADERS, peer.number)
+            assert flags & frames.END_STREAM
+            assert peer.fields(payload) == {":status": "415"}
+            peer.call("/Echo")
+            assert (await peer.frame())[0] == Kind.RST_STREAM
+            assert (await peer.answer())[1]["grpc-status"] == "0"
+
+    run(test)
+
+
+def test_answer_waits_for_the_peers_window() -> None:
+    async def test() -> None:
+        async with serving() as served:
+            small = frames.settings({Setting.INITIAL_WINDOW_SIZE: 0, Setting.HEADER_TABLE_SIZE: 0})
+            peer = await served.connect(frames.PREFACE + small)
+            peer.call("/Echo", b"12345")
+            kind, _, _, payload = await peer.frame()
+            assert (kind, payload[:1]) == (Kind.HEADERS, b"\x20")
+            for size in (3, 4):
+                peer.send(frames.credit(peer.number, size))
+                assert len((await peer.frame())[3]) == size
+            peer.send(frames.settings({Setting.INITIAL_WINDOW_SIZE: 100}))
+            assert (await peer.answer())[0] == b"345"
+
+    run(test)
+
+
+def test_call_that_is_reset_is_cancelled() -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.call("/Held")
+            await served.begun.wait()
+            peer.send(frames.reset(peer.number, Reason.CANCEL))
+            while not served.cancelled:
+                await asyncio.sleep(0.001)
+            peer.call("/Echo")
+            assert (await peer.answer())[1]["grpc-status"] == "0"
+
+    run(test)
+
+
+def test_calls_of_a_peer_that_leaves_are_cancelled() -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.call("/Held")
+            peer.send(peer.head("/Echo"), peer.data(prefixed(bytes(100))[:50], end=False))
+            await served.begun.wait()
+            await peer.leave()
+            while not served.cancelled or served.room.connections:
+                await asyncio.sleep(0.001)
+            assert served.room.intake_bytes == 0
+
+    run(test)
+
+
+def test_calls_beyond_the_limit_are_refused_to_be_sent_again() -> None:
+    async def test() -> None:
+        async with serving(Limits(streams_max=2)) as served:
+            peer = await served.connect()
+            for _ in range(3):
+                peer.call("/Held")
+            assert (await peer.frame())[::3] == (Kind.RST_STREAM, Reason.REFUSED_STREAM.to_bytes(4, "big"))
+            served.held.set()
+            assert (await peer.answer())[1]["grpc-status"] == (await peer.answer())[1]["grpc-status"] == "0"
+
+    run(test)
+
+
+def test_requests_on_their_way_are_bounded_together() -> None:
+    async def test() -> None:
+        async with serving(Limits(intake_bytes_max=30_000)) as served:
+            first, second = [await served.connect() for _ in range(2)]
+            first.send(first.head("/Echo"), first.data(prefixed(bytes(40_000))[:20_000], end=False))
+            while served.room.intake_bytes < 20_000:
+                await asyncio.sleep(0.001)
+            second.send(second.head("/Echo"), second.data(prefixed(bytes(40_000))[:20_000], end=False))
+            _, told = await second.answer()
+            assert "take all the memory" in told["grpc-message"]
+            assert served.room.intake_bytes == 20_000
+
+    run(test)
+
+
+Attack = Callable[[Peer], None]
+
+
+def pings(peer: Peer) -> None:
+    peer.send(frames.frame(Kind.PING, 0, 0, bytes(8)) * 20_000)
+
+
+def resets(peer: Peer) -> None:
+    for _ in range(3000):
+        peer.send(peer.head("/Held"), peer.data(prefixed(b"")), frames.reset(peer.number, Reason.CANCEL))
+
+
+def settings(peer: Peer) -> None:
+    peer.send(frames.settings({}) * 20_000)
+
+
+def empty_data(peer: Peer) -> None:
+    peer.send(peer.head("/Echo"), peer.data(b"", end=False) * 20_000)
+
+
+def continuations(peer: Peer) -> None:
+    peer.send(frames.frame(Kind.HEADERS, 0, 1, b"x"), frames.frame(Kind.CONTINUATION, 0, 1, bytes(1000)) * 1000)
+
+
+def bomb(peer: Peer) -> None:
+    peer.send(peer.head("/Echo", bomb="x" * 3000, end=True))
+    block = peer.encoder.encode([("bomb", "x" * 3000)] * 5000)
+    peer.send(frames.headers(3, block, True, 16_384))
+
+
+@pytest.mark.parametrize("attack", [pings, resets, settings, empty_data, continuations, bomb])
+def test_floods_end_their_connection_and_no_other(attack: Attack) -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            attack(peer)
+            assert await peer.farewell() == Reason.ENHANCE_YOUR_CALM
+            await still_answers(served)
+
+    run(test)
+
+
+def window(size: int) -> bytes:
+    return frames.frame(Kind.WINDOW_UPDATE, 0, 0, size.to_bytes(4, "big"))
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", Reason.PROTOCOL_ERROR),
+        (frames.PREFACE + frames.credit(0, 1), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.DATA, 0, 1, b"x"), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.DATA, 0, 0, b"x"), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.HEADERS, 4, 2, b"\x82"), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.HEADERS, 4, 0, b"\x82"), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.HEADERS, 4, 1, b"f"), Reason.COMPRESSION_ERROR),
+        (GREETING + frames.frame(Kind.PUSH_PROMISE, 4, 1, b""), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.PING, 0, 0, bytes(7)), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.PING, 0, 1, bytes(8)), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.RST_STREAM, 0, 1, bytes(4)), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.SETTINGS, 1, 0, bytes(6)), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.SETTINGS, 0, 0, bytes(5)), Reason.FRAME_SIZE_ERROR),
+        (GREETING + frames.settings({Setting.MAX_FRAME_SIZE: 100}), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 31}), Reason.FLOW_CONTROL_ERROR),
+        (GREETING + window(0), Reason.PROTOCOL_ERROR),
+        (GREETING + window(frames.WINDOW_BYTES_MAX), Reason.FLOW_CONTROL_ERROR),
+        (GREETING + frames.frame(Kind.WINDOW_UPDATE, 0, 1, bytes(4)), Reason.PROTOCOL_ERROR),
+        (GREETING + (1 << 20).to_bytes(3, "big") + bytes(6), Reason.FRAME_SIZE_ERROR),
+    ],
+)
+def test_broken_protocol_ends_the_connection_with_its_reason(sent: bytes, reason: Reason) -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect(sent)
+            assert await peer.farewell() == reason
+            await still_answers(served)
+
+    run(test)
+
+
+Wait = Callable[[Peer], Coroutine[Any, Any, None]]
+
+
+async def no_preface(_: Peer) -> None:
+    pass
+
+
+async def idle(peer: Peer) -> None:
+    peer.send(GREETING)
+
+
+async def old(peer: Peer) -> None:
+    peer.send(GREETING)
+    peer.call("/Echo")
+    await peer.answer()
+
+
+async def silent(peer: Peer) -> None:
+    """A peer with a call that answers no ping."""
+    peer.send(GREETING)
+    peer.call("/Held")
+
+
+async def unread(peer: Peer) -> None:
+    """A peer that grants no window for its answer."""
+    peer.send(frames.PREFACE + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+    peer.call("/Echo", bytes(1000))
+
+
+@pytest.mark.parametrize(
+    ("begin", "limits"),
+    [
+        (no_preface, Limits(preface_s=0.1)),
+        (idle, Limits(idle_s=0.1)),
+        (old, Limits(age_s=0.1)),
+        (silent, Limits(silence_s=0.1)),
+        (unread, Limits(stall_s=0.1)),
+    ],
+    ids=["no preface", "idle", "old", "silent", "unread"],
+)
+def test_connections_end_when_their_time_is_over(begin: Wait, limits: Limits) -> None:
+    async def test() -> None:
+        async with serving(limits) as served:
+            peer = await served.connect(b"")
+            await begin(peer)
+            if begin in {idle, old}:
+                assert await peer.farewell() == Reason.NO_ERROR
+            else:
+                await peer.closed()
+
+    run(test)
+
+
+def test_request_that_does_not_come_to_its_end_is_answered() -> None:
+    async def test() -> None:
+        async with serving(Limits(receive_s=0.1)) as served:
+            peer = await served.connect()
+            peer.send(peer.head("/Echo"), peer.data(prefixed(bytes(100))[:50], end=False))
+            _, told = await peer.answer()
+            assert "the time for this call is over" in told["grpc-message"]
+            assert served.room.intake_bytes == 0
+
+    run(test)
+
+
+def test_stop_answers_what_was_begun_and_takes_nothing_more() -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.call("/Held")
+            await served.begun.wait()
+            stopped = asyncio.ensure_future(served.listener.stop(20))
+            kind, _, _, payload = await peer.frame()
+            assert (kind, int.from_bytes(payload[:4], "big")) == (Kind.GOAWAY, frames.STREAM_MAX)
+            peer.call("/Echo", b"on its way")  # sent before the peer had read that it should not be
+            peer.send(frames.frame(Kind.PING, frames.ACK, 0, b"going-by"))
+            assert (await peer.answer())[0] == prefixed(b"on its way")
+            assert (await peer.frame())[0] == Kind.GOAWAY
+            peer.call("/Echo", b"too late")
+            served.held.set()
+            assert (await peer.answer())[0] == prefixed(b"m")
+            await peer.closed()
+            await stopped
+
+    run(test)
+
+
+def test_stop_cancels_what_takes_longer_than_its_grace() -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.call("/Held")
+            await served.begun.wait()
+            stopped = asyncio.ensure_future(served.listener.stop(0.05))
+            _, told = await peer.answer() if (await peer.frame())[0] == Kind.GOAWAY else (b"", {})
+            assert told["grpc-status"] == "1"
+            await stopped
+            assert served.cancelled == 1
+
+    run(test)
