@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ import orjson
 
 ROOT_LOGGER = "rowcast"
 _FIELDS = "rowcast_fields"
+LINES_PER_S_MAX = 100
+"""Of one event: whoever makes calls fail as fast as a door takes them shall not fill a disk with that."""
 CALLER_NAME: ContextVar[str] = ContextVar("caller_name", default="")
 """Whose call the running task answers, where callers are known; stands in each line that is written meanwhile."""
 
@@ -56,6 +59,32 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
+class Sparing(logging.Filter):
+    """Lets so many lines of an event through each second; the next that comes through tells how many did not."""
+
+    def __init__(self) -> None:
+        """Begins with none."""
+        super().__init__()
+        self._second = 0
+        self._counts: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tells whether a record is written."""
+        second, event = int(record.created), record.msg
+        if second != self._second:
+            self._second = second
+            self._counts.clear()
+        self._counts[event] += 1
+        if self._counts[event] > LINES_PER_S_MAX:
+            self._left_out[event] += 1
+            return False
+        left_out = self._left_out.pop(event, 0)
+        if left_out:
+            setattr(record, _FIELDS, {**getattr(record, _FIELDS, {}), "left_out": left_out})
+        return True
+
+
 def set_level(level: str) -> None:
     """Sets the least severity of the service's events that is logged."""
     logging.getLogger(ROOT_LOGGER).setLevel(level.upper())
@@ -71,6 +100,7 @@ def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
     """
     lines = logging.StreamHandler(stream or sys.stderr)
     lines.setFormatter(JsonLines(always))
+    lines.addFilter(Sparing())
     root = logging.getLogger()
     root.handlers = [lines]
     root.setLevel(logging.WARNING)

@@ -139,8 +139,14 @@ def document(examples: Mapping[str, Example], settings: ServiceSettings, product
             {"name": _OF_VERSION},
         ],
         "paths": paths | _other_paths(),
-        "components": {"schemas": {"Error": _error_schema()}},
+        "components": {"schemas": {"Error": _error_schema()}} | _schemes(settings),
+        "security": [{"token": []}] if settings.tokens is not None else [],
     }
+
+
+def _schemes(settings: ServiceSettings) -> Value:
+    """How callers say who they are."""
+    return {} if settings.tokens is None else {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
 
 
 def _introduction(settings: ServiceSettings) -> str:

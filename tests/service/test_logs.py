@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -51,3 +52,22 @@ def test_failure_carries_its_traceback_in_the_same_line(stream: io.StringIO) -> 
     lines = stream.getvalue().splitlines()
     assert len(lines) == 1
     assert "RuntimeError: broken\nin two lines" in json.loads(lines[0])["traceback"]
+
+
+def test_lines_of_one_event_beyond_their_rate_are_left_out_and_counted(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.5]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    log = logs.logger("service.x")
+    for number in range(logs.LINES_PER_S_MAX + 40):
+        log.info("call_failed", extra=logs.fields(number=number))
+    log.warning("not_ready")
+    now[0] = 1001.0
+    log.info("call_failed", extra=logs.fields(number=-1))
+    log.info("call_failed", extra=logs.fields(number=-2))
+    pages = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [page["event"] for page in pages].count("not_ready") == 1
+    assert len(pages) == logs.LINES_PER_S_MAX + 3
+    assert [page.get("left_out") for page in pages[-2:]] == [40, None]
+    assert [page["number"] for page in pages[-2:]] == [-1, -2]

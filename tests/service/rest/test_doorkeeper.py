@@ -99,6 +99,12 @@ def test_door_without_a_token_refuses_in_the_form_and_with_the_id_of_the_caller(
     assert codes_of(doors.desk.metrics, "http")["other", "UNAUTHENTICATED"] == before + 1
 
 
+def test_door_with_tokens_says_so_in_its_document(http: httpx.Client) -> None:
+    told = http.get("/openapi.json", headers=bearer(FULL)).json()
+    assert told["security"] == [{"token": []}]
+    assert told["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+
+
 def test_door_reads_no_body_of_whoever_has_no_token(doors: RunningDoors) -> None:
     host, port = doors.http.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as line:
