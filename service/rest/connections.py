@@ -93,8 +93,23 @@ class Connection(HttpToolsProtocol):
         """Parses what came, as far as it is not ahead of its answers."""
         if self._held:
             self._held += data
-        else:
+        elif not self._refuse_at_once(data):
             self._parse(data)
+
+    def _refuse_at_once(self, data: bytes) -> bool:
+        """Refuses what is one whole call, if the service has no room for it; tells whether it did."""
+        between = self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
+        if self._in_head or not between or self.transport.is_closing() or self.loop.time() >= self._old_at:
+            return False
+        refused = self._refusals.of_bytes(data, tuple(self.server_state.default_headers))
+        if refused is None:
+            return False
+        self.transport.write(refused)
+        self.server_state.total_requests += 1
+        self._crowd.works(self)
+        self._crowd.waits(self)
+        self._set_idle()
+        return True
 
     def _parse(self, data: bytes) -> None:
         at = 0
@@ -152,7 +167,7 @@ class Connection(HttpToolsProtocol):
         """Begins to answer a request: at once where the service has no room for it."""
         more = tuple(self.server_state.default_headers)
         stays = cycle.keep_alive and self.loop.time() < self._old_at
-        refused = self._refusals.refusal(cycle.scope, more, stays)
+        refused = self._refusals.of_request(cycle.scope, more, stays)
         if refused is None:
             super()._start_asgi_task(cycle, app)
             return

@@ -1,11 +1,13 @@
-"""Calls that there is no room for, answered as soon as their headers are there.
+"""Calls that there is no room for, answered by the connection they came on.
 
-That costs a fifth of refusing them in the application, so that those who flood a service take little from those whom it
-answers; figures in docs/adr/0014.
+That costs a fraction of refusing them in the application, so that those who flood a service take little from those
+whom it answers; figures in docs/adr/0014. A call that came in one piece is not even parsed, but only looked at: it is
+refused if there is no doubt where it ends.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from http import HTTPStatus
 from typing import Any
@@ -15,12 +17,17 @@ from service.errors import InvalidArgument
 from service.rest import schemas
 from service.rest.guard import text_of
 from service.rest.hot_calls import HOT_PATH
-from service.rest.schemas import Header, Reply
+from service.rest.schemas import Header, Headers, Reply
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, request_id_of, timeout_s_of
 from service.wire.failures import failure_of
 from service.wire.operations import OPERATIONS
 
+_DIGITS_MAX = 9
 _CLOSE = (b"connection", b"close")
+_REQUEST = re.compile(rb"POST (/[^ ?#%]+) HTTP/1\.1\r\n((?:[!-9;-~]+:[ -~\t]*\r\n)+)\r\n")
+"""What most clients send of a call: a line, headers, nothing odd."""
+_UNUSUAL = frozenset({b"transfer-encoding", b"connection", b"expect", b"upgrade"})
+"""Headers that say how to go on; whoever sends one is left to the parser."""
 
 
 class Refusals:
@@ -30,30 +37,48 @@ class Refusals:
         """Refuses what the desk's engine has no room for."""
         self._engine, self._metrics = desk.engine, desk.metrics
 
-    def refusal(self, scope: Any, more: tuple[Header, ...], keep_alive: bool) -> bytes | None:
-        """Returns the whole response to a call that is refused; None: it is not, as far as its headers tell.
+    def of_bytes(self, data: bytes, more: tuple[Header, ...]) -> bytes | None:
+        """Returns the whole response to bytes that are one whole call, and refused; None: they are to be parsed.
+
+        Args:
+          data: what came on a connection between two requests.
+          more: headers that every response has.
+        """
+        if not self._engine.crowded or (found := _REQUEST.match(data)) is None:
+            return None
+        headers: dict[bytes, bytes] = {}
+        for line in found[2].split(b"\r\n")[:-1]:
+            name, _, value = line.partition(b":")
+            name = name.lower()
+            if name in headers or name in _UNUSUAL:
+                return None
+            headers[name] = value.strip(b" \t")
+        length = headers.get(b"content-length", b"")
+        if not length.isdigit() or len(length) > _DIGITS_MAX or found.end() + int(length) != len(data):
+            return None
+        return self._refused(found[1].decode(), headers, more)
+
+    def of_request(self, scope: Any, more: tuple[Header, ...], keep_alive: bool) -> bytes | None:
+        """Returns the whole response to a request that is refused; None: it is not, as far as its headers tell.
 
         Args:
           scope: ASGI's, of the request.
           more: headers that every response has.
           keep_alive: whether the connection stays open behind it.
         """
-        if not self._engine.crowded:
-            self._engine.comes()
-            return None
-        refused = self._refused(scope, more, keep_alive)
+        refused = None
+        if self._engine.crowded and scope["method"] == "POST":
+            more = more if keep_alive else (*more, _CLOSE)
+            refused = self._refused(scope["path"], dict(scope["headers"]), more)
         if refused is None:
             self._engine.comes()
         return refused
 
-    def _refused(self, scope: Any, more: tuple[Header, ...], keep_alive: bool) -> bytes | None:
-        if scope["method"] != "POST":
-            return None
-        asked = HOT_PATH.fullmatch(scope["path"])
+    def _refused(self, path: str, headers: Headers, more: tuple[Header, ...]) -> bytes | None:
+        asked = HOT_PATH.fullmatch(path)
         name = asked.groups()[-1] if asked is not None else ""
         if name not in OPERATIONS:
             return None
-        headers = dict(scope["headers"])
         try:
             timeout_s = timeout_s_of(text_of(headers, TIMEOUT_MS))
         except InvalidArgument:
@@ -64,7 +89,6 @@ class Refusals:
         request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
         failure = failure_of(refused, request_id)
         self._metrics.answered("http", name, failure.code.value, 0.0)
-        more = more if keep_alive else (*more, _CLOSE)
         return whole(schemas.failed(failure, schemas.wants_protobuf(headers), headers=more), request_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from typing import Any
@@ -136,6 +137,49 @@ def test_requests_sent_ahead_are_refused_in_their_order(crowd: Crowd, doors: Run
         line.sendall(request_of(RETRIEVE, b"{}") + probe + request_of(RETRIEVE, bytes(3000)) * 3 + probe)
         statuses = [status.split()[1] for status in answers_on(line, 6)]
     assert statuses == [b"429", b"200", b"429", b"429", b"429", b"200"]
+
+
+LINE = b"POST /v1/models/m:retrieve HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "statuses"),
+    [
+        ([LINE + b"host: x\r\ncontent-length: 2\r\n\r\n{}"], [b"429"]),
+        ([LINE + b"host: x\r\ncontent-length: 2\r\n\r\n", b"{}"], [b"429"]),
+        ([LINE + b"host: x\r\ncontent-le", b"ngth: 2\r\n\r\n{", b"}"], [b"429"]),
+        ([LINE + b"content-length: 2\r\n\r\n{}" + LINE + b"content-len", b"gth: 0\r\n\r\n"], [b"429"] * 2),
+        ([LINE + b"host: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"], [b"429"]),
+        ([LINE + b"host: x\r\n\r\n"], [b"429"]),
+        ([b"POST /v1/models/a%20b:retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"], [b"429"]),
+        ([LINE + b"host: x\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\n{}"], [b"400"]),
+        ([LINE + b"host: x\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n{}"], [b"400"]),
+        ([LINE + b"host: x\r\ncontent-length: +2\r\n\r\n{}"], [b"400"]),
+        ([LINE.replace(b"1.1", b"1.0") + b"host: x\r\ncontent-length: 2\r\n\r\n{}"], [b"429"]),
+    ],
+)  # fmt: skip
+def test_request_is_refused_once_in_however_many_pieces_it_comes(
+    pieces: list[bytes], statuses: list[bytes], crowd: Crowd, doors: RunningDoors, http: httpx.Client
+) -> None:
+    with connect(doors) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            line.sendall(piece)
+            http.get("/livez")  # what was sent is read by now
+        line.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answer = b""
+        while piece := _received(line):
+            answer += piece
+    seen = re.findall(rb"HTTP/1\.1 ([0-9]{3}) ", answer)
+    goes_on = statuses[-1] == b"429" and b"HTTP/1.0" not in pieces[0]
+    assert seen == [*statuses, *([b"200"] if goes_on else [])]
+
+
+def _received(line: socket.socket) -> bytes:
+    try:
+        return line.recv(65536)
+    except ConnectionResetError:  # it closed before it read the last request
+        return b""
 
 
 def test_connection_that_is_not_to_be_kept_is_closed_behind_a_refusal(crowd: Crowd, doors: RunningDoors) -> None:
