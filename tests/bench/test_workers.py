@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from rich.console import Console
 
-from tests.bench.workers import index_bytes_of, measure, show, table_bytes_of
+from tests.bench.workers import index_bytes_of, measure, show, starts, table_bytes_of
 from tests.bench.workloads import RankingWorkload, RetrievalWorkload
 
 
@@ -23,3 +24,11 @@ def test_arrangements_answer_all_they_are_asked_and_are_told(
     told = console.export_text()
     assert "2 x 1" in told
     assert "one more worker of 1 threads: " in told
+
+
+def test_starts_are_told_without_and_with_a_vast_table(ranking: RankingWorkload, tmp_path: Path) -> None:
+    directory = tmp_path / ranking.model / "1"
+    shutil.copytree(ranking.directory, directory)
+    console = Console(record=True, width=220)
+    starts(tmp_path, directory, 1, 1 << 40, console)
+    assert "with a table of 1024 GiB: ready after" in console.export_text()

@@ -1,7 +1,8 @@
 """Processes against threads: `python -m tests.bench.workers` serves R and Q in several arrangements and compares them.
 
 Each arrangement is a service of its own, all of them measured in turns; memory is taken once each has answered, in
-proportional set size: pages that workers share, the tables among them, count once.
+proportional set size: pages that workers share, the tables among them, count once. Then starts of R alone are timed,
+as it is and with a table larger than the machine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -23,10 +25,13 @@ from tests.bench.load import Door, Load
 from tests.bench.rounds import Block, Contestant, Rounds
 from tests.bench.services import Service
 from tests.bench.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
+from tests.sparse_tables import add_sparse_table
 
 ARRANGEMENTS = ((1, 1), (1, 2), (2, 1), (2, 2))
 """Workers, and threads that compute in each."""
 CALLERS = (1, 8, 32)
+STARTS = 5
+VAST_BYTES = 64 << 30
 PROTOBUF = "application/x-protobuf"
 WORKLOADS = {"ranking": "R", "retrieval": "Q"}
 
@@ -130,6 +135,29 @@ def index_bytes_of(directory: Path) -> int:
     return sum(each.stat().st_size for each in (directory / "indexes").rglob("*") if each.is_file())
 
 
+def starts(root: Path, directory: Path, times: int, vast_bytes: int, console: Console) -> None:
+    """Prints the times from process start to ready, and idle memory, without and with a table that is mostly a hole.
+
+    Args:
+      root: of the bundles.
+      directory: of the bundle that gets the table.
+      times: how often each is started.
+      vast_bytes: of the table.
+      console: where to.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        for told in ("as it is", f"with a table of {vast_bytes / (1 << 30):.0f} GiB"):
+            if told != "as it is":
+                add_sparse_table(directory, vast_bytes)
+            ready, idle = [], 0
+            for _ in range(times):
+                service = Service(root, "f32", Path(scratch), "--verify-bytes-per-s", "0")
+                ready.append(service.ready_s)
+                idle = service.resident_bytes()
+                service.close()
+            console.print(f"start {told}: ready after {median(ready):.2f} s, {idle / 1e6:.0f} MB resident when idle")
+
+
 def main() -> None:
     """Writes the workloads, measures, prints."""
     options = argparse.ArgumentParser(prog="python -m tests.bench.workers", description=__doc__)
@@ -143,7 +171,10 @@ def main() -> None:
         ranking, retrieval = write_ranking(root, given.scale), write_retrieval(root, given.scale)
         found = measure(root, ranking, retrieval, given.rounds, given.seconds, precision=given.precision)
         tables = table_bytes_of(ranking.directory) + table_bytes_of(retrieval.directory)
-        show(found, tables, index_bytes_of(retrieval.directory), Console(width=220))
+        console = Console(width=220)
+        show(found, tables, index_bytes_of(retrieval.directory), console)
+        shutil.rmtree(retrieval.directory.parent)
+        starts(root, ranking.directory, STARTS, VAST_BYTES, console)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
