@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -51,12 +52,13 @@ def run(options: dict[str, Any], only_print: bool) -> int:
     logs.configure(settings.log_level, lines)
     chosen = set_threads(settings.workers, settings.threads)
     log.info("threads", extra=logs.fields(cores=usable_cores(), workers=settings.workers, **asdict(chosen)))
+    serve = _server()
     if settings.workers == 1:
-        return _serve(settings)
+        return serve(settings, None)
 
     def work(place: Place) -> int:
         logs.configure(settings.log_level, lines, worker=place.index)
-        return _serve(settings, place)
+        return serve(settings, place)
 
     try:
         return Parent(settings, work).run()
@@ -65,16 +67,21 @@ def run(options: dict[str, Any], only_print: bool) -> int:
         return EXIT_USAGE
 
 
-def _serve(settings: ServiceSettings, place: Place | None = None) -> int:
+def _server() -> Callable[[ServiceSettings, Place | None], int]:
+    """Imports all that serves; of several workers once, by their parent: they share the pages, and start in no time."""
     gc.disable()
     import uvloop
 
-    from service.process import serve  # by each worker on its own: its parent stays small
+    from service.process import serve
 
-    gc.freeze()  # what is there now stays: no collection looks through it again
+    gc.freeze()  # what is there now stays: no collection looks through it again, or writes to pages that are shared
     gc.enable()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(settings, place))
+
+    def run_loop(settings: ServiceSettings, place: Place | None) -> int:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve(settings, place))
+
+    return run_loop
 
 
 def _check_device(settings: ServiceSettings) -> None:

@@ -1,7 +1,7 @@
 """The parent of several workers: binds, forks, starts again what ends, passes signals on. It answers nothing itself.
 
-It forks before anything heavy is imported or started: it has one thread and no event loop, so that a fork is safe at
-any time, and its few pages are shared by the workers.
+All that workers need is imported before it forks and nothing is started: with one thread and no event loop a fork is
+safe at any time, the pages of what is imported are shared, and a worker starts in no time.
 """
 
 from __future__ import annotations
