@@ -51,8 +51,9 @@ bench-peers: venv ## virtual environments of what make bench measures beside the
 bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
 	$(BIN)/python -m tests.bench.exporter
 
-soak: venv ## a hundred version changes, lost callers and an overload against one service; at most ten minutes
+soak: venv ## version changes under load (by one process and by two), lost callers, an overload; at most twenty minutes
 	$(BIN)/python -m tests.soak
+	$(BIN)/python -m tests.soak.switches --versions 100 --workers 2
 
 soak-export: venv ## damaged checkpoints for a minute; then exports killed at 240 random moments and begun again, at most ten
 	$(BIN)/python -m tests.soak.damaged_checkpoints 60

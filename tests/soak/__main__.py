@@ -6,144 +6,26 @@ What a short test cannot see: memory, descriptors, maps and metrics that grow wi
 from __future__ import annotations
 
 import argparse
-import shutil
 import signal
 import socket
 import tempfile
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
-import psutil
-from google.protobuf.message import Message
 from rich.console import Console
 
 from service.rpc.servicer import SERVICE
-from service.wire.operations import OPERATIONS
-from service.wire.stubs import embedding_service_pb2 as pb
 from tests.service.process import PATIENCE_S, Process
 from tests.service.small_bundle import compiled_towers, write_small_bundle
+from tests.soak import switches
+from tests.soak.switches import MODEL, PROTOBUF, REQUESTS
 
-ALL_S_MAX = 600
-SETTLED_AFTER = 20
-"""Versions after which memory has to stay where it is."""
-GROWTH_MIB_MAX = 24
-MODEL = "movies"
+ALL_S_MAX = 900
 SHOW = Console(highlight=False, soft_wrap=True)
-USER = pb.Column(int64s=(5).to_bytes(8, "little"))
-MOVIES = pb.Ids(int64s=b"".join((1000 + 7 * i).to_bytes(8, "little") for i in range(8)))
-REQUESTS: dict[str, Message] = {
-    "retrieve": pb.RetrieveRequest(k=5, features={"user": USER}, attributes=["title"]),
-    "rank": pb.RankRequest(context={"user": USER}, candidate_ids=MOVIES),
-    "recommend": pb.RecommendRequest(k=3, features={"user": USER}, attributes=["title"]),
-    "embed": pb.EmbedRequest(tower="query", features={"user": USER}),
-    "lookup": pb.LookupRequest(feature="user", ids=USER),
-}
-RESPONSES: dict[str, Any] = {
-    "retrieve": pb.RetrieveResponse,
-    "rank": pb.RankResponse,
-    "recommend": pb.RecommendResponse,
-    "embed": pb.EmbedResponse,
-    "lookup": pb.LookupResponse,
-}
-PROTOBUF = {"content-type": "application/x-protobuf"}
-
-
-@dataclass
-class Seen:
-    """What callers got: whatever differs between two answers of one call by one version was mixed of two versions."""
-
-    answers: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
-
-    def add(self, door: str, call: str, body: bytes) -> None:
-        """Compares an answer with all others of its call and version."""
-        message = RESPONSES[call].FromString(body)
-        told = message.SerializeToString(deterministic=True)
-        if self.answers.setdefault((call, message.model.version), told) != told:
-            self.failures.append(f"{door} {call}: version {message.model.version} answered differently")
-        self.counts[f"{door} {call}"] += 1
-
-
-def ask_on(service: Process, door: str, call: str, seen: Seen, done: threading.Event) -> None:
-    """Asks one call over one door until told to end."""
-    body = REQUESTS[call].SerializeToString()
-    with (
-        httpx.Client(base_url=f"http://127.0.0.1:{service.ports['http']}", timeout=PATIENCE_S) as client,
-        grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
-    ):
-        method = channel.unary_unary(f"/{SERVICE}/{OPERATIONS[call].method}")
-        while not done.is_set():
-            try:
-                if door == "grpc":
-                    answer = method(body, timeout=PATIENCE_S)
-                else:
-                    asked = client.post(f"/v1/models/{MODEL}:{call}", content=body, headers=PROTOBUF)
-                    answer = asked.raise_for_status().content
-            except (grpc.RpcError, httpx.HTTPError) as problem:
-                seen.failures.append(f"{door} {call}: {problem}")
-            else:
-                seen.add(door, call, answer)
-
-
-@dataclass(frozen=True)
-class State:
-    """What must not grow."""
-
-    rss_mib: int
-    descriptors: int
-    maps: int
-    metrics: int
-
-    @classmethod
-    def of(cls, service: Process, client: httpx.Client) -> State:
-        """Measures a service."""
-        running = psutil.Process(service.process.pid)
-        maps = Path(f"/proc/{service.process.pid}/maps").read_text()
-        client.get("/metrics")  # itself counted from now on
-        lines = client.get("/metrics").text.count("\n")
-        return cls(running.memory_info().rss >> 20, running.num_fds(), maps.count(f"/{MODEL}/"), lines)
-
-
-def swap(service: Process, root: Path, towers: Path, versions: int, client: httpx.Client) -> list[str]:
-    """Publishes version after version under load; returns what is wrong."""
-    seen, done, settled = Seen(), threading.Event(), None
-    with ThreadPoolExecutor(len(REQUESTS) * 2) as callers:
-        jobs = [
-            callers.submit(ask_on, service, door, call, seen, done) for door in ("http", "grpc") for call in REQUESTS
-        ]
-        try:
-            for version in range(2, versions + 2):
-                write_small_bundle(root, towers, MODEL, version)
-                service.event("version_retired")
-                shutil.rmtree(root / MODEL / str(version - 1))
-                if version == SETTLED_AFTER:
-                    settled = State.of(service, client)
-            after = State.of(service, client)
-        finally:
-            done.set()
-        for job in jobs:
-            job.result()
-    answered = {version for _, version in seen.answers}
-    SHOW.print(
-        f"{versions} versions, {sum(seen.counts.values())} answers of {len(answered)} of them: {settled} -> {after}"
-    )
-    wrong = seen.failures[:5]
-    if settled is not None:
-        if after.rss_mib > settled.rss_mib + GROWTH_MIB_MAX:
-            wrong.append("memory grows with every version")
-        if after.descriptors > settled.descriptors + 4 or after.maps > settled.maps + 2:
-            wrong.append("files of versions that were retired are still open")
-        if after.metrics > settled.metrics + 4:
-            wrong.append("metrics grow with every version")
-    return wrong
 
 
 def hang_up(service: Process, callers: int, client: httpx.Client) -> list[str]:
@@ -198,8 +80,9 @@ def overload(service: Process, client: httpx.Client, seconds: float) -> list[str
     return [] if fine else ["an overload is not refused as it should be, or does not pass"]
 
 
-def soak(versions: int, callers: int, seconds: float) -> int:
+def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
     """Runs all of it; returns the exit code."""
+    wrong = switches.run(versions, workers, block_s=2)
     towers = Path("build/soak/towers")
     towers.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -210,7 +93,6 @@ def soak(versions: int, callers: int, seconds: float) -> int:
         try:
             with service.client() as client:
                 service.event("version_available")
-                wrong = swap(service, root, towers, versions, client)
                 wrong += hang_up(service, callers, client)
             if service.stop(signal.SIGTERM) != 0:
                 wrong.append("the service did not drain")
@@ -229,12 +111,13 @@ def soak(versions: int, callers: int, seconds: float) -> int:
 def main() -> None:
     """Reads the arguments and runs."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--versions", type=int, default=100, help="versions published under load")
+    arguments.add_argument("--versions", type=int, default=200, help="versions published under load")
+    arguments.add_argument("--workers", type=int, default=1, help="processes that serve them")
     arguments.add_argument("--callers", type=int, default=2000, help="callers that hang up, at each door")
     arguments.add_argument("--overload-s", type=float, default=10, help="seconds of overload")
     options = arguments.parse_args()
     signal.alarm(ALL_S_MAX)  # whatever hangs ends here
-    raise SystemExit(soak(options.versions, options.callers, options.overload_s))
+    raise SystemExit(soak(options.versions, options.workers, options.callers, options.overload_s))
 
 
 if __name__ == "__main__":
