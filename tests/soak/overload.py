@@ -7,6 +7,7 @@ that refusals and probes take, and how long the service needs to be as before. T
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import threading
 import time
@@ -26,7 +27,12 @@ from tests.service.process import Process
 SHOW = Console(highlight=False, soft_wrap=True)
 PROTOBUF = "application/x-protobuf"
 REFUSED = {"http": 429, "grpc": 8}
-PROBES = ("/livez", "/readyz", "/metrics")
+PROBES = ("/livez", "/readyz")
+METRICS_EVERY = 50
+"""Rounds of probes between two of metrics, which cost milliseconds and are asked for every few seconds at most."""
+LATE = (504, 4)
+"""Let in, and not answered in time: a few are, since how long calls take is not known beforehand."""
+RECOVERY_S_MAX = 2.0
 STEADY = 3
 """Times its usual latency that a call may take once the service has recovered."""
 
@@ -63,12 +69,27 @@ class Flood:
     @property
     def admitted_s(self) -> NDArray[np.float64]:
         """Latencies of the answered calls."""
-        return self.answers.latency_s[self.answers.status == 200]
+        latency_s: NDArray[np.float64] = self.answers.latency_s[self.answers.status == 200]
+        return latency_s
 
     @property
     def refused_s(self) -> NDArray[np.float64]:
         """Latencies of the refused calls."""
-        return self.answers.latency_s[self.answers.status == self.refused_status]
+        latency_s: NDArray[np.float64] = self.answers.latency_s[self.answers.status == self.refused_status]
+        return latency_s
+
+    def wrong(self) -> list[str]:
+        """What is not as it should be, whatever else the machine does meanwhile."""
+        found = []
+        if not len(self.admitted_s) or np.percentile(self.admitted_s, 99) > self.deadline_s:
+            found.append("calls were let in that are not answered in time")
+        if set(self.answers.status.astype(int).tolist()) - {200, self.refused_status, *LATE}:
+            found.append("calls of the flood are told something else than to come again")
+        if self.probed.failed:
+            found.append("probes are not answered in a flood")
+        if self.recovery_s > RECOVERY_S_MAX:
+            found.append("a flood is felt after it has ended")
+        return found
 
     @property
     def goodput(self) -> float:
@@ -97,8 +118,10 @@ class Flood:
 def probe(port: int, probed: Probed, done: threading.Event) -> None:
     """Asks how the service is, some fifty times a second, until told to end."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-        while not done.is_set():
-            for path in PROBES:
+        for number in itertools.count():
+            if done.is_set():
+                return
+            for path in PROBES if number % METRICS_EVERY else (*PROBES, "/metrics"):
                 began = time.perf_counter()
                 try:
                     fine = client.get(path).status_code == 200
@@ -158,6 +181,22 @@ def write_workload(root: Path) -> RankingWorkload:
     return write_ranking(root, 0.01)
 
 
+def press(precision: str, door: str, times: float, seconds: float, deadline_s: float) -> list[str]:
+    """Floods a service of its own, and prints what became of it; returns what is wrong."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "bundles"
+        root.mkdir()
+        bodies = rank_messages(write_workload(root))
+        service = Process(root, "--precision", precision)
+        try:
+            service.event("ready")
+            seen = flood(service.ports, door, bodies, times, seconds, deadline_s)
+        finally:
+            service.kill()
+    seen.show()
+    return seen.wrong()
+
+
 def main() -> None:
     """Reads the arguments and runs."""
     arguments = argparse.ArgumentParser(description=__doc__)
@@ -166,17 +205,9 @@ def main() -> None:
     arguments.add_argument("--times", type=float, default=10, help="calls of the flood, in what the service can answer")
     arguments.add_argument("--seconds", type=float, default=10, help="of the flood")
     arguments.add_argument("--deadline-ms", type=float, default=250, help="that callers wait")
-    options = arguments.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch) / "bundles"
-        root.mkdir()
-        bodies = rank_messages(write_workload(root))
-        service = Process(root, "--precision", options.precision)
-        try:
-            service.event("ready")
-            flood(service.ports, options.door, bodies, options.times, options.seconds, options.deadline_ms / 1e3).show()
-        finally:
-            service.kill()
+    told = arguments.parse_args()
+    for problem in press(told.precision, told.door, told.times, told.seconds, told.deadline_ms / 1e3):
+        SHOW.print("WRONG:", problem)
 
 
 if __name__ == "__main__":
