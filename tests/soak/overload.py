@@ -26,7 +26,8 @@ from tests.service.process import Process
 
 SHOW = Console(highlight=False, soft_wrap=True)
 PROTOBUF = "application/x-protobuf"
-REFUSED = {"http": 429, "grpc": 8}
+REFUSED = {"http": 429, "grpc": 0}
+"""As the generator tells it: any failure over gRPC is 0."""
 PROBES = ("/livez", "/readyz")
 METRICS_EVERY = 50
 """Rounds of probes between two of metrics, which cost milliseconds and are asked for every few seconds at most."""
