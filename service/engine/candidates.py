@@ -45,10 +45,13 @@ def known_positions(corpus: LoadedCorpus, ids: Ids) -> Positions:
     return positions
 
 
-def excluded_positions(corpus: LoadedCorpus, exclude: Exclusion | None, n: int) -> list[Positions]:
-    """Returns the distinct positions that each of n queries must not be answered with; unknown ids exclude nothing."""
+def excluded_positions(corpus: LoadedCorpus, exclude: Exclusion | None, n: int) -> list[Positions] | None:
+    """Returns the distinct positions that each of n queries must not be answered with; unknown ids exclude nothing.
+
+    None: nothing is excluded.
+    """
     if exclude is None:
-        return [np.empty(0, np.int64)] * n
+        return None
     if exclude.offsets is not None:
         check_offsets(exclude.offsets, n, int(exclude.ids.size), "exclude")
     positions = corpus.store.positions(exclude.ids)

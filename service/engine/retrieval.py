@@ -20,6 +20,7 @@ from service.settings import ServiceSettings
 K_DEFAULT = 10
 _CELLS_MAX = 4 << 20
 """Largest queries x candidates fetched in one search: bounds the memory of a call, 12 bytes each."""
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,27 @@ def retrieve(generation: Generation, request: Retrieval, settings: ServiceSettin
 
 
 def nearest(
-    index: LoadedIndex, vectors: Vectors, k: int, excluded: Sequence[Positions], steps: Steps, *, exact: bool = False
+    index: LoadedIndex,
+    vectors: Vectors,
+    k: int,
+    excluded: Sequence[Positions] | None,
+    steps: Steps,
+    *,
+    exact: bool = False,
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; fewer only where fewer are allowed.
 
     Args:
       vectors: [n, dim] float32 queries.
-      excluded: n arrays of distinct positions that are not allowed.
+      excluded: n arrays of distinct positions that are not allowed; None: all are.
     """
-    size = index.corpus.page.size
+    n, size = vectors.shape[0], index.corpus.page.size
+    if excluded is None and n * min(size, k) <= _CELLS_MAX:
+        with steps.phase("search"):
+            return _allowed(index, vectors, k, min(size, k), None, exact=exact)
+    excluded = [_NONE] * n if excluded is None else excluded
     blocks: list[Found] = []
-    first, n = 0, vectors.shape[0]
+    first = 0
     while first < n:
         # As many queries at once as fit beside their own over-fetch, so that one long exclusion list costs one search.
         last, fetch = first + 1, min(size, k + excluded[first].size)
@@ -87,17 +98,18 @@ def nearest(
 
 
 def _allowed(
-    index: LoadedIndex, vectors: Vectors, k: int, fetch: int, excluded: Sequence[Positions], *, exact: bool
+    index: LoadedIndex, vectors: Vectors, k: int, fetch: int, excluded: Sequence[Positions] | None, *, exact: bool
 ) -> Found:
     """Over-fetches by what is excluded, then drops it; a query that is left short of k is searched for exactly."""
-    size = index.corpus.page.size
     searcher = index.exact if exact else index.approximate
     positions, scores = searcher.search(vectors, fetch)
-    if not any(each.size for each in excluded) and not np.count_nonzero(positions < 0):
+    whole = positions[:, -1].min() >= 0  # what is missing is missing at the end
+    if whole and (excluded is None or not any(each.size for each in excluded)):
         offsets = np.arange(len(vectors) + 1, dtype=np.int64) * positions.shape[1]
         return Found(positions.reshape(-1), scores.reshape(-1), offsets)
+    excluded = [_NONE] * len(vectors) if excluded is None else excluded
     keep = _kept(positions, k, excluded)
-    promised = np.minimum(k, size - np.array([each.size for each in excluded], np.int64))
+    promised = np.minimum(k, index.corpus.page.size - np.array([each.size for each in excluded], np.int64))
     short = np.flatnonzero(keep.sum(axis=1) < promised)
     if short.size and not exact:
         wide = np.full((positions.shape[0], max(positions.shape[1], fetch)), -1, np.int64)
@@ -121,26 +133,23 @@ def _kept(positions: Positions, k: int, excluded: Sequence[Positions]) -> NDArra
     return keep
 
 
-def _excluded(corpus: LoadedCorpus, exclude: Exclusion | None, own: Positions | None, n: int) -> list[Positions]:
+def _excluded(corpus: LoadedCorpus, exclude: Exclusion | None, own: Positions | None, n: int) -> list[Positions] | None:
     excluded = candidates.excluded_positions(corpus, exclude, n)
-    return (
-        excluded if own is None else [np.union1d(each, position) for each, position in zip(excluded, own, strict=True)]
-    )
+    if own is None:
+        return excluded
+    if excluded is None:
+        return list(own[:, np.newaxis])
+    return [np.union1d(each, position) for each, position in zip(excluded, own, strict=True)]
 
 
 def _queries(
     generation: Generation, index: LoadedIndex, request: Retrieval, settings: ServiceSettings, steps: Steps
 ) -> tuple[Vectors, Positions | None]:
     """The query vectors, and of a query by id the candidate's own position."""
-    told_by = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
-    if request.context_ids is not None and not request.features:
-        told_by.append("context ids")
-    if len(told_by) != 1:
-        raise InvalidArgument(
-            "queries are told by exactly one of features (or context ids), vectors and ids; got "
-            f"{', '.join(told_by) or 'none of them'}"
-        )
-    if request.features is not None or request.context_ids is not None:
+    by_features = request.features is not None or request.context_ids is not None
+    if by_features + (request.vectors is not None) + (request.ids is not None) != 1:
+        raise _told_otherwise(request)
+    if by_features:
         tower = generation.towers[index.page.query_tower]
         sent = request.features or {}
         lookup.check_names(sent, tower.inputs, "feature", f"query tower {index.page.query_tower!r}")
@@ -153,6 +162,16 @@ def _queries(
         positions = candidates.known_positions(index.corpus, request.ids)
         return np.array(index.vectors[positions], np.float32), positions
     return _sent_vectors(index, request.vectors, settings), None
+
+
+def _told_otherwise(request: Retrieval) -> InvalidArgument:
+    told_by = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
+    if request.context_ids is not None and not request.features:
+        told_by.append("context ids")
+    return InvalidArgument(
+        "queries are told by exactly one of features (or context ids), vectors and ids; got "
+        f"{', '.join(told_by) or 'none of them'}"
+    )
 
 
 def _sent_vectors(index: LoadedIndex, vectors: Vectors | None, settings: ServiceSettings) -> Vectors:
