@@ -82,7 +82,7 @@ class Metrics:
             "rowcast_state_revision", "Revision of the desired state that is followed", registry=self.registry
         )
         self._readable = Gauge("rowcast_state_readable", "1 when the desired state can be read", registry=self.registry)
-        self.connections = Gauge("rowcast_connections", "HTTP connections that are open", registry=self.registry)
+        self.connections = Gauge("rowcast_connections", "Connections that are open", ("door",), registry=self.registry)
         self._cuts = self._kept("cut_connections", "HTTP connections ended, by why", "reason")
         self._versions = Gauge(
             "rowcast_version",

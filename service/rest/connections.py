@@ -70,7 +70,6 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(transport)
         self._joined = True
-        self._metrics.connections.inc()
         if self._patience.age_s:  # not all at once, though they may all have come at once
             self._old_at = self.loop.time() + self._patience.age_s * random.uniform(0.9, 1.1)  # noqa: S311
         self._set_idle()
@@ -85,7 +84,6 @@ class Connection(HttpToolsProtocol):
         self._held = b""
         if self._joined:
             self._joined = False
-            self._metrics.connections.dec()
             self._crowd.leave(self)
         super().connection_lost(exc)
 

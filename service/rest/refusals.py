@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 from service.engine.desk import Desk
-from service.errors import InvalidArgument
+from service.errors import InvalidArgument, Unauthenticated
 from service.rest import schemas
 from service.rest.guard import text_of
 from service.rest.hot_calls import HOT_PATH
@@ -35,7 +35,7 @@ class Refusals:
 
     def __init__(self, desk: Desk) -> None:
         """Refuses what the desk's engine has no room for."""
-        self._engine, self._metrics = desk.engine, desk.metrics
+        self._engine, self._metrics, self._tokens = desk.engine, desk.metrics, desk.guards.tokens
 
     def of_bytes(self, data: bytes, more: tuple[Header, ...]) -> bytes | None:
         """Returns the whole response to bytes that are one whole call, and refused; None: they are to be parsed.
@@ -70,9 +70,19 @@ class Refusals:
         if self._engine.crowded and scope["method"] == "POST":
             more = more if keep_alive else (*more, _CLOSE)
             refused = self._refused(scope["path"], dict(scope["headers"]), more)
-        if refused is None:
+        if refused is None and self._may_enter(scope):
             self._engine.comes()
         return refused
+
+    def _may_enter(self, scope: Any) -> bool:
+        """Whether a request is not one that is refused for its token: those shall take no room from others."""
+        if self._tokens is None:
+            return True
+        try:
+            self._tokens.caller(dict(scope["headers"]).get(b"authorization"))
+        except Unauthenticated:
+            return False
+        return True
 
     def _refused(self, path: str, headers: Headers, more: tuple[Header, ...]) -> bytes | None:
         asked = HOT_PATH.fullmatch(path)

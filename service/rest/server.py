@@ -45,7 +45,8 @@ class HttpServer(uvicorn.Server):
         )
         self._desk, self._refusals = desk, Refusals(desk)
         self._patience = patience or patience_of(desk.settings)
-        self._crowd = Crowd(connections_max_of(desk.settings), desk.settings.unread_bytes_max)
+        crowd = self._crowd = Crowd(connections_max_of(desk.settings), desk.settings.unread_bytes_max)
+        desk.metrics.connections.labels("http").set_function(lambda: crowd.count)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

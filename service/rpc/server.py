@@ -35,7 +35,9 @@ class RpcServer:
         )
         self._certificates = desk.guards.certificates
         self._take = desk.take_grpc
-        self._listener = Listener(Room(methods, limits, settings.retry_after_s))
+        room = Room(methods, limits, settings.retry_after_s)
+        desk.metrics.connections.labels("grpc").set_function(lambda: len(room.connections))
+        self._listener = Listener(room)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serving = False
 

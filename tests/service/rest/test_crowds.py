@@ -169,7 +169,7 @@ def test_connection_that_is_half_closed_ends_and_gives_its_call_up(tmp_path: Pat
         line.shutdown(socket.SHUT_WR)
         assert engine.given_up.wait(10)
         assert ends(line)
-    assert doors.desk.metrics.registry.get_sample_value("rowcast_connections") == 0
+    assert doors.desk.metrics.registry.get_sample_value("rowcast_connections", {"door": "http"}) == 0
 
 
 class _Connection:

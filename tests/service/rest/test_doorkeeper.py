@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from service.logs import JsonLines
+from service.rest.refusals import Refusals
 from service.wire.stubs import embedding_service_pb2 as pb
 from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, settings_of
 from tests.service.security.authorities import Authority
@@ -110,6 +111,27 @@ def test_door_reads_no_body_of_whoever_has_no_token(doors: RunningDoors) -> None
     with socket.create_connection((host, int(port)), timeout=10) as line:
         line.sendall(f"POST {ASK} HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n".encode())
         assert line.recv(4096).startswith(b"HTTP/1.1 401 ")
+
+
+def test_door_gives_callers_without_a_token_none_of_the_room_of_others(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"everyone {FULL}\n")
+    (tmp_path / "root").mkdir()
+    refusals = Refusals(desk_of(engine := Counted(), settings_of(tmp_path / "root", tokens=tmp_path / "tokens")))
+    for token, counted in ((None, 0), ("strange-0123456789abcdef", 0), (FULL, 1)):
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        scope = {"type": "http", "method": "POST", "path": ASK, "headers": headers}
+        assert refusals.of_request(scope, (), keep_alive=True) is None
+        assert engine.came == counted
+
+
+class Counted:
+    """An engine with room, which counts whom it expects."""
+
+    crowded = False
+    came = 0
+
+    def comes(self) -> None:
+        self.came += 1
 
 
 def test_door_names_the_caller_in_the_log_of_a_call_that_fails(http: httpx.Client) -> None:
