@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -75,6 +76,7 @@ class Figures:
       absent: reasons, by peer that was not measured.
       engines: what else searches workload Q.
       lookups: share of the C loop's rows a second, by case; of `tests.bench.lookups`.
+      lookups_two_by_one: rows a second of two threads by those of one: single rows, float32, uniform ids.
       starts: median seconds to ready, by how many times the least rows the tables have.
     """
 
@@ -91,6 +93,7 @@ class Figures:
     absent: dict[str, str] = field(default_factory=dict)
     engines: dict[str, Engine] = field(default_factory=dict)
     lookups: dict[str, float] = field(default_factory=dict)
+    lookups_two_by_one: float = math.nan
     starts: dict[int, float] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:

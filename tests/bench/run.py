@@ -216,12 +216,17 @@ class Run:
             root = Path(place)
             program = lookups.compile_loop(root)
             block_s = min(0.1, self._figures.seconds / 10)
+            plain: list[float] = []
             for case, threads, found in lookups.rates(
                 root, program, rows, 400_000, self._figures.rounds, block_s, "wall"
             ):
                 what = "bags" if case.bags else "single"
-                name = f"{case.dtype} {what}, {case.ids}, {threads} threads"
-                self._figures.lookups[name] = found["compiled"] / found["loop"]
+                self._figures.lookups[f"{case.dtype} {what}, {case.ids}, {threads} threads"] = (
+                    found["compiled"] / found["loop"]
+                )
+                if (case.dtype, case.ids, case.bags) == ("float32", "uniform", False):
+                    plain.append(found["compiled"])
+            self._figures.lookups_two_by_one = plain[1] / plain[0]
 
     def starts(self, repeats: int = STARTS) -> None:
         """Measures the time to ready with the rows of workload R and with a quarter of them, in turns."""

@@ -57,6 +57,7 @@ def figures(
     run.rowcast(workers=(1,), kinds=LIMITS)
     run.peers([[FASTAPI], [ABSENT]])
     run.starts(repeats=1)
+    run.lookups()
     return found
 
 
@@ -82,6 +83,12 @@ def test_run_measures_a_peer_with_the_same_scores_and_says_who_is_absent(figures
 def test_run_measures_starts_with_a_quarter_of_the_rows(figures: Figures) -> None:
     assert set(figures.starts) == {1, 4}
     assert all(0 < ready_s < 60 for ready_s in figures.starts.values())
+
+
+def test_run_measures_rows_beside_the_loop(figures: Figures) -> None:
+    assert {f"float32 single, uniform, {threads} threads" for threads in (1, 2)} < set(figures.lookups)
+    assert all(share > 0 for share in figures.lookups.values())
+    assert figures.lookups_two_by_one > 0
 
 
 def test_run_writes_the_page_between_its_marks_and_draws(figures: Figures, tmp_path: Path) -> None:
