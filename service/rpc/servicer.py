@@ -38,7 +38,9 @@ def methods_of(desk: Desk) -> dict[bytes, Method]:
     for operation in OPERATIONS.values():
         answers[operation.method] = (operation.name, _hot_call(desk, operation))
     return {
-        f"/{SERVICE}/{method}".encode(): Method(_guarded(desk, name, answer), check=token_check(desk))
+        f"/{SERVICE}/{method}".encode(): Method(
+            _guarded(desk, name, answer), check=token_check(desk), refused=_refusal(desk, name)
+        )
         for method, (name, answer) in answers.items()
     }
 
@@ -115,6 +117,26 @@ def _guarded(desk: Desk, name: str, answer: Answer) -> Callable[[Stream], Awaita
         return Reply(encoded, metadata=((REQUEST_ID, request_id), *_timing(call.phases)))
 
     return method
+
+
+def _refusal(desk: Desk, name: str) -> Callable[[Stream], Reply | None] | None:
+    """Returns what refuses calls that there is no room for, before there is a task for them."""
+    if name not in OPERATIONS:
+        return None
+    engine = desk.engine
+
+    def refused(stream: Stream) -> Reply | None:
+        told = engine.refusal(name, stream.deadline) if engine.crowded else None
+        if told is None:
+            engine.comes()
+            return None
+        metadata = stream.metadata
+        request_id = request_id_of(_text(metadata.get(_REQUEST_ID)), _text(metadata.get(_TRACE_PARENT)))
+        failure = failure_of(told, request_id)
+        desk.metrics.answered("grpc", name, failure.code.value, 0.0)
+        return convert.refusal(failure)
+
+    return refused
 
 
 def _took(desk: Desk, call: Call, name: str, phase: str, began: float) -> None:

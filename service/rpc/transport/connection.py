@@ -159,7 +159,11 @@ class Connection(asyncio.Protocol):
         stream.let_go()
 
     def _begin(self, stream: Stream) -> None:
-        stream.task = self._loop.create_task(self._answer(stream))
+        refused = None if stream.method.refused is None else stream.method.refused(stream)
+        if refused is not None:
+            self._loop.call_soon(self._finish, stream, refused)
+        else:
+            stream.task = self._loop.create_task(self._answer(stream))
 
     async def _answer(self, stream: Stream) -> None:
         try:
@@ -169,6 +173,9 @@ class Connection(asyncio.Protocol):
         except Exception:  # noqa: BLE001 - one call's bug is not the connection's end
             _LOG.exception("call_failed", extra=logs.fields(call="other", code=Code.INTERNAL.value))
             reply = Reply(None, _INTERNAL, INTERNAL_SENTENCE)
+        self._finish(stream, reply)
+
+    def _finish(self, stream: Stream, reply: Reply) -> None:
         if stream.out.number in self._streams and not self._transport.is_closing():
             self._outlet.finish(stream.out, reply.message, status_block(*reply[1:]))
 

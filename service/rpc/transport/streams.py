@@ -150,11 +150,13 @@ class Method(NamedTuple):
       answer: returns how the call ends; raises nothing but CancelledError.
       at_once: begun with the headers; else once the request is whole.
       check: raises a ServiceError for headers that are not to be read on; `Stream.message` raises it then.
+      refused: tells how a call ends for which there is no room, before anything is begun for it; None: there is.
     """
 
     answer: Callable[[Stream], Awaitable[Reply]]
     at_once: bool = False
     check: Callable[[Mapping[bytes, bytes]], object] | None = None
+    refused: Callable[[Stream], Reply | None] | None = None
 
 
 async def _unknown(_: Stream) -> Reply:
