@@ -10,8 +10,6 @@ import signal
 import socket
 import tempfile
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -21,8 +19,8 @@ from rich.console import Console
 from service.rpc.servicer import SERVICE
 from tests.service.process import PATIENCE_S, Process
 from tests.service.small_bundle import compiled_towers, write_small_bundle
-from tests.soak import switches
-from tests.soak.switches import MODEL, PROTOBUF, REQUESTS
+from tests.soak import overload, switches
+from tests.soak.switches import MODEL, REQUESTS
 
 ALL_S_MAX = 900
 SHOW = Console(highlight=False, soft_wrap=True)
@@ -57,29 +55,6 @@ def in_flight(client: httpx.Client) -> float:
     return float(next(line.split()[1] for line in lines if line.startswith("rowcast_in_flight ")))
 
 
-def overload(service: Process, client: httpx.Client, seconds: float) -> list[str]:
-    """Five times as many callers as are admitted: some are answered, the others refused, nothing else."""
-    codes: Counter[int] = Counter()
-    end = time.monotonic() + seconds
-    body = REQUESTS["recommend"].SerializeToString()
-
-    def ask(_: int) -> None:
-        with httpx.Client(base_url=client.base_url, timeout=PATIENCE_S) as caller:
-            while time.monotonic() < end:
-                answer = caller.post(f"/v1/models/{MODEL}:recommend", content=body, headers=PROTOBUF)
-                codes[answer.status_code] += 1
-                if answer.status_code == 429 and "retry-after" not in answer.headers:
-                    codes[0] += 1
-
-    with ThreadPoolExecutor(20) as callers:
-        list(callers.map(ask, range(20)))
-    began = time.monotonic()
-    after = client.post(f"/v1/models/{MODEL}:recommend", content=body, headers=PROTOBUF).status_code
-    SHOW.print(f"overload for {seconds:g} s: {dict(codes)}, then {after} in {time.monotonic() - began:.3f} s")
-    fine = set(codes) <= {200, 429} and codes[200] and after == 200
-    return [] if fine else ["an overload is not refused as it should be, or does not pass"]
-
-
 def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
     """Runs all of it; returns the exit code."""
     wrong = switches.run(versions, workers, block_s=2)
@@ -96,12 +71,9 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
                 wrong += hang_up(service, callers, client)
             if service.stop(signal.SIGTERM) != 0:
                 wrong.append("the service did not drain")
-            service = Process(root, "--in-flight-max", "4")
-            with service.client() as client:
-                service.event("version_available")
-                wrong += overload(service, client, seconds)
         finally:
             service.kill()
+    wrong += overload.press("http", 10, seconds, 0.25)
     for problem in wrong:
         SHOW.print("WRONG:", problem)
     SHOW.print("soak:", "failed" if wrong else "passed")

@@ -182,15 +182,17 @@ def write_workload(root: Path) -> RankingWorkload:
     return write_ranking(root, 0.01)
 
 
-def press(precision: str, door: str, times: float, seconds: float, deadline_s: float) -> list[str]:
-    """Floods a service of its own, and prints what became of it; returns what is wrong."""
+def press(door: str, times: float, seconds: float, deadline_s: float, *options: str) -> list[str]:
+    """Floods a service of its own, started with these options, and prints what became of it; returns what is wrong."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "bundles"
         root.mkdir()
         bodies = rank_messages(write_workload(root))
-        service = Process(root, "--precision", precision)
+        service = Process(root, *options)
         try:
-            service.event("ready")
+            with service.client() as client:
+                while client.get("/readyz").status_code != 200:
+                    time.sleep(0.05)
             seen = flood(service.ports, door, bodies, times, seconds, deadline_s)
         finally:
             service.kill()
@@ -206,8 +208,10 @@ def main() -> None:
     arguments.add_argument("--times", type=float, default=10, help="calls of the flood, in what the service can answer")
     arguments.add_argument("--seconds", type=float, default=10, help="of the flood")
     arguments.add_argument("--deadline-ms", type=float, default=250, help="that callers wait")
+    arguments.add_argument("--workers", default="1", help="processes that serve")
     told = arguments.parse_args()
-    for problem in press(told.precision, told.door, told.times, told.seconds, told.deadline_ms / 1e3):
+    options = ("--precision", told.precision, "--workers", told.workers)
+    for problem in press(told.door, told.times, told.seconds, told.deadline_ms / 1e3, *options):
         SHOW.print("WRONG:", problem)
 
 
