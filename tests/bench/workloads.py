@@ -85,8 +85,8 @@ class RetrievalWorkload:
     vectors: Floats
 
 
-def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking", parts: bool = True) -> RankingWorkload:
-    """Writes R under `root` as the model's version 1; 128 MB at scale 1/10. Without `parts` its tower runs whole."""
+def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> RankingWorkload:
+    """Writes R under `root` as the model's version 1; 128 MB at scale 1/10."""
     random = np.random.default_rng(20)
     names = [f"c{place:02d}" for place in range(len(VOCABULARIES))]
     rows = {name: max(10, round(size * scale)) for name, size in zip(names, VOCABULARIES, strict=True)}
@@ -98,8 +98,6 @@ def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking", parts:
     with Staging(root, model, 1, f"R {scale}") as stage:
         tables = {name: write_table(stage.directory, name, _normal_rows(random, rows[name])) for name in names}
         towers = workload_towers.write_towers(stage.directory, "ranking")
-        if not parts:
-            towers = {name: tower.model_copy(update={"parts": ()}) for name, tower in towers.items()}
         page = write_manifest(model, stage, tables, features, towers)
         directory = stage.commit(page)
     return RankingWorkload(
