@@ -30,6 +30,10 @@ _HEADERS, _DATA, _END_HEADERS, _END_STREAM = 1, 0, 4, 1
 Floats = NDArray[np.float64]
 
 
+class ServiceLost(Exception):
+    """A service takes no connections any more; says what the generator said."""
+
+
 class NoCompiler(Exception):
     """There is no C compiler for the load generator."""
 
@@ -108,11 +112,19 @@ class Load:
                 file.write(struct.pack("<I", len(encoded)) + encoded)
 
     def closed(self, callers: int, duration_s: float) -> Answers:
-        """Keeps `callers` requests in flight for `duration_s` seconds."""
+        """Keeps `callers` requests in flight for `duration_s` seconds.
+
+        Raises:
+          ServiceLost: no connection can be made.
+        """
         return self._run(str(callers), f"{duration_s:g}")
 
     def open(self, rate_per_s: float, duration_s: float, seed: int) -> Answers:
-        """Sends requests at Poisson instants, whether or not earlier ones were answered."""
+        """Sends requests at Poisson instants, whether or not earlier ones were answered.
+
+        Raises:
+          ServiceLost: no connection can be made.
+        """
         gaps = np.random.default_rng(seed).exponential(1 / rate_per_s, int(rate_per_s * duration_s * 1.2) + 8)
         instants = np.cumsum(gaps)
         due = Path(self._scratch.name) / "due"
@@ -123,7 +135,9 @@ class Load:
         results = Path(self._scratch.name) / "results"
         door = ["http" if self.door.content_type else "grpc", str(self.door.port)]
         program = [str(compiled()), *door, str(self._requests), str(results), *options]
-        ran = subprocess.run(program, check=True, capture_output=True, text=True)
+        ran = subprocess.run(program, check=False, capture_output=True, text=True)
+        if ran.returncode:
+            raise ServiceLost(f"port {self.door.port}: {ran.stderr.strip()}")
         elapsed_s, generator_s = map(float, ran.stdout.split())
         begun, latency, status = np.fromfile(results).reshape(-1, 3).T
         return Answers(begun, latency, status, elapsed_s, generator_s)

@@ -25,10 +25,6 @@ Key = tuple[str, str]
 """Contestant and block: `closed 8`, `open 0.7`, or a name of the caller's."""
 
 
-class RequestsFailed(Exception):
-    """A contestant did not answer what it was asked under a load that it bears."""
-
-
 @dataclass(frozen=True)
 class Contestant:
     """A way to ask a program."""
@@ -81,20 +77,22 @@ class Rounds:
         self._seen[contestant.name, block].append((answers, cpu_s))
         return answers
 
-    def warm_up(self, contestants: Iterable[Contestant]) -> None:
+    def warm_up(self, contestants: Iterable[Contestant]) -> dict[str, str]:
         """Has each answer for a moment, off the record, and stops it.
 
-        Raises:
-          RequestsFailed: one refused a single caller.
+        Returns:
+          Of those that refused callers who wait for their answers: what came instead, by name.
         """
+        problems = {}
         for each in contestants:
             each.program.go_on()
             for callers in (1, max(CALLERS)):
                 answers = each.load.closed(callers, min(WARM_UP_S, self.seconds))
                 if answers.failed:
                     statuses = sorted(set(answers.status.tolist()))
-                    raise RequestsFailed(f"{each.name}: {answers.failed} of {len(answers.status)} failed: {statuses}")
+                    problems[each.name] = f"{answers.failed} of {len(answers.status)} requests failed: {statuses}"
             each.program.pause()
+        return problems
 
     def closed(self, contestants: Sequence[Contestant], rounds: int, callers: Sequence[int] = CALLERS) -> None:
         """Measures each at each number of callers, each of whom waits for its answer."""

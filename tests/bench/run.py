@@ -18,11 +18,11 @@ from tests.bench import ceilings, lookups, requests
 from tests.bench.figures import Figures, Footprint, Group
 from tests.bench.goals import AT_RAY, GRPC, GRPC_ECHO, HTTP_ECHO, JSON, OVERLOAD, PROTOBUF, RAY, best
 from tests.bench.limits import KINDS, Bare, Limit
-from tests.bench.load import Door, Load
+from tests.bench.load import Door, Load, ServiceLost
 from tests.bench.peers import contenders, engines
 from tests.bench.peers.contenders import GROUPS, OtherScores, Peer, Way, check_scores, free_ports
 from tests.bench.peers.whole_model import write_whole_model
-from tests.bench.rounds import Block, Contestant, RequestsFailed, Rounds
+from tests.bench.rounds import Block, Contestant, Rounds
 from tests.bench.services import NotStarted, Program, Service
 from tests.bench.variants import write_fewer_rows, write_whole_tower
 from tests.bench.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
@@ -126,7 +126,9 @@ class Run:
     def _measure(self, asked: Sequence[Contestant], overload: bool = False, beside: str = "") -> Blocks:
         self._tell(f"taking turns: {', '.join(each.name for each in asked)}")
         rounds = Rounds(self._figures.seconds)
-        rounds.warm_up(asked)
+        problems = rounds.warm_up(asked)
+        self._figures.absent |= problems
+        asked = [each for each in asked if each.name not in problems]
         rounds.closed(asked, self._figures.rounds)
         rates = rounds.shares(asked)
         for name in rates:
@@ -180,7 +182,7 @@ class Run:
             for name, program in programs.items():
                 found.footprints.setdefault(name, Footprint.of(program))
             found.blocks = self._measure(asked, beside=RAY if any(peer.name == RAY for peer in peers) else "")
-        except RequestsFailed as problem:
+        except ServiceLost as problem:
             self._figures.absent |= {peer.name: str(problem) for peer in peers}
         finally:
             close(programs, {})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.bench import ceilings
-from tests.bench.load import Answers, Door, Load
+from tests.bench.load import Answers, Door, Load, ServiceLost
 from tests.bench.peers.contenders import free_ports
 from tests.bench.services import NotStarted, Program
 
@@ -45,14 +45,14 @@ def test_load_open_sends_at_the_rate_whatever_comes_back(door: Door) -> None:
     load.close()
 
 
+@pytest.mark.parametrize("door", ["grpc"], indirect=True)
 def test_load_counts_calls_that_are_refused(door: Door) -> None:
-    elsewhere = Door(door.port, "/Echo/Nothing", door.content_type)
-    load = Load(elsewhere, [b"x"])
+    load = Load(Door(door.port, "/Echo/Nothing"), [b"x"])
     answers = load.closed(2, 0.05)
-    if not door.content_type:
-        assert answers.answered == 0
-        assert set(answers.status) == {0.0}
-        assert np.isnan(answers.percentile_ms(50))
+    assert answers.answered == 0
+    assert answers.failed == len(answers.status) > 0
+    assert set(answers.status) == {0.0}
+    assert np.isnan(answers.percentile_ms(50))
     load.close()
 
 
@@ -61,9 +61,18 @@ def test_load_counts_calls_whose_connection_is_lost(tmp_path: Path) -> None:
     program = ceilings.start("http", port, ANSWER, tmp_path / "log")
     load = Load(Door(port, "no-path", "text/plain"), [b"x"])
     answers = load.closed(2, 0.05)
+    assert answers.answered == 0
     assert set(answers.status) <= {400.0, -1.0}
     load.close()
     program.close()
+
+
+def test_load_on_a_port_without_service_says_so() -> None:
+    (port,) = free_ports(1)
+    load = Load(Door(port, "/", "text/plain"), [b"x"])
+    with pytest.raises(ServiceLost, match=f"port {port}: connect: Connection refused"):
+        load.closed(1, 0.05)
+    load.close()
 
 
 def test_program_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
