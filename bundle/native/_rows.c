@@ -107,7 +107,7 @@ static PyObject *new_rows(PyTypeObject *type, PyObject *args, PyObject *options)
   const size_t row_bytes = (size_t)(dim * width((Stored)stored));
   self->rows.stored = (Stored)stored;
   self->rows.dim = dim;
-  self->rows.cold = COLD_CALLS;
+  self->rows.cold = COLD_ROWS;
   self->rows.zeros = PyMem_Calloc(1, row_bytes);
   self->held = PyList_New(0);
   if (!self->rows.zeros || !self->held) {
@@ -162,9 +162,7 @@ static PyObject *take(RowsObject *self, PyObject *const *args, Py_ssize_t count)
     const int64_t *wanted = PyArray_DATA(rows);
     const npy_intp n = PyArray_SIZE(rows), stride = PyArray_STRIDE(out, 0);
     PyThreadState *state = alone(&self->rows, n) ? PyEval_SaveThread() : NULL;
-    const Watch watched = watch(self->rows.cold);
     take_rows(&self->rows, wanted, n, PyArray_BYTES(out), stride);
-    self->rows.cold = still_cold(watched, self->rows.cold, n);
     if (state) PyEval_RestoreThread(state);
   }
   Py_XDECREF(rows);
@@ -197,9 +195,7 @@ static PyObject *bags(RowsObject *self, PyObject *const *args, Py_ssize_t count)
       char *to = PyArray_BYTES(out);
       const npy_intp stride = PyArray_STRIDE(out, 0);
       PyThreadState *state = alone(&self->rows, size) ? PyEval_SaveThread() : NULL;
-      const Watch watched = watch(self->rows.cold);
       combine_bags(&self->rows, wanted, ends, n, factors, (Combiner)combiner, to, stride);
-      self->rows.cold = still_cold(watched, self->rows.cold, size);
       if (state) PyEval_RestoreThread(state);
     }
   }

@@ -7,13 +7,6 @@
 #define FIRST_ROWS 8   /* of each table, asked for while the others' are checked */
 #define FIRST_LINES 4
 
-/* As a table's own take: watched, so that one that was read from the disk counts as in memory in the end. */
-static void take_watched(Rows *from, const int64_t *rows, npy_intp n, char *to, npy_intp stride) {
-  const Watch watched = watch(from->cold);
-  take_rows(from, rows, n, to, stride);
-  from->cold = still_cold(watched, from->cold, n);
-}
-
 /* Returns the values of a column (values, offsets, weights) that holds `width` of a type for each of n examples; NULL if
    it holds anything else, or weights. */
 static const void *plain_values(PyObject *column, npy_intp n, npy_intp width, int type) {
@@ -107,7 +100,9 @@ static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t coun
     }
     for (Py_ssize_t each = 0; each < taken; each++) Py_INCREF(held[each]);
     PyThreadState *state = bytes <= ALONE_BYTES ? NULL : PyEval_SaveThread();
-    for (Py_ssize_t each = 0; each < taken; each++) take_watched(from[each], rows[each], n, to[each], stride);
+    for (Py_ssize_t each = 0; each < taken; each++)
+      if (from[each]->cold) tell_rows(from[each], rows[each], n); /* all tables' pages are then read at once */
+    for (Py_ssize_t each = 0; each < taken; each++) take_rows(from[each], rows[each], n, to[each], stride);
     if (state) PyEval_RestoreThread(state);
     for (Py_ssize_t each = 0; each < taken; each++) Py_DECREF(held[each]);
     if (PyErr_Occurred()) return NULL;

@@ -1,6 +1,6 @@
 /* Rows that lie on the disk and not in memory. The kernel reads one page at a fault and the thread waits for it; told of
-   all pages beforehand it reads many at once. Telling costs about as much as a two-hundredth of a read, so it is done
-   only for a table of which enough was read from the disk lately: `cold` calls more. */
+   all pages beforehand it reads many at once. Telling costs about as much as a hundredth of a read, so it is done only
+   for a table of which enough was read from the disk lately: `cold` rows more. */
 #ifndef ROWCAST_COLD_H
 #define ROWCAST_COLD_H
 
@@ -9,10 +9,10 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define COLD_CALLS 16   /* calls in a row that read little before a table counts as being in memory */
-#define FEW_ROWS 4      /* of a call that gains nothing */
-#define TOLD_PER_READ 128 /* pages that may be told of for one that is then read */
-#define SLOW_NS 20000   /* what a call takes, beside SLOW_ROW_NS for a row, before it is asked why */
+#define COLD_ROWS 8192    /* told of in vain before a table counts as being in memory */
+#define FEW_ROWS 4        /* of a call that gains nothing */
+#define TOLD_PER_READ 128 /* rows that may be told of for a page that is then read */
+#define SLOW_NS 20000     /* what a call takes, beside SLOW_ROW_NS for a row, before it is asked why */
 #define SLOW_ROW_NS 100
 #define PAGE 4096
 
@@ -33,34 +33,32 @@ static int64_t now_ns(void) {
   return at.tv_sec * INT64_C(1000000000) + at.tv_nsec;
 }
 
-/* Pages that this thread had read from disks since it began, at faults or because it told of them. */
+/* Pages that this thread had read from disks since it was asked last, at faults or because it told of them; the kernel
+   counts them when they are asked for. */
 static long pages_read(void) {
 #ifdef RUSAGE_THREAD
+  static _Thread_local long seen;
   struct rusage used;
   if (getrusage(RUSAGE_THREAD, &used)) return 0;
-  const long told = used.ru_inblock / (PAGE / 512);
-  return told > used.ru_majflt ? told : used.ru_majflt;
+  const long told = used.ru_inblock / (PAGE / 512), before = seen;
+  seen = told > used.ru_majflt ? told : used.ru_majflt;
+  return seen - before;
 #else
   return 0;
 #endif
 }
 
-/* Watches one call. */
-typedef struct {
-  int64_t begun_ns;
-  long read;
-} Watch;
+static int enough(long read, ptrdiff_t rows) { return read > 0 && read * TOLD_PER_READ >= rows; }
 
-static Watch watch(int cold) { return (Watch){.begun_ns = now_ns(), .read = cold ? pages_read() : 0}; }
+/* Of how many rows more a table counts as cold, after `told` were told of and `read` pages were read for it. */
+static int left_cold(int cold, ptrdiff_t told, long read) {
+  if (enough(read, told)) return COLD_ROWS;
+  return cold > told ? cold - (int)told : 0;
+}
 
-/* Returns for how many calls the table now counts as cold, after one of n rows. */
-static int still_cold(Watch watched, int cold, ptrdiff_t n) {
-  static _Thread_local long seen;
-  if (!cold && now_ns() - watched.begun_ns < SLOW_NS + n * SLOW_ROW_NS) return 0;
-  const long read = pages_read(), here = read - (cold ? watched.read : seen);
-  seen = read;
-  if (here && here * TOLD_PER_READ >= n) return COLD_CALLS;
-  return cold ? cold - 1 : 0;
+/* The same after a call of n rows of a table that was not cold: it is if the call waited for the disk. */
+static int found_cold(int64_t begun_ns, ptrdiff_t n) {
+  return now_ns() - begun_ns > SLOW_NS + n * SLOW_ROW_NS && enough(pages_read(), n) ? COLD_ROWS : 0;
 }
 
 #endif

@@ -63,7 +63,7 @@ typedef struct {
   _Atomic int cold;
 } Rows;
 
-/* Where the rows of several shards lie; see locate. */
+/* Where rows lie; see locate. */
 static void locate_among(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t absent, uintptr_t *at) {
   const int64_t last = map->rows - 1;
   for (ptrdiff_t k = 0; k < n; k++) {
@@ -72,8 +72,11 @@ static void locate_among(const Map *map, const int64_t *rows, ptrdiff_t n, uintp
       at[k] = absent;
       continue;
     }
-    const int64_t bucket = row >> map->shift;
-    uint32_t low = map->buckets[bucket], high = map->buckets[bucket + 1];
+    uint32_t low = 0, high = 0;
+    if (map->shards > 1) {
+      const int64_t bucket = row >> map->shift;
+      low = map->buckets[bucket], high = map->buckets[bucket + 1];
+    }
     while (low < high) { /* the last shard that begins at the row or before it */
       const uint32_t middle = low + (high - low + 1) / 2;
       if (map->starts[middle] <= row) low = middle;
@@ -115,8 +118,18 @@ INLINE void ask(const Rows *from, const Window *window, ptrdiff_t k, Stored stor
   if (stored == INT8) __builtin_prefetch((const void *)window->scale[k]);
 }
 
+/* Tells the disk of a window's rows, and finds out whether the table is still cold. */
+static void tell_window(Rows *from, const Window *window, uintptr_t absent) {
+  pages_read();
+  if (window->known >= FEW_ROWS) {
+    tell_pages(window->at, window->known, absent, from->values.row_bytes);
+    if (from->stored == INT8) tell_pages(window->scale, window->known, (uintptr_t)&NO_SCALE, sizeof(float));
+  }
+  from->cold = left_cold(from->cold, window->end - window->first, pages_read());
+}
+
 /* Moves the window to the rows from number k on, up to `n` in all; asks for the first ones if nothing has yet. */
-INLINE void advance(const Rows *from, const int64_t *rows, ptrdiff_t k, ptrdiff_t n, uintptr_t absent, Window *window,
+INLINE void advance(Rows *from, const int64_t *rows, ptrdiff_t k, ptrdiff_t n, uintptr_t absent, Window *window,
                     Stored stored, ptrdiff_t row_bytes) {
   const ptrdiff_t left = n - k, known = left < WINDOW + AHEAD ? left : WINDOW + AHEAD;
   const int begins = window->end == 0;
@@ -125,10 +138,7 @@ INLINE void advance(const Rows *from, const int64_t *rows, ptrdiff_t k, ptrdiff_
   window->known = known;
   locate(&from->values, rows + k, known, absent, window->at, row_bytes);
   if (stored == INT8) locate(&from->scales, rows + k, known, (uintptr_t)&NO_SCALE, window->scale, sizeof(float));
-  if (from->cold && n >= FEW_ROWS) {
-    tell_pages(window->at, known, absent, (size_t)row_bytes);
-    if (stored == INT8) tell_pages(window->scale, known, (uintptr_t)&NO_SCALE, sizeof(float));
-  }
+  if (from->cold) tell_window(from, window, absent);
   if (begins)
     for (ptrdiff_t next = 0; next < known && next < AHEAD; next++) ask(from, window, next, stored, row_bytes);
 }
@@ -165,7 +175,7 @@ INLINE float value_at(const char *at, ptrdiff_t i, Stored stored, float scale) {
 
 INLINE ptrdiff_t width(Stored stored) { return stored == FLOAT32 ? 4 : stored == INT8 ? 1 : 2; }
 
-INLINE void take_loop(const Rows *from, const int64_t *rows, ptrdiff_t n, char *out, ptrdiff_t stride, Stored stored,
+INLINE void take_loop(Rows *from, const int64_t *rows, ptrdiff_t n, char *out, ptrdiff_t stride, Stored stored,
                       ptrdiff_t dim) {
   const ptrdiff_t row_bytes = dim * width(stored);
   Window window;
@@ -194,7 +204,7 @@ INLINE void add_row(float *restrict sums, const char *restrict at, Stored stored
 }
 
 /* Adds front to back, as bundle/combiner.py does: the first row is copied, so that nothing is added to it. */
-INLINE void bags_loop(const Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n, const float *weights,
+INLINE void bags_loop(Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n, const float *weights,
                       Combiner combiner, char *out, ptrdiff_t stride, Stored stored, ptrdiff_t dim, int weighted) {
   const ptrdiff_t row_bytes = dim * width(stored), rows_end = offsets[n];
   Window window;
@@ -249,19 +259,42 @@ INLINE void bags_loop(const Rows *from, const int64_t *rows, const int64_t *offs
     case INT8: loop(INT8, from->dim); break;               \
   }
 
-/* Reads n rows into lines of `out`, `stride` bytes apart; a negative row gives zeros, one past the end the last. */
-EACH_CPU static void take_rows(const Rows *from, const int64_t *rows, ptrdiff_t n, char *out, ptrdiff_t stride) {
+EACH_CPU static void take_any(Rows *from, const int64_t *rows, ptrdiff_t n, char *out, ptrdiff_t stride) {
 #define TAKE(stored, dim) take_loop(from, rows, n, out, stride, stored, dim)
   FOR_EACH(TAKE)
 }
 
-/* Combines the rows of n bags into lines of `out`. `weights` may be NULL: all 1. `offsets` were checked. */
-EACH_CPU static void combine_bags(const Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n,
-                                  const float *weights, Combiner combiner, char *out, ptrdiff_t stride) {
+EACH_CPU static void combine_any(Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n,
+                                 const float *weights, Combiner combiner, char *out, ptrdiff_t stride) {
 #define PLAIN(stored, dim) bags_loop(from, rows, offsets, n, NULL, combiner, out, stride, stored, dim, 0)
 #define WEIGHTED(stored, dim) bags_loop(from, rows, offsets, n, weights, combiner, out, stride, stored, dim, 1)
   if (weights) FOR_ANY(WEIGHTED)
   else FOR_EACH(PLAIN)
+}
+
+/* Tells the disk of the first of n rows, where other tables are read before them. */
+static void tell_rows(Rows *from, const int64_t *rows, ptrdiff_t n) {
+  Window window;
+  window.first = 0;
+  window.end = window.known = n < WINDOW ? n : WINDOW;
+  locate_among(&from->values, rows, window.known, 0, window.at);
+  if (from->stored == INT8) locate_among(&from->scales, rows, window.known, (uintptr_t)&NO_SCALE, window.scale);
+  tell_window(from, &window, 0);
+}
+
+/* Reads n rows into lines of `out`, `stride` bytes apart; a negative row gives zeros, one past the end the last. */
+static void take_rows(Rows *from, const int64_t *rows, ptrdiff_t n, char *out, ptrdiff_t stride) {
+  const int64_t begun_ns = from->cold ? 0 : now_ns();
+  take_any(from, rows, n, out, stride);
+  if (begun_ns) from->cold = found_cold(begun_ns, n);
+}
+
+/* Combines the rows of n bags into lines of `out`. `weights` may be NULL: all 1. `offsets` were checked. */
+static void combine_bags(Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n, const float *weights,
+                         Combiner combiner, char *out, ptrdiff_t stride) {
+  const int64_t begun_ns = from->cold ? 0 : now_ns();
+  combine_any(from, rows, offsets, n, weights, combiner, out, stride);
+  if (begun_ns) from->cold = found_cold(begun_ns, offsets[n] - offsets[0]);
 }
 
 #endif
