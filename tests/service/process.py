@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,11 @@ PATIENCE_S = 30
 PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
 
 
-class Process:
-    """A running `rowcast-serve` on free ports; its log lines arrive in a queue."""
+class Lines:
+    """A running program whose log lines arrive in a queue."""
 
-    def __init__(self, root: Path, *options: str) -> None:
-        self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
-        arguments = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--poll-s", "0.05"]
-        self.process = subprocess.Popen(
-            [*PROGRAM, *arguments, "--ports-file", str(self._ports), *options], stderr=subprocess.PIPE, text=True
-        )
+    def __init__(self, command: Sequence[str]) -> None:
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.lines: queue.Queue[dict[str, Any]] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -44,6 +41,27 @@ class Process:
             if line["event"] == name:
                 return line
 
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        """Ends it whatever it does."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(PATIENCE_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+class Process(Lines):
+    """A running `rowcast-serve` on free ports."""
+
+    def __init__(self, root: Path, *options: str) -> None:
+        self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
+        arguments = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--poll-s", "0.05"]
+        super().__init__([*PROGRAM, *arguments, "--ports-file", str(self._ports), *options])
+
     def client(self) -> httpx.Client:
         self.event("listening")
         return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", timeout=PATIENCE_S)
@@ -56,15 +74,3 @@ class Process:
     def ports(self) -> dict[str, int]:
         page: dict[str, int] = json.loads(self._ports.read_text())
         return page
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(PATIENCE_S)
-
-    def kill(self) -> None:
-        """Ends it whatever it does."""
-        self.process.kill()
-        self.process.wait()
-        self._reader.join(PATIENCE_S)
-        assert self.process.stderr is not None
-        self.process.stderr.close()

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.rpc.servicer import SERVICE
 from service.wire.stubs import embedding_service_pb2 as pb
-from tests.service.process import PATIENCE_S, Process
+from tests.service.process import PATIENCE_S, Lines, Process
 from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]
@@ -239,3 +240,73 @@ def test_stopped_worker_is_told_as_silent_and_its_counts_stay(write: Write, serv
         assert value(page, 'rowcast_workers{state="silent"}') == 1
         assert value(page, ANSWERED) == 2
     assert service.stop() == 0
+
+
+SCRIPT = """
+import signal, sys, time
+from pathlib import Path
+from service import logs
+from service.settings import ServiceSettings
+from service.workers import parent
+from service.workers.board import State
+
+parent._STUCK_LOOKS = 2
+logs.configure("info")
+def work(place):
+    restarts = place.board.restarts(place.index)
+    place.board.tell(place.index, State.READY)
+    {body}
+    ended = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+    while not ended:
+        place.board.beat(place.index)
+        time.sleep(0.1)
+    return 0
+settings = ServiceSettings(root=Path(sys.argv[1]), workers=2, http_port=0, grpc_port=0, admin_port=0)
+sys.exit(parent.Parent(settings, work).run())
+"""
+
+
+@pytest.fixture
+def parent(root: Path) -> Iterator[Callable[[str], Lines]]:
+    """Starts a parent whose workers run a line of code and then only beat until they are told to end."""
+    started: list[Lines] = []
+
+    def start(body: str) -> Lines:
+        started.append(Lines([sys.executable, "-c", SCRIPT.format(body=body), str(root)]))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+def test_worker_whose_loop_stands_still_is_killed_and_started_again(parent: Callable[[str], Lines]) -> None:
+    service = parent("if place.index == 1 and not restarts: time.sleep(600)")
+    assert service.event("worker_stuck")["worker"] == 1
+    ended = service.event("worker_ended")
+    assert (ended["worker"], ended["signal"]) == (1, "SIGKILL")
+    assert service.event("worker_started")["worker"] == 1
+    assert service.stop() == 0
+
+
+def test_worker_that_keeps_failing_is_started_again_later_and_later(parent: Callable[[str], Lines]) -> None:
+    service = parent("if place.index == 0 and restarts < 3: time.sleep(0.3); return 9")
+    ended = [service.event("worker_ended") for _ in range(3)]
+    assert [each["code"] for each in ended] == [9, 9, 9]
+    assert [each["restart_in_s"] for each in ended] == [0.1, 0.2, 0.4]
+    assert service.event("worker_started")["worker"] == 0
+    assert service.stop() == 0
+
+
+def test_worker_that_fails_before_the_service_was_open_ends_it_with_its_code(parent: Callable[[str], Lines]) -> None:
+    service = parent("place.board.tell(place.index, State.STARTING)\n    if place.index: return 2")
+    assert service.process.wait(PATIENCE_S) == 2
+
+
+def test_exception_in_a_worker_is_told_and_ends_a_service_that_never_was_open_with_1(
+    parent: Callable[[str], Lines],
+) -> None:
+    service = parent("place.board.tell(place.index, State.STARTING)\n    if place.index: raise ValueError('odd')")
+    assert "odd" in service.event("crashed")["traceback"]
+    assert service.process.wait(PATIENCE_S) == 1
