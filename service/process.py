@@ -96,7 +96,7 @@ class Service:
             settings,
             self._metrics,
             self._problem,
-            lambda: True,
+            lambda: self._crew is None or self._crew.live,
             self._guards,
             self._crew,
             *_ways(place),
@@ -184,7 +184,7 @@ class Service:
         if self._admin_listener is not None:
             certificates = self._guards.certificates
             tls = None if certificates is None else certificates.context(HTTP)
-            self._admin = AdminServer(self._admin_app, self._admin_listener, tls)
+            self._admin = AdminServer(self._admin_app, self._metrics, self._admin_listener, tls)
             await self._admin.start()
 
     @property

@@ -1,66 +1,37 @@
-"""The admin listener as a server: uvicorn on a socket that listens already."""
+"""The admin listener as a server, on a socket that listens already."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
-from collections.abc import Iterator
-from typing import Any
 
-import uvicorn
 from starlette.types import ASGIApp
 
+from service.metrics import Metrics
+from service.rest.crowd import Crowd, Patience
+from service.rest.server import BoundedServer
+
 CONNECTIONS_MAX = 32
-_TLS_S = 5.0
+_PATIENCE = Patience(head_s=5.0, idle_s=5.0)
+_UNREAD_BYTES_MAX = 16 << 20
 
 
-class AdminServer(uvicorn.Server):
-    """Serves operators. Takes no signals: the process has its own."""
+class AdminServer(BoundedServer):
+    """Serves operators."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Prepares the server.
 
         Args:
+          app: what answers.
+          metrics: where refusals of connections are counted.
           listener: that listens already; closed at the end.
           tls: of the connections; None: plain text.
         """
-        super().__init__(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                server_header=False,
-                limit_concurrency=CONNECTIONS_MAX,
-                timeout_keep_alive=5,
-                timeout_graceful_shutdown=1,
-            )
-        )
-        self._listener, self._tls = listener, tls
+        super().__init__(app, metrics, _PATIENCE, Crowd(CONNECTIONS_MAX, _UNREAD_BYTES_MAX), tls=tls)
+        self._listener = listener
         self._running: asyncio.Task[None] | None = None
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Captures none."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to take connections. Source: uvicorn 0.54, `server.py`, whose own reads certificates from files."""
-        options: dict[str, Any] = {}
-        if self._tls is not None:
-            options = {"ssl": self._tls, "ssl_handshake_timeout": _TLS_S, "ssl_shutdown_timeout": _TLS_S}
-        await self.lifespan.startup()
-        loop = asyncio.get_running_loop()
-        self.servers = [await loop.create_server(self._connection, sock=each, **options) for each in sockets or ()]
-        self.started = True
-
-    def _connection(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
 
     async def start(self) -> None:
         """Begins to serve; returns once it does."""

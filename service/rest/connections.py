@@ -18,7 +18,7 @@ from service.errors import DeadlineExceeded, InvalidArgument, Overloaded, Servic
 from service.metrics import Metrics
 from service.rest import schemas
 from service.rest.crowd import Crowd, Patience
-from service.rest.refusals import Refusals, whole
+from service.rest.refusals import Nobody, Refusals, whole
 from service.wire.calls import request_id_of
 from service.wire.failures import failure_of, log_failure
 
@@ -50,7 +50,7 @@ class Connection(HttpToolsProtocol):
     flow: _Flow
 
     def __init__(
-        self, crowd: Crowd, patience: Patience, metrics: Metrics, refusals: Refusals, *args: Any, **kwargs: Any
+        self, crowd: Crowd, patience: Patience, metrics: Metrics, refusals: Refusals | Nobody, *args: Any, **kwargs: Any
     ) -> None:
         """Takes what uvicorn gives a protocol, after all that connections share."""
         super().__init__(*args, **kwargs)

@@ -102,6 +102,16 @@ class Refusals:
         return whole(schemas.failed(failure, schemas.wants_protobuf(headers), headers=more), request_id)
 
 
+class Nobody:
+    """Refuses nobody. In place of `Refusals` where there is no engine."""
+
+    def of_bytes(self, data: bytes, more: tuple[Header, ...]) -> None:
+        """Has bytes parsed."""
+
+    def of_request(self, scope: Any, more: tuple[Header, ...], keep_alive: bool) -> None:
+        """Has a request answered."""
+
+
 def whole(reply: Reply, request_id: str) -> bytes:
     """Returns a reply as it goes over the wire."""
     status = HTTPStatus(reply.status)

@@ -1,52 +1,75 @@
-"""The HTTP door as a server: uvicorn with connections, certificates and limits of this service."""
+"""HTTP servers: uvicorn with connections, certificates and limits of this service."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from service.engine.desk import Desk
+from service.metrics import Metrics
 from service.rest.app import create_app
 from service.rest.connections import Connection
 from service.rest.crowd import Crowd, Patience, patience_of
-from service.rest.refusals import Refusals
+from service.rest.refusals import Nobody, Refusals
 from service.security.certificates import HTTP
-from service.sockets import connections_max_of
+from service.sockets import Take, connections_max_of, take_all
 
 _GOODBYE_S = 5.0
 """For the end of a TLS connection, which takes an answer of the caller."""
 
 
-class HttpServer(uvicorn.Server):
-    """Serves a desk on given sockets. Takes no signals: the process has its own."""
+class BoundedServer(uvicorn.Server):
+    """Serves an application on given sockets, over connections that are bounded. Takes no signals: the process has its
+    own."""
 
-    def __init__(self, desk: Desk, patience: Patience | None = None) -> None:
-        """Prepares the door.
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        patience: Patience,
+        crowd: Crowd,
+        *,
+        tls: ssl.SSLContext | None = None,
+        refusals: Refusals | None = None,
+        take: Take = take_all,
+        closing_s: float = 1.0,
+    ) -> None:
+        """Prepares the server.
 
         Args:
-          desk: what is served, and the settings and guards of the door.
-          patience: of connections; None: as the settings say.
+          app: what answers.
+          metrics: where refusals of connections are counted.
+          patience: with each connection.
+          crowd: all connections.
+          tls: of the connections; None: plain text.
+          refusals: asked before a request becomes a task; None: nobody is refused.
+          take: how connections are taken from the sockets.
+          closing_s: for answers that are on their way when the server is to end, seconds.
         """
         super().__init__(
             uvicorn.Config(
-                create_app(desk),
+                app,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 ws="none",
                 server_header=False,
-                timeout_graceful_shutdown=math.ceil(max(desk.settings.drain_s, 1.0)),
+                timeout_graceful_shutdown=math.ceil(closing_s),
             )
         )
-        self._desk, self._refusals = desk, Refusals(desk)
-        self._patience = patience or patience_of(desk.settings)
-        crowd = self._crowd = Crowd(connections_max_of(desk.settings), desk.settings.unread_bytes_max)
-        desk.metrics.connections.labels("http").set_function(lambda: crowd.count)
+        self._shared = (crowd, patience, metrics, refusals or Nobody())
+        self._crowd, self._take = crowd, take
+        self._options: dict[str, Any] = {}
+        if tls is not None:
+            times = {"ssl_handshake_timeout": patience.head_s, "ssl_shutdown_timeout": _GOODBYE_S}
+            self._options = {"ssl": tls, **times}
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -59,25 +82,38 @@ class HttpServer(uvicorn.Server):
         Source: uvicorn 0.54, `server.py`, whose own knows no bound on the time of TLS' handshake.
         """
         await self.lifespan.startup()
-        options: dict[str, Any] = {}
-        if self._desk.guards.certificates is not None:
-            options["ssl"] = self._desk.guards.certificates.context(HTTP)
-            options["ssl_handshake_timeout"] = self._patience.head_s
-            options["ssl_shutdown_timeout"] = _GOODBYE_S
-        take = self._desk.take_http
         self.servers = [
-            await take(each, self._connection, lambda: self._crowd.count, **options)  # type: ignore[misc]
+            await self._take(each, self._connection, lambda: self._crowd.count, **self._options)  # type: ignore[misc]
             for each in sockets or ()
         ]
         self.started = True
 
     def _connection(self) -> Connection:
         return Connection(
-            self._crowd,
-            self._patience,
-            self._desk.metrics,
-            self._refusals,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
+            *self._shared, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+
+class HttpServer(BoundedServer):
+    """The HTTP door of a desk."""
+
+    def __init__(self, desk: Desk, patience: Patience | None = None) -> None:
+        """Prepares the door.
+
+        Args:
+          desk: what is served, and the settings and guards of the door.
+          patience: of connections; None: as the settings say.
+        """
+        settings, certificates = desk.settings, desk.guards.certificates
+        crowd = Crowd(connections_max_of(settings), settings.unread_bytes_max)
+        desk.metrics.connections.labels("http").set_function(lambda: crowd.count)
+        super().__init__(
+            create_app(desk),
+            desk.metrics,
+            patience or patience_of(settings),
+            crowd,
+            tls=None if certificates is None else certificates.context(HTTP),
+            refusals=Refusals(desk),
+            take=desk.take_http,
+            closing_s=max(settings.drain_s, 1.0),
         )
