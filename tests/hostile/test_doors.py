@@ -14,8 +14,9 @@ import httpx
 import psutil
 import pytest
 
+from service.control.orders import STATUS_PATH
 from service.rpc.servicer import SERVICE
-from tests.hostile.callers import GRPC_ATTACKS, HTTP_ATTACKS, TLS_ATTACKS, TOKEN, Attack
+from tests.hostile.callers import GRPC_ATTACKS, HTTP_ATTACKS, TLS_ATTACKS, TOKEN, Attack, lines, send
 from tests.service import small_model
 from tests.service.asked import SIMPLE
 from tests.service.cases import MODEL
@@ -174,3 +175,11 @@ def endure(door: str, attack: Attack, service: Attacked) -> None:
     assert others.failures == []
     assert others.most_bytes - others.before < GROWTH_BYTES_MAX
     assert service.process.process.poll() is None
+
+
+def test_admin_listener_held_by_silent_connections_answers_operators(service: Attacked) -> None:
+    with lines(service.ports["admin"], 40) as silent:
+        for line in silent:
+            send(line, b"GET ")
+        answer = httpx.get(f"http://127.0.0.1:{service.ports['admin']}{STATUS_PATH}", timeout=20)
+    assert answer.status_code == 200
