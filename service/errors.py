@@ -62,6 +62,8 @@ ANSWERS: dict[Code, Answer] = {
     Code.INTERNAL: Answer(500, "INTERNAL", "no"),
 }
 
+BODIES = "bodies"
+"""What there is too much of where a door refuses before the engine is asked."""
 INTERNAL_SENTENCE = "internal error; the log has it under this request id"
 
 
@@ -106,7 +108,7 @@ class Overloaded(ServiceError):
 
     code = Code.OVERLOADED
 
-    def __init__(self, message: str, retry_after_s: float, reason: str = "bodies") -> None:
+    def __init__(self, message: str, retry_after_s: float, reason: str = BODIES) -> None:
         """Takes the sentence, when to come again, and what there is too much of: one of `metrics.SHED`."""
         super().__init__(message)
         self.retry_after_s, self.reason = retry_after_s, reason

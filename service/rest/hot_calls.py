@@ -15,7 +15,7 @@ from service.engine.desk import Desk
 from service.engine.requests import Call, Target
 from service.errors import Cancelled, InvalidArgument, NotFound
 from service.rest import schemas
-from service.rest.bodies import UNREAD, Intake, drain, read_body
+from service.rest.bodies import UNREAD, Intake, IntakeFull, drain, read_body
 from service.rest.guard import send_reply, text_of
 from service.rest.schemas import Header, Headers, Reply
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, call_of, request_id_of, timeout_s_of
@@ -74,6 +74,8 @@ class HotCalls:
             failure = failure_of(problem, request_id)
             code, unread = failure.code.value, isinstance(problem, UNREAD)
             log_failure(_LOG, name, failure, problem)
+            if isinstance(problem, IntakeFull):
+                self._desk.metrics.shed(name, problem.reason)
             status = 405 if isinstance(problem, MethodNotAllowed) else None
             more = ((b"allow", b"POST"),) if status else _CLOSE if unread else ()
             reply = schemas.failed(failure, schemas.wants_protobuf(headers), status, more)

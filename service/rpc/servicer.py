@@ -10,6 +10,7 @@ from typing import Any
 from service import logs
 from service.engine.desk import Desk
 from service.engine.requests import Call
+from service.errors import BODIES, Overloaded
 from service.rpc import convert
 from service.rpc.transport.streams import Method, Reply, Stream
 from service.security.callers import Caller, enter, require_all_models, require_permission
@@ -109,6 +110,8 @@ def _guarded(desk: Desk, name: str, answer: Answer) -> Callable[[Stream], Awaita
             failure = failure_of(problem, request_id)
             code = failure.code.value
             log_failure(_LOG, name, failure, problem)
+            if isinstance(problem, Overloaded) and problem.reason == BODIES:  # the engine counts its own
+                desk.metrics.shed(name, problem.reason)
             if isinstance(problem, asyncio.CancelledError):
                 raise
             return convert.refusal(failure, _timing(call.phases))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ import pytest
 from service.engine.engine import Engine
 from service.errors import Overloaded
 from service.wire.stubs import embedding_service_pb2 as pb
-from tests.service.doors import RunningDoors, ScriptedEngine, codes_of
+from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, settings_of
 
 RETRIEVE = "/v1/models/m:retrieve"
 BODY = {"k": 2, "features": {"user": 7}}
@@ -190,6 +191,19 @@ def test_connection_that_is_not_to_be_kept_is_closed_behind_a_refusal(crowd: Cro
             answer += piece
     assert answer.startswith(b"HTTP/1.1 429 ")
     assert b"connection: close" in answer.lower()
+
+
+def test_bodies_that_are_too_much_together_are_counted(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, body_bytes_max=1024, in_flight_max=1)
+    desk = desk_of(ScriptedEngine(), settings)
+    with RunningDoors(desk) as doors, connect(doors) as first, connect(doors) as second:
+        begun = request_of(RETRIEVE, bytes(1000))[:-100]
+        first.sendall(begun)
+        httpx.get(f"{doors.http}/livez")  # what was sent is read by now
+        second.sendall(begun)
+        assert second.recv(65536).startswith(b"HTTP/1.1 429 ")
+        shed = desk.metrics.registry.get_sample_value("rowcast_shed_total", {"call": "retrieve", "reason": "bodies"})
+    assert shed == 1
 
 
 def test_call_with_room_is_answered_after_all(
