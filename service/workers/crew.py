@@ -22,6 +22,9 @@ from service.workers.place import Place, ring
 _log = logs.logger(__name__)
 
 BEAT_S = 1.0
+_STUCK_BEATS = 120
+"""Own beats in which another worker gave none, after which the service is told not to be alive: its parent should have
+replaced that one long before."""
 _METRICS, _MODELS = "metrics", "models"
 _STATES = TypeAdapter(tuple[ModelState, ...])
 
@@ -48,6 +51,7 @@ class Crew:
         )
         self._loop = asyncio.get_running_loop()
         self._beating: asyncio.TimerHandle | None = None
+        self._heard = dict.fromkeys(self._others, (-1, 0))
 
     async def start(self) -> None:
         """Begins to answer the others and to hear them.
@@ -86,6 +90,11 @@ class Crew:
             if self._place.board.state(worker) is State.OPEN:
                 return f"worker {worker}: {self._place.board.problem(worker)}"
         return ""
+
+    @property
+    def live(self) -> bool:
+        """Whether no worker stands still without being replaced."""
+        return all(missed < _STUCK_BEATS for _, missed in self._heard.values())
 
     async def metrics_page(self) -> bytes:
         """Returns the page of `/metrics` for all workers."""
@@ -146,5 +155,10 @@ class Crew:
         self._changed()
 
     def _beat(self) -> None:
-        self._place.board.beat(self._place.index)
+        board = self._place.board
+        board.beat(self._place.index)
+        for worker, (before, missed) in self._heard.items():
+            beats = board.beats(worker)
+            still = beats == before and board.state(worker) in (State.OPEN, State.READY)
+            self._heard[worker] = (beats, missed + 1 if still else 0)
         self._beating = self._loop.call_later(BEAT_S, self._beat)

@@ -48,7 +48,7 @@ class Answers:
         except Exception:  # noqa: BLE001 - the other workers' questions end nothing here
             _log.exception("exchange_failed")
         finally:
-            writer.close()
+            await _closed(writer)
 
 
 async def ask(path: Path, word: str) -> bytes | None:
@@ -60,5 +60,11 @@ async def ask(path: Path, word: str) -> bytes | None:
                 writer.write(word.encode())
                 return await reader.read() or None
             finally:
-                writer.close()
+                await _closed(writer)
     return None
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
