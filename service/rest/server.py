@@ -61,6 +61,7 @@ class BoundedServer(uvicorn.Server):
                 lifespan="off",
                 ws="none",
                 server_header=False,
+                proxy_headers=False,  # nothing here asks who a proxy speaks for
                 timeout_graceful_shutdown=math.ceil(closing_s),
             )
         )
