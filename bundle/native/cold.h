@@ -10,6 +10,7 @@
 #include <time.h>
 
 #define COLD_ROWS 8192    /* told of in vain before a table counts as being in memory */
+#define CALL_ROWS 128     /* that a call of fewer counts as: a context's row alone would keep its table cold for ever */
 #define FEW_ROWS 4        /* of a call that gains nothing */
 #define TOLD_PER_READ 128 /* rows that may be told of for a page that is then read */
 #define SLOW_NS 20000     /* what a call takes, beside SLOW_ROW_NS for a row, before it is asked why */
@@ -53,6 +54,7 @@ static int enough(long read, ptrdiff_t rows) { return read > 0 && read * TOLD_PE
 /* Of how many rows more a table counts as cold, after `told` were told of and `read` pages were read for it. */
 static int left_cold(int cold, ptrdiff_t told, long read) {
   if (enough(read, told)) return COLD_ROWS;
+  if (told < CALL_ROWS) told = CALL_ROWS;
   return cold > told ? cold - (int)told : 0;
 }
 
