@@ -86,7 +86,8 @@ def steps_of(generation: Generation, work: RankingWorkload, settings: ServiceSet
     def rank(at: int) -> Ranked:
         return ranking.rank(generation, asked[at % 64], settings, Steps("rank", math.inf, metrics))
 
-    answer = rank(0)
+    for at in range(64):  # until every table counts as one that lies in memory
+        answer = rank(at)
     return {
         "bare tower": lambda _: [network.run_in_order(values) for network, values in ready],
         "decode JSON": lambda at: schemas.read_request(operation, bodies[False][at % 64], False, target),
