@@ -232,9 +232,8 @@ def _column(message: pb.Column, *where: str) -> Column:
 def _columns(columns: Mapping[str, pb.Column], where: str) -> dict[str, Column]:
     # What most columns are is read here: thousands of them in one request are not worth a call each.
     found: dict[str, Column] = {}
-    for name in columns:
-        message = columns[name]
-        integers, numbers = message.int64s, message.float32s
+    for name, message in columns.items():
+        integers = message.int64s
         try:
             if message.weights:
                 found[name] = _column(message, where, name)
@@ -242,7 +241,7 @@ def _columns(columns: Mapping[str, pb.Column], where: str) -> dict[str, Column]:
                 offsets = message.offsets
                 cut = np.frombuffer(offsets, _INT32).astype(np.int64) if offsets else None
                 found[name] = Column(np.frombuffer(integers, _INT64), cut)
-            elif numbers and not message.offsets:
+            elif (numbers := message.float32s) and not message.offsets:
                 found[name] = Column(np.frombuffer(numbers, _FLOAT32))
             else:
                 found[name] = _column(message, where, name)
