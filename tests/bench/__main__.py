@@ -40,7 +40,6 @@ def main() -> None:
         figures = Figures.read(KEPT)
     else:
         figures = measure(given, console)
-        figures.write(KEPT)
     show(figures, console)
     if given.document:
         document(figures)
@@ -64,6 +63,7 @@ def measure(given: argparse.Namespace, console: Console) -> Figures:
         run = Run(scratch / "bundles", scratch, Path(short), figures, tell)
         for part in given.only or PARTS:
             getattr(run, part)()
+            figures.write(KEPT)  # a part that fails leaves those before it
     shutil.rmtree(scratch / "bundles", ignore_errors=True)
     return figures
 

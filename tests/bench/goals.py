@@ -80,7 +80,7 @@ def _peer_ratio(group: Group, peer: str, precision: str, block: str = "") -> flo
 
 def _peers(figures: Figures) -> Iterator[Goal]:
     wanted = {
-        RAY: 1.45, "FastAPI": 1.8, "MLServer HTTP": 2.0, "MLServer gRPC": 2.0,
+        RAY: 1.45, "FastAPI": 1.8, "FastAPI, processes": 1.8, "MLServer HTTP": 2.0, "MLServer gRPC": 2.0,
         "LitServe": 2.4, "pytriton HTTP": 2.4, "pytriton gRPC": 2.4, "BentoML": 2.4,
     }  # fmt: skip
     found = {peer: group for group in figures.peers for peer in group.blocks if not peer.startswith("rowcast")}

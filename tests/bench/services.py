@@ -79,16 +79,24 @@ class Program:
 
     def memory_bytes(self) -> int:
         """Returns the proportional set size of all processes: pages they share counted once."""
-        return sum(int(each.memory_full_info().pss) for each in self._tree())
+        return int(self._sum(lambda each: each.memory_full_info().pss))
 
     def resident_bytes(self) -> int:
         """Returns the resident memory of all processes, pages they share counted each time."""
-        return sum(int(each.memory_info().rss) for each in self._tree())
+        return int(self._sum(lambda each: each.memory_info().rss))
 
     def cpu_s(self) -> float:
         """Returns the CPU seconds that all processes used so far."""
-        used = [each.cpu_times() for each in self._tree()]
-        return float(sum(each.user + each.system for each in used))
+        return self._sum(lambda each: sum(each.cpu_times()[:2]))  # of user and system
+
+    def _sum(self, read: Callable[[psutil.Process], float]) -> float:
+        total = 0.0
+        for each in self._tree():
+            try:
+                total += read(each)
+            except psutil.NoSuchProcess:  # ended meanwhile: some start helpers again and again
+                continue
+        return total
 
     def pause(self) -> None:
         """Stops it, so that it takes nothing from what is measured meanwhile."""

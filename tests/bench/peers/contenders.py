@@ -206,6 +206,11 @@ def fastapi(venv: Environment, ports: Sequence[int], _place: Path) -> list[str]:
     return [venv.program("python"), *uvicorn]
 
 
+def fastapi_processes(venv: Environment, ports: Sequence[int], place: Path) -> list[str]:
+    """Uvicorn with a process for each core, each with its copy of the tables."""
+    return [*fastapi(venv, ports, place), "--workers", str(len(os.sched_getaffinity(0)))]
+
+
 def bentoml(venv: Environment, ports: Sequence[int], _place: Path) -> list[str]:
     """One worker with two threads over one copy of the tables."""
     serve = ["serve", "bentoml_service:Ranker", "--port", str(ports[0]), "--host", "127.0.0.1"]
@@ -247,6 +252,7 @@ def ray(venv: Environment, ports: Sequence[int], place: Path) -> list[str]:
     return [venv.program("python"), program, str(ports[0]), str(place)]
 
 
+ONE_CORE = {"PEER_CORES": "1"}
 _RAY_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 _RAY_FAST = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 
@@ -259,6 +265,7 @@ GROUPS: tuple[tuple[Peer, ...], ...] = (
         Peer("LitServe", ENVIRONMENTS["litserve"], litserve, json_ways("/rank", score), {}),
     ),
     (
+        Peer("FastAPI, processes", ENVIRONMENTS["fastapi"], fastapi_processes, json_ways("/rank", score), ONE_CORE),
         Peer("MLServer", ENVIRONMENTS["mlserver"], mlserver, v2_ways, {}),
         Peer("pytriton", ENVIRONMENTS["pytriton"], pytriton, v2_ways, {}),
     ),
