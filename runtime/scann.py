@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bundle.manifest import Distance
 from runtime.errors import IndexRefused, IndexUnreadable
 from runtime.exact import check_queries, normalised
+from runtime.scann_loading import load_unlocked
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -130,7 +131,9 @@ class ScannIndex:
         if rows != size:
             raise IndexUnreadable(f"{where} holds {rows} vectors; {size} were expected")
         try:
-            searcher = _scann.scann_pybind.ScannNumpy(str(directory), assets)
+            searcher = load_unlocked(_scann, directory, config, assets)
+            if searcher is None:
+                searcher = _scann.scann_pybind.ScannNumpy(str(directory), assets)
             held = searcher.size()
             # Some damage shows only when it is searched.
             searcher.search(np.zeros(dim, np.float32), 1, -1, -1)
