@@ -36,10 +36,7 @@ def main() -> None:
     options.add_argument("--again", action="store_true", help="measure nothing: tell the figures of the last run")
     given = options.parse_args()
     console = Console(width=220)
-    if given.again:
-        figures = Figures.read(KEPT)
-    else:
-        figures = measure(given, console)
+    figures = Figures.read(KEPT) if given.again else measure(given, console)
     show(figures, console)
     if given.document:
         document(figures)
