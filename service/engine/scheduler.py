@@ -176,7 +176,7 @@ class Scheduler:
             job.release()
 
     def _overloaded(self, wait_s: float) -> Overloaded:
-        told = f"this call would be answered after {wait_s:.3f} s, which is longer than it may take"
+        told = f"this call would take about {wait_s:.3f} s, too long to be sure of its deadline"
         return Overloaded(told, max(self._retry_after_s, wait_s), "deadline")
 
 
