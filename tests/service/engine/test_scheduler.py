@@ -201,8 +201,8 @@ def test_calls_are_computed_in_the_order_they_came(write: Write, run: Run) -> No
         await asyncio.gather(*tasks)
 
     asyncio.run(in_order())
-    assert sorted(ended[:2]) == [0, 1]  # one in each thread
-    assert sorted(ended[2:]) == [2, 3]
+    assert ended[0] in {0, 1}  # one in each thread; the next begins when one of them has ended
+    assert ended.index(3) >= 2
 
 
 def test_calls_alike_that_wait_are_computed_as_one_and_leave_no_thread_idle(write: Write, run: Run) -> None:
