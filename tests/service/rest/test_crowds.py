@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import re
 import socket
 import time
@@ -20,7 +21,7 @@ from service.rest.connections import HEADERS_MAX
 from service.rest.crowd import Crowd
 from service.rest.docs import ASSETS
 from service.sockets import connections_max_of
-from tests.service.doors import RunningDoors, ScriptedEngine, desk_of, settings_of
+from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, settings_of
 
 LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 LARGE = f"{ASSETS}/swagger-ui-bundle.js".encode()
@@ -236,3 +237,51 @@ def test_connection_answers_requests_alike_however_they_are_cut_and_run_together
                 time.sleep(0.0005)
         answers = received(line, len(asked))
     assert re.findall(rb"HTTP/1.1 \d+ ", answers) == [status for status, _ in asked]
+
+
+_PIECES = [
+    *(request for _, request in _ALL),
+    *(
+        b"POST ",
+        b"GET ",
+        b" HTTP/1.1",
+        b" HTTP/9.9",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b"\xff",
+        b": ",
+        b"PRI * HTTP/2.0\r\n",
+    ),
+    *(
+        b"content-length: 5\r\n",
+        b"content-length: 5, 5\r\n",
+        b"content-length: -1\r\n",
+        b"content-length: 99999999999\r\n",
+    ),
+    *(
+        b"transfer-encoding: chunked\r\n",
+        b"transfer-encoding: gzip\r\n",
+        b"expect: 100-continue\r\n",
+        b"upgrade: h2c\r\n",
+    ),
+    *(b"connection: close\r\n", b"connection: upgrade\r\n", b"5\r\n", b"FFFFFFFFFFFFFFFFF\r\n", b"0\r\n\r\n"),
+    *(b"/v1/models/m:retrieve", b"/v1/models/%ff%00:rank", b"//", b"http://x/", b"*", b"?" * 50, b"x" * 70_000),
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pieces=st.lists(st.sampled_from(_PIECES) | st.binary(max_size=20), max_size=12), reads=st.booleans())
+def test_connection_that_says_anything_ends_without_a_bug(
+    pieces: list[bytes], reads: bool, doors: RunningDoors, caplog: pytest.LogCaptureFixture
+) -> None:
+    with line_to(doors) as line:
+        try:
+            line.sendall(b"".join(pieces))
+            line.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it was refused already
+        assert not reads or ends(line)
+    assert not any(code == "INTERNAL" for _, code in codes_of(doors.desk.metrics, "http"))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
