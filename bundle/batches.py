@@ -17,16 +17,12 @@ from numpy.typing import NDArray
 
 from bundle import ids
 from bundle.columns import Activation, Column, Offsets, checked_offsets
-from bundle.combiner import combine
 from bundle.crosses import Crossed
-from bundle.embedded import Embedded, Vectors
+from bundle.embedded import Embedded
 from bundle.id_values import Rows, Values
 from bundle.small_tables import Home, SideBySide
 from bundle.tables import TableReader
 
-_APART_ROWS = 4096
-"""Rows of alike features of one table from which they are combined apart from those of other tables: moving them beside
-each other would cost more than a few numpy calls."""
 _RESTS_MAX = 32
 """Sets of features without those that take their defaults, kept for the next call."""
 _NO_ROWS = np.empty(0, np.int64)
@@ -52,8 +48,6 @@ class Features:
         self.firsts = np.array([found[name].first for name in self._names], np.int64)
         self.reads = [each.inputs[0] for each in self.all]
         self.rules = [rule for each in self.all if not isinstance(rule := each.rule, Crossed)]
-        self.tables = _runs([id(home) for home in self.homes])
-        """[(first, end)]: the features of each table, or of tables that lie side by side."""
         self.alike = _runs([(id(home), each.alike) for home, each in zip(self.homes, self.all, strict=True)])
         self.listed = [place for place, each in enumerate(self.all) if each.page.kind != "single"]
         self.cut = [place for place, each in enumerate(self.all) if each.page.length is not None]
@@ -129,7 +123,6 @@ class _Call:
             self._rows[place] = features.all[place].padded(self._rows[place], values[place])
         self.unknown = [0] * len(columns)
         with_negative = _holders(self._rows, np.concatenate(self._rows) < 0)
-        self._all_known = not with_negative
         if self._weights or with_negative:
             self._leave_out(values, sorted({*self._weights, *with_negative}))
 
@@ -153,38 +146,24 @@ class _Call:
             self._alike = _runs(keys)
 
     def vectors(self) -> list[NDArray[Any]]:
-        """Reads each table once and combines; returns [n, dim] or [n, length, dim] of each feature."""
-        sizes = np.array([rows.size for rows in self._rows])
-        starts = np.cumsum([0, *sizes]).tolist()
-        homes, firsts = self._features.homes, self._features.firsts
-        read: dict[int, tuple[int, Vectors]] = {}
-        for first, end in self._features.tables:
-            home, rows = homes[first], self._rows[first] if end - first == 1 else np.concatenate(self._rows[first:end])
-            if isinstance(home, SideBySide):
-                rows = np.where(rows < 0, rows, rows + firsts[first:end].repeat(sizes[first:end]))
-            read[id(home)] = starts[first], home.take(rows) if self._all_known else _read(home, rows)
+        """Reads and combines what is alike of a table at once; returns [n, dim] or [n, length, dim] of each feature."""
         found: list[NDArray[Any]] = [_NO_ROWS] * len(self._rows)
-        groups: dict[Any, list[tuple[int, int, Vectors]]] = {}
         for first, end in self._alike:
-            each, (begins, vectors) = self._features.all[first], read[id(homes[first])]
-            part = vectors[starts[first] - begins : starts[end] - begins]
-            if each.page.kind == "single":
-                found[first:end] = part.reshape(end - first, self._n, each.table.dim)
-            else:
-                groups.setdefault((each.alike, first in self._weights), []).append((first, end, part))
-        for parts in groups.values():
-            large = sum(len(vectors) for _, _, vectors in parts) >= _APART_ROWS * len(parts)
-            for together in [[part] for part in parts] if large else [parts]:
-                places = [place for first, end, _ in together for place in range(first, end)]
-                whole = together[0][2] if len(together) == 1 else np.concatenate([part[2] for part in together])
-                for place, values in zip(places, self._combined(places, whole), strict=True):
-                    found[place] = values
+            home, rows = self._features.homes[first], self._rows[first]
+            if end - first > 1:
+                rows = np.concatenate(self._rows[first:end])
+            if isinstance(home, SideBySide):
+                starts = self._features.firsts[first:end].repeat([each.size for each in self._rows[first:end]])
+                rows = np.where(rows < 0, rows, rows + starts)
+            found[first:end] = self._read(home, rows, range(first, end))
         return found
 
-    def _combined(self, places: Sequence[int], vectors: Vectors) -> NDArray[Any]:
-        """Returns [features, n, dim] of bags, or [features, n, length, dim] of sequences, that are alike."""
+    def _read(self, home: TableReader | SideBySide, rows: Rows, places: Sequence[int]) -> NDArray[Any]:
+        """Returns [features, n, dim] of features that are alike, [features, n, length, dim] of sequences."""
         feature, n = self._features.all[places[0]], self._n
         page, dim = feature.page, feature.table.dim
+        if page.kind == "single":
+            return home.take(rows).reshape(len(places), n, dim)
         starts = np.concatenate([self._offsets[place] for place in places]).reshape(len(places), n + 1)
         lengths = (starts[:, 1:] - starts[:, :-1]).reshape(-1)
         offsets = np.zeros(lengths.size + 1, np.int64)
@@ -192,11 +171,11 @@ class _Call:
         if page.kind == "bag":
             weights = [self._weights[place] for place in places if place in self._weights]
             beside = np.concatenate(weights) if weights else None
-            return combine(vectors, offsets, feature.combiner, beside).reshape(len(places), n, dim)
+            return home.bags(rows, offsets, feature.combiner, beside).reshape(len(places), n, dim)
         length = page.length or 0
         example = np.repeat(np.arange(lengths.size), lengths)
         whole = np.zeros((lengths.size, length, dim), np.float32)
-        whole[example, np.arange(example.size) - offsets[example]] = vectors
+        whole[example, np.arange(example.size) - offsets[example]] = home.take(rows)
         return whole.reshape(len(places), n, length, dim)
 
 
@@ -232,15 +211,6 @@ def _with_padding(features: Features, values: Sequence[Values]) -> Sequence[int]
     sizes = [array.size for array in sent]
     found = np.concatenate(sent) == paddings.repeat(sizes)
     return [padded[place] for place in sorted(set(_holders(sent, found)))]
-
-
-def _read(home: TableReader | SideBySide, rows: Rows) -> Vectors:
-    missing = rows < 0
-    if not np.count_nonzero(missing):
-        return home.take(rows)
-    vectors = home.take(np.where(missing, 0, rows))
-    vectors[missing] = 0
-    return vectors
 
 
 def _runs(keys: Sequence[Any]) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ additions depends on the bag alone, so an example's vector is the same bits what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -55,6 +56,27 @@ def combine(
     if divisors.all():
         return np.divide(sums, divisors, out=sums)
     return np.divide(sums, divisors, out=np.zeros_like(sums), where=divisors != 0)
+
+
+def combine_rows(
+    take: Callable[[NDArray[np.int64]], Vectors],
+    rows: NDArray[np.int64],
+    offsets: Offsets,
+    combiner: Combiner,
+    weights: Weights | None = None,
+) -> Vectors:
+    """Reads rows by `take` and combines them, without negative ones and their weights.
+
+    Args:
+      take: returns [m, dim] float32 of its own for [m] rows.
+      rows: [m] int64.
+      offsets, combiner, weights: as of `combine`.
+    """
+    kept = rows >= 0
+    if np.count_nonzero(kept) < kept.size:
+        offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
+        rows, weights = rows[kept], None if weights is None else weights[kept]
+    return combine(take(rows), offsets, combiner, weights)
 
 
 def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:

@@ -9,6 +9,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle import native
+from bundle.combiner import Combiner, Offsets, Weights, combine_rows
 from bundle.id_values import Rows
 from bundle.tables import TableReader
 
@@ -30,11 +32,25 @@ class SideBySide:
     def __init__(self, tables: Iterable[TableReader], dim: int) -> None:
         """Reads the tables whole."""
         self.dim = dim
-        self._values: NDArray[np.float32] = np.concatenate([table.take(np.arange(table.rows)) for table in tables])
+        values = np.concatenate([table.take(np.arange(table.rows)) for table in tables])
+        self._values: NDArray[np.float32] = values
+        self._native = native.Rows and native.Rows(
+            "float32", dim, [(values.reshape(-1).view(np.uint8), 0, len(values))], None
+        )
 
     def take(self, rows: Rows) -> NDArray[np.float32]:
         """Returns [n, dim] float32; see TableReader.take."""
-        return self._values.take(rows, axis=0, mode="clip")
+        if self._native is not None:
+            return self._native.take(rows, None)
+        found: NDArray[np.float32] = self._values.take(rows, axis=0, mode="clip")
+        found[rows < 0] = 0
+        return found
+
+    def bags(self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None) -> NDArray[np.float32]:
+        """Returns [n, dim] float32; see TableReader.bags."""
+        if self._native is not None:
+            return self._native.bags(rows, offsets, combiner, weights, None)
+        return combine_rows(self.take, rows, offsets, combiner, weights)
 
 
 @dataclass(frozen=True)

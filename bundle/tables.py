@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bundle import files, manifest
 from bundle.checksums import Digest, PlacedDigest, contiguous
 from bundle.codecs import SCALE_BYTES, STORED, widened
-from bundle.combiner import Combiner, Offsets, Weights, combine
+from bundle.combiner import Combiner, Offsets, Weights, combine_rows
 from bundle.errors import RowOutOfRange
 from bundle.maps import MappedRows
 from bundle.native import Rows as NativeRows
@@ -214,11 +214,7 @@ class TableReader:
         """
         if (native := self._native) is not None:
             return native.bags(rows, offsets, combiner, weights, out)
-        kept = rows >= 0
-        if np.count_nonzero(kept) < kept.size:
-            offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
-            rows, weights = rows[kept], None if weights is None else weights[kept]
-        combined = combine(self.take(rows), offsets, combiner, weights)
+        combined = combine_rows(self.take, rows, offsets, combiner, weights)
         if out is None:
             return combined
         out[...] = combined
