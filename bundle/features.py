@@ -136,43 +136,47 @@ class FeatureReader:
         Raises:
           FeatureError, UnknownRefused: as `activation`; something may have been written.
         """
-        unknown: dict[str, int] = {}
-        left: list[Place] = []
-        many = sum([len(place.names) for place in places]) > _FEW
-        for place in places:
-            array, names, ends = place
-            at = self._written(place, columns, 0)
-            while at < len(names) and not many:
-                start = ends[at - 1] if at else 0
-                count = self._found(names[at]).write(columns, n, array[:, start : ends[at]])
-                if count:
-                    unknown[names[at]] = count
-                at = self._written(place, columns, at + 1)
-            if at < len(names):
-                left.append(Place(array[:, ends[at - 1] :] if at else array, names[at:], ends[at:]))
-        if left:
-            found = self.activations([name for place in left for name in place.names], columns, n)
+        left = [odd for place in places for odd in self._after_plain(place, columns)]
+        names_left = [name for place in left for name in place.names]
+        if len(names_left) > _FEW:
+            found = self.activations(names_left, columns, n)
             for array, names, _ in left:
                 values = [found[name].values for name in names]
                 flat = [each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:])) for each in values]
                 np.concatenate(flat, axis=1, out=array, casting="unsafe")
-            unknown |= {name: each.unknown for name, each in found.items() if each.unknown}
+            return {name: each.unknown for name, each in found.items() if each.unknown}
+        unknown: dict[str, int] = {}
+        for array, names, ends in left:
+            for name, start, end in zip(names, (0, *ends), ends, strict=False):
+                count = self._found(name).write(columns, n, array[:, start:end])
+                if count:
+                    unknown[name] = count
         return unknown
 
-    def _written(self, place: Place, columns: Mapping[str, Column], first: int) -> int:
-        """Writes features from number `first` on whose columns are rows, or numbers, as they are to be written.
+    def _after_plain(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
+        """Writes the features whose columns are rows, or numbers, as they are to be written; returns all others.
 
-        Compiled code does, all in one go; returns the first that is anything else.
+        Compiled code does, those that are neighbors in one go.
         """
         array, names, ends = place
         plain = self._plain.get(names)
         if plain is None:
             plain = self._plain[names] = self._readers_of(names)
         readers, reads = plain
-        if beside is None or not readers or first == len(names) or array.dtype != np.float32:
-            return first
+        if beside is None or not readers or array.dtype != np.float32:
+            return [place]
         sent = columns if isinstance(columns, dict) else dict(columns)
-        return beside(readers, reads, sent, first, array, ends[first - 1] if first else 0)
+        left = []
+        at = beside(readers, reads, sent, 0, array, 0)
+        while at < len(names):
+            first, start = at, ends[at - 1] if at else 0
+            at += 1
+            while at < len(names) and readers[at] is None:
+                at += 1
+            stop = ends[at - 1]
+            left.append(Place(array[:, start:stop], names[first:at], tuple([end - start for end in ends[first:at]])))
+            at = beside(readers, reads, sent, at, array, stop)
+        return left
 
     def _readers_of(self, names: Sequence[str]) -> tuple[tuple[_Reader, ...], tuple[str, ...]]:
         """Returns what reads each feature by compiled code, None if nothing does, and the inputs that it reads.
