@@ -29,6 +29,8 @@ _UNWRITTEN_BYTES_MAX = 1 << 20
 _IDLE_FRAMES_MAX = 10_000
 """Frames between two looks that ask for nothing: pings, settings, resets, empty ones."""
 _GOING = b"going-by"
+_LAST_CALLS_S = 0.05
+"""From a peer's answer that it begins no more calls to the last one that is taken."""
 _INTERNAL = 13
 
 
@@ -88,11 +90,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes the frames that are whole."""
-        if self._patience.parting_since is not None:
-            return
-        self._patience.heard = time.monotonic()
+        patience = self._patience
+        patience.heard = time.monotonic()
         try:
-            for kind, flags, number, payload in self._frames.frames(data):
+            for kind, flags, number, payload in self._frames.frames(data) if patience.parting_since is None else ():
+                if patience.parting_since is not None:
+                    return
                 take = self._TAKERS.get(kind)
                 if take is None:  # priorities, and that the peer begins no more calls, ask for nothing
                     self._idle(1)
@@ -288,16 +291,8 @@ class Connection(asyncio.Protocol):
         self._idle(1)
         if flags & frames.ACK:
             return
-        for name, value in frames.settings_of(payload):
-            if name == Setting.HEADER_TABLE_SIZE:
-                self._outlet.forget_table()
-            elif name == Setting.INITIAL_WINDOW_SIZE:
-                self._outlet.resize(value, [stream.out for stream in self._streams.values()])
-            elif name == Setting.MAX_FRAME_SIZE:
-                if not frames.PAYLOAD_BYTES_MIN <= value < 1 << 24:
-                    raise Fault(Reason.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {value}")
-                self._outlet.payload_bytes_max = value
         self._transport.write(frames.frame(Kind.SETTINGS, frames.ACK, 0, b""))
+        self._outlet.configure(payload, [stream.out for stream in self._streams.values()])
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:
         if number or len(payload) != 8:
@@ -305,8 +300,8 @@ class Connection(asyncio.Protocol):
         if not flags & frames.ACK:
             self._idle(1)
             self._transport.write(frames.frame(Kind.PING, frames.ACK, 0, payload))
-        elif payload == _GOING and self._leaving:
-            self._leave()
+        elif payload == _GOING and self._leaving:  # some peers answer ahead of calls that they have begun
+            self._loop.call_later(_LAST_CALLS_S, self._leave)
 
     def _window_update(self, _: int, number: int, payload: bytes) -> None:
         if len(payload) != 4 or number > self._last:
@@ -353,6 +348,8 @@ class Connection(asyncio.Protocol):
         self._transport.write(frames.go_away(frames.STREAM_MAX, Reason.NO_ERROR) + ping)
 
     def _leave(self) -> None:
+        if self._left or self._patience.parting_since is not None or self._transport.is_closing():
+            return
         self._left = True
         self._transport.write(frames.go_away(self._last, Reason.NO_ERROR))
         self._emptied()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from service.rpc.transport import frames
-from service.rpc.transport.frames import Fault, Kind, Reason
+from service.rpc.transport.frames import Fault, Kind, Reason, Setting
 from service.rpc.transport.messages import HEAD, prefixed
 
 
@@ -51,9 +51,21 @@ class Outlet:
         self.moved_bytes = 0
         self._first = b""
 
-    def forget_table(self) -> None:
-        """Answers a change of HPACK's table, which is not used, in the next header block: its size is 0 from now on."""
-        self._first = b"\x20"
+    def configure(self, payload: bytes, streams: list[Outgoing]) -> None:
+        """Takes the peer's settings, for the streams that there are and new ones.
+
+        Raises:
+          Fault: they are none, or beyond what they may be.
+        """
+        for name, value in frames.settings_of(payload):
+            if name == Setting.HEADER_TABLE_SIZE:
+                self._first = b"\x20"  # the next block says that the table, which is not used, has size 0 from now on
+            elif name == Setting.INITIAL_WINDOW_SIZE:
+                self._resize(value, streams)
+            elif name == Setting.MAX_FRAME_SIZE:
+                if not frames.PAYLOAD_BYTES_MIN <= value < 1 << 24:
+                    raise Fault(Reason.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {value}")
+                self.payload_bytes_max = value
 
     @property
     def waiting(self) -> bool:
@@ -130,23 +142,18 @@ class Outlet:
             if out.number in self._waiting:
                 self._move(out)
 
-    def resize(self, window_bytes: int, streams: list[Outgoing]) -> None:
-        """Takes another window for streams, new ones and those that are there.
-
-        Raises:
-          Fault: beyond what a window may be.
-        """
-        more, self._initial = _within(window_bytes) - self._initial, window_bytes
-        for out in streams:
-            out.window_bytes = _within(out.window_bytes + more)
-        self.move()
-
     def move(self) -> None:
         """Sends what there is room for now."""
         for out in list(self._waiting.values()):
             if self._window <= 0:
                 return
             self._move(out)
+
+    def _resize(self, window_bytes: int, streams: list[Outgoing]) -> None:
+        more, self._initial = _within(window_bytes) - self._initial, window_bytes
+        for out in streams:
+            out.window_bytes = _within(out.window_bytes + more)
+        self.move()
 
     def _move(self, out: Outgoing) -> None:
         while out.unsent:

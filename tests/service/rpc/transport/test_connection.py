@@ -395,6 +395,26 @@ def test_stop_answers_what_was_begun_and_takes_nothing_more() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_comes_behind_the_end_of_a_connection_is_dropped(loop: str) -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.call("/Held")
+            await served.begun.wait()
+            stopped = asyncio.ensure_future(served.listener.stop(20))
+            assert (await peer.frame())[0] == Kind.GOAWAY
+            peer.send(frames.frame(Kind.PING, frames.ACK, 0, b"going-by"))
+            assert (await peer.frame())[0] == Kind.GOAWAY
+            ping, settings = frames.frame(Kind.PING, 0, 0, bytes(8)), frames.settings({Setting.INITIAL_WINDOW_SIZE: 9})
+            peer.send(frames.reset(peer.number, Reason.CANCEL), ping, settings)
+            await peer.closed()
+            peer.writer.close()
+            await stopped
+
+    run(test, loop)
+
+
 def test_stop_cancels_what_takes_longer_than_its_grace() -> None:
     async def test() -> None:
         async with serving() as served:

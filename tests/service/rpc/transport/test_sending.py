@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.rpc.transport import frames
-from service.rpc.transport.frames import Fault, Kind
+from service.rpc.transport.frames import Fault, Kind, Setting
 from service.rpc.transport.messages import HEAD, OK, prefixed
 from service.rpc.transport.sending import Outlet
 
@@ -29,6 +29,10 @@ class Wire:
         return b"".join(payload for kind, _, of, payload in self.frames if kind == Kind.DATA and of == number)
 
 
+def told(settings: dict[Setting, int]) -> bytes:
+    return frames.settings(settings)[frames.HEAD_BYTES :]
+
+
 @given(
     st.lists(st.integers(0, 60_000), min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40_000)), max_size=40),
@@ -39,7 +43,7 @@ def test_answers_go_out_whole_and_within_the_windows(
 ) -> None:
     wire = Wire()
     outlet = Outlet(wire.write, wire.ended.append)
-    outlet.resize(initial, [])
+    outlet.configure(told({Setting.INITIAL_WINDOW_SIZE: initial}), [])
     outs = {number: outlet.stream(number) for number in range(1, 2 * len(sizes), 2)}
     granted, whole = dict.fromkeys(outs, initial), frames.WINDOW_BYTES
     sent = {number: prefixed(bytes([number]) * size) for number, size in zip(outs, sizes, strict=True)}
@@ -81,7 +85,7 @@ def test_failure_is_one_block_of_headers() -> None:
 def test_changed_table_is_told_in_the_next_block_alone() -> None:
     wire = Wire()
     outlet = Outlet(wire.write, wire.ended.append)
-    outlet.forget_table()
+    outlet.configure(told({Setting.HEADER_TABLE_SIZE: 0}), [])
     for number in (1, 3):
         outlet.finish(outlet.stream(number), b"m", OK)
     blocks = [payload for kind, _, _, payload in wire.frames if kind == Kind.HEADERS]
@@ -99,7 +103,7 @@ def test_windows_beyond_their_bounds_are_refused() -> None:
     with pytest.raises(Fault, match="a window of"):
         outlet.grant(out, frames.WINDOW_BYTES_MAX)
     with pytest.raises(Fault, match="a window of"):
-        outlet.resize(frames.WINDOW_BYTES_MAX + 1, [])
+        outlet.configure(told({Setting.INITIAL_WINDOW_SIZE: frames.WINDOW_BYTES_MAX + 1}), [])
 
 
 def test_smaller_window_is_taken_from_streams_that_wait() -> None:
@@ -108,7 +112,7 @@ def test_smaller_window_is_taken_from_streams_that_wait() -> None:
     out = outlet.stream(1)
     outlet.finish(out, bytes(70_000), OK)
     assert len(wire.data(1)) == frames.WINDOW_BYTES
-    outlet.resize(10, [out])
+    outlet.configure(told({Setting.INITIAL_WINDOW_SIZE: 10}), [out])
     outlet.grant(None, 1 << 20)
     outlet.grant(out, frames.WINDOW_BYTES - 10)
     assert len(wire.data(1)) == frames.WINDOW_BYTES
