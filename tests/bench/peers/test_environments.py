@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.bench.peers.environments import ENVIRONMENTS, Environment
+
+
+def test_environment_that_does_not_install_keeps_the_reason(tmp_path: Path) -> None:
+    environment = Environment("broken", (str(tmp_path / "no-such-wheel.whl"),), root=tmp_path)
+    assert environment.problem == "not installed: make bench-peers"
+    environment.make()
+    assert environment.problem.startswith("ERROR: ")
+    assert "no-such-wheel.whl" in environment.problem
+
+
+def test_environments_are_named_as_their_directories() -> None:
+    assert {name: each.directory.name for name, each in ENVIRONMENTS.items()} == {name: name for name in ENVIRONMENTS}
