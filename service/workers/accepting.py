@@ -23,6 +23,8 @@ _log = logs.logger(__name__)
 
 _LEAVE_S = 0.02
 """How long a connection is left to a worker that holds fewer, before whoever saw it takes it after all."""
+_LEAD = 16
+"""A worker that has so many may have one more than another."""
 _TELL_S = 0.1
 """How often the others learn of connections that were closed."""
 _PAUSE_S = 1.0
@@ -69,10 +71,14 @@ class Accepting:
         board, own = self._place.board, self._place.index
         others = (each for each in range(board.workers) if each != own and board.state(each) is State.READY)
         elsewhere = [board.connections(each, self._door) for each in others]
-        if elsewhere and (board.state(own) is not State.READY or self._held() > min(elsewhere)):
+        held = self._held()
+        lead = held // _LEAD
+        if elsewhere and (board.state(own) is not State.READY or held > min(elsewhere) + lead):
             self._resume_in(_LEAVE_S, self._take)
-        else:
-            self._take()
+            return
+        for _ in range(1 + lead):  # where many come at once, one a turn would keep them waiting for seconds
+            if not self._take():
+                return
 
     def _held(self) -> int:
         """Counts the connections of this worker, and lets the others know."""
@@ -84,23 +90,25 @@ class Accepting:
         self._held()
         self._telling = self._loop.call_later(_TELL_S, self._tell)
 
-    def _take(self) -> None:
+    def _take(self) -> bool:
+        """Takes a connection, if there is one; tells whether it did."""
         try:
             accepted, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # another worker was faster, or it is gone
-            return
+            return False
         except OSError as problem:
             if problem.errno not in _EXHAUSTED:
                 raise
             _log.error("connections_exhausted", extra=logs.fields(problem=problem.strerror))
             self._resume_in(_PAUSE_S, self._take)
-            return
+            return False
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opening = self._loop.create_task(self._open(accepted))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
         self._held()
+        return True
 
     async def _open(self, accepted: socket.socket) -> None:
         try:
@@ -108,7 +116,7 @@ class Accepting:
         except (OSError, ssl.SSLError):  # gone meanwhile, or no TLS: the caller's trouble
             accepted.close()
 
-    def _resume_in(self, seconds: float, then: Callable[[], None]) -> None:
+    def _resume_in(self, seconds: float, then: Callable[[], object]) -> None:
         self._loop.remove_reader(self._listener.fileno())
 
         def resume() -> None:
