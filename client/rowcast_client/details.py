@@ -216,6 +216,8 @@ class ModelDetails:
     contexts: tuple[CorpusDetails, ...] = ()
     readers: tuple[ReaderDetails, ...] = ()
     towers: tuple[TowerDetails, ...] = ()
+    current: bool = False
+    labels: tuple[str, ...] = ()
 
 
 def unpack_models(message: pb.ListModelsResponse) -> tuple[ModelState, ...]:
@@ -248,6 +250,8 @@ def unpack_details(message: pb.ModelDetails) -> ModelDetails:
         contexts=tuple(map(_corpus, message.contexts)),
         readers=tuple(map(_reader, message.readers)),
         towers=tuple(map(_tower, message.towers)),
+        current=message.current,
+        labels=tuple(message.labels),
     )
 
 

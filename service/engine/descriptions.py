@@ -199,3 +199,5 @@ class ModelDetails:
     contexts: tuple[CorpusDetails, ...] = ()
     readers: tuple[ReaderDetails, ...] = ()
     towers: tuple[TowerDetails, ...] = ()
+    current: bool = False
+    labels: tuple[str, ...] = ()

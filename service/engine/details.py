@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from bundle.manifest import (
     Corpus,
@@ -38,6 +39,7 @@ from service.engine.descriptions import (
 )
 from service.generations.generation import Generation
 from service.generations.loaded_towers import LoadedTower
+from service.generations.shelf import VersionStatus
 from service.generations.switch import Switch
 
 
@@ -47,6 +49,14 @@ def states(switch: Switch) -> tuple[ModelState, ...]:
         ModelState(name, tuple(VersionState(**vars(each)) for each in versions))
         for name, versions in switch.models().items()
     )
+
+
+def placed(found: ModelDetails, versions: Sequence[VersionStatus]) -> ModelDetails:
+    """Returns a version's details with what stands for it now: its labels, and whether it is current."""
+    for each in versions:
+        if each.version == found.version:
+            return replace(found, current=each.current, labels=each.labels)
+    return found
 
 
 def describe(generation: Generation) -> ModelDetails:

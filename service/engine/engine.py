@@ -150,7 +150,7 @@ class Engine:
             found = self._details.get(generation)
             if found is None:  # of thousands of features, that takes a while
                 found = self._details[generation] = details.describe(generation)
-            return found
+            return details.placed(found, self._switch.models().get(generation.model, ()))
 
     @property
     def ready(self) -> bool:

@@ -267,6 +267,8 @@ class Watcher:
             known = self._known.get(model, ())
             wanted = arrangement(desired.of(model), self._policy, known, loaded, refused, before)
             self._switch.arrange(model, wanted)
+            for gone in loaded - {*wanted.loaded, wanted.previous}:
+                self._stamps.pop((model, gone), None)
 
     def _refuse(self, model: str, version: int, refusal: Refusal, problem: Exception) -> None:
         """Remembers a refusal, and logs it unless it was refused for the same reason before."""

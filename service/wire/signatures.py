@@ -53,6 +53,8 @@ def details_message(details: descriptions.ModelDetails) -> pb.ModelDetails:
         contexts=[pb.CorpusDetails(**vars(store)) for store in details.contexts],
         readers=[_with_json(pb.ReaderDetails, reader, "ids") for reader in details.readers],
         towers=[_tower_message(tower) for tower in details.towers],
+        current=details.current,
+        labels=details.labels,
     )
 
 

@@ -330,7 +330,7 @@ class GetModelRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
 
 class ModelDetails(_message.Message):
-    __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora", "contexts", "readers", "towers")
+    __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora", "contexts", "readers", "towers", "current", "labels")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
@@ -340,6 +340,8 @@ class ModelDetails(_message.Message):
     CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     READERS_FIELD_NUMBER: _ClassVar[int]
     TOWERS_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     created: str
     calls: _containers.RepeatedCompositeFieldContainer[CallSignature]
@@ -349,7 +351,9 @@ class ModelDetails(_message.Message):
     contexts: _containers.RepeatedCompositeFieldContainer[CorpusDetails]
     readers: _containers.RepeatedCompositeFieldContainer[ReaderDetails]
     towers: _containers.RepeatedCompositeFieldContainer[TowerDetails]
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ...) -> None: ...
+    current: bool
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CallSignature(_message.Message):
     __slots__ = ("call", "tower", "features", "outputs")

@@ -94,6 +94,12 @@ def test_pin_that_cannot_be_loaded_leaves_what_answers(two: Running, write: Writ
     assert two.states()[3] == "refused"
 
 
+def test_model_tells_the_labels_of_the_version_that_is_asked_for(two: Running) -> None:
+    want(two, lambda page: desired.labelled(page, "stable", 1))
+    told = [two.engine.model(Target("movies", None, label)) for label in ("", "stable")]
+    assert [(each.version, each.current, each.labels) for each in told] == [(2, True, ()), (1, False, ("stable",))]
+
+
 def test_label_moves_once_its_version_is_loaded(two: Running, write: Write) -> None:
     want(two, lambda page: desired.labelled(page, "stable", 1))
     assert two.switch.lease("movies", None, "stable").generation.version == 1
