@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from functools import cache
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9
@@ -123,8 +124,17 @@ def headers(stream: int, block: bytes, end: bool, payload_bytes_max: int) -> byt
 
 
 def field(name: bytes, value: bytes) -> bytes:
-    """Returns a header for a block: a literal that no table remembers, so that writing needs no state."""
-    return b"\x00%b%b%b%b" % (_length(len(name)), name, _length(len(value)), value)
+    """Returns a header for a block: a literal that no table remembers, so that writing needs no state.
+
+    `name` has to be one of few: what begins a header is kept for each.
+    """
+    size = len(value)
+    return (_name(name) + bytes((size,)) if size < 127 else _name(name) + _length(size)) + value
+
+
+@cache
+def _name(name: bytes) -> bytes:
+    return b"\x00" + _length(len(name)) + name
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:

@@ -9,6 +9,9 @@ from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Reason, Setting
 from service.rpc.transport.messages import HEAD, prefixed
 
+_HEAD_HEAD = frames.headers(0, HEAD, end=False, payload_bytes_max=frames.PAYLOAD_BYTES_MIN)[:5]
+"""How the frame of every answer's first headers begins, up to the number of the stream."""
+
 
 class Outgoing:
     """What one stream sends.
@@ -95,9 +98,9 @@ class Outlet:
         self.moved_bytes += size
         out.begun = True
         self._write(
-            b"%b\x01\x04%b%b%b\x00\x00%b\x00%b%b%b\x01\x05%b%b"
+            b"%b%b%b%b\x00\x00%b\x00%b%b%b\x01\x05%b%b"
             % (
-                len(HEAD).to_bytes(3, "big"),
+                _HEAD_HEAD,
                 number,
                 HEAD,
                 size.to_bytes(3, "big"),
