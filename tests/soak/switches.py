@@ -46,6 +46,8 @@ SETTLED_AFTER = 20
 GROWTH_MAX = 0.02
 DISTINCT = 8
 """Versions that answer differently; those that come later are one of them under another number."""
+EVERY_S = 0.5
+"""From one switch to the next, at least: some 4 % of a core go into switches of versions this small."""
 PAUSE_S = 0.05
 SHOW = Console(highlight=False, soft_wrap=True)
 USER = pb.Column(int64s=(5).to_bytes(8, "little"))
@@ -166,7 +168,7 @@ class Publisher:
         while self._client.get("/v1/status").json()["models"][0]["current"] != version:
             if time.monotonic() > end:
                 raise TimeoutError(f"version {version} never answered in every process")
-            time.sleep(0.01)
+            time.sleep(0.02)
         self.switches += 1
 
     def close(self) -> None:
@@ -220,7 +222,9 @@ def switch_under_load(
                 blocks.add(load.open(rate, block_s, publisher.version), switching=False)
                 loaded = callers.submit(load.open, rate, block_s, publisher.version)
                 while not loaded.done() and publisher.version <= versions:
+                    due = time.monotonic() + min(EVERY_S, block_s / 2)
                     publisher.next()
+                    time.sleep(max(0, due - time.monotonic()))
                 blocks.add(loaded.result(), switching=True)
                 if settled is None and publisher.version >= min(SETTLED_AFTER, versions // 2):
                     settled = State.of(service, client)
