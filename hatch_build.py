@@ -31,8 +31,10 @@ def compile_rows() -> None:
     Raises:
       CannotCompile: there is no compiler, or it finds an error.
     """
-    import numpy as np
-
+    try:
+        import numpy as np
+    except ImportError as problem:
+        raise CannotCompile("numpy, whose headers are needed, is not installed") from problem
     compiler = shlex.split(os.environ.get("CC", "cc"))
     include = [f"-I{path}" for path in (sysconfig.get_path("include"), np.get_include())]
     linked = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
@@ -59,12 +61,13 @@ else:
     class RowsHook(BuildHookInterface[Any]):
         """Compiles before the files of a wheel, or of an editable install, are collected."""
 
-        def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - the hook's interface
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             """Adds the extension to the wheel, which then fits one Python on one platform."""
             try:
                 compile_rows()
             except CannotCompile as problem:
-                MADE.unlink(missing_ok=True)  # what was built of another source
+                if version == "editable":
+                    MADE.unlink(missing_ok=True)  # built of another source, it would be taken for this one's
                 self.app.display_warning(f"rowcast is built without compiled row reads: {problem}")
                 return
             build_data["pure_python"], build_data["infer_tag"] = False, True

@@ -37,7 +37,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("install")
     run(sys.executable, "-m", "venv", "build", directory=place)
     python = place / "build" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--constraint", CONSTRAINTS, "hatchling", directory=place)
+    run(python, "-m", "pip", "install", "--constraint", CONSTRAINTS, "hatchling", "numpy", directory=place)
     build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", place / "wheels", REPOSITORY)
     run(python, "-m", "pip", *build, directory=place)
     (wheel,) = (place / "wheels").glob("rowcast-*.whl")
@@ -112,6 +112,8 @@ def test_install_of_serve_has_no_tensorflow_and_its_program_starts(installed: Pa
     assert {"rowcast", "scann", "ai-edge-litert"} <= names
     assert not {name for name in names if "tensorflow" in name or "keras" in name}
     assert "--root" in run(installed / "rowcast-serve", "--help", directory=tmp_path)
+    missing = run(installed / "python", "-c", "from bundle import native; print(native.MISSING)", directory=tmp_path)
+    assert missing.strip() == "", "its wheel was built without compiled row reads"
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in CONSTRAINTS.read_text().splitlines()}
     assert names - {"rowcast"} <= pinned
 
