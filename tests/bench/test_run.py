@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,16 @@ def test_goals_compare_peers_within_their_own_group() -> None:
     assert goal(figures, "throughput of LitServe").reached == pytest.approx(2.0)
     assert goal(figures, "throughput of LitServe").met is False
     assert goal(figures, "throughput of BentoML").met is None
+
+
+def test_goals_of_tails_are_not_met_by_refusing() -> None:
+    figures = Figures()
+    figures.ranking = Group(ranked(f"rowcast {JSON} f32 x 1", 700))
+    (blocks,) = figures.ranking.blocks.values()
+    text = "R f32, JSON: p99 at 70 % of capacity"
+    assert goal(figures, text).reached == pytest.approx(2.0)
+    blocks["open 0.7"] = replace(blocks["open 0.7"], failed=0.05)
+    assert goal(figures, text).met is False
 
 
 def test_goals_of_memory_want_less() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.peers import v2
 
-TENSORS = {
+TENSORS: v2.Tensors = {
     "ids": np.array([[1, -2], [3, 1 << 40]], np.int64),
     "numbers": np.array([0.5, -1.25], np.float32),
 }
