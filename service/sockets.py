@@ -12,6 +12,8 @@ from service.settings import ServiceSettings
 
 BACKLOG = 2048
 CONNECTIONS_MAX = 10_000
+FILES_MAX = 1 << 16
+"""Open files that the process asks the kernel for, where its hard limit allows them: many systems begin with 1024."""
 FILES_SHARE = 0.4
 """Of the files that the process may open, for each of both doors; the rest is for bundles and the log."""
 
@@ -73,6 +75,16 @@ def listen(door: str, host: str, port: int) -> socket.socket:
     except OSError as problem:
         told = f"{door} cannot listen on {host}:{port}: {problem.strerror or problem}"
         raise OSError(f"{told}; is another service running there?") from problem
+
+
+def raise_files_limit() -> int:
+    """Raises the process' soft limit on open files towards its hard one; returns what it is now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return soft
 
 
 def connections_max_of(settings: ServiceSettings) -> int:

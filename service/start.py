@@ -19,6 +19,7 @@ from service.cores import usable_cores
 from service.exits import EXIT_DONE, EXIT_USAGE
 from service.security.guards import guards_of
 from service.settings import ServiceSettings, SettingsError, read_settings
+from service.sockets import raise_files_limit
 from service.threads import set_threads
 from service.workers.parent import Parent
 from service.workers.place import Place
@@ -52,6 +53,7 @@ def run(options: dict[str, Any], only_print: bool) -> int:
     logs.configure(settings.log_level, lines)
     chosen = set_threads(settings.workers, settings.threads)
     log.info("threads", extra=logs.fields(cores=usable_cores(), workers=settings.workers, **asdict(chosen)))
+    raise_files_limit()
     serve = _server()
     if settings.workers == 1:
         return serve(settings, None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -20,3 +22,15 @@ def test_port_that_is_taken_is_an_error_that_names_door_and_address() -> None:
         told = rf"gRPC cannot listen on 127\.0\.0\.1:{port}: .*; is another service running there\?"
         with pytest.raises(OSError, match=told):
             listen("gRPC", "127.0.0.1", port)
+
+
+def test_limit_on_open_files_is_raised_as_far_as_the_hard_one_goes() -> None:
+    asked = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000));"
+        "from service.settings import ServiceSettings;"
+        "from service.sockets import connections_max_of, raise_files_limit;"
+        "print(raise_files_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE),"
+        " connections_max_of(ServiceSettings(root='/')))"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert told.split() == ["1000", "1000", "1000", "400"]
