@@ -114,7 +114,8 @@ def show(found: Sequence[Measured], table_bytes: int, index_bytes: int, console:
             for number in CALLERS:
                 block, first = (one.blocks[short][f"closed {number}"] for one in (each, found[0]))
                 ratio = block.requests_per_s / first.requests_per_s
-                cells.append(f"{block.requests_per_s:.0f}/s x{ratio:.2f} p99 {block.p99_ms:.1f} cpu {block.cpu_ms:.2f}")
+                told = f"{block.requests_per_s:.0f}/s x{ratio:.2f} p99 {block.p99_ms:.1f} cpu {block.cpu_ms:.2f}"
+                cells.append(told + (f" failed {block.failed:.1%}" if block.failed else ""))
         table.add_row(*cells)
     console.print(table)
     for one, more in ((one, more) for one in found for more in found):
