@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bundle import manifest as pages
+from bundle import native
 from bundle.columns import Column
 from bundle.errors import FeatureError, UnknownRefused
 from bundle.features import FeatureReader, Place
@@ -124,6 +125,17 @@ def _places(reader: FeatureReader, names: list[str], sent: dict[str, Column]) ->
     return places
 
 
+@pytest.fixture(params=["compiled", "numpy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Rows of many features are read in one go only where the extension was built."""
+    if request.param == "numpy":
+        monkeypatch.setattr("bundle.features.beside", None)
+    elif native.MISSING:
+        pytest.skip(native.MISSING)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_features_written_into_places_are_as_each_alone(reader: FeatureReader, seed: int, few: bool) -> None:
@@ -143,6 +155,7 @@ def test_features_written_into_places_are_as_each_alone(reader: FeatureReader, s
             assert (np.asarray(place.array.base)[:, [0, 1, 2, 3, -4, -3, -2, -1]] == 7).all()
 
 
+@pytest.mark.usefixtures("way")
 def test_rows_written_into_places_need_no_more_than_their_ids(tmp_path: Path) -> None:
     stored = {f"t{number}": np.random.default_rng(number).standard_normal((9, number + 1)) for number in range(4)}
     tables = {

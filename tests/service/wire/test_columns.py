@@ -26,6 +26,27 @@ def test_flat_integers_become_int64_bit_for_bit() -> None:
     assert packed.tolist() == values
 
 
+@given(
+    st.lists(
+        st.integers(-(2**63), 2**63 - 1)
+        | st.sampled_from([True, 1.5, "7", None, 2**63, -(2**63) - 1, 10**30, [1], {"ids": [1]}]),
+        max_size=6,
+    )
+)
+def test_column_is_the_same_with_and_without_compiled_code(values: list[Any]) -> None:
+    def packed() -> tuple[Any, ...]:
+        try:
+            values_, offsets, weights = column(values, "x")
+        except InvalidArgument as problem:
+            return (str(problem),)
+        return values_.dtype, values_.tolist(), None if offsets is None else offsets.tolist(), weights
+
+    found = packed()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("service.wire.columns.integers", None)
+        assert packed() == found
+
+
 def test_flat_strings_become_objects_of_str() -> None:
     packed = flat(["a", "007", ""], "ids")
     assert packed.dtype == object

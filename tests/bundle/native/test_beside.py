@@ -1,0 +1,124 @@
+"""What the compiled reader of several tables is given is checked there: wrong columns are left, nothing is overrun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle import native
+from bundle.columns import Column
+
+if native.Rows is None or native.beside is None or native.integers is None:
+    pytest.skip(f"rows were not compiled: {native.MISSING}", allow_module_level=True)
+
+VALUES = np.arange(30, dtype="<f4").reshape(10, 3)
+ROWS = native.Rows("float32", 3, [(VALUES.view(np.uint8).reshape(-1), 0, 10)], None)
+SENT = {"id": Column(np.array([9, 0])), "x": Column(np.array([0.5, -1.5], np.float32))}
+
+
+def beside(out: Any, **columns: Any) -> int:
+    assert native.beside is not None
+    return native.beside((ROWS, 1, None, ROWS), ("id", "x", "y", "id"), {**SENT, **columns}, 0, out, 0)
+
+
+def test_beside_writes_up_to_the_first_feature_that_nothing_reads() -> None:
+    out = np.full((2, 9), 7, np.float32)
+    assert beside(out[:, 1:]) == 2
+    assert out.tolist() == [[7, 27, 28, 29, 0.5, 7, 7, 7, 7], [7, 0, 1, 2, -1.5, 7, 7, 7, 7]]
+    assert native.beside is not None
+    assert native.beside((ROWS, 1, None, ROWS), ("id", "x", "y", "id"), SENT, 3, out[:, 1:], 4) == 4
+    assert out[:, 5:8].tolist() == [[27, 28, 29], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        None,
+        (np.array([9, 0]),),
+        [np.array([9, 0]), None, None],
+        Column(np.array([9, 10])),
+        Column(np.array([9, -1])),
+        Column(np.array([9])),
+        Column(np.array([[9], [0]])),
+        Column(np.array([9, 0], np.int32)),
+        Column(np.array([9, 0], np.float32)),
+        Column(np.array([9, 0], object)),
+        Column(np.array([9, 0]).astype(">i8")),
+        Column(np.array([9, 1, 0, 1])[::2]),
+        Column(np.array([9, 0]), np.array([0, 2, 2])),
+        Column(np.array([9, 0]), np.array([0, 1])),
+        Column(np.array([9, 0]), np.array([0, 1, 2], np.int32)),
+        Column(np.array([9, 0]), None, np.ones(2, np.float32)),
+        Column([9, 0]),  # type: ignore[arg-type]
+    ],
+)
+def test_beside_leaves_a_column_that_is_not_rows_of_the_table(column: Any) -> None:
+    out = np.full((2, 8), 7, np.float32)
+    assert beside(out, id=column) == 0
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_beside_leaves_numbers_that_are_not_finite(number: float) -> None:
+    out = np.full((2, 8), 7, np.float32)
+    assert beside(out, x=Column(np.array([1, number], np.float32))) == 1
+    assert (out[:, 3:] == 7).all()
+
+
+@pytest.mark.parametrize("width", [0, 1, 3])
+def test_beside_writes_nothing_beyond_its_place(width: int) -> None:
+    room = np.full((2, 8), 7, np.float32)
+    assert beside(room[:, :width]) == (width == 3)
+    assert (room[:, width:] == 7).all()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.zeros((2, 8)),
+        np.zeros(16, np.float32),
+        np.zeros((2, 16), np.float32)[:, ::2],
+        np.zeros((8, 2), np.float32).T,
+        np.frombuffer(bytes(64), np.float32).reshape(2, 8),
+        [[0.0] * 8] * 2,
+        None,
+    ],
+)
+def test_beside_refuses_a_place_that_it_cannot_write_to(out: Any) -> None:
+    with pytest.raises(ValueError, match="out must be a writable float32 array"):
+        beside(out)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ([ROWS], ("id",), SENT, 0, np.zeros((2, 3), np.float32), 0),
+        ((ROWS,), (), SENT, 0, np.zeros((2, 3), np.float32), 0),
+        ((ROWS,), ("id",), [], 0, np.zeros((2, 3), np.float32), 0),
+        ((ROWS,), ("id",), SENT, "0", np.zeros((2, 3), np.float32), 0),
+        ((ROWS,), (["id"],), SENT, 0, np.zeros((2, 3), np.float32), 0),
+    ],
+)
+def test_beside_refuses_what_is_no_call(args: Any) -> None:
+    assert native.beside is not None
+    with pytest.raises(TypeError):
+        native.beside(*args)
+
+
+@pytest.mark.parametrize("values", [[True], [1, 2.0], ["1"], [None], [2**63], [-(2**63) - 1], (1, 2), "12", None])
+def test_integers_of_anything_else_are_none(values: Any) -> None:
+    assert native.integers is not None
+    assert native.integers(values) is None
+
+
+def test_integers_are_packed_bit_for_bit() -> None:
+    assert native.integers is not None
+    values = [0, -1, 2**63 - 1, -(2**63)]
+    packed = native.integers(list(values))
+    assert packed is not None
+    assert packed.dtype == np.int64
+    assert packed.tolist() == values
+    assert native.integers([]) is not None
