@@ -186,12 +186,8 @@ def rank(
     if candidates is None and not columns:
         raise InvalidArgument("candidates must be told by their ids, by features, or by both")
     counts = feature_counts if lists is None else [len(one) for one in lists]
-    contexts = len(counts or ()) if packed else len(context)
-    if several and (counts is None or len(counts) != contexts or feature_counts not in (None, counts)):
-        raise InvalidArgument(
-            f"{contexts} contexts were sent with candidates {counts} and features of candidates {feature_counts}: "
-            "expected as many lists as contexts, with one value per candidate"
-        )
+    if several:
+        _check_counts(len(counts or ()) if packed else len(context), counts, feature_counts)
     request = pb.RankRequest(
         model=_model(model, version, label),
         tower=tower,
@@ -349,6 +345,15 @@ def model(
     """
     request = pb.GetModelRequest(model=_model(name, version, label))
     return Call("GetModel", request, pb.ModelDetails, unpack_details, timeout_s, request_id)
+
+
+def _check_counts(contexts: int, counts: list[int] | None, feature_counts: list[int] | None) -> None:
+    """Refuses candidates of several contexts that are not as many lists as contexts, or features that fit others."""
+    if counts is None or len(counts) != contexts or feature_counts not in (None, counts):
+        raise InvalidArgument(
+            f"{contexts} contexts were sent with candidates {counts} and features of candidates {feature_counts}: "
+            "expected as many lists as contexts, with one value per candidate"
+        )
 
 
 def _model(name: str, version: int, label: str) -> pb.ModelSpec:
