@@ -42,21 +42,24 @@ from tests.bench.workloads import RankingWorkload, write_ranking
 STEPS = ("bare tower", "decode JSON", "decode protobuf", "rank", "encode JSON", "encode protobuf")
 CANDIDATES, TOGETHER = (5, 10, 20, 50, 100, 200), (1, 2, 4, 8)
 PRECISIONS = ("f32", "int8")
+MODELS = ("parts", "whole")
 
 Least = dict[Any, float]
 Way = Callable[[int], object]
 
 
-def write(root: Path, scale: float) -> RankingWorkload:
-    """Writes models `parts` and `whole`, which are the same but for what their towers are run as."""
-    work = write_ranking(root, scale, "parts")
-    whole = root / "whole" / "1"
-    shutil.copytree(work.directory, whole, copy_function=os.link)
+def write(root: Path, work: RankingWorkload) -> None:
+    """Writes models `parts` and `whole`, which are the workload's but for what their towers are run as."""
     page = read_manifest(work.directory)
-    towers = {name: tower.model_copy(update={"parts": ()}) for name, tower in page.towers.items()}
-    (whole / paths.MANIFEST).unlink()
-    (whole / paths.MANIFEST).write_bytes(dump(page.model_copy(update={"model": "whole", "towers": towers})))
-    return work
+    for model in MODELS:
+        place = root / model / "1"
+        shutil.copytree(work.directory, place, copy_function=os.link)
+        towers = {
+            name: tower.model_copy(update={"parts": tower.parts if model == "parts" else ()})
+            for name, tower in page.towers.items()
+        }
+        (place / paths.MANIFEST).unlink()
+        (place / paths.MANIFEST).write_bytes(dump(page.model_copy(update={"model": model, "towers": towers})))
 
 
 def load(root: Path, model: str, precision: str) -> Generation:
@@ -137,13 +140,15 @@ def least_us(ways: Mapping[Any, Way], rounds: int, before: Way | None = None) ->
     return found
 
 
-def measure(root: Path, scale: float, rounds: int) -> tuple[dict[tuple[str, str], Least], dict[tuple[str, int], Least]]:
+def measure(
+    root: Path, work: RankingWorkload, rounds: int
+) -> tuple[dict[tuple[str, str], Least], dict[tuple[str, int], Least]]:
     """Writes both models; returns the steps by tower and precision, and requests together by precision and size."""
-    work = write(root, scale)
+    write(root, work)
     settings = ServiceSettings(root=root)
     steps, joined = {}, {}
     for precision in PRECISIONS:
-        for model in ("parts", "whole"):
+        for model in MODELS:
             generation = load(root, model, precision)
             ways = steps_of(generation, work, settings)
             steps[model, precision] = least_us(ways, rounds, ways["bare tower"])
@@ -161,7 +166,8 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=200)
     given = options.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as scratch:
-        steps, joined = measure(Path(scratch), given.scale, given.rounds)
+        work = write_ranking(Path(scratch) / "written", given.scale)
+        steps, joined = measure(Path(scratch) / "read", work, given.rounds)
     console = Console(width=150)
     table = Table("tower", *STEPS, "JSON beside the bare whole", "protobuf beside it", title="R: µs of CPU a request")
     for (model, precision), us in steps.items():

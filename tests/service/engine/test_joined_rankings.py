@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +93,18 @@ def test_a_score_has_the_same_bits_in_any_batch(service: Running, asked: dict[st
     some = answered(service, Ranking(Target(), asked, MOVIES[places], heads=("watch",), formula=FORMULA))
     assert some.scores.tobytes() == whole.scores[places].tobytes()
     assert some.heads["watch"].tobytes() == whole.heads["watch"][places].tobytes()
+
+
+def test_rankings_of_many_threads_have_the_bits_of_each_alone(service: Running) -> None:
+    random = np.random.default_rng(5)
+    requests = [
+        Ranking(Target(), context(number % 12, *MOVIES[: number % 5]), random.choice(MOVIES, random.integers(1, 90)))
+        for number in range(48)
+    ]
+    alone = [bits(answered(service, request)) for request in requests]
+    with ThreadPoolExecutor(6) as threads:
+        together = list(threads.map(lambda at: bits(answered(service, requests[at % 48])), range(480)))
+    assert together == alone * 10
 
 
 def test_joined_rankings_by_features_have_the_bits_of_each_alone(write: Write, run: Run) -> None:
