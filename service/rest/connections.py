@@ -125,7 +125,8 @@ class Connection(HttpToolsProtocol):
     def _parse_step(self, data: bytes) -> None:
         """Parses a little; most heads come whole, and cost nothing more here."""
         begun = self._in_head
-        self._body_bytes_left -= min(self._body_bytes_left, len(data))
+        if self._body_bytes_left:
+            self._body_bytes_left -= min(self._body_bytes_left, len(data))
         super().data_received(data)
         if not self._in_head or self.transport.is_closing():
             return
@@ -143,20 +144,23 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; what is sent as one after the body is not kept."""
-        if self._in_head:
-            if len(self.headers) == HEADERS_MAX:
-                raise _ManyHeadersError
-            super().on_header(name, value)
+        """A header; what is sent as one after the body is not kept. Uvicorn's is not called: it comes for every one."""
+        if not self._in_head:
+            return
+        name = name.lower()
+        if name == b"content-length":
+            self._body_bytes_left = int(value)  # what is already here of the body is not told
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        if len(self.headers) == HEADERS_MAX:
+            raise _ManyHeadersError
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The end of a head."""
         self._in_head = False
         self._in_time()
         self._crowd.works(self)
-        for name, value in self.headers:
-            if name == b"content-length":
-                self._body_bytes_left = int(value)  # httptools has checked it; what came of it already is not told
         super().on_headers_complete()
         if self.loop.time() >= self._old_at:
             self.cycle.keep_alive = False
