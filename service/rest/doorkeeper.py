@@ -19,7 +19,7 @@ from service.wire.calls import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.wire.failures import failure_of, log_failure
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
-"""Asked by probes, which have no token. They tell whether and why not, and nothing of a model."""
+"""Asked by probes, which have no token. They tell whether, and why not."""
 
 _MODEL = re.compile(r"/v1/models/([^/:]*)")
 _OF_ALL = frozenset({"/v1/models", "/v1/models/", "/openapi.json"})
