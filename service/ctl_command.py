@@ -104,18 +104,20 @@ def _where(
         str, typer.Option(envvar="ROWCAST_CTL_ADMIN", help="Where the service listens to operators.")
     ] = "http://127.0.0.1:8090",
     ports_file: Annotated[
-        Path | None, typer.Option(envvar="ROWCAST_CTL_PORTS_FILE", help="File of its ports, instead of --admin.")
+        Path | None,
+        typer.Option(envvar="ROWCAST_CTL_PORTS_FILE", help="File of its ports, instead of --admin; https with --ca."),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(envvar="ROWCAST_CTL_TOKEN_FILE", help="File that holds the token, and nothing else."),
     ] = None,
     ca: Annotated[Path | None, typer.Option(help="Authorities of its certificate, PEM.")] = None,
+    cert: Annotated[Path | None, typer.Option(help="Certificate to show, with its key, PEM.")] = None,
     wait_s: Annotated[float, typer.Option(min=0, help="Seconds to wait until what was asked for is in effect.")] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
     """Tells the commands where the service is."""
-    context.obj = lambda: _service(admin, ports_file, token_file, ca, wait_s, as_json)
+    context.obj = lambda: _service(admin, ports_file, token_file, (ca, cert), wait_s, as_json)
 
 
 @CTL.command("status")
@@ -251,22 +253,32 @@ def _run(context: typer.Context, work: Callable[[_Service], _Page], model: str |
 
 
 def _service(
-    admin: str, ports_file: Path | None, token_file: Path | None, ca: Path | None, wait_s: float, as_json: bool
+    admin: str,
+    ports_file: Path | None,
+    token_file: Path | None,
+    tls: tuple[Path | None, Path | None],
+    wait_s: float,
+    as_json: bool,
 ) -> _Service:
     """Reads where and as whom to ask.
 
+    Args:
+      tls: the files of authorities, and of a certificate to show.
     Raises:
       CtlError: a file cannot be read, or the URL is none.
     """
     import ssl
 
+    ca, cert = tls
     try:
         if ports_file is not None:
-            admin = f"http://127.0.0.1:{orjson.loads(ports_file.read_bytes())['admin']}"
+            admin = f"{'http' if ca is None else 'https'}://127.0.0.1:{orjson.loads(ports_file.read_bytes())['admin']}"
         token = token_file.read_text().strip() if token_file is not None else os.environ.get("ROWCAST_CTL_TOKEN", "")
         context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        if cert is not None:
+            context.load_cert_chain(cert)
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise CtlError(f"{ports_file or token_file or ca} cannot be used: {problem!r}", EXIT_USAGE) from None
+        raise CtlError(f"{ports_file or token_file or ca or cert} cannot be used: {problem!r}", EXIT_USAGE) from None
     if urlsplit(admin).scheme not in {"http", "https"}:
         raise CtlError(f"--admin is {admin!r}; http://HOST:PORT was expected", EXIT_USAGE)
     return _Service(admin.rstrip("/"), token, context, wait_s, as_json)

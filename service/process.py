@@ -83,7 +83,7 @@ class Service:
             self._switch,
             self._metrics,
             poll_s=settings.poll_s,
-            verify_bytes_per_s=settings.verify_bytes_per_s,
+            verify_bytes_per_s=-(-settings.verify_bytes_per_s // settings.workers),  # each worker looks for itself
             policy=policy,
             state=state,
             wanted=lambda desired: logs.set_level(desired.log_level or settings.log_level),

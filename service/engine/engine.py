@@ -35,7 +35,7 @@ from service.engine.requests import (
 )
 from service.engine.scheduler import Scheduler
 from service.engine.steps import Steps
-from service.errors import DeadlineExceeded, Overloaded, ServiceError
+from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError
 from service.generations.figures import GenerationFigures
 from service.generations.generation import Generation
 from service.generations.loader import LoadRefused
@@ -110,6 +110,9 @@ class Engine:
         Raises:
           ServiceError: Overloaded, or NotReady while the service drains.
         """
+        if self._switch.suspended:
+            self._shed(name, "draining")
+            raise NotReady(self._switch.suspended)
         if self._callers.draining:
             self._shed(name, "draining")
         elif (refused := self._refused(name, deadline, 0)) is not None:

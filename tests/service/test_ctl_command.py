@@ -15,6 +15,7 @@ import pytest
 
 from tests.service.process import PATIENCE_S, PROGRAM, Process
 from tests.service.running import flip
+from tests.service.security.authorities import Authority
 from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]
@@ -141,6 +142,25 @@ def test_operator_needs_the_token_that_the_service_asks_for(write: Write, root: 
         line = service.event("controlled")
         assert (line["what"], line["caller"]) == ("drain", "me")
         assert ctl(*ports, "log-level", "debug", ROWCAST_CTL_TOKEN="0123456789abcdef-mine").returncode == 0
+    finally:
+        service.kill()
+
+
+def test_operator_is_spoken_to_over_tls_where_callers_are(write: Write, root: Path, tmp_path: Path) -> None:
+    write()
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    signed, me = ours.sign("server"), theirs.sign("me")
+    both = tmp_path / "both.pem"
+    both.write_bytes(me.cert.read_bytes() + me.key.read_bytes())
+    closed = ("--tls-cert", str(signed.cert), "--tls-key", str(signed.key), "--tls-client-ca", str(theirs.file))
+    service = Process(root, *closed)
+    try:
+        service.event("version_available")
+        ports = ("--ports-file", str(service.ports_file))
+        done = ctl(*ports, "--ca", str(ours.file), "--cert", str(both), "status")
+        assert (done.returncode, "1 available, current" in done.stdout) == (0, True), done.stderr
+        for strange in ([], ["--ca", str(theirs.file), "--cert", str(both)], ["--ca", str(ours.file)]):
+            assert ctl(*ports, *strange, "status").returncode == 3
     finally:
         service.kill()
 

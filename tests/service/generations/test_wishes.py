@@ -160,6 +160,8 @@ def test_drained_service_refuses_calls_and_is_not_ready_until_it_is_undrained(tw
     with pytest.raises(NotReady, match="drained"):
         version_of(two)
     assert two.engine.problem == DRAINED
+    with pytest.raises(NotReady, match="drained"):
+        two.engine.enter("retrieve")
     two.state.update(lambda page: page.drained(draining=False))
     two.watcher.follow()
     assert version_of(two) == 2
