@@ -6,6 +6,7 @@ Called through ctypes, which gives the interpreter's lock away meanwhile: Python
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import sys
 
@@ -32,13 +33,13 @@ def bring_in(data: Bytes, start: int) -> int:
       data: bytes of a map.
       start: of the piece; where the last one ended.
     Returns:
-      Bytes of the piece; 0 at the end.
+      Bytes of the piece; 0 at the end. What cannot be read is left to whoever asks for it.
     """
     size = min(PIECE_BYTES, data.size - start)
     if size <= 0:
         return 0
     _advise(data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED)  # a random map is read page by page otherwise
-    if not _advise(data, start, size, _POPULATE_READ):
+    if _advise(data, start, size, _POPULATE_READ) == errno.EINVAL:  # anything else it could not read: nobody asked yet
         np.bitwise_or.reduce(data[start : start + size : mmap.PAGESIZE])
     return size
 
@@ -64,11 +65,12 @@ def resident_bytes(data: Bytes) -> int:
     return min(data.size, data.size * there // (stretches * length))
 
 
-def _advise(data: Bytes, start: int, size: int, advice: int) -> bool:
-    # Advice is for whole pages; a map ends where its file's last page does.
+def _advise(data: Bytes, start: int, size: int, advice: int) -> int:
+    # Advice is for whole pages; a map ends where its file's last page does. Returns 0, or why it was not taken.
     if _SYSTEM is None:
-        return False
+        return errno.EINVAL
     first = data.ctypes.data + start
     begin = first - first % mmap.PAGESIZE
     end = data.ctypes.data + min(start + size, data.size)
-    return not _SYSTEM.madvise(ctypes.c_size_t(begin), ctypes.c_size_t(end - begin), ctypes.c_int(advice))
+    failed = _SYSTEM.madvise(ctypes.c_size_t(begin), ctypes.c_size_t(end - begin), ctypes.c_int(advice))
+    return ctypes.get_errno() if failed else 0

@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +67,27 @@ def test_pages_are_touched_where_the_kernel_cannot_populate(tmp_path: Path, monk
     monkeypatch.setattr(pages, "_POPULATE_READ", 9999)  # as Linux before 5.14, which does not know it
     assert pages.bring_in(data, 0) == data.size
     assert pages.resident_bytes(data) == data.size
+
+
+def _linux() -> tuple[int, ...]:
+    return tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+
+
+_CUT = """
+import mmap, sys
+import numpy as np
+from bundle import pages
+with open(sys.argv[1], "r+b") as file:
+    data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    file.truncate(mmap.PAGESIZE)
+print(pages.bring_in(data, 0) == data.size)
+"""
+
+
+def test_file_that_was_cut_short_ends_nobody(tmp_path: Path) -> None:
+    uncached(tmp_path / "f", 10 * mmap.PAGESIZE)
+    command = [sys.executable, "-c", _CUT, str(tmp_path / "f")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    if found.returncode == -signal.SIGBUS and _linux() < (5, 14):
+        pytest.skip("this kernel has to touch the pages")
+    assert (found.returncode, found.stdout) == (0, "True\n"), found.stderr
