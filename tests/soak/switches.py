@@ -118,7 +118,8 @@ class State:
 
     @classmethod
     def of(cls, service: Process, client: httpx.Client) -> State:
-        """Measures a service."""
+        """Measures a service, a moment after its load."""
+        time.sleep(1)
         parent = psutil.Process(service.process.pid)
         processes = [parent, *parent.children()]
         maps = "".join(Path(f"/proc/{each.pid}/maps").read_text() for each in processes)
