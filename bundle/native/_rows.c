@@ -8,7 +8,7 @@
 
 #include "kernels.h"
 
-#define BUCKETS_MAX 65536
+#define BUCKETS_MAX 16384
 /* Bytes read from which on the interpreter's lock is given away: about the 15 us after which to wait for it again is
    no longer dearer than what others could do meanwhile. */
 #define ALONE_BYTES (256 << 10)
@@ -36,7 +36,7 @@ static void dealloc(RowsObject *self) {
 /* Divides the rows into stretches of a power of two, so that a row's shard is found among a few. */
 static int fill_buckets(Map *map) {
   while ((uint64_t)(map->rows - 1) >> map->shift >= BUCKETS_MAX) map->shift++;
-  while (map->shift < 62 && (uint64_t)(map->rows - 1) >> map->shift >= 4 * (uint64_t)map->shards) map->shift++;
+  while (map->shift < 62 && (uint64_t)(map->rows - 1) >> map->shift >= 64 * (uint64_t)map->shards) map->shift++;
   const int64_t last = (map->rows - 1) >> map->shift;
   map->buckets = PyMem_Calloc((size_t)last + 2, sizeof *map->buckets);
   if (!map->buckets) return -1;
