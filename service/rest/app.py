@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from service.engine.desk import Desk
 from service.errors import InvalidArgument, NotFound, ServiceError
 from service.rest.docs import docs_of
-from service.rest.doorkeeper import Doorkeeper
+from service.rest.doorkeeper import Doorkeeper, Named
 from service.rest.guard import Guard
 from service.rest.hot_calls import HotCalls
 from service.rest.routes import failed_response, routes_of
@@ -30,7 +30,10 @@ def create_app(desk: Desk) -> ASGIApp:
         exception_handlers={ServiceError: _service_error, HTTPException: _http_error},
     )
     calls = HotCalls(app, desk)
-    return calls if desk.guards.tokens is None else Doorkeeper(calls, desk, desk.guards.tokens)
+    if desk.guards.tokens is not None:
+        return Doorkeeper(calls, desk, desk.guards.tokens)
+    certificates = desk.guards.certificates
+    return Named(calls) if certificates is not None and certificates.of_callers else calls
 
 
 async def _service_error(request: Request, problem: Exception) -> Response:

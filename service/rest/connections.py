@@ -19,6 +19,7 @@ from service.metrics import Metrics
 from service.rest import schemas
 from service.rest.crowd import Crowd, Patience
 from service.rest.refusals import Nobody, Refusals, whole
+from service.security.callers import Caller, caller_shown
 from service.wire.calls import request_id_of
 from service.wire.failures import failure_of, log_failure
 
@@ -56,6 +57,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._crowd, self._patience, self._metrics, self._refusals = crowd, patience, metrics, refusals
         self.timeout_keep_alive = patience.idle_s  # type: ignore[assignment]
+        self._caller: Caller | None = None
         self._joined = False
         self._in_head = False
         self._head_bytes = 0
@@ -69,6 +71,7 @@ class Connection(HttpToolsProtocol):
         """Begins the time that an idle connection is kept, also before its first request."""
         super().connection_made(transport)
         self.flow = _Flow(transport)
+        self._caller = caller_shown(transport.get_extra_info("peercert"))
         self._joined = True
         if self._patience.age_s:  # not all at once, though they may all have come at once
             self._old_at = self.loop.time() + self._patience.age_s * random.uniform(0.9, 1.1)  # noqa: S311
@@ -142,6 +145,8 @@ class Connection(HttpToolsProtocol):
         """A request's first byte."""
         self._in_head, self._head_bytes = True, 0
         super().on_message_begin()
+        if self._caller is not None:
+            self.scope["state"]["caller"] = self._caller
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; what is sent as one after the body is not kept. Uvicorn's is not called: it comes for every one."""

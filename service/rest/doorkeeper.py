@@ -26,6 +26,18 @@ _OF_ALL = frozenset({"/v1/models", "/v1/models/", "/openapi.json"})
 _LOG = logs.logger(__name__)
 
 
+class Named:
+    """Tells the log which certificate a caller showed; connections without one were not made."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Has a request answered."""
+        enter(scope["state"]["caller"])
+        await self._app(scope, receive, send)
+
+
 class Doorkeeper:
     """Lets those in whose token is known, to the models that it is for."""
 

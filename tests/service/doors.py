@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +22,7 @@ from service.engine.admission import Admission, Permit
 from service.engine.desk import Desk
 from service.engine.engine import Engine
 from service.errors import Overloaded
+from service.logs import JsonLines
 from service.metrics import Metrics
 from service.rest.crowd import patience_of
 from service.rest.server import HttpServer
@@ -178,3 +182,20 @@ def codes_of(metrics: Metrics, door: str) -> Mapping[tuple[str, str], float]:
         for sample in family.samples
         if sample.name == "rowcast_requests_total" and sample.labels["door"] == door
     }
+
+
+@contextmanager
+def log_lines() -> Iterator[io.StringIO]:
+    """What the service logs meanwhile, as it writes it."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("rowcast")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield written
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
+from service.rpc.servicer import SERVICE
 from tests.service.process import PATIENCE_S, PROGRAM, Process
 from tests.service.security.authorities import Authority
 from tests.service.small_bundle import SmallBundle
@@ -95,4 +97,28 @@ def test_service_with_unusable_secrets_ends_at_once_and_says_which(
 def test_service_open_to_other_machines_says_what_it_leaves_open(serve: Callable[..., Process]) -> None:
     service = serve("--host", "0.0.0.0")
     assert len(service.event("doors_open")["problems"]) == 2
+    assert service.stop() == 0
+
+
+def test_service_that_wants_certificates_of_callers_names_them_in_its_log(
+    write: Callable[..., SmallBundle], serve: Callable[..., Process], tmp_path: Path
+) -> None:
+    write()
+    ours = Authority(tmp_path, "ours")
+    signed, friend = ours.sign("server"), ours.sign("friend")
+    service = serve("--tls-cert", str(signed.cert), "--tls-key", str(signed.key), "--tls-client-ca", str(ours.file))
+    service.event("version_available")
+    trust = ssl.create_default_context(cafile=str(ours.file))
+    trust.load_cert_chain(friend.cert, friend.key)
+    secrets = [file.read_bytes() for file in (ours.file, friend.key, friend.cert)]
+    with httpx.Client(verify=trust, timeout=PATIENCE_S) as client:
+        refused = client.post(f"https://127.0.0.1:{service.ports['http']}/v1/models/movies:retrieve", content=b"{")
+    assert refused.status_code == 400
+    assert service.event("call_failed")["caller"] == "friend"
+    with (
+        grpc.secure_channel(f"127.0.0.1:{service.ports['grpc']}", grpc.ssl_channel_credentials(*secrets)) as channel,
+        pytest.raises(grpc.RpcError),
+    ):
+        channel.unary_unary(f"/{SERVICE}/Retrieve")(b"\xff", timeout=PATIENCE_S)
+    assert service.event("call_failed")["caller"] == "friend"
     assert service.stop() == 0

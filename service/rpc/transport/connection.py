@@ -20,6 +20,7 @@ from service.rpc.transport.reading import PAYLOAD_BYTES_MAX, FrameReader, Head, 
 from service.rpc.transport.room import Room
 from service.rpc.transport.sending import Outlet
 from service.rpc.transport.streams import STREAM_WINDOW_BYTES, UNKNOWN, Reply, Stream
+from service.security.callers import caller_shown, enter
 
 _LOG = logs.logger(__name__)
 
@@ -51,6 +52,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Sends this side's settings."""
+        self._caller = caller_shown(transport.get_extra_info("peercert"))
         self._transport = transport  # uvloop's is no subclass, but has all of its methods
         transport.set_write_buffer_limits(_UNWRITTEN_BYTES_MAX)
         self._outlet = Outlet(transport.write, self._answered)
@@ -169,6 +171,7 @@ class Connection(asyncio.Protocol):
             stream.task = self._loop.create_task(self._answer(stream))
 
     async def _answer(self, stream: Stream) -> None:
+        enter(self._caller)
         try:
             reply = await stream.method.answer(stream)
         except asyncio.CancelledError:

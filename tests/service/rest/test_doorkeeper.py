@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,10 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.logs import JsonLines
 from service.rest.refusals import Refusals
 from service.wire.stubs import embedding_service_pb2 as pb
-from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, settings_of
+from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, log_lines, settings_of
 from tests.service.security.authorities import Authority
 
 FULL, ONE, NONE = "full-0123456789abcdef", "one-0123456789abcdef", "none-0123456789abcdef"
@@ -136,18 +133,8 @@ class Counted:
 
 def test_door_names_the_caller_in_the_log_of_a_call_that_fails(http: httpx.Client) -> None:
 
-    written = io.StringIO()
-    handler = logging.StreamHandler(written)
-    handler.setFormatter(JsonLines())
-    logger = logging.getLogger("rowcast")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
+    with log_lines() as written:
         http.post(ASK, content=b"{", headers=bearer(ONE))
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
     assert '"caller":"ranker"' in written.getvalue()
     assert ONE not in written.getvalue()
 
@@ -183,5 +170,7 @@ def test_door_that_wants_certificates_of_callers_ends_connections_without(tmp_pa
         with httpx.Client(verify=trust) as client, pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
             client.get(doors.http + "/livez")
         trust.load_cert_chain(friend.cert, friend.key)
-        with httpx.Client(verify=trust) as client:
+        with httpx.Client(verify=trust) as client, log_lines() as written:
             assert client.get(doors.http + "/livez").status_code == 200
+            assert client.post(doors.http + ASK, content=b"{").status_code == 400
+        assert '"caller":"friend"' in written.getvalue()

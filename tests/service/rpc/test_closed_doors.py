@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 from service.rpc.servicer import SERVICE
 from service.rpc.transport import frames
 from service.wire.stubs import embedding_service_pb2 as pb
-from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, settings_of
+from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, log_lines, settings_of
 from tests.service.security.authorities import Authority, Signed
 
 FULL, ONE, NONE = "full-0123456789abcdef", "one-0123456789abcdef", "none-0123456789abcdef"
@@ -121,8 +121,11 @@ def test_door_that_wants_certificates_of_callers_ends_connections_without(tmp_pa
     with RunningDoors(desk_of(ScriptedEngine(), settings)) as doors:
         with secured(doors, ours) as channel, pytest.raises(grpc.RpcError):
             channel.unary_unary(f"/{SERVICE}/Retrieve")(b"", timeout=5)
-        with secured(doors, ours, friend) as channel:
+        with secured(doors, ours, friend) as channel, log_lines() as written:
             assert ask(channel, "Retrieve", retrieve("m"), None) == "OK"
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary(f"/{SERVICE}/Retrieve")(b"\xff", timeout=20)
+        assert '"caller":"friend"' in written.getvalue()
 
 
 def line_to(doors: RunningDoors) -> socket.socket:
