@@ -6,6 +6,8 @@
 #define BESIDE_MAX 64  /* tables between two looks at the interpreter's lock */
 #define FIRST_ROWS 8   /* of each table, asked for while the others' are checked */
 #define FIRST_LINES 4
+/* As ALONE_BYTES, of a whole request: to wait for the lock behind other requests would take longer than to read this. */
+#define BESIDE_BYTES (1 << 20)
 
 /* Returns the values of a column (values, offsets, weights) that holds `width` of a type for each of n examples; NULL if
    it holds anything else, or weights. */
@@ -95,11 +97,11 @@ static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t coun
       to[taken] = PyArray_BYTES(out) + start * (Py_ssize_t)sizeof(float);
       start += table->dim;
       bytes += (size_t)n * (table->values.row_bytes + LINE);
-      if (table->cold) bytes += ALONE_BYTES;
+      if (table->cold) bytes += BESIDE_BYTES;
       taken++;
     }
     for (Py_ssize_t each = 0; each < taken; each++) Py_INCREF(held[each]);
-    PyThreadState *state = bytes <= ALONE_BYTES ? NULL : PyEval_SaveThread();
+    PyThreadState *state = bytes <= BESIDE_BYTES ? NULL : PyEval_SaveThread();
     for (Py_ssize_t each = 0; each < taken; each++)
       if (from[each]->cold) tell_rows(from[each], rows[each], n); /* all tables' pages are then read at once */
     for (Py_ssize_t each = 0; each < taken; each++) take_rows(from[each], rows[each], n, to[each], stride);
