@@ -18,7 +18,7 @@ from service.rest import schemas
 from service.rest.bodies import Intake, read_body
 from service.rest.guard import send_reply, text_of
 from service.rest.schemas import JSON, Headers, Reply
-from service.security.callers import enter, require_all_models, require_permission
+from service.security.callers import CALLER, enter, require_all_models, require_permission
 from service.security.tokens import Tokens
 from service.wire.calls import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.wire.failures import failure_of, log_failure
@@ -74,8 +74,7 @@ class AdminApp:
         if method == "GET" and path == DOCUMENT_PATH:
             return document(metadata.version("rowcast"))
         if method == "GET" and path == STATUS_PATH:
-            require_all_models()
-            return await self._control.status()
+            return await self._status()
         found = order_of(path) if method == "POST" else None
         if found is None:
             raise NotFound(f"{method[:20]} {path[:80]!r} is not there; {DOCUMENT_PATH} lists what is")
@@ -86,7 +85,14 @@ class AdminApp:
             require_all_models()
         body = await self._body(headers, receive, order.body)
         await order.act(self._control, model, body)
-        return await self._control.status()
+        return await self._status()
+
+    async def _status(self) -> dict[str, Any]:
+        """The status, of the models that the operator may ask for."""
+        page, caller = await self._control.status(), CALLER.get()
+        if caller is not None and caller.models is not None:
+            page["models"] = [model for model in page["models"] if model["name"] in caller.models]
+        return page
 
     async def _body(self, headers: Headers, receive: Receive, kind: type[Body]) -> Body:
         said = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()

@@ -129,6 +129,19 @@ def test_token_lets_its_operator_in(
         assert service.state.stamp() is None
 
 
+def test_operator_of_some_models_is_told_of_these_alone(service: Running, tmp_path: Path) -> None:
+    file = tmp_path / "operators"
+    file.write_text(f"me {TOKEN} movies\nbooks {OF_BOOKS} books\n")
+    ask = asking(service, Tokens(file))
+    told = [
+        ask("GET", "/v1/status", headers={"authorization": f"Bearer {token}"}).json()["models"]
+        for token in (TOKEN, OF_BOOKS)
+    ]
+    assert [[model["name"] for model in models] for models in told] == [["movies"], []]
+    order = ask("POST", "/v1/models/movies/unpin", json={}, headers={"authorization": f"Bearer {TOKEN}"})
+    assert [model["name"] for model in order.json()["models"]] == ["movies"]
+
+
 def test_document_lists_every_order(ask: Ask) -> None:
     paths = ask("GET", "/openapi.json").json()["paths"]
     assert paths.keys() == {"/v1/status", *(order.path for order in ORDERS.values())}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_broken_index_is_refused_with_nothing_mapped(write: Write, root: Path) -
     with pytest.raises(BundleError, match=r"vectors\.bin"):
         loader(root).load("movies", 1)
     assert maps() == before
+
+
+def test_forecast_counts_every_process_that_loads_the_version(
+    write: Write, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = write()
+    needed = estimate(small.manifest, None, 2)
+    monkeypatch.setattr("service.generations.loader.free_bytes", lambda: 3 * needed - 1)
+    three = replace(loader(root), processes=lambda: 3)
+    told = f"may need {3 * needed >> 20} MiB of memory beside its tables .*in each of 3 processes.*MiB are free"
+    with pytest.raises(LoadRefused, match=told):
+        three.load("movies", 1)
+    replace(three, processes=lambda: 2).load("movies", 1).close()
 
 
 def test_estimate_counts_no_table_and_grows_with_the_threads(write: Write) -> None:
