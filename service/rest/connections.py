@@ -200,7 +200,8 @@ class Connection(HttpToolsProtocol):
             self._watch_reader()
             return
         if self.cycle.response_complete:
-            self._crowd.waits(self)
+            if not self.flow.write_paused:  # else its caller still reads
+                self._crowd.waits(self)
             if self.cycle.more_body and self._late is None:  # nobody reads the rest, and it may have no end
                 self._late = self.loop.call_later(self._patience.head_s, self._rest_too_late)
         if self.flow.held and not self.pipeline:
@@ -219,8 +220,11 @@ class Connection(HttpToolsProtocol):
         """The reader has caught up."""
         super().resume_writing()
         self._crowd.reads(self)
-        if not self.transport.is_closing():
-            self._quick()
+        if self.transport.is_closing():
+            return
+        self._quick()
+        if self.cycle is not None and self.cycle.response_complete and not self._in_head:
+            self._crowd.waits(self)
 
     def shutdown(self) -> None:
         """The service drains: what is on its way is read within bounds."""

@@ -114,6 +114,28 @@ def test_connection_without_a_call_makes_room_for_a_newer_one(tmp_path: Path) ->
         assert cuts(doors, "room") == 1
 
 
+def test_connection_whose_large_answer_is_still_read_is_not_cut_for_a_newer_one(tmp_path: Path) -> None:
+    with running(tmp_path, connections_max=1) as doors, line_to(doors) as reader:
+        reader.sendall(LIVE.replace(b"/livez", LARGE) * 3)
+        got = received_bytes(reader, 100_000)
+        with line_to(doors) as more:
+            assert received(more, 1).startswith(b"HTTP/1.1 429 ")
+        got += received_bytes(reader, 4_000_000)
+    assert got > 4_000_000
+    assert not cuts(doors, "room")
+
+
+def received_bytes(line: socket.socket, least: int) -> int:
+    """Reads so many bytes, or what there is until the connection ends."""
+    got = 0
+    while got < least:
+        part = line.recv(100_000)
+        if not part:
+            break
+        got += len(part)
+    return got
+
+
 def test_connection_is_refused_where_all_others_have_calls(tmp_path: Path) -> None:
     engine = ScriptedEngine()
     with running(tmp_path, engine, connections_max=1) as doors, line_to(doors) as line:
