@@ -34,7 +34,7 @@ from service.recordings.recording import Recording
 from service.rest.server import HttpServer
 from service.rpc.server import RpcServer
 from service.security.certificates import HTTP
-from service.security.guards import guards_of, tell_open_doors
+from service.security.guards import guards_of, on_loopback, tell_open_doors
 from service.settings import ServiceSettings
 from service.sockets import Take, listen, take_all
 from service.threads import set_threads
@@ -183,7 +183,9 @@ class Service:
             self._admin_listener = place.admin
         if self._admin_listener is not None:
             certificates = self._guards.certificates
-            tls = None if certificates is None else certificates.context(HTTP)
+            tls = None
+            if certificates is not None and not on_loopback(self._settings.admin_host):
+                tls = certificates.context(HTTP)
             self._admin = AdminServer(self._admin_app, self._metrics, self._admin_listener, tls)
             await self._admin.start()
 

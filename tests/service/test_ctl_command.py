@@ -146,17 +146,22 @@ def test_operator_needs_the_token_that_the_service_asks_for(write: Write, root: 
         service.kill()
 
 
-def test_operator_is_spoken_to_over_tls_where_callers_are(write: Write, root: Path, tmp_path: Path) -> None:
+def test_operator_from_elsewhere_is_spoken_to_over_tls_where_callers_are(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
     write()
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
     signed, me = ours.sign("server"), theirs.sign("me")
     both = tmp_path / "both.pem"
     both.write_bytes(me.cert.read_bytes() + me.key.read_bytes())
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef-mine")
+    (tmp_path / "operators").write_text("me 0123456789abcdef-mine\n")
     closed = ("--tls-cert", str(signed.cert), "--tls-key", str(signed.key), "--tls-client-ca", str(theirs.file))
-    service = Process(root, *closed)
+    service = Process(root, *closed, "--admin-host", "0.0.0.0", "--admin-tokens", str(tmp_path / "operators"))
     try:
         service.event("version_available")
-        ports = ("--ports-file", str(service.ports_file))
+        ports = ("--ports-file", str(service.ports_file), "--token-file", str(token))
         done = ctl(*ports, "--ca", str(ours.file), "--cert", str(both), "status")
         assert (done.returncode, "1 available, current" in done.stdout) == (0, True), done.stderr
         for strange in ([], ["--ca", str(theirs.file), "--cert", str(both)], ["--ca", str(ours.file)]):
