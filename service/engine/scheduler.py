@@ -142,12 +142,14 @@ class Scheduler:
         jobs = self._line.take()
         if not jobs:
             return
-        self._compute(jobs)
-        self._line.ended(jobs)
-        for job in jobs:
-            job.release()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            jobs[0].answer.get_loop().call_soon_threadsafe(self._tell, jobs)
+        try:
+            self._compute(jobs)
+            self._line.ended(jobs)
+            for job in jobs:
+                job.release()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                jobs[0].answer.get_loop().call_soon_threadsafe(self._tell, jobs)
 
     def _tell(self, jobs: Sequence[AnyJob]) -> None:
         for job in jobs:
