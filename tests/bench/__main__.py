@@ -61,7 +61,8 @@ def measure(given: argparse.Namespace, console: Console) -> Figures:
         for part in given.only or PARTS:
             getattr(run, part)()
             figures.write(KEPT)  # a part that fails leaves those before it
-    shutil.rmtree(scratch / "bundles", ignore_errors=True)
+    for large in ("bundles", "whole"):  # its logs stay
+        shutil.rmtree(scratch / large, ignore_errors=True)
     return figures
 
 

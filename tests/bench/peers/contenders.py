@@ -106,6 +106,7 @@ class Peer:
             "PEER_CORES": str(len(os.sched_getaffinity(0))),
             "PYTHONPATH": str(SERVERS),
             "PYTHONDONTWRITEBYTECODE": "1",
+            "XDG_CACHE_HOME": str(place),
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "CUDA_VISIBLE_DEVICES": "",
             "PATH": f"{self.venv.directory}/bin:{os.environ['PATH']}",
