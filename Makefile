@@ -44,6 +44,7 @@ bench: venv ## the service beside bare calls and the peers that are installed; w
 	$(BIN)/python -m tests.bench --document $(if $(SCALE),--scale $(SCALE))
 	$(BIN)/python -m tests.bench.features
 	$(BIN)/python -m tests.bench.wide
+	$(BIN)/python -m tests.bench.rankings
 
 bench-peers: venv ## virtual environments of what make bench measures beside the service, 12 GB under build/peers
 	$(BIN)/python -m tests.bench.peers.environments
