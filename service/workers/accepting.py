@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import socket
 import ssl
 from collections.abc import Callable
@@ -21,10 +22,12 @@ from service.workers.place import Place
 
 _log = logs.logger(__name__)
 
-_LEAVE_S = 0.02
-"""How long a connection is left to a worker that holds fewer, before whoever saw it takes it after all."""
-_LEAD = 16
-"""A worker that has so many may have one more than another."""
+_LEAVE_S, _LOOKS = 0.001, 20
+"""How long, and how often, a connection is left to workers that hold fewer, before whoever saw it takes it."""
+_SLACK = 16
+"""Where others hold so many, one more than they hold is no matter, nor are two more than twice as many."""
+_BATCH_MAX = 16
+"""Taken at once by a worker that holds so many fewer than the others, or that is the only one to take them."""
 _TELL_S = 0.1
 """How often the others learn of connections that were closed."""
 _PAUSE_S = 1.0
@@ -33,7 +36,8 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Accepting:
-    """Takes connections one at a time, and leaves them to workers that hold fewer. In place of an `asyncio.Server`."""
+    """Takes connections while no other worker holds fewer, and leaves them to those that do, in place of asyncio's
+    `Server`."""
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Accepting:
         self._listener.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[Any]] = set()
+        self._uncounted = 0
         self._resuming: asyncio.TimerHandle | None = None
         self._telling = self._loop.call_soon(self._tell)
         self._listen()
@@ -68,21 +73,35 @@ class Accepting:
         self._loop.add_reader(self._listener.fileno(), self._look)
 
     def _look(self) -> None:
-        board, own = self._place.board, self._place.index
-        others = (each for each in range(board.workers) if each != own and board.state(each) is State.READY)
-        elsewhere = [board.connections(each, self._door) for each in others]
-        held = self._held()
-        lead = held // _LEAD
-        if elsewhere and (board.state(own) is not State.READY or held > min(elsewhere) + lead):
-            self._resume_in(_LEAVE_S, self._take)
+        if room := self._room():
+            self._take(room)
+        else:
+            self._pause(_LEAVE_S, functools.partial(self._look_again, _LOOKS))
+
+    def _look_again(self, looks: int) -> None:
+        """Takes what others have still not taken: as much as there is room for now, or one after the last look."""
+        room = self._room()
+        if looks and not room:
+            self._pause(_LEAVE_S, functools.partial(self._look_again, looks - 1))
             return
-        for _ in range(1 + lead):  # where many come at once, one a turn would keep them waiting for seconds
-            if not self._take():
-                return
+        self._listen()
+        self._take(room or 1)
+
+    def _room(self) -> int:
+        """Tells how many connections this worker may take before it holds more than another that is ready."""
+        board, own = self._place.board, self._place.index
+        held = self._held()
+        others = (each for each in range(board.workers) if each != own and board.state(each) is State.READY)
+        least = min((board.connections(each, self._door) for each in others), default=None)
+        if least is None:
+            return _BATCH_MAX
+        if board.state(own) is not State.READY:
+            return 0
+        return max(0, min(_BATCH_MAX, least + least // _SLACK + 1 - held))
 
     def _held(self) -> int:
         """Counts the connections of this worker, and lets the others know."""
-        held = self._count() + len(self._opening)
+        held = self._count() + self._uncounted
         self._place.board.hold(self._place.index, self._door, held)
         return held
 
@@ -90,7 +109,13 @@ class Accepting:
         self._held()
         self._telling = self._loop.call_later(_TELL_S, self._tell)
 
-    def _take(self) -> bool:
+    def _take(self, count: int) -> None:
+        for _ in range(count):
+            if not self._take_one():
+                break
+        self._held()
+
+    def _take_one(self) -> bool:
         """Takes a connection, if there is one; tells whether it did."""
         try:
             accepted, _ = self._listener.accept()
@@ -100,31 +125,33 @@ class Accepting:
             if problem.errno not in _EXHAUSTED:
                 raise
             _log.error("connections_exhausted", extra=logs.fields(problem=problem.strerror))
-            self._resume_in(_PAUSE_S, self._take)
+            self._pause(_PAUSE_S, self._listen)
             return False
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._uncounted += 1
         opening = self._loop.create_task(self._open(accepted))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
-        self._held()
         return True
 
     async def _open(self, accepted: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._protocol, accepted, **self._options)
+            await self._loop.connect_accepted_socket(self._made, accepted, **self._options)
         except (OSError, ssl.SSLError):  # gone meanwhile, or no TLS: the caller's trouble
             accepted.close()
 
-    def _resume_in(self, seconds: float, then: Callable[[], object]) -> None:
+    def _made(self) -> asyncio.Protocol:
+        """Makes a protocol, which counts its connection once it is told of it: right after what is called here."""
+        self._loop.call_soon(self._counted)
+        return self._protocol()
+
+    def _counted(self) -> None:
+        self._uncounted -= 1
+
+    def _pause(self, seconds: float, then: Callable[[], None]) -> None:
         self._loop.remove_reader(self._listener.fileno())
-
-        def resume() -> None:
-            self._resuming = None
-            self._listen()
-            then()
-
-        self._resuming = self._loop.call_later(seconds, resume)
+        self._resuming = self._loop.call_later(seconds, then)
 
 
 def sharing(place: Place, door: Door) -> Take:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
+from service.sockets import listen
 from service.workers.board import Board, Door
 from service.workers.place import Place
 
@@ -14,7 +14,7 @@ def places(directory: Path, workers: int = 2) -> list[Place]:
     """Returns a place for each worker; `close` them."""
     board = Board(workers)
     bells = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(workers))
-    listeners = {door: socket.create_server(("127.0.0.1", 0)) for door in Door}
+    listeners = {door: listen(door.name, "127.0.0.1", 0) for door in Door}
     return [Place(index, board, bells, directory, listeners, os.getppid()) for index in range(workers)]
 
 

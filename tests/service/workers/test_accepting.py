@@ -86,14 +86,15 @@ def test_connections_are_dealt_evenly_among_ready_workers(several: list[Place]) 
     run(several, test)
 
 
-def test_connections_that_come_at_once_are_dealt_evenly_too(several: list[Place]) -> None:
+@pytest.mark.parametrize(("count", "apart_max"), [(60, 6), (300, 25)])
+def test_connections_that_come_at_once_are_dealt_evenly_too(count: int, apart_max: int, several: list[Place]) -> None:
     for place in several:
         place.board.tell(place.index, State.READY)
 
     async def test(connect: Callable[[], Awaitable[str]], held: Counter[int]) -> None:
-        await asyncio.gather(*(connect() for _ in range(60)))
-        assert sum(held.values()) == 60
-        assert max(held.values()) - min(held.values()) <= 6
+        await asyncio.gather(*(connect() for _ in range(count)))
+        assert sum(held.values()) == count
+        assert max(held.values()) - min(held.values()) <= apart_max
 
     run(several, test)
 
