@@ -29,7 +29,7 @@ PROTOBUF = "application/x-protobuf"
 REFUSED = {"http": 429, "grpc": 0}
 """As the generator tells it: any failure over gRPC is 0."""
 PROBES = ("/livez", "/readyz")
-METRICS_EVERY = 50
+METRICS_EVERY = 10
 """Rounds of probes between two of metrics, which cost milliseconds and are asked for every few seconds at most."""
 LATE = (504, 4)
 """Let in, and not answered in time: a few are, since how long calls take is not known beforehand."""
@@ -117,7 +117,7 @@ class Flood:
 
 
 def probe(port: int, probed: Probed, done: threading.Event) -> None:
-    """Asks how the service is, some fifty times a second, until told to end."""
+    """Asks how the service is, some ten times a second, until told to end."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
         for number in itertools.count():
             if done.is_set():
@@ -130,7 +130,7 @@ def probe(port: int, probed: Probed, done: threading.Event) -> None:
                     fine = False
                 probed.latency_s.append(time.perf_counter() - began)
                 probed.failed += not fine
-                done.wait(0.02)
+                done.wait(0.1)
 
 
 def recovery_s(load: Load, usual_s: float) -> float:
