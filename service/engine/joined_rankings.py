@@ -21,8 +21,9 @@ from service.engine.requests import Offsets, Ranked, Ranking
 JOINED_MAX = 8
 """Requests joined; more save next to nothing, and the first would wait for the last."""
 CANDIDATES_MAX = 64
-"""Of a request that is joined. Eight of 10 take half of what each takes alone, eight of 50 three quarters, eight of 200
-nine tenths (a DCN of 1.8 MFLOP a candidate in float32): there the first would wait for the last for next to nothing."""
+"""Of a request that is joined. Of eight of 10 each takes a half to two thirds of what it takes alone, of eight of 50
+five sixths, of eight of 200 as much (`python -m tests.bench.rankings`): there the first would wait for the last for
+nothing."""
 
 
 def likeness(request: Ranking) -> Hashable | None:

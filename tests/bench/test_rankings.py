@@ -16,7 +16,7 @@ from service.engine.requests import Ranking, Target
 from service.engine.steps import Steps
 from service.settings import ServiceSettings
 from service.wire.messages import read_ranking
-from tests.bench.rankings import CANDIDATES, MODELS, PRECISIONS, STEPS, TOGETHER, load, measure
+from tests.bench.rankings import BARE, CANDIDATES, FORMS, MODELS, PRECISIONS, STEPS, TOGETHER, load, measure
 from tests.bench.requests import rank_messages
 from tests.bench.workloads import RankingWorkload
 
@@ -25,7 +25,8 @@ def test_bench_of_rankings_measures_every_way(tmp_path: Path, ranking: RankingWo
     steps, joined = measure(tmp_path, ranking, 1)
     assert set(steps) == {(model, precision) for model in MODELS for precision in PRECISIONS}
     assert set(joined) == {(precision, m) for precision in PRECISIONS for m in CANDIDATES}
-    assert all(0 < us[step] < 60e6 for us in steps.values() for step in STEPS)
+    assert all(set(taken) == {BARE, *FORMS} for taken in steps.values())
+    assert all(0 < taken[form][step] < 60e6 for taken in steps.values() for form in FORMS for step in STEPS)
     assert all(0 < us[count] < 60e6 for us in joined.values() for count in TOGETHER)
 
 
