@@ -89,7 +89,9 @@ def test_workers_share_ports_speak_as_one_and_are_started_again(write: Write, se
         for client in clients:
             client.timeout = httpx.Timeout(PATIENCE_S)
         until(lambda: ready(first))
-        assert [retrieve(client).json()["version"] for client in clients * 4] == [1] * 24
+        answers = [retrieve(client) for client in clients * 4]
+        assert [each.json()["version"] for each in answers] == [1] * 24
+        assert len({each.headers["x-request-id"] for each in answers}) == 24  # not forked with one state of chance
         assert {metric(client, ANSWERED) for client in clients} == {24}
         page = first.get("/metrics").text
         held = [value(page, f'rowcast_worker_connections{{door="http",worker="{each}"}}') for each in (0, 1)]
