@@ -88,14 +88,15 @@ class Engine:
 
         Args:
           name: one of `metrics.CALLS`.
-          deadline: on the clock of `time.monotonic()`; None: the caller has none.
+          deadline: on the clock of `time.monotonic()`; None: the service's own limit.
         """
         return self._refused(name, deadline, self._coming)
 
     def _refused(self, name: str, deadline: float | None, ahead: int) -> Overloaded | None:
         refused = self._callers.full(ahead)
-        if refused is None and deadline is not None:
-            refused = self._scheduler.late(name, deadline, ahead)
+        if refused is None:
+            latest = time.monotonic() + self._settings.timeout_s
+            refused = self._scheduler.late(name, latest if deadline is None else min(deadline, latest), ahead)
         if refused is not None:
             self._shed(name, refused.reason)
         return refused
@@ -105,7 +106,7 @@ class Engine:
 
         Args:
           name: one of `metrics.CALLS`.
-          deadline: on the clock of `time.monotonic()`; None: the caller has none.
+          deadline: on the clock of `time.monotonic()`; None: the service's own limit.
 
         Raises:
           ServiceError: Overloaded, or NotReady while the service drains.

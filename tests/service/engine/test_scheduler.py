@@ -132,6 +132,25 @@ def test_call_that_would_be_late_is_refused_before_it_is_decoded(write: Write, r
     asyncio.run(hurry())
 
 
+def test_call_without_a_deadline_is_held_to_the_services_own_limit(write: Write, run: Run) -> None:
+    write()
+    crowd = crowded(run, timeout_s=2)
+
+    async def many() -> None:
+        await crowd.hold()
+        tasks = [crowd.begin() for _ in range(60)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="to be sure of its deadline"):
+            crowd.service.engine.enter("retrieve")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        crowd.service.engine.enter("retrieve").release()
+        await crowd.let_go()
+
+    asyncio.run(many())
+
+
 def test_calls_that_come_at_once_find_each_others_room_taken(write: Write, run: Run) -> None:
     write()
     engine = run(in_flight_max=6).engine
