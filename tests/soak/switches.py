@@ -109,7 +109,7 @@ def ask_on(service: Process, door: str, call: str, seen: Seen, done: threading.E
 
 @dataclass(frozen=True)
 class State:
-    """What must not grow, of all processes of a service."""
+    """What must not grow, of all processes of a service; memory: what is theirs alone."""
 
     memory_bytes: int
     descriptors: int
@@ -125,7 +125,7 @@ class State:
         maps = "".join(Path(f"/proc/{each.pid}/maps").read_text() for each in processes)
         client.get("/metrics")  # itself counted from now on
         return cls(
-            sum(each.memory_full_info().pss for each in processes),
+            sum(each.memory_full_info().uss for each in processes),
             sum(each.num_fds() for each in processes),
             maps.count(f"/{MODEL}/"),
             client.get("/metrics").text.count("\n"),
