@@ -169,7 +169,8 @@ class Parent:
         self._board.tell(index, State.DOWN)
         ring(self._bells)
         if self._stopping:
-            if code and self._code == EXIT_DONE:
+            untouched = code == -signal.SIGTERM  # asked before it could hear that, and before it had a call
+            if code and not untouched and self._code == EXIT_DONE:
                 self._code = max(code, EXIT_BUG)
             return
         never_ran = not self._opened and code > 0  # an address, a bug at start

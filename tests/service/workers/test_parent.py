@@ -136,8 +136,7 @@ def test_workers_answer_grpc_on_one_port_and_its_health_is_that_of_all(write: Wr
         with service_client(service) as client:
             page = client.get("/metrics").text
         held = [value(page, f'rowcast_worker_connections{{door="grpc",worker="{each}"}}') for each in (0, 1)]
-        assert sum(held) == 4
-        assert min(held) >= 1
+        assert sum(held) == 4  # who holds them is test_accepting's
         assert service.stop() == 0
 
 

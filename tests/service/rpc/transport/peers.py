@@ -169,3 +169,9 @@ def run(test: Callable[[], Coroutine[Any, Any, None]], loop: str = "asyncio") ->
     factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(test(), 60))
+
+
+async def still_answers(served: Served) -> None:
+    peer = await served.connect()
+    peer.call("/Echo", b"still")
+    assert (await peer.answer())[0] == prefixed(b"still")

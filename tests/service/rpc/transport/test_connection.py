@@ -15,15 +15,9 @@ from service.rpc.transport.frames import Kind, Reason, Setting
 from service.rpc.transport.limits import Limits
 from service.rpc.transport.messages import prefixed
 from service.rpc.transport.streams import STREAM_WINDOW_BYTES
-from tests.service.rpc.transport.peers import GREETING, Peer, Served, run, serving
+from tests.service.rpc.transport.peers import GREETING, Peer, run, serving, still_answers
 
 LOOPS = ["asyncio", "uvloop"]
-
-
-async def still_answers(served: Served) -> None:
-    peer = await served.connect()
-    peer.call("/Echo", b"still")
-    assert (await peer.answer())[0] == prefixed(b"still")
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -224,86 +218,6 @@ def test_requests_on_their_way_are_bounded_together() -> None:
             _, told = await second.answer()
             assert "take all the memory" in told["grpc-message"]
             assert served.room.intake_bytes == 20_000
-
-    run(test)
-
-
-Attack = Callable[[Peer], None]
-
-
-def pings(peer: Peer) -> None:
-    peer.send(frames.frame(Kind.PING, 0, 0, bytes(8)) * 20_000)
-
-
-def resets(peer: Peer) -> None:
-    for _ in range(3000):
-        peer.send(peer.head("/Held"), peer.data(prefixed(b"")), frames.reset(peer.number, Reason.CANCEL))
-
-
-def settings(peer: Peer) -> None:
-    peer.send(frames.settings({}) * 20_000)
-
-
-def empty_data(peer: Peer) -> None:
-    peer.send(peer.head("/Echo"), peer.data(b"", end=False) * 20_000)
-
-
-def continuations(peer: Peer) -> None:
-    peer.send(frames.frame(Kind.HEADERS, 0, 1, b"x"), frames.frame(Kind.CONTINUATION, 0, 1, bytes(1000)) * 1000)
-
-
-def bomb(peer: Peer) -> None:
-    peer.send(peer.head("/Echo", bomb="x" * 3000, end=True))
-    block = peer.encoder.encode([("bomb", "x" * 3000)] * 5000)
-    peer.send(frames.headers(3, block, True, 16_384))
-
-
-@pytest.mark.parametrize("attack", [pings, resets, settings, empty_data, continuations, bomb])
-def test_floods_end_their_connection_and_no_other(attack: Attack) -> None:
-    async def test() -> None:
-        async with serving() as served:
-            peer = await served.connect()
-            attack(peer)
-            assert await peer.farewell() == Reason.ENHANCE_YOUR_CALM
-            await still_answers(served)
-
-    run(test)
-
-
-def window(size: int) -> bytes:
-    return frames.frame(Kind.WINDOW_UPDATE, 0, 0, size.to_bytes(4, "big"))
-
-
-@pytest.mark.parametrize(
-    ("sent", "reason"),
-    [
-        (b"GET / HTTP/1.1\r\n\r\n", Reason.PROTOCOL_ERROR),
-        (frames.PREFACE + frames.credit(0, 1), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.DATA, 0, 1, b"x"), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.DATA, 0, 0, b"x"), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.HEADERS, 4, 2, b"\x82"), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.HEADERS, 4, 0, b"\x82"), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.HEADERS, 4, 1, b"f"), Reason.COMPRESSION_ERROR),
-        (GREETING + frames.frame(Kind.PUSH_PROMISE, 4, 1, b""), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.PING, 0, 0, bytes(7)), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.PING, 0, 1, bytes(8)), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.RST_STREAM, 0, 1, bytes(4)), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.SETTINGS, 1, 0, bytes(6)), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.frame(Kind.SETTINGS, 0, 0, bytes(5)), Reason.FRAME_SIZE_ERROR),
-        (GREETING + frames.settings({Setting.MAX_FRAME_SIZE: 100}), Reason.PROTOCOL_ERROR),
-        (GREETING + frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 31}), Reason.FLOW_CONTROL_ERROR),
-        (GREETING + window(0), Reason.PROTOCOL_ERROR),
-        (GREETING + window(frames.WINDOW_BYTES_MAX), Reason.FLOW_CONTROL_ERROR),
-        (GREETING + frames.frame(Kind.WINDOW_UPDATE, 0, 1, bytes(4)), Reason.PROTOCOL_ERROR),
-        (GREETING + (1 << 20).to_bytes(3, "big") + bytes(6), Reason.FRAME_SIZE_ERROR),
-    ],
-)
-def test_broken_protocol_ends_the_connection_with_its_reason(sent: bytes, reason: Reason) -> None:
-    async def test() -> None:
-        async with serving() as served:
-            peer = await served.connect(sent)
-            assert await peer.farewell() == reason
-            await still_answers(served)
 
     run(test)
 
