@@ -197,7 +197,7 @@ def draw(figures: Figures, plot: Path) -> None:
     names = [best(figures.ranking, "HTTP JSON", precision) for precision in ("f32", "int8")]
     lines = [(figures.ranking, name) for name in names if name]
     lines += [(group, name) for group in figures.peers for name in group.blocks if not name.startswith("rowcast")]
-    right.set_prop_cycle(color=pyplot.get_cmap("tab20").colors)  # more peers than the usual ten
+    right.set_prop_cycle(color=mpl.color_sequences["tab20"])  # more peers than the usual ten
     for group, name in lines:
         tails = [group.blocks[name][f"open {share}"].p99_ms for share in SHARES]
         rates = [share * group.capacity(name) * BATCH / 1e3 for share in SHARES]
