@@ -36,6 +36,7 @@ def experts_recipe(**parts: Any) -> ExportJob:
 
 
 def traced(function: str, outputs: Iterable[str], inputs: Mapping[str, Any] = FEATURES) -> TracedTower:
+    load_tensorflow().keras.utils.set_random_seed(3)  # else each run has other weights
     return trace_towers(ranking_recipe(function, outputs, inputs), HERE).towers[0]
 
 
