@@ -15,12 +15,13 @@ import psutil
 
 from bundle import paths, staging
 from service import logs
-from service.engine.descriptions import ModelState, VersionState
+from service.engine.descriptions import ModelState
 from service.errors import InvalidArgument, NotFound, NotReady
 from service.generations import desired
 from service.generations.desired import Desired, DesiredModel, LogLevel
 from service.generations.loader import free_bytes
 from service.generations.policy import Policy, named, ranked
+from service.generations.shelf import VersionState
 from service.generations.state_file import StateFile
 from service.generations.switch import Switch
 from service.generations.watcher import Watcher

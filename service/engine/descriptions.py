@@ -9,24 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class VersionState:
-    """One version under the root.
-
-    Attributes:
-      state: loading; available; kept (to go back to); retiring; refused (then `problem` says why).
-      current: requests that name no version are answered by it.
-      labels: that stand for it.
-      memory_bytes: what it may take beside its tables, at most, in each process; 0: it is not loaded.
-    """
-
-    version: int
-    state: str
-    problem: str = ""
-    current: bool = False
-    labels: tuple[str, ...] = ()
-    memory_bytes: int = 0
+from service.generations.shelf import VersionState
 
 
 @dataclass(frozen=True)

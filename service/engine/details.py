@@ -35,23 +35,19 @@ from service.engine.descriptions import (
     TableDetails,
     TensorDetails,
     TowerDetails,
-    VersionState,
 )
 from service.generations.generation import Generation
 from service.generations.loaded_towers import LoadedTower
-from service.generations.shelf import VersionStatus
+from service.generations.shelf import VersionState
 from service.generations.switch import Switch
 
 
 def states(switch: Switch) -> tuple[ModelState, ...]:
     """Returns every model and its versions, newest first."""
-    return tuple(
-        ModelState(name, tuple(VersionState(**vars(each)) for each in versions))
-        for name, versions in switch.models().items()
-    )
+    return tuple(ModelState(name, versions) for name, versions in switch.models().items())
 
 
-def placed(found: ModelDetails, versions: Sequence[VersionStatus]) -> ModelDetails:
+def placed(found: ModelDetails, versions: Sequence[VersionState]) -> ModelDetails:
     """Returns a version's details with what stands for it now: its labels, and whether it is current."""
     for each in versions:
         if each.version == found.version:

@@ -15,14 +15,14 @@ NAMES_TOLD_MAX = 10
 
 
 @dataclass(frozen=True)
-class VersionStatus:
+class VersionState:
     """One version under the root.
 
     Attributes:
       state: loading; available; kept (to go back to); retiring; refused (then `problem` says why).
       current: requests that name no version are answered by it.
       labels: that stand for it.
-      memory_bytes: what it may take beside its tables, at most; 0: it is not loaded.
+      memory_bytes: what it may take beside its tables, at most, in each process; 0: it is not loaded.
     """
 
     version: int
@@ -102,17 +102,17 @@ class Shelf:
             return NotReady(f"model {model!r} has no version that could be loaded; the list of models tells why")
         return NotReady(f"model {model!r} is not loaded")
 
-    def statuses(self) -> tuple[VersionStatus, ...]:
+    def statuses(self) -> tuple[VersionState, ...]:
         """Returns what is told of each version, the newest first."""
-        states = {version: VersionStatus(version, "refused", problem) for version, problem in self.refused.items()}
+        states = {version: VersionState(version, "refused", problem) for version, problem in self.refused.items()}
         for holding in self.leaving:
-            states.setdefault(holding.generation.version, VersionStatus(holding.generation.version, "retiring"))
-        states.update({version: VersionStatus(version, "loading") for version in self.loading})
+            states.setdefault(holding.generation.version, VersionState(holding.generation.version, "retiring"))
+        states.update({version: VersionState(version, "loading") for version in self.loading})
         for version, holding in self.loaded.items():
             current = holding is self.current
             state = "kept" if version == self.arranged.previous and not current else "available"
             labels = tuple(sorted(label for label, labelled in self.arranged.labels.items() if labelled == version))
             problem = self.refused.get(version, "")
             memory_bytes = holding.generation.memory_bytes
-            states[version] = VersionStatus(version, state, problem, current, labels, memory_bytes)
+            states[version] = VersionState(version, state, problem, current, labels, memory_bytes)
         return tuple(states[version] for version in sorted(states, reverse=True))

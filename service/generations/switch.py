@@ -14,7 +14,7 @@ from service import logs
 from service.errors import InvalidArgument, NotFound, NotReady
 from service.generations.generation import Generation
 from service.generations.policy import Arrangement
-from service.generations.shelf import NAMES_TOLD_MAX, Holding, Shelf, VersionStatus
+from service.generations.shelf import NAMES_TOLD_MAX, Holding, Shelf, VersionState
 
 log = logs.logger(__name__)
 
@@ -247,7 +247,7 @@ class Switch:
         for holding in closing:
             self._close(holding)
 
-    def models(self) -> dict[str, tuple[VersionStatus, ...]]:
+    def models(self) -> dict[str, tuple[VersionState, ...]]:
         """Returns every model's versions, newest first."""
         with self._lock:
             return {name: shelf.statuses() for name, shelf in sorted(self._shelves.items())}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from service.engine.descriptions import ModelState, VersionState
+from service.engine.descriptions import ModelState
+from service.generations.shelf import VersionState
 
 _BY_TROUBLE = ("refused", "loading", "retiring", "kept", "available")
 """States of a version; of two workers' states the earlier one is the service's: not all callers get an answer of it."""

@@ -13,6 +13,7 @@ from rowcast_client import Column, InvalidArgument, calls, json_bodies
 from rowcast_client.calls import Call
 
 from service.engine import descriptions, requests
+from service.generations.shelf import VersionState
 from service.wire.json_bodies import dump
 from service.wire.operations import OPERATIONS
 from service.wire.signatures import details_message, details_value, models_message, models_value
@@ -279,11 +280,7 @@ MORE_DETAILS: dict[str, Any] = {
 
 
 def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
-    states = (
-        descriptions.ModelState(
-            "m", (descriptions.VersionState(2, "refused", "truncated"), descriptions.VersionState(1, "available"))
-        ),
-    )
+    states = (descriptions.ModelState("m", (VersionState(2, "refused", "truncated"), VersionState(1, "available"))),)
     features = (
         descriptions.FeatureDetails("user", "single", "int64", "context", True, unknown="zeros", table="users"),
         descriptions.FeatureDetails("hour", "single", "int64", "context", False, default=12),

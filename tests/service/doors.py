@@ -22,6 +22,7 @@ from service.engine.admission import Admission, Permit
 from service.engine.desk import Desk
 from service.engine.engine import Engine
 from service.errors import Overloaded
+from service.generations.shelf import VersionState
 from service.logs import JsonLines
 from service.metrics import Metrics
 from service.rest.crowd import patience_of
@@ -97,7 +98,7 @@ class ScriptedEngine:
     def models(self) -> tuple[descriptions.ModelState, ...]:
         if self.problem is not None:
             raise self.problem
-        return (descriptions.ModelState("m", (descriptions.VersionState(3, "available"),)),)
+        return (descriptions.ModelState("m", (VersionState(3, "available"),)),)
 
     def model(self, target: requests.Target) -> descriptions.ModelDetails:
         self.asked.append(("model", target, requests.Call("")))

@@ -8,6 +8,7 @@ import pytest
 
 from service.engine import descriptions, requests
 from service.errors import InvalidArgument
+from service.generations.shelf import VersionState
 from service.wire import signatures
 from service.wire.json_bodies import dump
 from service.wire.stubs import embedding_service_pb2 as pb
@@ -53,8 +54,8 @@ def test_models_say_the_same_in_both_forms() -> None:
         descriptions.ModelState(
             "m",
             (
-                descriptions.VersionState(2, "refused", "bad"),
-                descriptions.VersionState(1, "available", current=True, labels=("stable",), memory_bytes=9),
+                VersionState(2, "refused", "bad"),
+                VersionState(1, "available", current=True, labels=("stable",), memory_bytes=9),
             ),
         )
     ]

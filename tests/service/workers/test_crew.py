@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.descriptions import ModelState, VersionState
+from service.engine.descriptions import ModelState
+from service.generations.shelf import VersionState
 from service.metrics import Metrics
 from service.workers import crew as crews
 from service.workers.board import State

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from service.engine.descriptions import ModelState, VersionState
+from service.engine.descriptions import ModelState
+from service.generations.shelf import VersionState
 from service.workers.models import agreed
 
 
