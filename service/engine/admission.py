@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable
 
 from service.errors import NotReady, Overloaded
 
+_LOOK_EVERY_S = 0.005
+
 
 class Admission:
-    """Counts the calls in flight and their candidates. Safe to call from any thread."""
+    """Counts the calls in flight and their candidates. Belongs to one event loop, but for `wait_idle`."""
 
     def __init__(self, calls_max: int, candidates_max: int, retry_after_s: Callable[[], float]) -> None:
         """Begins with no call in flight.
@@ -20,7 +22,6 @@ class Admission:
           retry_after_s: tells when one that is refused had better come again, seconds.
         """
         self._calls_max, self._candidates_max, self._retry_after_s = calls_max, candidates_max, retry_after_s
-        self._changed = threading.Condition(threading.Lock())
         self._calls = self._candidates = 0
         self._draining = False
 
@@ -61,38 +62,37 @@ class Admission:
           Overloaded: none is free; carries retry-after.
           NotReady: the service is draining.
         """
-        with self._changed:
-            if self._draining:
-                raise NotReady("the service is going down")
-            if (full := self.full()) is not None:
-                raise full
-            if self._calls and self._candidates + candidates > self._candidates_max:
-                told = (
-                    f"calls with {self._candidates} candidates are in flight, {candidates} more would be over "
-                    f"{self._candidates_max}"
-                )
-                raise Overloaded(told, self._retry_after_s(), "candidates")
-            self._calls += 1
-            self._candidates += candidates
+        if self._draining:
+            raise NotReady("the service is going down")
+        if (full := self.full()) is not None:
+            raise full
+        if self._calls and self._candidates + candidates > self._candidates_max:
+            told = (
+                f"calls with {self._candidates} candidates are in flight, {candidates} more would be over "
+                f"{self._candidates_max}"
+            )
+            raise Overloaded(told, self._retry_after_s(), "candidates")
+        self._calls += 1
+        self._candidates += candidates
         return Permit(self, candidates)
 
     def give_back(self, candidates: int) -> None:
         """Ends a call; called by its permit."""
-        with self._changed:
-            self._calls -= 1
-            self._candidates -= candidates
-            if self._calls == 0:
-                self._changed.notify_all()
+        self._calls -= 1
+        self._candidates -= candidates
 
     def drain(self) -> None:
         """Refuses every new call from now on; it is a latch."""
-        with self._changed:
-            self._draining = True
+        self._draining = True
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Waits, in a thread that may block, until no call is in flight; tells whether that came true in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._calls == 0, timeout_s)
+        end = time.monotonic() + timeout_s
+        while self._calls:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return True
 
 
 class Permit:

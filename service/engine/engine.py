@@ -1,6 +1,7 @@
 """The desk: one method per call. Admission, deadline, lease, metrics; then it delegates to retrieval, ranking, lookup.
 
-Async at the top, plain functions below: each call is one job of the scheduler, on the event loop or in a thread.
+By callback or by coroutine at the top, plain functions below: each call is one job of the scheduler, on the event
+loop or in a thread.
 A permit and a lease are held until the job has really ended, also when the caller is long gone.
 """
 
@@ -10,6 +11,8 @@ import asyncio
 import functools
 import math
 import time
+from collections.abc import Mapping
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from bundle.errors import BundleError
@@ -17,7 +20,7 @@ from service import logs
 from service.engine import details, embedding, lookup, ranking, recommendation, retrieval, warm_up
 from service.engine.admission import Admission, Permit
 from service.engine.descriptions import ModelDetails, ModelState
-from service.engine.jobs import Answer, Job, Work
+from service.engine.jobs import Job, Told, Work
 from service.engine.requests import (
     Call,
     Embedded,
@@ -28,14 +31,13 @@ from service.engine.requests import (
     Ranking,
     Recommendation,
     Recommended,
-    Request,
     Retrieval,
     Retrieved,
     Target,
 )
 from service.engine.scheduler import Scheduler
 from service.engine.steps import Steps
-from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError
+from service.errors import NotReady, Overloaded, ServiceError
 from service.generations.figures import GenerationFigures
 from service.generations.generation import Generation
 from service.generations.loader import LoadRefused
@@ -46,6 +48,13 @@ from service.settings import ServiceSettings
 log = logs.logger(__name__)
 
 _TOLD_EVERY_S = 1.0
+_WORK: Mapping[str, Work[Any, Any]] = {
+    "retrieve": retrieval.retrieve,
+    "rank": ranking.rank,
+    "recommend": recommendation.recommend,
+    "embed": embedding.embed,
+    "lookup": lookup.look_up,
+}
 _COMING = 4
 """Fewer calls that come in one turn of the loop are no crowd."""
 
@@ -122,23 +131,28 @@ class Engine:
 
     async def retrieve(self, request: Retrieval, call: Call) -> Retrieved:
         """Finds the nearest candidates of n queries."""
-        return await self._answer("retrieve", request, call, retrieval.retrieve)
+        found: Retrieved = await self._answer("retrieve", request, call)
+        return found
 
     async def rank(self, request: Ranking, call: Call) -> Ranked:
         """Scores candidates for n contexts."""
-        return await self._answer("rank", request, call, ranking.rank)
+        found: Ranked = await self._answer("rank", request, call)
+        return found
 
     async def recommend(self, request: Recommendation, call: Call) -> Recommended:
         """Retrieves, then ranks what was retrieved, with one generation."""
-        return await self._answer("recommend", request, call, recommendation.recommend)
+        found: Recommended = await self._answer("recommend", request, call)
+        return found
 
     async def embed(self, request: Embedding, call: Call) -> Embedded:
         """Runs one tower over n examples."""
-        return await self._answer("embed", request, call, embedding.embed)
+        found: Embedded = await self._answer("embed", request, call)
+        return found
 
     async def lookup(self, request: Lookup, call: Call) -> LookedUp:
         """Reads table rows by id."""
-        return await self._answer("lookup", request, call, lookup.look_up)
+        found: LookedUp = await self._answer("lookup", request, call)
+        return found
 
     def models(self) -> tuple[ModelState, ...]:
         """Tells which models and versions there are, and why the refused ones are."""
@@ -211,14 +225,28 @@ class Engine:
         """Ends the compute threads; jobs that were not begun are dropped."""
         self._scheduler.close()
 
-    async def _answer(self, name: str, request: Request, call: Call, work: Work[Request, Answer]) -> Answer:
+    def start(self, name: str, request: Any, call: Call, told: Told[Any]) -> Job[Any, Any]:
+        """Begins a call.
+
+        Args:
+          name: retrieve, rank, recommend, embed or lookup.
+          request: what is asked, of the class that belongs to the name.
+          call: who asks.
+          told: takes the answer, or the failure, once: in a later turn of the loop, unless the call is given up first.
+
+        Returns:
+          The call, for `give_up`.
+
+        Raises:
+          ServiceError: it is not let in.
+        """
         began = time.monotonic()
         deadline = began + self._settings.timeout_s
         if call.deadline is not None:
             deadline = min(deadline, call.deadline)
         steps = Steps(name, deadline, self._metrics, (call.phases,))
         steps.check()
-        job = self._admitted(name, request, call, work, steps)
+        job = self._admitted(name, request, call, steps, told)
         try:
             steps.record("admit", time.monotonic() - began)
             steps.submitted()
@@ -228,11 +256,12 @@ class Engine:
             if isinstance(problem, Overloaded):
                 self._shed(name, problem.reason)
             raise
-        try:
-            return await job.answer
-        except (DeadlineExceeded, asyncio.CancelledError):
-            self._scheduler.drop(job)
-            raise
+        return job
+
+    async def _answer(self, name: str, request: Any, call: Call) -> Any:
+        waiting = _Waiting()
+        waiting.job = self.start(name, request, call, waiting.told)
+        return await waiting
 
     def _shed(self, name: str, reason: str) -> None:
         """Counts a refused call; of a flood the log tells once a second."""
@@ -242,9 +271,7 @@ class Engine:
             wait_s = round(self._scheduler.wait_s, 3)
             log.warning("overloaded", extra=logs.fields(reason=reason, in_flight=self.in_flight, wait_s=wait_s))
 
-    def _admitted(
-        self, name: str, request: Request, call: Call, work: Work[Request, Answer], steps: Steps
-    ) -> Job[Request, Answer]:
+    def _admitted(self, name: str, request: Any, call: Call, steps: Steps, told: Told[Any]) -> Job[Any, Any]:
         candidates = request.cost
         try:
             permit = self._admission.admit(candidates)
@@ -256,5 +283,22 @@ class Engine:
         except BaseException:
             permit.release()
             raise
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        return Job(work, request, self._settings, steps, call, request.kind, candidates, permit, lease, answer)
+        work, settings, loop = _WORK[name], self._settings, asyncio.get_running_loop()
+        leave = self._scheduler.drop
+        return Job(work, request, settings, steps, call, request.kind, candidates, permit, lease, told, loop, leave)
+
+
+class _Waiting(asyncio.Future[Any]):
+    """A coroutine's wait for a call; the call is given up with it at once, not in the loop's next turn."""
+
+    job: Job[Any, Any]
+
+    def told(self, outcome: Any) -> None:
+        if isinstance(outcome, ServiceError):
+            self.set_exception(outcome)
+        else:
+            self.set_result(outcome)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self.job.give_up()
+        return super().cancel(msg)

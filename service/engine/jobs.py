@@ -1,4 +1,4 @@
-"""One admitted call: what is to be computed, and what it holds until that has really ended."""
+"""One admitted call: what is to be computed, whom to tell, and what it holds until that has really ended."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ log = logs.logger(__name__)
 
 Answer = TypeVar("Answer")
 Work = Callable[[Generation, Request, ServiceSettings, Steps], Answer]
+Told = Callable[[Answer | ServiceError], None]
+"""Takes what came of a call, on the event loop; raises nothing."""
 
 
 @dataclass(eq=False, slots=True)
@@ -31,7 +33,9 @@ class Job(Generic[Request, Answer]):
     Attributes:
       kind: calls of one kind take about equally long.
       candidates: what the call costs, as its request tells.
-      answer: what the caller waits for; belongs to the event loop.
+      told: takes what came of the call; None: somebody was told, or nobody waits any more.
+      loop: on which somebody waits.
+      leave: takes the job out of wherever it waits.
       expected_s: how long calls of its kind usually take, seconds.
       late: ends the caller's wait when its time is over.
       took_s: how long computing took, seconds; None: it was not computed to the end.
@@ -46,7 +50,9 @@ class Job(Generic[Request, Answer]):
     candidates: int
     permit: Permit
     lease: Lease
-    answer: asyncio.Future[Answer]
+    told: Told[Answer] | None
+    loop: asyncio.AbstractEventLoop
+    leave: Callable[[Job[Request, Answer]], None]
     expected_s: float = field(default=0.0, init=False)
     late: asyncio.TimerHandle | None = field(default=None, init=False)
     took_s: float | None = field(default=None, init=False)
@@ -82,16 +88,23 @@ class Job(Generic[Request, Answer]):
         self.lease.release()
         self.permit.release()
 
+    def give_up(self) -> None:
+        """Ends a call nobody waits for any more: now if it was not begun, else before its next step. On the loop."""
+        if self.told is not None:
+            self.told = None
+            self.leave(self)
+
     def tell(self) -> None:
-        """Tells whoever still waits what came of it. On the event loop."""
+        """Tells whoever still waits what came of it. On the loop."""
+        self.settle(cast(Answer | ServiceError, self._outcome))
+
+    def settle(self, outcome: Answer | ServiceError) -> None:
+        """Tells whoever still waits of this outcome, whatever may yet come. On the loop."""
         if self.late is not None:
             self.late.cancel()
-        if self.answer.done():
-            return
-        if isinstance(self._outcome, ServiceError):
-            self.answer.set_exception(self._outcome)
-        else:
-            self.answer.set_result(cast(Answer, self._outcome))
+        told, self.told = self.told, None
+        if told is not None:
+            told(outcome)
 
 
 def _caused(told: ServiceError, by: Exception) -> ServiceError:

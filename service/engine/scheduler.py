@@ -6,7 +6,6 @@ the same, or whose caller left, is dropped before it is computed. Nothing waits 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from service.engine.line import Line
 from service.engine.pace import Paces
 from service.engine.threads import ComputeThreads
 from service.engine.turns import Turns
-from service.errors import DeadlineExceeded, Overloaded
+from service.errors import DeadlineExceeded, NotReady, Overloaded
 from service.metrics import Metrics
 
 AnyJob = Job[Any, Any]
@@ -90,7 +89,7 @@ class Scheduler:
         return self._overloaded(wait_s)
 
     def submit(self, job: AnyJob) -> None:
-        """Has a job computed; it is told, and what it holds is released, when that is done.
+        """Has a job computed; whoever waits is told, and what it holds is released, when that is done.
 
         Raises:
           Overloaded: its deadline would be over.
@@ -113,7 +112,7 @@ class Scheduler:
             raise self._overloaded(wait_s + job.expected_s)
         self._line.add(job)
         self._threads.submit(self._ticket)
-        job.late = asyncio.get_running_loop().call_later(job.steps.deadline - now, _give_up, job)
+        job.late = job.loop.call_later(job.steps.deadline - now, self._overdue, job)
 
     def drop(self, job: AnyJob) -> None:
         """Gives a job up that nobody waits for any more: it ends now if it still waits, else before its next step."""
@@ -135,7 +134,7 @@ class Scheduler:
             for job in jobs:
                 job.release()
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    job.answer.get_loop().call_soon_threadsafe(job.answer.cancel)
+                    job.loop.call_soon_threadsafe(job.settle, NotReady("the service is going down"))
 
     def _compute_next(self) -> None:
         """Computes the first in line, and some of those alike. In a compute thread, once for each job added."""
@@ -145,23 +144,25 @@ class Scheduler:
         try:
             self._compute(jobs)
             self._line.ended(jobs)
-            for job in jobs:
-                job.release()
         finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                jobs[0].answer.get_loop().call_soon_threadsafe(self._tell, jobs)
+            try:
+                jobs[0].loop.call_soon_threadsafe(self._computed, jobs)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                for job in jobs:
+                    job.release()
 
-    def _tell(self, jobs: Sequence[AnyJob]) -> None:
+    def _computed(self, jobs: Sequence[AnyJob]) -> None:
         for job in jobs:
             if job.took_s is not None:
                 self._paces.computed(job.lease.generation, job.kind, job.took_s)
+            self._release(job)
             job.tell()
 
     def _in_turn(self, jobs: Sequence[AnyJob]) -> None:
         self._compute(jobs)
         for job in jobs:
-            job.tell()
             self._release(job)
+            job.tell()
 
     def _compute(self, jobs: Sequence[AnyJob]) -> None:
         name = jobs[0].steps.call
@@ -177,11 +178,10 @@ class Scheduler:
         else:
             job.release()
 
+    def _overdue(self, job: AnyJob) -> None:
+        job.settle(DeadlineExceeded("the time for this call is over"))
+        self.drop(job)
+
     def _overloaded(self, wait_s: float) -> Overloaded:
         told = f"this call would take about {wait_s:.3f} s, too long to be sure of its deadline"
         return Overloaded(told, max(self._retry_after_s, wait_s), "deadline")
-
-
-def _give_up(job: AnyJob) -> None:
-    if not job.answer.done():
-        job.answer.set_exception(DeadlineExceeded("the time for this call is over"))

@@ -41,9 +41,6 @@ class Turns:
         first = jobs[0]
         if len(jobs) > (joined_max := company.joined_max(first)):
             self._waiting[key], jobs = jobs[joined_max:], jobs[:joined_max]
-        for job in jobs:
-            if job.answer.done():  # cancelled, and the one who waited was not woken yet
-                job.steps.abandon()
         began = Began.now()
         self._compute(jobs)
         self._paces.held_up(first.lease.generation, first.kind, began, len(jobs))
