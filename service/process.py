@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import os
@@ -18,8 +19,10 @@ from service.control.app import AdminApp
 from service.control.control import Control
 from service.control.listener import admin_listener, admin_tokens, port_of
 from service.control.server import AdminServer
+from service.cores import usable_cores
 from service.engine.desk import Desk
 from service.engine.engine import Engine
+from service.engine.occupancy import Occupancy
 from service.exits import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUIRED, EXIT_USAGE
 from service.generations.generation import Generation
 from service.generations.loader import Loader
@@ -63,7 +66,7 @@ class Service:
         threads = set_threads(settings.workers, settings.threads).compute
         self._metrics = Metrics()
         self._switch = Switch()
-        self._engine = Engine(self._switch, settings, self._metrics, threads)
+        self._engine = Engine(self._switch, settings, self._metrics, threads, _occupancy(place))
         self._recording = Recording(settings, self._switch, "0" if place is None else str(place.index))
         loader = Loader(
             root=settings.root,
@@ -303,3 +306,11 @@ async def serve(settings: ServiceSettings, place: Place | None = None) -> int:
 def _ways(place: Place | None) -> tuple[Take, Take]:
     """How connections of HTTP and of gRPC are taken."""
     return (take_all, take_all) if place is None else (sharing(place, Door.HTTP), sharing(place, Door.GRPC))
+
+
+def _occupancy(place: Place | None) -> Occupancy:
+    """What tells whether cores are idle, in whatever worker."""
+    if place is None:
+        return Occupancy(usable_cores())
+    keep, beside = place.board.keep_at_work, place.board.at_work_beside
+    return Occupancy(usable_cores(), functools.partial(keep, place.index), functools.partial(beside, place.index))

@@ -93,7 +93,10 @@ class ServiceSettings(BaseSettings):
     threads: int = Field(default=0, ge=0, le=1024)
     """Threads that compute in each process; 0: the usable cores (affinity and cgroup quota) shared among workers."""
     inline_us_max: int = Field(default=500, ge=0, le=100_000)
-    """Calls measured to take no longer are computed on the event loop, microseconds; 0: all in the compute threads."""
+    """Calls measured to take no longer are computed on the event loop at once, microseconds; 0: all wait in line."""
+    turn_us_max: int = Field(default=5_000, ge=0, le=1_000_000)
+    """Calls measured to take no longer are computed on the event loop in their turn, unless that keeps others waiting
+    beside an idle core, microseconds; 0: all calls in line are for the compute threads."""
     in_flight_max: int = Field(default=64, ge=1, le=100_000)
     """Calls admitted at once, computing or in line; one more is refused at once rather than kept waiting."""
     in_flight_candidates_max: int = Field(default=100_000, ge=1, le=1_000_000_000)

@@ -21,6 +21,8 @@ from service.engine import details, embedding, lookup, ranking, recommendation, 
 from service.engine.admission import Admission, Permit
 from service.engine.descriptions import ModelDetails, ModelState
 from service.engine.jobs import Job, Told, Work
+from service.engine.occupancy import Occupancy
+from service.engine.pace import Paces
 from service.engine.requests import (
     Call,
     Embedded,
@@ -62,10 +64,18 @@ _COMING = 4
 class Engine:
     """Answers every call of both doors; raises only `ServiceError`. Its methods run on one event loop."""
 
-    def __init__(self, switch: Switch, settings: ServiceSettings, metrics: Metrics, threads: int) -> None:
-        """Makes an engine that answers from `switch`, computing in so many threads."""
+    def __init__(
+        self,
+        switch: Switch,
+        settings: ServiceSettings,
+        metrics: Metrics,
+        threads: int,
+        occupancy: Occupancy | None = None,
+    ) -> None:
+        """Makes an engine that answers from `switch`, computing in so many threads, which are all cores unless told."""
         self._switch, self._settings, self._metrics = switch, settings, metrics
-        self._scheduler = Scheduler(threads, settings.inline_us_max / 1e6, settings.retry_after_s, metrics)
+        paces = Paces(settings.inline_us_max / 1e6, settings.turn_us_max / 1e6)
+        self._scheduler = Scheduler(threads, paces, settings.retry_after_s, metrics, occupancy or Occupancy(threads))
         limits = (settings.in_flight_max, settings.in_flight_candidates_max, lambda: self._scheduler.retry_after_s)
         self._callers, self._admission = Admission(*limits), Admission(*limits)
         metrics.in_flight.set_function(lambda: self.in_flight)

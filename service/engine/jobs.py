@@ -37,6 +37,7 @@ class Job(Generic[Request, Answer]):
       loop: on which somebody waits.
       leave: takes the job out of wherever it waits.
       expected_s: how long calls of its kind usually take, seconds.
+      on_loop: whether the event loop may compute it.
       late: ends the caller's wait when its time is over.
       took_s: how long computing took, seconds; None: it was not computed to the end.
     """
@@ -54,6 +55,7 @@ class Job(Generic[Request, Answer]):
     loop: asyncio.AbstractEventLoop
     leave: Callable[[Job[Request, Answer]], None]
     expected_s: float = field(default=0.0, init=False)
+    on_loop: bool = field(default=False, init=False)
     late: asyncio.TimerHandle | None = field(default=None, init=False)
     took_s: float | None = field(default=None, init=False)
     _outcome: Answer | ServiceError | None = field(default=None, init=False)

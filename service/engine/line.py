@@ -1,4 +1,4 @@
-"""The line in front of the compute threads: first come, first served; what nobody waits for any more leaves it.
+"""The line of calls that are to be computed: first come, first served; what nobody waits for any more leaves it.
 
 In the order of arrival, and not of deadlines, since a call is let in only if it can be answered in time behind those
 that are there: nothing that comes later may take that away from it.
@@ -22,7 +22,7 @@ class Line:
     """Jobs that wait, and how long those before a new one will take. Safe to call from any thread."""
 
     def __init__(self, threads: int) -> None:
-        """Begins with no job, in front of so many threads."""
+        """Begins with no job; about so many are computed at once."""
         self._threads = threads
         self._lock = threading.Lock()
         self._jobs: OrderedDict[AnyJob, Hashable | None] = OrderedDict()
@@ -39,16 +39,32 @@ class Line:
         return self._candidates
 
     @property
+    def busy(self) -> int:
+        """How many compute what they took, and have not told `ended`."""
+        return self._busy
+
+    @property
+    def first_on_loop(self) -> bool:
+        """Whether a job waits, and the event loop may compute the first."""
+        with self._lock:
+            return next((job.on_loop for job in self._jobs), False)
+
+    @property
     def wait_s(self) -> float:
         """How long a job that comes now will wait, by how long those before it usually take, seconds."""
-        if self._busy < self._threads:
+        if self._room:
             return 0.0
         return (self._waiting_s + self._computed_s / 2) / self._threads  # those in threads are half done
+
+    @property
+    def _room(self) -> bool:
+        """Whether the next job is taken up at once."""
+        return self._busy + len(self._jobs) < self._threads
 
     def add(self, job: AnyJob) -> None:
         """Puts a job at the end of the line."""
         # A job that is taken up at once needs no company, and what it is alike is not free to tell.
-        alike = company.likeness(job) if self._busy >= self._threads else None
+        alike = None if self._room else company.likeness(job)
         with self._lock:
             self._jobs[job] = alike
             if alike is not None:

@@ -1,4 +1,4 @@
-"""Which calls are short enough to be computed on the event loop itself; figures in docs/adr/0005.
+"""Which calls are short enough to be computed on the event loop itself; figures in docs/adr/0005 and 0022.
 
 Handing a call to a compute thread and its answer back costs more than computing a short one. How long a kind of call
 takes is measured: first in the compute threads, then on the loop, which no call may hold up for long.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Hashable
+from enum import Enum, auto
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -26,22 +27,43 @@ _AWAY_MIN, _AWAY_MAX, _AWAY_MORE, _FORGIVEN = 8.0, 4096.0, 2, 0.95
 that did not, so that a kind that is often slow (its rows are read from the disk) is kept off the loop."""
 
 
+class Where(Enum):
+    """Where a call is computed."""
+
+    AT_ONCE = auto()
+    """On the loop, before what is in line."""
+    ANYWHERE = auto()
+    """In line, by a compute thread or the loop."""
+    THREAD = auto()
+    """In line, by a compute thread."""
+
+
 class Paces:
     """How long each kind of call takes with each generation. Used on the event loop only."""
 
-    def __init__(self, limit_s: float) -> None:
-        """Takes the longest time that a call may take on the loop; 0: none is computed there."""
-        self._limit_s = limit_s
+    def __init__(self, at_once_s: float, turn_s: float) -> None:
+        """Begins with no kind.
+
+        Args:
+          at_once_s: longest time that a call may take on the loop before others, seconds; 0: none is computed there.
+          turn_s: longest time that a call may take on the loop in its turn, seconds; 0: none is computed there.
+        """
+        self._at_once_s, self._turn_s = at_once_s, turn_s
         self._kinds: WeakKeyDictionary[Generation, dict[Hashable, _Pace]] = WeakKeyDictionary()
         self._faults = _major_faults()
 
-    def short(self, generation: Generation, kind: Hashable) -> bool:
-        """Tells whether the next call of a kind is to be computed on the loop; each call is asked about once."""
+    def where(self, generation: Generation, kind: Hashable) -> Where:
+        """Tells where the next call of a kind is to be computed; each call is asked about once."""
         pace = self._kinds.get(generation, {}).get(kind)
-        if pace is None or pace.away == 0:
-            return pace is not None and pace.least_s * _ORDINARY <= self._limit_s
-        pace.away -= 1
-        return False
+        if pace is None:
+            return Where.THREAD
+        if pace.away:
+            pace.away -= 1
+            return Where.THREAD
+        seconds = pace.least_s * _ORDINARY
+        if seconds <= self._at_once_s:
+            return Where.AT_ONCE
+        return Where.ANYWHERE if seconds <= self._turn_s else Where.THREAD
 
     def computed(self, generation: Generation, kind: Hashable, seconds: float) -> None:
         """Tells how long a call that was answered took in a compute thread."""
@@ -58,10 +80,10 @@ class Paces:
         """Tells that a call was refused for how long its kind takes: were that wrong, none would ever show it."""
         self._kinds[generation][kind].usual_s *= _DOUBTED
 
-    def held_up(self, generation: Generation, kind: Hashable, since: Began, calls: int = 1) -> None:
+    def held_up(self, generation: Generation, kind: Hashable, since: Began, where: Where, calls: int = 1) -> None:
         """Tells since when some calls, answered or not, were computed on the loop; they have just ended."""
         pace = self._kinds[generation][kind]
-        limit_s = self._limit_s * calls
+        limit_s = (self._at_once_s if where is Where.AT_ONCE else self._turn_s) * calls
         if time.perf_counter() - since.clock_s <= limit_s or not self._own_fault(since, limit_s):
             pace.next_away = max(_AWAY_MIN, pace.next_away * _FORGIVEN)
             return

@@ -1,4 +1,4 @@
-"""When and where a call is computed: short ones in a turn on the event loop, the others in line for a compute thread.
+"""When and where a call is computed: short ones at once on the event loop, the others in line for loop and threads.
 
 A call that could not be answered in time behind those before it is refused when it comes; one whose time ran out all
 the same, or whose caller left, is dropped before it is computed. Nothing waits while a thread has nothing to do.
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from service.engine import company
+from service.engine.hands import Hands
 from service.engine.jobs import Job
 from service.engine.line import Line
-from service.engine.pace import Paces
+from service.engine.occupancy import Occupancy
+from service.engine.pace import Began, Paces, Where
 from service.engine.threads import ComputeThreads
 from service.engine.turns import Turns
 from service.errors import DeadlineExceeded, NotReady, Overloaded
@@ -29,14 +31,14 @@ _SAFETY = 2.0
 """Times the expected wait that a call must have: it is to be answered in time also if those before it take longer than
 calls like them did, and behind a line that is never empty a longer one would bring nothing."""
 _RARE = 0.05
-"""A call of whose last ones a smaller share was computed on the loop is expected to need a compute thread."""
+"""A call of whose last ones a smaller share was computed at once is expected to come in line."""
 _NEWS = 0.05
 """How much what is known of calls of a name follows the newest one."""
 
 
 @dataclass(slots=True)
 class _Calls:
-    """What is known of the calls of a name: the share computed on the loop, and how long the others take, seconds."""
+    """What is known of the calls of a name: the share computed at once, and how long the others take, seconds."""
 
     short: float
     usual_s: float = 0.0
@@ -45,26 +47,28 @@ class _Calls:
 class Scheduler:
     """The line, the turns and the threads. Its methods run on one event loop, but where they tell otherwise."""
 
-    def __init__(self, threads: int, inline_s: float, retry_after_s: float, metrics: Metrics) -> None:
+    def __init__(
+        self, threads: int, paces: Paces, retry_after_s: float, metrics: Metrics, occupancy: Occupancy
+    ) -> None:
         """Begins with no call.
 
         Args:
           threads: that compute.
-          inline_s: longest time that a call may take on the event loop, seconds.
+          paces: tell which calls the event loop may compute.
           retry_after_s: least time that a refused caller is told to wait, seconds.
           metrics: are told what is queued, joined and shed.
+          occupancy: tells whether cores are idle.
         """
-        self._retry_after_s, self._metrics = retry_after_s, metrics
-        self._paces = Paces(inline_s)
+        self._retry_after_s, self._metrics, self._paces = retry_after_s, metrics, paces
         self._threads, self._line = ComputeThreads(threads), Line(threads)
-        self._turns = Turns(self._paces, self._in_turn)
+        self._turns = Turns(self._paces, self._at_once)
+        self._hands = Hands(self._line, self._threads, occupancy, self._compute, self._in_turn, self._computed)
         self._calls: dict[str, _Calls] = {}
-        self._ticket = self._compute_next
         metrics.queued(lambda: len(self._line), lambda: self._line.candidates)
 
     @property
     def wait_s(self) -> float:
-        """How long a call that comes now will wait for a compute thread, seconds."""
+        """How long a call that comes now will wait in line, seconds."""
         return self._line.wait_s
 
     @property
@@ -95,7 +99,8 @@ class Scheduler:
           Overloaded: its deadline would be over.
         """
         generation = job.lease.generation
-        short = self._paces.short(generation, job.kind)
+        where = self._paces.where(generation, job.kind)
+        short = where is Where.AT_ONCE
         calls = self._calls.get(job.steps.call)
         if calls is None:
             calls = self._calls[job.steps.call] = _Calls(float(short))
@@ -110,8 +115,9 @@ class Scheduler:
         if wait_s and now + wait_s + job.expected_s > job.steps.deadline:
             self._paces.doubted(generation, job.kind)
             raise self._overloaded(wait_s + job.expected_s)
+        job.on_loop = where is Where.ANYWHERE
         self._line.add(job)
-        self._threads.submit(self._ticket)
+        self._hands.added(job)
         job.late = job.loop.call_later(job.steps.deadline - now, self._overdue, job)
 
     def drop(self, job: AnyJob) -> None:
@@ -136,21 +142,6 @@ class Scheduler:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                     job.loop.call_soon_threadsafe(job.settle, NotReady("the service is going down"))
 
-    def _compute_next(self) -> None:
-        """Computes the first in line, and some of those alike. In a compute thread, once for each job added."""
-        jobs = self._line.take()
-        if not jobs:
-            return
-        try:
-            self._compute(jobs)
-            self._line.ended(jobs)
-        finally:
-            try:
-                jobs[0].loop.call_soon_threadsafe(self._computed, jobs)
-            except RuntimeError:  # the loop is closed: nobody waits any more
-                for job in jobs:
-                    job.release()
-
     def _computed(self, jobs: Sequence[AnyJob]) -> None:
         for job in jobs:
             if job.took_s is not None:
@@ -159,6 +150,13 @@ class Scheduler:
             job.tell()
 
     def _in_turn(self, jobs: Sequence[AnyJob]) -> None:
+        first, began = jobs[0], Began.now()
+        generation, kind = first.lease.generation, first.kind
+        self._compute(jobs)
+        self._computed(jobs)
+        self._paces.held_up(generation, kind, began, Where.ANYWHERE, len(jobs))
+
+    def _at_once(self, jobs: Sequence[AnyJob]) -> None:
         self._compute(jobs)
         for job in jobs:
             self._release(job)

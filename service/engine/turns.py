@@ -8,7 +8,7 @@ from typing import Any
 
 from service.engine import company
 from service.engine.jobs import Job
-from service.engine.pace import Began, Paces
+from service.engine.pace import Began, Paces, Where
 
 AnyJob = Job[Any, Any]
 
@@ -43,4 +43,4 @@ class Turns:
             self._waiting[key], jobs = jobs[joined_max:], jobs[:joined_max]
         began = Began.now()
         self._compute(jobs)
-        self._paces.held_up(first.lease.generation, first.kind, began, len(jobs))
+        self._paces.held_up(first.lease.generation, first.kind, began, Where.AT_ONCE, len(jobs))

@@ -82,6 +82,14 @@ class Board:
         """Writes how many connections of a door a worker holds."""
         self._numbers[self._at(worker) + 3 + door] = connections
 
+    def at_work_beside(self, worker: int) -> int:
+        """Tells how many cores the other workers keep at work, as of a moment ago."""
+        return sum(self._numbers[5 :: self._at(1)]) - self._numbers[self._at(worker) + 5]
+
+    def keep_at_work(self, worker: int, cores: int) -> None:
+        """Writes how many cores a worker keeps at work."""
+        self._numbers[self._at(worker) + 5] = cores
+
     @staticmethod
     def _at(worker: int) -> int:
         return worker * (_SLOT_BYTES // 8)

@@ -166,6 +166,7 @@ class Parent:
         worker.pid = 0
         for door in Door:
             self._board.hold(index, door, 0)
+        self._board.keep_at_work(index, 0)
         self._board.tell(index, State.DOWN)
         ring(self._bells)
         if self._stopping:

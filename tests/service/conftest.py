@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from service.engine.occupancy import Occupancy
 from tests.service import small_model
 from tests.service.running import Running
 from tests.service.small_bundle import SmallBundle, compiled_towers, write_small_bundle
@@ -62,8 +63,8 @@ def run(root: Path) -> Iterator[Callable[..., Running]]:
     """Starts services without doors over `root`; ends them after the test."""
     started: list[Running] = []
 
-    def begin(**settings: object) -> Running:
-        started.append(Running(root, **settings))
+    def begin(occupancy: Occupancy | None = None, **settings: object) -> Running:
+        started.append(Running(root, occupancy, **settings))
         return started[-1]
 
     yield begin

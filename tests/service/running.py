@@ -17,6 +17,7 @@ from bundle.features import Column
 from runtime.towers import Tensor, Tower
 from service.engine import ranking
 from service.engine.engine import Engine
+from service.engine.occupancy import Occupancy
 from service.engine.requests import Call, Retrieval, Target
 from service.generations.loader import Loader
 from service.generations.policy import Policy
@@ -34,11 +35,11 @@ WORKERS = 2
 class Running:
     """Everything of a service but its doors. The root is looked at when a test says `scan`."""
 
-    def __init__(self, root: Path, **settings: Any) -> None:
+    def __init__(self, root: Path, occupancy: Occupancy | None = None, **settings: Any) -> None:
         self.settings = ServiceSettings(root=root, **settings)
         self.metrics = Metrics()
         self.switch = Switch()
-        self.engine = Engine(self.switch, self.settings, self.metrics, WORKERS)
+        self.engine = Engine(self.switch, self.settings, self.metrics, WORKERS, occupancy)
         precision, verify, limit = self.settings.precision, self.settings.verify, self.settings.load_bytes_max
         self.loader = Loader(root, precision, verify, WORKERS, limit, self.engine.warm_up)
         self.state = StateFile(self.settings.state_file or root / NAME)

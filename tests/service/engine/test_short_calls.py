@@ -83,7 +83,7 @@ def test_short_call_is_computed_on_the_loop_with_the_same_answer(write: Write, r
 @pytest.mark.parametrize(("limit_us", "burn_s"), [(0, 0.0), (2000, 0.003)])
 def test_slow_call_is_never_computed_on_the_loop(limit_us: int, burn_s: float, write: Write, run: Run) -> None:
     write()
-    service = run(inline_us_max=limit_us)
+    service = run(inline_us_max=limit_us, turn_us_max=0)
     tower = seen(service)
     tower.burn_s = burn_s
 

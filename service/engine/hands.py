@@ -1,0 +1,143 @@
+"""Who computes what is in line: the event loop itself, between two looks at its sockets, or the compute threads.
+
+A call that the loop computes is handed to nobody and back, and no thread contends with the loop for the interpreter's
+lock: with a worker for each core that is the cheapest way. But while the loop computes it hears nobody, so that calls
+may wait in their sockets although a core is idle; where that happens, threads are called first, and the loop last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from service.engine.jobs import Job
+from service.engine.line import Line
+from service.engine.occupancy import Occupancy
+from service.engine.threads import ComputeThreads
+
+AnyJob = Job[Any, Any]
+Handling = Callable[[Sequence[AnyJob]], None]
+
+_NEWS = 0.05
+"""How much the share of calls that were kept waiting follows the newest one."""
+_SELDOM, _OFTEN = 0.15, 0.4
+"""Shares of calls kept waiting below which the loop computes first, and above which threads do."""
+
+
+class Hands:
+    """Calls the loop or threads to the line. Its methods run on the loop, but where they tell otherwise."""
+
+    def __init__(
+        self,
+        line: Line,
+        threads: ComputeThreads,
+        occupancy: Occupancy,
+        compute: Handling,
+        turned: Handling,
+        told: Handling,
+    ) -> None:
+        """Begins with nobody at work.
+
+        Args:
+          line: what is to be computed.
+          threads: of this worker: as many calls at once are its share of the cores.
+          occupancy: more at once are computed while cores are idle.
+          compute: computes jobs, in any thread; raises nothing.
+          turned: computes jobs on the loop and tells whoever waits.
+          told: tells, on the loop, whoever waits for jobs that a thread computed.
+        """
+        self._line, self._threads, self._occupancy = line, threads, occupancy
+        self._compute, self._turned, self._told = compute, turned, told
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._at_work = 0  # threads that were called and have not ended
+        self._turn_due = self._just_turned = False
+        self._loop_first, self._kept_waiting = True, 0.0
+
+    def added(self, job: AnyJob) -> None:
+        """Tells of a job that was put in line."""
+        if self._loop is not job.loop:
+            self._loop, self._turn_due = job.loop, False
+        idle = self._occupancy.idle
+        if self._loop_first:  # it came while the loop computed, and a core was idle beside that
+            kept_waiting = self._just_turned and idle > (not self._turn_due)
+        else:  # it would have, had the loop computed
+            kept_waiting = self._at_work > 0 and idle > 0
+        self._kept_waiting += (kept_waiting - self._kept_waiting) * _NEWS
+        if self._kept_waiting > _OFTEN:
+            self._loop_first = False
+        elif self._kept_waiting < _SELDOM:
+            self._loop_first = True
+        self._call(job.loop)
+
+    def _call(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Calls as many to the line as have work there and a core."""
+        begun = self._line.busy
+        waiting = len(self._line) - max(0, self._at_work - begun) - self._turn_due
+        while waiting > 0 and (self._call_loop(loop) if self._loop_first else self._call_thread()):
+            waiting -= 1
+        while waiting > 0 and (self._call_thread() if self._loop_first else self._call_loop(loop)):
+            waiting -= 1
+        self._occupancy.keep(self._at_work + self._turn_due)
+
+    def _call_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
+        if self._turn_due or not self._line.first_on_loop or not self._room():
+            return False
+        self._turn_due = True
+        loop.call_soon(self._turn)
+        return True
+
+    def _call_thread(self) -> bool:
+        if self._at_work >= self._threads.count or not self._room():
+            return False
+        self._at_work += 1
+        self._threads.submit(self._in_thread)
+        return True
+
+    def _room(self) -> bool:
+        """Whether one more may be at work: within the share of this worker, or on a core that others leave idle."""
+        own = self._at_work + self._turn_due
+        self._occupancy.keep(own)
+        return own < self._threads.count or self._occupancy.idle > 0
+
+    def _turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._just_turned = True
+        loop.call_soon(loop.call_soon, self._looked)
+        if self._line.first_on_loop and (jobs := self._line.take()):
+            self._turned(jobs)
+            self._line.ended(jobs)
+        self._turn_due = False
+        self._call(loop)
+
+    def _looked(self) -> None:
+        """The sockets were looked at since the last turn: what comes from now on has not waited for it."""
+        self._just_turned = False
+
+    def _in_thread(self) -> None:
+        """Computes what is in line for as long as there is something, and a core. In a compute thread."""
+        goes_on = True
+        while goes_on:
+            jobs = self._line.take()
+            if jobs:
+                try:
+                    self._compute(jobs)
+                finally:
+                    self._line.ended(jobs)
+            own = self._at_work + self._turn_due
+            goes_on = len(self._line) > 0 and (own <= self._threads.count or self._occupancy.idle >= 0)
+            self._tell_loop(jobs, not goes_on)
+
+    def _tell_loop(self, jobs: Sequence[AnyJob], ended: bool) -> None:
+        try:
+            assert self._loop is not None  # noqa: S101 - whoever called had one
+            self._loop.call_soon_threadsafe(self._computed, jobs, ended)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            self._at_work -= ended
+            for job in jobs:
+                job.release()
+
+    def _computed(self, jobs: Sequence[AnyJob], ended: bool) -> None:
+        self._at_work -= ended
+        self._told(jobs)
+        self._call(asyncio.get_running_loop())

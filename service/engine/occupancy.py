@@ -1,0 +1,34 @@
+"""Which of the machine's cores compute calls: those of this process, and those of the other workers of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Occupancy:
+    """Counts cores at work. What the others told is of a moment ago: a wrong number costs time, never an answer."""
+
+    def __init__(
+        self, cores: int, tell: Callable[[int], None] | None = None, others: Callable[[], int] | None = None
+    ) -> None:
+        """Begins with none at work here.
+
+        Args:
+          cores: that all workers together may use.
+          tell: tells the other workers how many this one keeps at work; None: there are no others.
+          others: how many the others keep at work; None: there are no others.
+        """
+        self._cores, self._own = cores, 0
+        self._tell, self._others = tell, others
+
+    @property
+    def idle(self) -> int:
+        """Cores that nobody keeps at work; below 0: more is computed at once than there are cores."""
+        return self._cores - self._own - (0 if self._others is None else self._others())
+
+    def keep(self, own: int) -> None:
+        """Tells how many this process keeps at work from now on."""
+        if own != self._own:
+            self._own = own
+            if self._tell is not None:
+                self._tell(own)
