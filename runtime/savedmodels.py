@@ -80,6 +80,9 @@ class SavedModelTower:
         """Returns none: TensorFlow copies what it is given."""
         return {}
 
+    def prepare(self) -> None:
+        """Does nothing: threads share it."""
+
 
 def require_library(why: str) -> None:
     """Finds TensorFlow, which is loaded when the first tower needs it.

@@ -66,6 +66,9 @@ class Tower(Protocol):
         call of this tower, which may leave anything in them.
         """
 
+    def prepare(self) -> None:
+        """Has the first call of one further thread find everything made. Dear; in any thread."""
+
 
 class CompiledTower:
     """A LiteRT flatbuffer. Rows of a batch are computed independently, bit for bit, whatever the batch.
@@ -86,7 +89,9 @@ class CompiledTower:
         except OSError as problem:
             raise TowerUnreadable(f"tower file {path.name!r} cannot be read: {problem.strerror}") from problem
         self._local = threading.local()
-        runner = self._runner()
+        runner = _Runner(self._name, self._content)
+        self._spare = [runner]
+        """For threads that have none yet."""
         self.inputs, self.outputs = runner.inputs, runner.outputs
         self._input_names = tuple(tensor.name for tensor in self.inputs)
         self._output_names = tuple(tensor.name for tensor in self.outputs)
@@ -115,9 +120,17 @@ class CompiledTower:
             run = self._runner()
         return run.buffers(n)
 
+    def prepare(self) -> None:
+        """See Tower.prepare."""
+        if not self._spare:
+            self._spare.append(_Runner(self._name, self._content))
+
     def _runner(self) -> _Runner:
-        self._local.runner = _Runner(self._name, self._content)
-        runner: _Runner = self._local.runner
+        try:
+            runner = self._spare.pop()
+        except IndexError:
+            runner = _Runner(self._name, self._content)
+        self._local.runner = runner
         return runner
 
 

@@ -122,6 +122,7 @@ class Service:
         """Has a version answer made-up requests, and recorded ones, before it is served."""
         self._engine.warm_up(generation)
         self._recording.try_out(generation)
+        self._engine.prepare_loop(generation)
 
     async def run(self) -> int:
         """Serves until a signal, then drains; returns the exit code.

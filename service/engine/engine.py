@@ -220,6 +220,12 @@ class Engine:
             except (ServiceError, BundleError) as problem:
                 raise LoadRefused(f"a synthetic request cannot be answered: {problem}") from problem
 
+    def prepare_loop(self, generation: Generation) -> None:
+        """Makes what the event loop needs for its first call of a generation, which would hold it up. Blocks."""
+        for tower in generation.towers.values():
+            for part in tower.parts:
+                part.network.prepare()
+
     def drain(self) -> None:
         """Refuses every new call from now on; those that were let in go on."""
         self._callers.drain()

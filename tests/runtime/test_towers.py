@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -283,3 +284,17 @@ def test_saved_model_tower_without_tensorflow_names_the_extra(towers: Path, monk
 
     with pytest.raises(LibraryMissing, match=r"rowcast\[savedmodel\]"):
         SavedModelTower(towers / "query" / "saved_model")
+
+
+def test_thread_finds_what_was_prepared_for_it_and_answers_the_same(towers: Path) -> None:
+    tower = CompiledTower(towers / "query" / F32)
+    inputs = {each.name: np.ones((3, *(size or 1 for size in each.shape[1:])), each.dtype) for each in tower.inputs}
+    tower.prepare()
+    answers: list[dict[str, NDArray[Any]]] = [tower.run(inputs)]
+    tower.prepare()
+    thread = threading.Thread(target=lambda: answers.append(tower.run(inputs)))
+    thread.start()
+    thread.join(20)
+    assert len(answers) == 2
+    for name, array in answers[0].items():
+        assert answers[1][name].tobytes() == array.tobytes()

@@ -111,6 +111,9 @@ class WaitingTower:
     def buffers(self, n: int) -> Mapping[str, NDArray[Any]]:
         return self._network.buffers(n)
 
+    def prepare(self) -> None:
+        self._network.prepare()
+
 
 class FailingTower(WaitingTower):
     """Fails as no tower should."""
