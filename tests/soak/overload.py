@@ -1,13 +1,15 @@
 """`python -m tests.soak.overload`: ten times as many calls as a service can answer, and what becomes of those answered.
 
 An open loop of workload R, whose callers tell a deadline and do not wait for each other. Beside the goodput: the time
-that refusals and probes take, and how long the service needs to be as before. The generator shares the cores with it.
+that refusals and probes take, and how long the service needs to be as before. The generator shares the cores with it,
+and a flood of calls costs it, too, a large part of them: goodput is also told as a share of what the rest could answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import tempfile
 import threading
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -57,6 +60,9 @@ class Flood:
       deadline_s: of each of its calls.
       probed: what probes saw meanwhile.
       recovery_s: from the last call of the flood until calls were answered as before.
+      refused_status: how the generator tells a refusal.
+      left: share of the cores that the generator left, of those it left at the peak.
+      refusal_s: CPU of the service for each refusal, if an answer costs what it does at the peak.
     """
 
     peak_per_s: float
@@ -66,6 +72,8 @@ class Flood:
     probed: Probed
     recovery_s: float
     refused_status: int
+    left: float
+    refusal_s: float
 
     @property
     def admitted_s(self) -> NDArray[np.float64]:
@@ -104,7 +112,11 @@ class Flood:
         SHOW.print(
             f"peak {self.peak_per_s:.0f}/s, flood {self.rate_per_s:.0f}/s for {self.answers.elapsed_s:.1f} s: {told}"
         )
-        SHOW.print(f"goodput {self.goodput:.2f} of the peak, within {self.deadline_s * 1e3:.0f} ms")
+        SHOW.print(
+            f"goodput {self.goodput:.2f} of the peak, within {self.deadline_s * 1e3:.0f} ms; "
+            f"{self.goodput / self.left:.2f} of what the cores could answer that the generator left "
+            f"({self.left:.2f} of those at the peak); a refusal costs {self.refusal_s * 1e6:.0f} us of CPU"
+        )
         for what, latency_s in (("admitted", self.admitted_s), ("refused", self.refused_s)):
             if len(latency_s):
                 p50, p99, p999 = np.percentile(latency_s, [50, 99, 99.9]) * 1e3
@@ -145,10 +157,20 @@ def recovery_s(load: Load, usual_s: float) -> float:
             return float("inf")
 
 
-def flood(
-    ports: dict[str, int], door: str, bodies: list[bytes], times: float, seconds: float, deadline_s: float
-) -> Flood:
+def cpu_s(process: int) -> float:
+    """Returns the CPU seconds that a process and its children used."""
+    root = psutil.Process(process)
+    return sum(sum(each.cpu_times()[:2]) for each in (root, *root.children()))  # of user and system
+
+
+def left_by(generator: Answers) -> float:
+    """Returns how many cores the generator left."""
+    return len(os.sched_getaffinity(0)) - generator.generator_s / generator.elapsed_s
+
+
+def flood(service: Process, door: str, bodies: list[bytes], times: float, seconds: float, deadline_s: float) -> Flood:
     """Measures what a service can answer, and then asks so many times as much of it."""
+    ports, pid = service.ports, service.process.pid
     headers = {"x-request-timeout-ms": f"{deadline_s * 1e3:.0f}"}
     if door == "http":
         ways = [Door(ports["http"], "/v1/models/ranking:rank", PROTOBUF, more) for more in ({}, headers)]
@@ -158,13 +180,17 @@ def flood(
     try:
         calm.closed(8, 1.0)  # so that the service knows how long a call takes
         usual_s = float(np.median(calm.closed(1, 0.5).latency_s))
+        calm_s = -cpu_s(pid)
         before = calm.closed(16, seconds / 2)
+        calm_s += cpu_s(pid)
         probed, done = Probed(), threading.Event()
         prober = threading.Thread(target=probe, args=(ports["http"], probed, done))
         prober.start()
         try:
             rate = times * before.requests_per_s
+            flood_s = -cpu_s(pid)
             answers = pressing.open(rate, seconds, seed=7)
+            flood_s += cpu_s(pid)
         finally:
             done.set()
             prober.join()
@@ -174,7 +200,10 @@ def flood(
         calm.close()
         pressing.close()
     peak = (before.requests_per_s + after.requests_per_s) / 2
-    return Flood(peak, rate, answers, deadline_s, probed, recovered_s, REFUSED[door])
+    left = left_by(answers) / left_by(before)
+    refused = max(1, int((answers.status == REFUSED[door]).sum()))
+    refusal_s = (flood_s - answers.answered * calm_s / before.answered) / refused
+    return Flood(peak, rate, answers, deadline_s, probed, recovered_s, REFUSED[door], left, refusal_s)
 
 
 def write_workload(root: Path) -> RankingWorkload:
@@ -193,7 +222,7 @@ def press(door: str, times: float, seconds: float, deadline_s: float, *options: 
             with service.client() as client:
                 while client.get("/readyz").status_code != 200:
                     time.sleep(0.05)
-            seen = flood(service.ports, door, bodies, times, seconds, deadline_s)
+            seen = flood(service, door, bodies, times, seconds, deadline_s)
         finally:
             service.kill()
     seen.show()
