@@ -12,13 +12,14 @@ from google.protobuf.message import DecodeError
 from service.errors import InvalidArgument, ServiceError
 from service.rpc import convert
 from service.rpc.transport.streams import Method, Reply, Stream
+from service.security.callers import Caller
 from service.wire.calls import request_id_of
 from service.wire.failures import failure_of
 
 SERVICE = "grpc.reflection.v1alpha.ServerReflection"
 
 
-def methods(services: tuple[str, ...], check: Callable[[Mapping[bytes, bytes]], object] | None) -> dict[bytes, Method]:
+def methods(services: tuple[str, ...], check: Callable[[Mapping[bytes, bytes]], Caller] | None) -> dict[bytes, Method]:
     """Returns the methods by path, which tell of `services` to whom `check` lets in."""
 
     async def answer(stream: Stream) -> Reply:

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -21,7 +21,8 @@ from service.engine import descriptions, requests
 from service.engine.admission import Admission, Permit
 from service.engine.desk import Desk
 from service.engine.engine import Engine
-from service.errors import Overloaded
+from service.engine.jobs import Told
+from service.errors import Internal, Overloaded, ServiceError
 from service.generations.shelf import VersionState
 from service.logs import JsonLines
 from service.metrics import Metrics
@@ -34,6 +35,16 @@ from service.settings import ServiceSettings
 Answer = TypeVar("Answer")
 HEAD_S_MAX = 1.0
 GRACE_S = 0.5
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """What is left of a call that was begun: that its caller may leave."""
+
+    answering: asyncio.Task[None]
+
+    def give_up(self) -> None:
+        self.answering.cancel()
 
 
 class ScriptedEngine:
@@ -72,6 +83,19 @@ class ScriptedEngine:
         if self.problem is not None:
             raise self.problem
         return answer
+
+    def start(self, name: str, request: Any, call: requests.Call, told: Told[Any]) -> GivenUp:
+        async def answer() -> None:
+            try:
+                outcome = await getattr(self, name)(request, call)
+            except ServiceError as problem:
+                outcome = problem
+            except Exception as problem:  # noqa: BLE001 - as of the engine, which tells bugs so
+                outcome = Internal("a bug")
+                outcome.__cause__ = problem
+            told(outcome)
+
+        return GivenUp(asyncio.ensure_future(answer()))
 
     async def retrieve(self, request: requests.Retrieval, call: requests.Call) -> requests.Retrieved:
         found = requests.Neighbors(np.array([4, 2]), np.array([0.5, 0.25], np.float32), np.array([0, 2]))

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from service import logs
-from service.errors import INTERNAL_SENTENCE, Code, DeadlineExceeded, Overloaded, ServiceError, TooLarge
+from service.errors import INTERNAL_SENTENCE, Code, DeadlineExceeded, Overloaded, ServiceError
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Reason, Setting
-from service.rpc.transport.messages import status_block, timeout_s_of
 from service.rpc.transport.patience import Patience
 from service.rpc.transport.reading import PAYLOAD_BYTES_MAX, FrameReader, Head, HeadReader
 from service.rpc.transport.room import Room
 from service.rpc.transport.sending import Outlet
 from service.rpc.transport.streams import STREAM_WINDOW_BYTES, UNKNOWN, Reply, Stream
+from service.rpc.transport.writing import Writer
 from service.security.callers import caller_shown, enter
 
 _LOG = logs.logger(__name__)
@@ -33,6 +33,7 @@ _GOING = b"going-by"
 _LAST_CALLS_S = 0.05
 """From a peer's answer that it begins no more calls to the last one that is taken."""
 _INTERNAL = 13
+_GOING_DOWN = Reply(None, 1, "the service is going down")
 
 
 class Connection(asyncio.Protocol):
@@ -55,23 +56,18 @@ class Connection(asyncio.Protocol):
         self._caller = caller_shown(transport.get_extra_info("peercert"))
         self._transport = transport  # uvloop's is no subclass, but has all of its methods
         transport.set_write_buffer_limits(_UNWRITTEN_BYTES_MAX)
-        self._outlet = Outlet(transport.write, self._answered)
-        room = self._room
-        if 0 < self._limits.connections_max <= len(room.connections):
-            idle = next((each for each in room.connections if not each.has_calls), None)
-            if idle is None:
-                transport.abort()
-                return
-            room.connections.discard(idle)
-            idle.abort()
-        room.connections.add(self)
+        self._writer = Writer(transport)
+        self._outlet = Outlet(self._writer, self._answered)
+        if not self._room.take_in(self):
+            transport.abort()
+            return
         told = {
             Setting.MAX_CONCURRENT_STREAMS: self._limits.streams_max,
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
             Setting.MAX_FRAME_SIZE: PAYLOAD_BYTES_MAX,
             Setting.MAX_HEADER_LIST_SIZE: self._limits.metadata_bytes_max,
         }
-        transport.write(frames.settings(told) + frames.credit(0, CONNECTION_WINDOW_BYTES - frames.WINDOW_BYTES))
+        self._writer.write(frames.settings(told) + frames.credit(0, CONNECTION_WINDOW_BYTES - frames.WINDOW_BYTES))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Gives up every call of a peer that is gone."""
@@ -108,16 +104,20 @@ class Connection(asyncio.Protocol):
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
         size, ends = len(payload), bool(flags & frames.END_STREAM)
-        self._credited(size)
+        self._owed_bytes += size  # as much as came is granted anew: windows bound only what is on the wire
+        if self._owed_bytes > CONNECTION_WINDOW_BYTES // 2:
+            self._writer.write(frames.credit(0, self._owed_bytes))
+            self._owed_bytes = 0
         stream = self._streams.get(number)
         if stream is None or stream.whole:
             if number == 0 or number > self._last:
                 raise Fault(Reason.PROTOCOL_ERROR, "DATA on a stream that was not opened")
             if stream is not None:
-                stream.ended = stream.ended or ends
+                stream.ended |= ends
             self._idle(1)  # what was refused is still on its way
             return
         stream.owed_bytes += size
+        stream.ended |= ends
         if flags & frames.PADDED:
             payload = frames.unpadded(frames.PADDED, payload)
         if payload:
@@ -127,15 +127,8 @@ class Connection(asyncio.Protocol):
         if ends:
             self._received(stream)
         elif stream.owed_bytes > STREAM_WINDOW_BYTES // 2 and not stream.whole:
-            self._transport.write(frames.credit(number, stream.owed_bytes))
+            self._writer.write(frames.credit(number, stream.owed_bytes))
             stream.owed_bytes = 0
-
-    def _credited(self, size_bytes: int) -> None:
-        """Grants the peer as much as came, once that is worth a frame: windows bound only what is on the wire."""
-        self._owed_bytes += size_bytes
-        if self._owed_bytes > CONNECTION_WINDOW_BYTES // 2:
-            self._transport.write(frames.credit(0, self._owed_bytes))
-            self._owed_bytes = 0
 
     def _feed(self, stream: Stream, payload: bytes) -> None:
         room, held_bytes = self._room, stream.held_bytes
@@ -152,45 +145,50 @@ class Connection(asyncio.Protocol):
 
     def _received(self, stream: Stream, problem: ServiceError | None = None) -> None:
         """A request is whole, or no more of it is read."""
-        stream.ended = stream.ended or problem is None
-        if not stream.whole:
-            stream.end(problem)
-            self._let_go(stream)
-            if stream.task is None:
-                self._begin(stream)
+        if stream.whole:
+            return
+        stream.end(problem)
+        self._let_go(stream)
+        if not stream.method.at_once:
+            self._begin(stream)
 
     def _let_go(self, stream: Stream) -> None:
         self._room.intake_bytes -= stream.held_bytes
         stream.let_go()
 
     def _begin(self, stream: Stream) -> None:
-        refused = None if stream.method.refused is None else stream.method.refused(stream)
-        if refused is not None:
-            self._loop.call_soon(self._finish, stream, refused)
-        else:
-            stream.task = self._loop.create_task(self._answer(stream))
+        method = stream.method
+        if method.work is not None:
+            stream.running = work = method.work(stream, self._finish)
+            work.begin()
+        elif method.answer is not None:
+            stream.running = self._loop.create_task(self._answer(method.answer, stream))
 
-    async def _answer(self, stream: Stream) -> None:
-        enter(self._caller)
+    async def _answer(self, answer: Callable[[Stream], Awaitable[Reply]], stream: Stream) -> None:
+        enter(stream.caller)
         try:
-            reply = await stream.method.answer(stream)
+            reply = await answer(stream)
         except asyncio.CancelledError:
-            reply = Reply(None, 1, "the service is going down")  # whoever left is told nothing
+            reply = _GOING_DOWN  # whoever left is told nothing
         except Exception:  # noqa: BLE001 - one call's bug is not the connection's end
             _LOG.exception("call_failed", extra=logs.fields(call="other", code=Code.INTERNAL.value))
             reply = Reply(None, _INTERNAL, INTERNAL_SENTENCE)
-        self._finish(stream, reply)
+        self._finish(stream, reply.message, reply.block)
 
-    def _finish(self, stream: Stream, reply: Reply) -> None:
-        if stream.out.number in self._streams and not self._transport.is_closing():
-            self._outlet.finish(stream.out, reply.message, status_block(*reply[1:]))
+    def _finish(self, stream: Stream, message: bytes | None, block: bytes) -> None:
+        stream.running = None
+        if stream.number not in self._streams or self._transport.is_closing():
+            return
+        if len(self._streams) > 1:  # others may be answered in this turn, too
+            self._writer.hold()
+        self._outlet.finish(stream, message, block)
 
     def _answered(self, number: int) -> None:
         """The last frame of a stream is out."""
         stream = self._streams.pop(number)
         if not stream.ended:
             self._let_go(stream)
-            self._transport.write(frames.reset(number, Reason.NO_ERROR))
+            self._writer.write(frames.reset(number, Reason.NO_ERROR))
         self._idle_frames = max(0, self._idle_frames - 8)
         self._emptied()
 
@@ -204,17 +202,18 @@ class Connection(asyncio.Protocol):
         """Closes this side and waits for the peer to close its own: what it sends meanwhile is dropped, but were that
         left unread, the kernel would reset the connection and the peer lose what it has not read yet."""
         self._patience.parting_since = time.monotonic()
+        self._writer.flush()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
             self._transport.close()
 
     def _drop(self, stream: Stream) -> None:
-        del self._streams[stream.out.number]
+        del self._streams[stream.number]
         self._let_go(stream)
-        self._outlet.drop(stream.out)
-        if stream.task is not None:
-            stream.task.cancel()
+        self._outlet.drop(stream)
+        if stream.running is not None:
+            stream.running.cancel()
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
         head = self._heads.headers(flags, number, payload)
@@ -235,6 +234,7 @@ class Connection(asyncio.Protocol):
             if stream is None:
                 self._idle(1)
             elif head.flags & frames.END_STREAM:
+                stream.ended = True
                 self._received(stream)
             else:
                 raise Fault(Reason.PROTOCOL_ERROR, "headers in the middle of a request")
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
         self._last = number
         if len(self._streams) >= self._limits.streams_max:
             self._idle(1)
-            self._transport.write(frames.reset(number, Reason.REFUSED_STREAM))
+            self._writer.write(frames.reset(number, Reason.REFUSED_STREAM))
             return
         self._open(head)
 
@@ -254,29 +254,25 @@ class Connection(asyncio.Protocol):
             b"application/grpc"
         ):
             told = frames.field(b":status", b"415")
-            self._transport.write(frames.headers(number, told, True, frames.PAYLOAD_BYTES_MIN))
+            self._writer.write(frames.headers(number, told, True, frames.PAYLOAD_BYTES_MIN))
             if not flags & frames.END_STREAM:
-                self._transport.write(frames.reset(number, Reason.NO_ERROR))
+                self._writer.write(frames.reset(number, Reason.NO_ERROR))
             return
         method = self._room.methods.get(metadata.get(b":path", b""), UNKNOWN)
-        out, limits = self._outlet.stream(number), self._limits
-        stream = Stream(method, metadata, self._outlet, out, self._patience.heard, limits.message_bytes_max)
+        stream = Stream(number, method, metadata, self._outlet, self._patience.heard, self._limits.message_bytes_max)
+        stream.caller = self._caller
         self._streams[number] = stream
+        problem: ServiceError | None = None
         try:
-            if head.size_bytes > limits.metadata_bytes_max:
-                told_bytes = f"the metadata has {head.size_bytes} bytes"
-                raise TooLarge(f"{told_bytes}; at most {limits.metadata_bytes_max} are taken")
-            if method.check is not None:
-                method.check(metadata)
-            timeout_s = timeout_s_of(metadata.get(b"grpc-timeout"))
-        except ServiceError as problem:
-            self._received(stream, problem)
-            return
-        if timeout_s is not None:
-            stream.deadline = self._patience.heard + timeout_s
+            stream.check(head.size_bytes, self._limits.metadata_bytes_max)
+        except ServiceError as found:
+            problem = found
         if method.at_once:
             self._begin(stream)
-        if flags & frames.END_STREAM:
+        if problem is not None:
+            self._received(stream, problem)
+        elif flags & frames.END_STREAM:
+            stream.ended = True
             self._received(stream)
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
@@ -294,15 +290,15 @@ class Connection(asyncio.Protocol):
         self._idle(1)
         if flags & frames.ACK:
             return
-        self._transport.write(frames.frame(Kind.SETTINGS, frames.ACK, 0, b""))
-        self._outlet.configure(payload, [stream.out for stream in self._streams.values()])
+        self._writer.write(frames.frame(Kind.SETTINGS, frames.ACK, 0, b""))
+        self._outlet.configure(payload, list(self._streams.values()))
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:
         if number or len(payload) != 8:
             raise Fault(Reason.PROTOCOL_ERROR, "PING of a stream, or of another size than 8")
         if not flags & frames.ACK:
             self._idle(1)
-            self._transport.write(frames.frame(Kind.PING, frames.ACK, 0, payload))
+            self._writer.write(frames.frame(Kind.PING, frames.ACK, 0, payload))
         elif payload == _GOING and self._leaving:  # some peers answer ahead of calls that they have begun
             self._loop.call_later(_LAST_CALLS_S, self._leave)
 
@@ -312,7 +308,7 @@ class Connection(asyncio.Protocol):
         size = int.from_bytes(payload, "big") & frames.WINDOW_BYTES_MAX
         stream = self._streams.get(number)
         if stream is not None or number == 0:
-            self._outlet.grant(None if stream is None else stream.out, size)
+            self._outlet.grant(stream, size)
 
     def _push(self, _: int, __: int, ___: bytes) -> None:
         raise Fault(Reason.PROTOCOL_ERROR, "a client pushes nothing")
@@ -336,7 +332,7 @@ class Connection(asyncio.Protocol):
     def _end(self, reason: Reason, sentence: str) -> None:
         for stream in list(self._streams.values()):
             self._drop(stream)
-        self._transport.write(frames.go_away(self._last, reason, sentence))
+        self._writer.write(frames.go_away(self._last, reason, sentence))
         self._part()
 
     def go_away(self) -> None:
@@ -348,24 +344,28 @@ class Connection(asyncio.Protocol):
             self._end(Reason.NO_ERROR, "")
             return
         ping = frames.frame(Kind.PING, 0, 0, _GOING)  # its answer comes after all that was sent before it was heard of
-        self._transport.write(frames.go_away(frames.STREAM_MAX, Reason.NO_ERROR) + ping)
+        self._writer.write(frames.go_away(frames.STREAM_MAX, Reason.NO_ERROR) + ping)
 
     def _leave(self) -> None:
         if self._left or self._patience.parting_since is not None or self._transport.is_closing():
             return
         self._left = True
-        self._transport.write(frames.go_away(self._last, Reason.NO_ERROR))
+        self._writer.write(frames.go_away(self._last, Reason.NO_ERROR))
         self._emptied()
 
     def cancel(self) -> None:
         """Ends the calls that are still computed, telling their callers so."""
-        for stream in self._streams.values():
-            if stream.task is not None:
-                stream.task.cancel()
+        for stream in list(self._streams.values()):
+            running = stream.running
+            if running is not None:
+                running.cancel()
+                if stream.method.work is not None:
+                    self._finish(stream, None, _GOING_DOWN.block)
 
     def close(self) -> None:
         """Closes once what was answered is out; `look` does not wait for that for long."""
         self._patience.parting_since = self._patience.parting_since or time.monotonic()
+        self._writer.flush()
         self._transport.close()
 
     def look(self, now: float) -> None:
@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
         if patience.spent(now, self.has_calls):
             self.go_away()
         if (self._streams or self._leaving) and patience.wonders(now):
-            self._transport.write(frames.frame(Kind.PING, 0, 0, bytes(8)))
+            self._writer.write(frames.frame(Kind.PING, 0, 0, bytes(8)))
 
     @property
     def has_calls(self) -> bool:
@@ -391,7 +391,7 @@ class Connection(asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """Of answers that the peer has not taken."""
-        waiting = sum(len(stream.out.unsent) for stream in self._streams.values()) if self._outlet.waiting else 0
+        waiting = sum(len(stream.unsent) for stream in self._streams.values()) if self._outlet.waiting else 0
         return waiting + int(self._transport.get_write_buffer_size())
 
     def abort(self) -> None:

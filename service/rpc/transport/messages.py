@@ -9,6 +9,7 @@ import base64
 import re
 import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import quote
 
 from service.errors import InvalidArgument, TooLarge
@@ -29,6 +30,7 @@ HEAD = b"\x88" + frames.field(b"content-type", b"application/grpc")
 OK = frames.field(b"grpc-status", b"0")
 
 
+@lru_cache(256)
 def timeout_s_of(text: bytes | None) -> float | None:
     """Returns what `grpc-timeout` says, seconds; None if it says nothing.
 
@@ -62,6 +64,18 @@ def _fields(metadata: Metadata) -> Iterable[bytes]:
         yield frames.field(name.encode(), text)
 
 
+def whole_message(data: bytes, bytes_max: int) -> tuple[bool, bytes] | None:
+    """Returns the one message that `data` is, with whether it is compressed; None: it is less or more than one.
+
+    Raises:
+      TooLarge: it says that it is larger than `bytes_max`.
+      InvalidArgument: it has no sound prefix.
+    """
+    if len(data) < PREFIX_BYTES or len(data) != PREFIX_BYTES + _size(data, bytes_max):
+        return None
+    return data[0] == 1, data[PREFIX_BYTES:]
+
+
 class MessageReader:
     """Cuts what comes on one stream into messages."""
 
@@ -78,28 +92,17 @@ class MessageReader:
         """Of a message that is not whole yet."""
         return len(self._held)
 
-    def clear(self) -> None:
-        """Forgets it."""
-        self._held.clear()
-        self._wanted = PREFIX_BYTES
-
     def feed(self, data: bytes) -> list[tuple[bool, bytes]]:
         """Returns the messages that are whole now, each with whether it is compressed.
 
         Raises:
-          TooLarge: a message says that it is larger than the limit; none of it is kept.
-          InvalidArgument: it has no sound prefix.
+          TooLarge, InvalidArgument: as `whole_message`; none of that message is kept.
         """
-        held = self._held
-        if not held and len(data) >= PREFIX_BYTES:  # most messages come whole
-            size = self._size(data)
-            if len(data) == PREFIX_BYTES + size:
-                return [(data[0] == 1, data[PREFIX_BYTES:])]
+        held, found = self._held, []
         held += data
-        found = []
         while len(held) >= self._wanted:
             if self._wanted == PREFIX_BYTES:
-                self._wanted += self._size(held)
+                self._wanted += _size(held, self._bytes_max)
             if len(held) < self._wanted:
                 break
             found.append((held[0] == 1, bytes(held[PREFIX_BYTES : self._wanted])))
@@ -107,13 +110,14 @@ class MessageReader:
             self._wanted = PREFIX_BYTES
         return found
 
-    def _size(self, prefix: bytes | bytearray) -> int:
-        if prefix[0] > 1:
-            raise InvalidArgument(f"a message begins with byte {prefix[0]}; 0 or 1 was expected")
-        size = int.from_bytes(prefix[1:PREFIX_BYTES], "big")
-        if size > self._bytes_max:
-            raise TooLarge(f"the body has {size} bytes; at most {self._bytes_max} are taken")
-        return size
+
+def _size(prefix: bytes | bytearray, bytes_max: int) -> int:
+    if prefix[0] > 1:
+        raise InvalidArgument(f"a message begins with byte {prefix[0]}; 0 or 1 was expected")
+    size = int.from_bytes(prefix[1:PREFIX_BYTES], "big")
+    if size > bytes_max:
+        raise TooLarge(f"the body has {size} bytes; at most {bytes_max} are taken")
+    return size
 
 
 def inflated(message: bytes, encoding: bytes | None, bytes_max: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,6 +12,10 @@ from service.rpc.transport.unpacking import Unpacker
 
 PAYLOAD_BYTES_MAX = 64 << 10
 """Of a frame that is taken."""
+
+_HEAD = struct.Struct(">HBBBL")
+"""Of a frame: its length in two parts, kind, flags, number of the stream."""
+_HEADERS, _CONTINUATION = int(Kind.HEADERS), int(Kind.CONTINUATION)  # members of enumerations are slow to find
 
 Frame = tuple[int, int, int, bytes]
 """Kind, flags, number of the stream, payload."""
@@ -42,8 +47,8 @@ class FrameReader:
                 self._held = data
                 return
         while size - at >= frames.HEAD_BYTES:
-            head = int.from_bytes(data[at : at + frames.HEAD_BYTES], "big")
-            length = head >> 48
+            high, low, kind, flags, number = _HEAD.unpack_from(data, at)
+            length = high << 8 | low
             if length > PAYLOAD_BYTES_MAX:
                 raise Fault(
                     Reason.FRAME_SIZE_ERROR, f"a frame of {length} bytes; at most {PAYLOAD_BYTES_MAX} are taken"
@@ -51,12 +56,11 @@ class FrameReader:
             end = at + frames.HEAD_BYTES + length
             if end > size:
                 break
-            kind, flags = head >> 40 & 0xFF, head >> 32 & 0xFF
-            if self._within_block or kind == Kind.CONTINUATION or not self.settled:
+            if self._within_block or kind == _CONTINUATION or not self.settled:
                 self._check_order(kind)
-            if kind in (Kind.HEADERS, Kind.CONTINUATION):
+            if kind in (_HEADERS, _CONTINUATION):
                 self._within_block = not flags & frames.END_HEADERS
-            yield kind, flags, head & frames.STREAM_MAX, data[at + frames.HEAD_BYTES : end]
+            yield kind, flags, number & frames.STREAM_MAX, data[at + frames.HEAD_BYTES : end]
             at = end
         if at < size:
             self._held = data[at:]

@@ -25,3 +25,14 @@ class Room:
         self.methods, self.limits, self.retry_after_s = methods, limits, retry_after_s
         self.connections: set[Connection] = set()
         self.intake_bytes = 0
+
+    def take_in(self, connection: Connection) -> bool:
+        """Adds a connection, in the place of one without a call where there are too many; tells whether it could."""
+        if 0 < self.limits.connections_max <= len(self.connections):
+            idle = next((each for each in self.connections if not each.has_calls), None)
+            if idle is None:
+                return False
+            self.connections.discard(idle)
+            idle.abort()
+        self.connections.add(connection)
+        return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Reason, Setting
@@ -11,6 +12,9 @@ from service.rpc.transport.messages import HEAD, prefixed
 
 _HEAD_HEAD = frames.headers(0, HEAD, end=False, payload_bytes_max=frames.PAYLOAD_BYTES_MIN)[:5]
 """How the frame of every answer's first headers begins, up to the number of the stream."""
+
+_NOTHING = bytearray()
+"""Unsent of every stream at first: most never have anything there."""
 
 
 class Outgoing:
@@ -27,28 +31,37 @@ class Outgoing:
         """Begins with nothing to send."""
         self.number, self.window_bytes = number, window_bytes
         self.begun = False
-        self.unsent = bytearray()
+        self.unsent = _NOTHING
         self.last: bytes | None = None
         self.drained: asyncio.Future[None] | None = None
+
+
+class Writes(Protocol):
+    """A connection."""
+
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """Writes some bytes."""
 
 
 class Outlet:
     """Sends what streams have, in frames that the peer takes; what its windows have no room for waits here.
 
     Attributes:
+      stream_window_bytes: of a new stream.
       payload_bytes_max: of one frame, as the peer's settings say.
       moved_bytes: sent so far, so that one may see whether anything moves.
     """
 
-    def __init__(self, write: Callable[[bytes], None], ended: Callable[[int], None]) -> None:
+    def __init__(self, writer: Writes, ended: Callable[[int], None]) -> None:
         """Begins with the windows of a new connection.
 
         Args:
-          write: to the connection.
+          writer: to the connection.
           ended: told the number of each stream whose last frame is out.
         """
-        self._write, self._ended = write, ended
-        self._window = self._initial = frames.WINDOW_BYTES
+        self._writer, self._ended = writer, ended
+        self._window = self.stream_window_bytes = frames.WINDOW_BYTES
         self._waiting: dict[int, Outgoing] = {}
         self.payload_bytes_max = frames.PAYLOAD_BYTES_MIN
         self.moved_bytes = 0
@@ -75,10 +88,6 @@ class Outlet:
         """Whether a window holds something back."""
         return bool(self._waiting)
 
-    def stream(self, number: int) -> Outgoing:
-        """Returns the sending half of a new stream."""
-        return Outgoing(number, self._initial)
-
     def finish(self, out: Outgoing, message: bytes | None, block: bytes) -> None:
         """Sends a stream's last message, if there is one, and the headers that end it."""
         if message is None:
@@ -97,7 +106,7 @@ class Outlet:
         self._window -= size
         self.moved_bytes += size
         out.begun = True
-        self._write(
+        self._writer.write(
             b"%b%b%b%b\x00\x00%b\x00%b%b%b\x01\x05%b%b"
             % (
                 _HEAD_HEAD,
@@ -119,7 +128,7 @@ class Outlet:
         if not out.begun:
             out.begun = True
             self._headers(out, HEAD, end=False)
-        out.unsent += prefixed(message)
+        out.unsent = out.unsent + prefixed(message)
         out.last = last
         self._waiting[out.number] = out
         self._move(out)
@@ -153,21 +162,23 @@ class Outlet:
             self._move(out)
 
     def _resize(self, window_bytes: int, streams: list[Outgoing]) -> None:
-        more, self._initial = _within(window_bytes) - self._initial, window_bytes
+        more, self.stream_window_bytes = _within(window_bytes) - self.stream_window_bytes, window_bytes
         for out in streams:
             out.window_bytes = _within(out.window_bytes + more)
         self.move()
 
     def _move(self, out: Outgoing) -> None:
-        while out.unsent:
-            size = min(len(out.unsent), out.window_bytes, self._window, self.payload_bytes_max)
-            if size <= 0:
-                return
-            self._write(frames.frame(Kind.DATA, 0, out.number, bytes(out.unsent[:size])))
+        framed = []
+        while out.unsent and (size := min(len(out.unsent), out.window_bytes, self._window, self.payload_bytes_max)) > 0:
+            framed.append(frames.frame(Kind.DATA, 0, out.number, bytes(out.unsent[:size])))
             del out.unsent[:size]
             out.window_bytes -= size
             self._window -= size
             self.moved_bytes += size
+        if framed:
+            self._writer.write(b"".join(framed))
+        if out.unsent:
+            return
         del self._waiting[out.number]
         self._tell(out)
         if out.last is not None:
@@ -179,7 +190,7 @@ class Outlet:
 
     def _headers(self, out: Outgoing, block: bytes, end: bool) -> None:
         block, self._first = self._first + block, b""
-        self._write(frames.headers(out.number, block, end, self.payload_bytes_max))
+        self._writer.write(frames.headers(out.number, block, end, self.payload_bytes_max))
 
     def _tell(self, out: Outgoing) -> None:
         if out.drained is not None and not out.drained.done():

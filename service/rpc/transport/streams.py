@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from service.errors import InvalidArgument, ServiceError
-from service.rpc.transport.messages import MessageReader, Metadata, inflated
+from service.errors import InvalidArgument, ServiceError, TooLarge
+from service.rpc.transport.messages import MessageReader, Metadata, inflated, status_block, timeout_s_of, whole_message
 from service.rpc.transport.sending import Outgoing, Outlet
+from service.security.callers import Caller
 
 _AT_ONCE_BYTES_MAX = 64 << 10
 """Less than that is decompressed on the event loop."""
@@ -32,52 +32,89 @@ class Reply(NamedTuple):
     sentence: str = ""
     metadata: Metadata = ()
 
+    @property
+    def block(self) -> bytes:
+        """Everything but the message as the headers that end the stream."""
+        return status_block(self.status, self.sentence, self.metadata)
 
-class Stream:
+
+class Running(Protocol):
+    """What answers a call: a task, or a `Work`."""
+
+    def cancel(self) -> object:
+        """Ends it without an answer; not called once there is one."""
+
+
+class Work(Running, Protocol):
+    """Answers a call without a task: begun once, it has the call finished in any turn of the loop, also at once."""
+
+    def begin(self) -> None:
+        """Raises nothing."""
+
+
+class Stream(Outgoing):
     """One call.
 
     Attributes:
       metadata: headers by name; of names that come twice the last.
-      deadline: on the clock of `time.monotonic()`; None: the caller sets none.
+      caller: who asks, as far as is known.
+      since: when it began, on the clock of `time.monotonic()`.
+      deadline: on the same clock; None: the caller sets none.
       owed_bytes: that came and that the caller was not granted anew yet.
       ended: the caller has sent its last frame.
       whole: nothing more is read, since it ended or since it cannot be answered as asked.
+      running: answers it; None: nothing does yet, or it is answered.
     """
 
     __slots__ = (
-        *("_arrived", "_bytes_max", "_messages", "_outlet", "_problem", "_reader", "deadline", "ended", "metadata"),
-        *("method", "out", "since", "task", "whole", "owed_bytes"),
+        *("_arrived", "_bytes_max", "_messages", "_outlet", "_problem", "_reader", "caller", "deadline", "ended"),
+        *("metadata", "method", "since", "running", "whole", "owed_bytes"),
     )
 
     def __init__(
         self,
+        number: int,
         method: Method,
         metadata: Mapping[bytes, bytes],
         outlet: Outlet,
-        out: Outgoing,
         now: float,
         bytes_max: int,
     ) -> None:
         """Begins with its headers, at `now` of `time.monotonic()`."""
-        self.method, self.metadata = method, metadata
-        self.out, self._outlet = out, outlet
+        super().__init__(number, outlet.stream_window_bytes)
+        self.method, self.metadata, self._outlet = method, metadata, outlet
         self.since, self.owed_bytes, self._bytes_max = now, 0, bytes_max
         self.deadline: float | None = None
-        self._reader = MessageReader(bytes_max)
-        self._messages: deque[tuple[bool, bytes]] = deque()
+        self.caller: Caller | None = None
+        self._reader: MessageReader | None = None
+        self._messages: list[tuple[bool, bytes]] = []
         self._problem: ServiceError | None = None
         self.ended = self.whole = False
         self._arrived: asyncio.Event | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.running: Running | None = None
+
+    def check(self, size_bytes: int, bytes_max: int) -> None:
+        """Looks at the headers: who calls, until when, and whether so many bytes of them are taken.
+
+        Raises:
+          ServiceError: why nothing more is to be read.
+        """
+        if size_bytes > bytes_max:
+            raise TooLarge(f"the metadata has {size_bytes} bytes; at most {bytes_max} are taken")
+        if self.method.check is not None:
+            self.caller = self.method.check(self.metadata)
+        timeout_s = timeout_s_of(self.metadata.get(b"grpc-timeout"))
+        if timeout_s is not None:
+            self.deadline = self.since + timeout_s
 
     @property
     def held_bytes(self) -> int:
         """Of a message that is not whole yet."""
-        return self._reader.held_bytes
+        return 0 if self._reader is None else self._reader.held_bytes
 
     def let_go(self) -> None:
         """Forgets a message that is not whole."""
-        self._reader.clear()
+        self._reader = None
 
     def feed(self, data: bytes) -> None:
         """Takes bytes of the request.
@@ -85,8 +122,12 @@ class Stream:
         Raises:
           ServiceError: they are no messages, or too many.
         """
-        for found in self._reader.feed(data):
+        found = whole_message(data, self._bytes_max) if self._reader is None else None
+        if found is not None:  # most messages come in one piece
             self._messages.append(found)
+        else:
+            self._reader = self._reader or MessageReader(self._bytes_max)
+            self._messages += self._reader.feed(data)
         if len(self._messages) > _QUEUED_MAX:
             raise InvalidArgument(f"more than {_QUEUED_MAX} messages came before the first was answered")
         if self._arrived is not None:
@@ -95,13 +136,13 @@ class Stream:
     def end(self, problem: ServiceError | None = None) -> None:
         """Tells that nothing more comes, or why nothing more is read."""
         self._problem, self.whole = problem, True
-        if problem is None and self._reader.held_bytes:
+        if problem is None and self.held_bytes:
             self._problem = InvalidArgument("the request ends within a message")
         if self._arrived is not None:
             self._arrived.set()
 
-    async def message(self) -> bytes:
-        """Returns the one message of a request that is whole.
+    def message_now(self) -> bytes | None:
+        """Returns the one message of a request that is whole; None: unpacking it takes a while, `message` has it done.
 
         Raises:
           ServiceError: why there is none, or that it cannot be read.
@@ -110,12 +151,22 @@ class Stream:
             raise self._problem
         if len(self._messages) != 1:
             raise InvalidArgument(f"the request has {len(self._messages)} messages; one was expected")
-        compressed, message = self._messages.pop()
+        compressed, message = self._messages[0]
         if not compressed:
             return message
-        if len(message) <= _AT_ONCE_BYTES_MAX:
-            return inflated(message, self.metadata.get(b"grpc-encoding"), self._bytes_max)
-        return await asyncio.to_thread(inflated, message, self.metadata.get(b"grpc-encoding"), self._bytes_max)
+        return self._inflated(message) if len(message) <= _AT_ONCE_BYTES_MAX else None
+
+    async def message(self) -> bytes:
+        """Returns the one message of a request that is whole.
+
+        Raises:
+          ServiceError: as `message_now`.
+        """
+        message = self.message_now()
+        return await asyncio.to_thread(self._inflated, self._messages[0][1]) if message is None else message
+
+    def _inflated(self, message: bytes) -> bytes:
+        return inflated(message, self.metadata.get(b"grpc-encoding"), self._bytes_max)
 
     async def messages(self) -> AsyncIterator[bytes]:
         """Yields messages as they come, until the caller has sent its last.
@@ -127,8 +178,8 @@ class Stream:
         while True:
             self._arrived.clear()
             while self._messages:
-                compressed, message = self._messages.popleft()
-                yield inflated(message, self.metadata.get(b"grpc-encoding"), self._bytes_max) if compressed else message
+                compressed, message = self._messages.pop(0)
+                yield self._inflated(message) if compressed else message
             if self._problem is not None:
                 raise self._problem
             if self.whole:
@@ -137,26 +188,31 @@ class Stream:
 
     async def send(self, message: bytes) -> None:
         """Sends a message before the last one, and waits until the peer has room for the next."""
-        self._outlet.push(self.out, message)
-        if self.out.unsent:
-            self.out.drained = asyncio.get_running_loop().create_future()
-            await self.out.drained
+        self._outlet.push(self, message)
+        if self.unsent:
+            self.drained = asyncio.get_running_loop().create_future()
+            await self.drained
+
+
+Finish = Callable[[Stream, bytes | None, bytes], None]
+"""Ends a call: its message, if there is one, and the headers behind that."""
 
 
 class Method(NamedTuple):
-    """What answers a call.
+    """What answers a call: a coroutine in a task of its own, or `work`.
 
     Attributes:
       answer: returns how the call ends; raises nothing but CancelledError.
       at_once: begun with the headers; else once the request is whole.
-      check: raises a ServiceError for headers that are not to be read on; `Stream.message` raises it then.
-      refused: tells how a call ends for which there is no room, before anything is begun for it; None: there is.
+      check: returns the caller, or raises a ServiceError for headers that are not to be read on; the stream's messages
+        raise it then.
+      work: answers instead, once the request is whole.
     """
 
-    answer: Callable[[Stream], Awaitable[Reply]]
+    answer: Callable[[Stream], Awaitable[Reply]] | None = None
     at_once: bool = False
-    check: Callable[[Mapping[bytes, bytes]], object] | None = None
-    refused: Callable[[Stream], Reply | None] | None = None
+    check: Callable[[Mapping[bytes, bytes]], Caller] | None = None
+    work: Callable[[Stream, Finish], Work] | None = None
 
 
 async def _unknown(_: Stream) -> Reply:

@@ -16,6 +16,8 @@ _FIELD_BYTES = 32
 """What a header counts for beside its name and value."""
 _TABLE_BYTES_MAX = HeaderTable.DEFAULT_SIZE
 _SHIFT_MAX = 28
+_SEEN_MAX, _SEEN_BYTES_MAX = 16, 512
+"""Blocks that are remembered as they are, since callers send the same ones again and again, and the size of each."""
 
 
 class Unpacker:
@@ -25,21 +27,31 @@ class Unpacker:
         """Takes the most bytes that the headers of one block may have, as HTTP/2 counts them."""
         self._bytes_max = bytes_max
         self._table = HeaderTable()
+        self._seen: dict[bytes, dict[bytes, bytes]] = {}
 
     def unpacked(self, block: bytes) -> dict[bytes, bytes]:
-        """Returns the headers by name; of names that come twice the last.
+        """Returns the headers by name, to be read only; of names that come twice the last.
 
         Raises:
           Fault: this is no such block, or it unpacks to more than that.
         """
+        found = self._seen.get(block)
+        if found is not None:
+            return found
         try:
-            return self._fields(block)
+            found, changed = self._fields(block)
         except (IndexError, HPACKError):  # it ends too early, or names what is not there
             raise Fault(Reason.COMPRESSION_ERROR, "the headers are no HPACK") from None
+        if changed or len(self._seen) >= _SEEN_MAX:
+            self._seen.clear()
+        if not changed and len(block) <= _SEEN_BYTES_MAX:
+            self._seen[block] = found
+        return found
 
-    def _fields(self, block: bytes) -> dict[bytes, bytes]:
+    def _fields(self, block: bytes) -> tuple[dict[bytes, bytes], bool]:
+        """Returns the headers, and whether the table is another one now."""
         found: dict[bytes, bytes] = {}
-        at, left_bytes, table = 0, self._bytes_max, self._table
+        at, left_bytes, table, changed = 0, self._bytes_max, self._table, False
         while at < len(block):
             first = block[at]
             if first & 0x80:
@@ -50,6 +62,7 @@ class Unpacker:
                 if found or size > _TABLE_BYTES_MAX:
                     raise HPACKError
                 table.maxsize = size
+                changed = True
                 continue
             else:
                 kept = first & 0x40
@@ -61,11 +74,12 @@ class Unpacker:
                 value, at = _text(block, at)
                 if kept:
                     table.add(name, value)
+                    changed = True
             left_bytes -= _FIELD_BYTES + len(name) + len(value)
             if left_bytes < 0:
                 raise Fault(Reason.ENHANCE_YOUR_CALM, f"headers of more than {self._bytes_max} bytes")
             found[name] = value
-        return found
+        return found, changed
 
 
 def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
@@ -86,9 +100,12 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
 
 def _text(block: bytes, at: int) -> tuple[bytes, int]:
     """Returns a string and where it ends."""
-    packed = block[at] & 0x80
-    size, at = _integer(block, at, 0x7F)
+    first = block[at]
+    if first & 0x7F == 0x7F:
+        size, at = _integer(block, at, 0x7F)
+    else:  # nearly all are that short
+        size, at = first & 0x7F, at + 1
     text = block[at : at + size]
     if len(text) != size:
         raise IndexError
-    return (decode_huffman(text) if packed else text), at + size
+    return (decode_huffman(text) if first & 0x80 else text), at + size

@@ -9,6 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from service.engine.admission import Permit
 from service.errors import Overloaded
 from service.rpc.servicer import SERVICE
 from service.wire.stubs import embedding_service_pb2 as pb
@@ -22,12 +23,11 @@ def asked(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> list[tuple
     """Has the doors' engine refuse; what it was asked."""
     asked: list[tuple[str, float | None]] = []
 
-    def refusal(name: str, deadline: float | None) -> Overloaded:
+    def enter(name: str, deadline: float | None) -> Permit:
         asked.append((name, deadline))
-        return Overloaded("64 calls are in flight", 0.25, "calls")
+        raise Overloaded("64 calls are in flight", 0.25, "calls")
 
-    monkeypatch.setattr(ScriptedEngine, "crowded", True)
-    monkeypatch.setattr(engine, "refusal", refusal)
+    monkeypatch.setattr(engine, "enter", enter)
     return asked
 
 

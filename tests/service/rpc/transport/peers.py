@@ -11,13 +11,14 @@ from typing import Any
 import uvloop
 from hpack import Decoder, Encoder
 
+from service.errors import ServiceError
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Kind, Reason
 from service.rpc.transport.limits import Limits
 from service.rpc.transport.listener import Listener
-from service.rpc.transport.messages import prefixed
+from service.rpc.transport.messages import OK, prefixed
 from service.rpc.transport.room import Room
-from service.rpc.transport.streams import Method, Reply, Stream
+from service.rpc.transport.streams import Finish, Method, Reply, Stream
 
 WAIT_S = 20.0
 GREETING = frames.PREFACE + frames.settings({})
@@ -44,7 +45,8 @@ class Served:
 
 @asynccontextmanager
 async def serving(limits: Limits | None = None) -> AsyncIterator[Served]:
-    """Serves `/Echo` (its message back), `/Many` (each message back at once), `/Held` (once `held` is set)."""
+    """Serves `/Echo` (its message back), `/Now` (the same without a task, but "late" once `held` is set), `/Many` (each
+    message back at once), `/Held` (once `held` is set)."""
 
     async def echo(stream: Stream) -> Reply:
         return Reply(await stream.message(), metadata=(("told", "yes"), ("raw-bin", b"\x00\xff")))
@@ -67,6 +69,7 @@ async def serving(limits: Limits | None = None) -> AsyncIterator[Served]:
         raise ZeroDivisionError
 
     methods = {b"/Echo": Method(safely(echo)), b"/Many": Method(many, at_once=True), b"/Held": Method(hold)}
+    methods[b"/Now"] = Method(work=lambda stream, finish: Now(served, stream, finish))
     room = Room({**methods, b"/Fail": Method(fail)}, limits or Limits(), 1.0)
     listener = Listener(room)
     served = Served(room, await listener.start("127.0.0.1", 0), listener)
@@ -88,6 +91,35 @@ def safely(answer: Callable[[Stream], Coroutine[Any, Any, Reply]]) -> Callable[[
             return Reply(None, 3, str(problem))
 
     return method
+
+
+class Now:
+    """A call that is answered by callback."""
+
+    def __init__(self, served: Served, stream: Stream, finish: Finish) -> None:
+        self.served, self.stream, self.finish = served, stream, finish
+        self.later: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        try:
+            message = self.stream.message_now()
+        except ServiceError as problem:
+            self.finish(self.stream, None, Reply(None, 3, str(problem)).block)
+            return
+        if message == b"late":
+            self.later = asyncio.ensure_future(self.answer_late())
+            self.served.begun.set()
+        else:
+            self.finish(self.stream, message, OK)
+
+    async def answer_late(self) -> None:
+        await self.served.held.wait()
+        self.finish(self.stream, b"late", OK)
+
+    def cancel(self) -> None:
+        assert self.later is not None
+        self.later.cancel()
+        self.served.cancelled += 1
 
 
 class Peer:

@@ -36,6 +36,30 @@ def test_call_is_answered_with_its_metadata_on_either_loop(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_calls_at_once_are_answered_each_on_its_stream_whether_by_task_or_callback(loop: str) -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.call("/Now", b"late")
+            first, messages = peer.number, {}
+            for path, message in [("/Now", b"now"), ("/Echo", b"task"), ("/Now", bytes(60_000))]:
+                peer.call(path, message)
+                messages[peer.number] = message
+            while messages:
+                kind, _, number, _ = await peer.frame()
+                assert kind == Kind.HEADERS
+                data = b""
+                while (frame := await peer.frame())[0] == Kind.DATA:
+                    assert frame[2] == number
+                    data += frame[3]
+                assert data == prefixed(messages.pop(number))
+            served.held.set()
+            assert (await peer.frame())[2] == first
+
+    run(test, loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_large_messages_pass_in_both_directions_within_windows(loop: str) -> None:
     message = bytes(range(256)) * 20_000
 
@@ -111,6 +135,7 @@ def test_call_that_cannot_be_answered_ends_with_a_status(headers: dict[str, str]
     run(test)
 
 
+@pytest.mark.parametrize("path", ["/Echo", "/Now"])
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
@@ -120,11 +145,11 @@ def test_call_that_cannot_be_answered_ends_with_a_status(headers: dict[str, str]
         (b"\x00\xff\xff\xff\xff", "the body has 4294967295 bytes; at most 1000 are taken"),
     ],
 )
-def test_request_that_is_no_message_is_refused(message: bytes, sentence: str) -> None:
+def test_request_that_is_no_message_is_refused(message: bytes, sentence: str, path: str) -> None:
     async def test() -> None:
         async with serving(Limits(message_bytes_max=1000)) as served:
             peer = await served.connect()
-            peer.send(peer.head("/Echo"), peer.data(message))
+            peer.send(peer.head(path), peer.data(message))
             _, told = await peer.answer()
             assert sentence in told["grpc-message"]
 
@@ -164,11 +189,12 @@ def test_answer_waits_for_the_peers_window() -> None:
     run(test)
 
 
-def test_call_that_is_reset_is_cancelled() -> None:
+@pytest.mark.parametrize("path", ["/Held", "/Now"])
+def test_call_that_is_reset_is_cancelled(path: str) -> None:
     async def test() -> None:
         async with serving() as served:
             peer = await served.connect()
-            peer.call("/Held")
+            peer.call(path, b"late")
             await served.begun.wait()
             peer.send(frames.reset(peer.number, Reason.CANCEL))
             while not served.cancelled:
@@ -179,11 +205,12 @@ def test_call_that_is_reset_is_cancelled() -> None:
     run(test)
 
 
-def test_calls_of_a_peer_that_leaves_are_cancelled() -> None:
+@pytest.mark.parametrize("path", ["/Held", "/Now"])
+def test_calls_of_a_peer_that_leaves_are_cancelled(path: str) -> None:
     async def test() -> None:
         async with serving() as served:
             peer = await served.connect()
-            peer.call("/Held")
+            peer.call(path, b"late")
             peer.send(peer.head("/Echo"), peer.data(prefixed(bytes(100))[:50], end=False))
             await served.begun.wait()
             await peer.leave()
@@ -329,11 +356,12 @@ def test_what_comes_behind_the_end_of_a_connection_is_dropped(loop: str) -> None
     run(test, loop)
 
 
-def test_stop_cancels_what_takes_longer_than_its_grace() -> None:
+@pytest.mark.parametrize("path", ["/Held", "/Now"])
+def test_stop_cancels_what_takes_longer_than_its_grace(path: str) -> None:
     async def test() -> None:
         async with serving() as served:
             peer = await served.connect()
-            peer.call("/Held")
+            peer.call(path, b"late")
             await served.begun.wait()
             stopped = asyncio.ensure_future(served.listener.stop(0.05))
             _, told = await peer.answer() if (await peer.frame())[0] == Kind.GOAWAY else (b"", {})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Setting
 from service.rpc.transport.messages import HEAD, OK, prefixed
-from service.rpc.transport.sending import Outlet
+from service.rpc.transport.sending import Outgoing, Outlet
 
 
 class Wire:
@@ -42,9 +42,9 @@ def test_answers_go_out_whole_and_within_the_windows(
     sizes: list[int], grants: list[tuple[int, int]], initial: int
 ) -> None:
     wire = Wire()
-    outlet = Outlet(wire.write, wire.ended.append)
+    outlet = Outlet(wire, wire.ended.append)
     outlet.configure(told({Setting.INITIAL_WINDOW_SIZE: initial}), [])
-    outs = {number: outlet.stream(number) for number in range(1, 2 * len(sizes), 2)}
+    outs = {number: Outgoing(number, outlet.stream_window_bytes) for number in range(1, 2 * len(sizes), 2)}
     granted, whole = dict.fromkeys(outs, initial), frames.WINDOW_BYTES
     sent = {number: prefixed(bytes([number]) * size) for number, size in zip(outs, sizes, strict=True)}
     for number, out in outs.items():
@@ -77,25 +77,25 @@ def test_answers_go_out_whole_and_within_the_windows(
 
 def test_failure_is_one_block_of_headers() -> None:
     wire = Wire()
-    outlet = Outlet(wire.write, wire.ended.append)
-    outlet.finish(outlet.stream(3), None, b"block")
+    outlet = Outlet(wire, wire.ended.append)
+    outlet.finish(Outgoing(3, outlet.stream_window_bytes), None, b"block")
     assert wire.frames == [(Kind.HEADERS, frames.END_STREAM | frames.END_HEADERS, 3, HEAD + b"block")]
 
 
 def test_changed_table_is_told_in_the_next_block_alone() -> None:
     wire = Wire()
-    outlet = Outlet(wire.write, wire.ended.append)
+    outlet = Outlet(wire, wire.ended.append)
     outlet.configure(told({Setting.HEADER_TABLE_SIZE: 0}), [])
     for number in (1, 3):
-        outlet.finish(outlet.stream(number), b"m", OK)
+        outlet.finish(Outgoing(number, outlet.stream_window_bytes), b"m", OK)
     blocks = [payload for kind, _, _, payload in wire.frames if kind == Kind.HEADERS]
     assert blocks == [b"\x20" + HEAD, OK, HEAD, OK]
 
 
 def test_windows_beyond_their_bounds_are_refused() -> None:
     wire = Wire()
-    outlet = Outlet(wire.write, wire.ended.append)
-    out = outlet.stream(1)
+    outlet = Outlet(wire, wire.ended.append)
+    out = Outgoing(1, outlet.stream_window_bytes)
     with pytest.raises(Fault, match="WINDOW_UPDATE of 0"):
         outlet.grant(out, 0)
     with pytest.raises(Fault, match="a window of"):
@@ -108,8 +108,8 @@ def test_windows_beyond_their_bounds_are_refused() -> None:
 
 def test_smaller_window_is_taken_from_streams_that_wait() -> None:
     wire = Wire()
-    outlet = Outlet(wire.write, wire.ended.append)
-    out = outlet.stream(1)
+    outlet = Outlet(wire, wire.ended.append)
+    out = Outgoing(1, outlet.stream_window_bytes)
     outlet.finish(out, bytes(70_000), OK)
     assert len(wire.data(1)) == frames.WINDOW_BYTES
     outlet.configure(told({Setting.INITIAL_WINDOW_SIZE: 10}), [out])
@@ -122,8 +122,8 @@ def test_smaller_window_is_taken_from_streams_that_wait() -> None:
 
 def test_dropped_stream_sends_nothing_more() -> None:
     wire = Wire()
-    outlet = Outlet(wire.write, wire.ended.append)
-    out = outlet.stream(1)
+    outlet = Outlet(wire, wire.ended.append)
+    out = Outgoing(1, outlet.stream_window_bytes)
     outlet.finish(out, bytes(100_000), OK)
     outlet.drop(out)
     before = len(wire.frames)
