@@ -26,6 +26,7 @@ from bundle.errors import FeatureError, RowOutOfRange, UnknownRefused
 from bundle.id_values import Rows, Values, numbers
 from bundle.keys import KeyIndex
 from bundle.manifest import (
+    ArithmeticIds,
     BucketIds,
     CrossedIds,
     EmbeddedFeature,
@@ -282,7 +283,9 @@ _NO_DEFAULT = "a value must be sent for each example: the feature has no default
 def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Opened) -> ids.Rule | Crossed:
     name, rule = names[0], page.ids
     if isinstance(rule, HashIds):
-        return ids.Hash(name, rows, rule.buckets, rule.first_row)
+        plain = rule.key is None and rule.mask is None
+        told = (name, rows, rule.buckets, rule.first_row)
+        return ids.Hash(*told) if plain else ids.KeptHash(*told, rule.key, rule.mask)
     if isinstance(rule, VocabularyIds):
         return ids.Listed(
             name,
@@ -300,7 +303,8 @@ def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Open
         return ids.Keyed(name, rows, opened.keys[rule.keys])
     if isinstance(rule, CrossedIds):
         return Crossed(names, rows, rule)
-    return ids.Identity(name, rows)
+    computed = isinstance(rule, ArithmeticIds)
+    return ids.Arithmetic(name, rows, **rule.model_dump(exclude={"kind"})) if computed else ids.Identity(name, rows)
 
 
 def _default_column(name: str, page: EmbeddedFeature) -> Column:

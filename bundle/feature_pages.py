@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from bundle.fields import Boundaries, Count, Length, Name, Page, Positive
+from bundle.fields import Boundaries, Count, Int64, Length, Name, Page, Positive
 
 Role = Literal["context", "candidate"]
 
@@ -21,12 +21,37 @@ class IdentityIds(Page):
     kind: Literal["identity"] = "identity"
 
 
+class ArithmeticIds(Page):
+    """Row = `first_row` + (id + `shift`) div `divisor` mod `buckets`, of integers of 64 bits."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    shift: Int64 = 0
+    divisor: Positive = 1
+    """Rounded down."""
+    buckets: Positive | None = None
+    """None: the quotient as it is."""
+    truncated: bool = False
+    """Whether the remainder of a negative number is negative, as in C; else it never is."""
+    first_row: Count = 0
+
+
 class HashIds(Page):
-    """Row = `first_row` + FarmHash Fingerprint64(decimal string of an integer, or the string itself) mod `buckets`."""
+    """Row = `first_row` + hash(decimal string of an integer, or the string itself) mod `buckets`.
+
+    The hash is FarmHash Fingerprint64, or with a `key` SipHash-2-4.
+    """
 
     kind: Literal["hash"] = "hash"
     buckets: Positive
     first_row: Count = 0
+    key: tuple[Int64, Int64] | None = None
+    mask: int | str | None = None
+    """The id that is row 0 instead, as the `mask_value` of a Keras Hashing layer."""
+
+    @model_serializer(mode="wrap")
+    def _without_others(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What most hashes lack is not written: readers that do not know it take the others.
+        return {name: value for name, value in written(self).items() if value is not None}
 
 
 class VocabularyIds(Page):
@@ -83,7 +108,8 @@ class KeyedIds(Page):
 
 
 IdRule = Annotated[
-    IdentityIds | HashIds | VocabularyIds | BucketIds | CrossedIds | KeyedIds, Field(discriminator="kind")
+    IdentityIds | ArithmeticIds | HashIds | VocabularyIds | BucketIds | CrossedIds | KeyedIds,
+    Field(discriminator="kind"),
 ]
 
 

@@ -43,6 +43,8 @@ Crc32c = Annotated[int, Field(ge=0, lt=1 << 32)]
 Count = Annotated[int, Field(ge=0, lt=1 << 62, strict=True)]
 """An integer that leaves room for sums of a few in an int64."""
 Positive = Annotated[int, Field(ge=1, lt=1 << 62, strict=True)]
+Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63, strict=True)]
+"""Any integer that is computed with, and never allocated."""
 Length = Annotated[int, Field(ge=1, le=1 << 16, strict=True)]
 """Of a sequence or of one axis of a dense feature: a request allocates it for each example."""
 

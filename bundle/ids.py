@@ -1,4 +1,4 @@
-"""Id -> row: identity, hash, vocabulary, buckets and keys. The train/serve skew lives or dies here.
+"""Id -> row: identity, arithmetic, hash, vocabulary, buckets and keys. The train/serve skew lives or dies here.
 
 A rule resolves what a caller sent for one input to rows of its feature's table, -1 where the table does not know the
 id. What is no id at all is an error that names the input, the value and what was expected. Crosses of several inputs
@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import fingerprints
+from bundle import fingerprints, siphash
 from bundle.errors import FeatureError
 from bundle.id_values import Rows, Values, integers, known_kind, numbers, strings
 from bundle.keys import KeyIndex
@@ -43,6 +43,38 @@ class Identity:
         """Does what `resolve` does, for many at once."""
         found = [integers(rule._name, values) for rule, values in zip(rules, columns, strict=True)]
         return _split(_within_each(np.concatenate(found), [rule._rows for rule in rules], found), found)
+
+
+class Arithmetic:
+    """Row = `first_row` + (id + `shift`) div `divisor` mod `buckets`."""
+
+    def __init__(
+        self,
+        name: str,
+        rows: int,
+        shift: int = 0,
+        divisor: int = 1,
+        buckets: int | None = None,
+        truncated: bool = False,
+        first_row: int = 0,
+    ) -> None:
+        """Takes what a manifest's page tells."""
+        self._name, self._rows, self._shift, self._divisor = name, rows, shift, divisor
+        self._buckets, self._truncated, self._first_row = buckets, truncated, first_row
+
+    def resolve(self, values: Values) -> Rows:
+        """Resolves integers; strings of decimal digits are integers. Sums beyond int64 wrap, as in TensorFlow.
+
+        Source: TensorFlow 2.20, core/kernels/cwise_ops.h, google::floor_div, floor_mod and mod (the rules).
+        """
+        found = integers(self._name, values)
+        if self._shift:
+            found = found + self._shift
+        if self._divisor > 1:
+            found = found // self._divisor
+        if self._buckets is not None:
+            found = np.fmod(found, self._buckets) if self._truncated else found % self._buckets
+        return within(found + self._first_row if self._first_row else found, self._rows)
 
 
 class Hash:
@@ -75,6 +107,36 @@ class Hash:
         places = np.concatenate(found) % np.array([rule._buckets for rule in rules], np.uint64).repeat(sizes)
         rows = places.view(np.int64) + np.array([rule._first_row for rule in rules], np.int64).repeat(sizes)
         return _split(_within_each(rows, [rule._rows for rule in rules], found), found)
+
+
+class KeptHash:
+    """As Hash, with a key of its own, or an id that is kept apart as row 0."""
+
+    def __init__(
+        self,
+        name: str,
+        rows: int,
+        buckets: int,
+        first_row: int = 0,
+        key: tuple[int, int] | None = None,
+        mask: int | str | None = None,
+    ) -> None:
+        """Takes what a manifest's page tells."""
+        self._name, self._rows, self._buckets, self._first_row = name, rows, buckets, first_row
+        self._key, self._mask = key, None if mask is None else str(mask)
+
+    def resolve(self, values: Values) -> Rows:
+        """Resolves integers and strings.
+
+        Source: TensorFlow 2.20, core/kernels/string_to_hash_bucket_op.h; tf-keras 2.20 and Keras 3.15,
+        layers/preprocessing/hashing.py (the rules).
+        """
+        ids = known_kind(self._name, values)
+        found = (hashes(self._name, ids, self._key) % np.uint64(self._buckets)).astype(np.int64) + self._first_row
+        if self._mask is not None:
+            texts = ids.tolist() if ids.dtype == object else map(str, ids.tolist())
+            found[[text == self._mask for text in texts]] = 0
+        return within(found, self._rows)
 
 
 class Listed:
@@ -180,17 +242,17 @@ def resolve_all(rules: Sequence[Rule], columns: Sequence[Values]) -> list[Rows]:
     return found
 
 
-def hashes(name: str, values: Values) -> NDArray[np.uint64]:
-    """Returns [m] uint64 fingerprints of strings, or of the decimal strings of integers.
+def hashes(name: str, values: Values, key: tuple[int, int] | None = None) -> NDArray[np.uint64]:
+    """Returns [m] uint64 hashes of strings, or of the decimal strings of integers: fingerprints, with a key SipHash.
 
     Raises:
       FeatureError: a value is no id, or no Unicode text.
     """
     ids = known_kind(name, values)
     if ids.dtype == np.int64:
-        return fingerprints.of_integers(ids)
+        return fingerprints.of_integers(ids) if key is None else siphash.of_strings(list(map(str, ids.tolist())), key)
     try:
-        return fingerprints.of_strings(ids.tolist())
+        return fingerprints.of_strings(ids.tolist()) if key is None else siphash.of_strings(ids.tolist(), key)
     except UnicodeEncodeError as problem:
         raise FeatureError(name, f"a string is no Unicode text: {problem}; UTF-8 was expected") from problem
 

@@ -18,6 +18,7 @@ from bundle import fields
 from bundle.checksums import crc32c
 from bundle.errors import DigestMismatch, FormatError, UnknownFormat
 from bundle.feature_pages import (
+    ArithmeticIds,
     BucketIds,
     CrossedIds,
     CrossKey,
@@ -42,6 +43,7 @@ from bundle.tower_pages import HeadEffect, Precision, Tower, TowerForm, TowerInp
 
 __all__ = [
     "BLOCK_BYTES",
+    "ArithmeticIds",
     "BucketIds",
     "CrossKey",
     "CrossedIds",

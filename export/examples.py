@@ -115,13 +115,17 @@ def make_examples(
         below = min((each.below for each in numbers if each.below is not None), default=None)
         spec = min(embedded, key=lambda each: (len(each.reads), each.kind != "single"), default=None)
         sizes = _sizes(spec, numbers, count)
-        rows = min([model.tables[each.table].rows for each in embedded] + [below or 1 << 62])
+        reached = [_reach(each, model.tables[each.table].rows) for each in embedded]
+        first, rows = (
+            max(low for low, _ in [*reached, (0, 0)]),
+            min(high for _, high in [*reached, (0, below or 1 << 62)]),
+        )
         beyond = below or 1 << (31 if spec and spec.ids_dtype == "int32" else 40)
         page = pages[spec.name] if spec else None
         if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.KeyedIds):
             ids = random.choice(dumped[page.ids.keys], int(sizes.sum()))
         else:
-            ids = _known_ids(name, page, rows, beyond, keys, int(sizes.sum()), random)
+            ids = _known_ids(name, page, (first, rows), beyond, keys, int(sizes.sum()), random)
         if spec and spec.ids_dtype == "string" and ids.dtype != object:
             ids = ids.astype(str).astype(object)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -153,7 +157,7 @@ def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -
 def _known_ids(
     name: str,
     page: manifest.Feature | None,
-    rows: int,
+    reached: tuple[int, int],
     beyond: int,
     keys: Keys,
     size: int,
@@ -169,13 +173,23 @@ def _known_ids(
             return ids if key.dtype == "int64" else ids.astype(str).astype(object)
     if isinstance(rule, manifest.VocabularyIds):
         known = keys[rule.vocabulary]
-        return known[random.integers(0, max(1, min(known.size, rows - rule.first_row)), size)]
+        return known[random.integers(0, max(1, min(known.size, reached[1] - rule.first_row)), size)]
     if isinstance(rule, manifest.HashIds):
         return random.integers(0, beyond, size)
     if isinstance(rule, manifest.BucketIds):
         low, high = (min(rule.boundaries, default=0.0), max(rule.boundaries, default=0.0))
         return random.uniform(low - 1, high + 1, size).astype(np.float32)
-    return random.integers(0, rows, size)
+    low, high = reached
+    return random.integers(low, max(low + 1, min(high, beyond)), size)
+
+
+def _reach(spec: FeatureSpec, rows: int) -> tuple[int, int]:
+    """Returns from which id to which the rows of a table are asked for."""
+    rule = spec.rule
+    if not isinstance(rule, manifest.ArithmeticIds):
+        return 0, rows
+    first = max(0, -rule.shift)
+    return first, 1 << 62 if rule.buckets is not None else (rows - rule.first_row) * rule.divisor - rule.shift
 
 
 def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArray[Any]:

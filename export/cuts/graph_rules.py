@@ -1,7 +1,7 @@
 """Recognises in a graph what the model does to ids before it looks them up, and tells it as data.
 
-Source: TensorFlow 2.20 and Keras 2.20 / 3.15: the operations of `tf.strings.to_hash_bucket_fast`, of lookup tables, and
-of the layers StringLookup, IntegerLookup, Hashing and Discretization.
+Source: TensorFlow 2.20 and Keras 2.20 / 3.15: the operations of `tf.strings.to_hash_bucket_fast` and `_strong`, of
+lookup tables, of integers' arithmetic, and of the layers StringLookup, IntegerLookup, Hashing and Discretization.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bundle.manifest import BucketIds, HashIds, IdRule, Unknown, VocabularyIds
+from bundle.manifest import ArithmeticIds, BucketIds, HashIds, IdRule, Unknown, VocabularyIds
 from export.frameworks import load_tensorflow
 from export.origins import Source, Sources, origin
 
@@ -47,7 +47,9 @@ def find_ids(tensor: Any, sources: Sources, tables: Tables, rows: int) -> FoundI
     found = origin(tensor, sources)
     if isinstance(found, Source):
         return FoundIds(found)
-    simple = {"StringToHashBucketFast": _hash, "Bucketize": _buckets, "Cast": _cut_off}
+    simple = {"Bucketize": _buckets, "Cast": _cut_off}
+    simple |= dict.fromkeys(("StringToHashBucketFast", "StringToHashBucketStrong"), _hash)
+    simple |= dict.fromkeys(("Sub", "FloorDiv", "FloorMod", "TruncateMod"), _computed)
     nested = {"LookupTableFindV2": _vocabulary, "AddV2": _shifted, "SelectV2": _chosen}
     result = None
     if found.type in simple:
@@ -63,13 +65,16 @@ def _hash(operation: Any, sources: Sources) -> FoundIds | None:
         plain = texts.type == "AsString" and texts.inputs[0].dtype.is_integer and texts.get_attr("width") <= 0
         plain = plain and not _narrows(texts.inputs[0], sources)
         texts = origin(texts.inputs[0], sources) if plain else None
-    return FoundIds(texts, HashIds(buckets=operation.get_attr("num_buckets"))) if isinstance(texts, Source) else None
+    if not isinstance(texts, Source):
+        return None
+    key = tuple(operation.get_attr("key")) if operation.type == "StringToHashBucketStrong" else None
+    return FoundIds(texts, HashIds(buckets=operation.get_attr("num_buckets"), key=key))
 
 
 def _narrows(tensor: Any, sources: Sources) -> bool:
     """Tells whether large ids of an input wrap around on their way, and so are others."""
     while tensor.name not in sources and tensor.op.inputs:
-        before = tensor.op.inputs[0]
+        before = max(tensor.op.inputs, key=lambda each: each.op.type != "Const")
         if tensor.op.type == "Cast" and before.dtype.size > tensor.dtype.size:
             return True
         tensor = before
@@ -100,14 +105,55 @@ def _vocabulary(operation: Any, sources: Sources, tables: Tables, rows: int) -> 
     return FoundIds(source, rule, _row(beyond, rows), tuple(found))  # type: ignore[arg-type]
 
 
+def _computed(operation: Any, sources: Sources) -> FoundIds | None:
+    """Integers plus a constant, then divided by one, then the remainder of one, then plus one, or some of these."""
+    found = _arithmetic(operation, sources) if operation.inputs[0].dtype.is_integer else None
+    if found is None:
+        return None
+    source, rule = found
+    return FoundIds(source, None if rule == ArithmeticIds() else rule)
+
+
+def _arithmetic(operation: Source | Any, sources: Sources) -> tuple[Source, ArithmeticIds] | None:
+    """Returns the input that integers come from, and what is computed of them; None: what no rule tells."""
+    if isinstance(operation, Source):
+        return operation, ArithmeticIds()
+    if operation.type not in ("AddV2", "Sub", "FloorDiv", "FloorMod", "TruncateMod"):
+        return None
+    first, second = operation.inputs
+    if operation.type == "AddV2" and _constant(second) is None:
+        first, second = second, first
+    constant = _constant(second)
+    before = _arithmetic(origin(first, sources), sources) if constant is not None else None
+    if before is None:
+        return None
+    (source, rule), number = before, int(constant)
+    divided = rule.divisor > 1 or rule.buckets is not None
+    if operation.type in ("AddV2", "Sub"):
+        summand = number if operation.type == "AddV2" else -number
+        changed = {"first_row": rule.first_row + summand} if divided else {"shift": rule.shift + summand}
+        refused = changed.get("first_row", 0) < 0
+    else:
+        modulo = {"buckets": number, "truncated": operation.type == "TruncateMod"}
+        changed = {"divisor": number} if operation.type == "FloorDiv" else modulo
+        again = rule.buckets is not None or rule.first_row > 0 or (divided and "divisor" in changed)
+        refused = again or number <= 0 or _narrows(first, sources)
+    return None if refused else (source, rule.model_copy(update=changed))
+
+
 def _shifted(operation: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | None:
-    """A hash or a vocabulary whose rows begin further down."""
+    """Integers, or a hash or a vocabulary whose rows begin further down."""
+    computed = _computed(operation, sources)
+    if computed is not None:
+        return computed
     for tensor, other in (operation.inputs, tuple(operation.inputs)[::-1]):
         shift = _size(other, tables) if other.op.type == "LookupTableSizeV2" else _constant(other)
         found = find_ids(tensor, sources, tables, rows) if shift is not None and shift >= 0 else None
-        if isinstance(found, FoundIds) and isinstance(found.rule, HashIds | VocabularyIds) and found.unknown is None:
-            rule = found.rule.model_copy(update={"first_row": found.rule.first_row + int(shift or 0)})
-            return replace(found, rule=rule)
+        if not isinstance(found, FoundIds) or found.unknown is not None:
+            continue
+        rule = found.rule
+        if isinstance(rule, HashIds | VocabularyIds) and rule.mask is None:
+            return replace(found, rule=rule.model_copy(update={"first_row": rule.first_row + int(shift or 0)}))
     return None
 
 
@@ -124,7 +170,7 @@ def _chosen(operation: Any, sources: Sources, tables: Tables, rows: int) -> Foun
         if found.rule is None and _bounds(condition, found, sources, rows, inside):
             return replace(found, unknown=_row(row, rows))
         mask = _mask(condition, found, sources) if row == 0 and not inside else None
-        if mask is not None and isinstance(found.rule, VocabularyIds):
+        if mask is not None and isinstance(found.rule, VocabularyIds | HashIds) and found.rule.mask is None:
             return replace(found, rule=found.rule.model_copy(update={"mask": mask}))
         return None
     listed, beyond = (first, second) if condition.op.type == "NotEqual" else (second, first)
@@ -140,19 +186,16 @@ def _chosen(operation: Any, sources: Sources, tables: Tables, rows: int) -> Foun
 def _beyond(tensor: Any, source: Source, sources: Sources, tables: Tables, rows: int) -> dict[str, Any] | None:
     """Returns which rows keys take that a vocabulary does not hold."""
     found = find_ids(tensor, sources, tables, rows)
-    if isinstance(found, FoundIds):
-        if found.source != source or not isinstance(found.rule, HashIds):
-            return None
-        return {"oov_buckets": found.rule.buckets, "oov_first_row": found.rule.first_row}
-    shift, modulo = 0, found
-    if found.type == "AddV2":
-        shift, modulo = _constant(found.inputs[1]), origin(found.inputs[0], sources)
-    if isinstance(modulo, Source) or modulo.type != "FloorMod" or origin(modulo.inputs[0], sources) != source:
+    if not isinstance(found, FoundIds) or found.source != source:
         return None
-    buckets = _constant(modulo.inputs[1])
-    if shift is None or shift < 0 or buckets is None:
-        return None
-    return {"oov_buckets": int(buckets), "oov_first_row": int(shift), "oov_hash": "modulo"}
+    rule = found.rule
+    if isinstance(rule, HashIds) and rule.key is None and rule.mask is None:
+        return {"oov_buckets": rule.buckets, "oov_first_row": rule.first_row}
+    if isinstance(rule, ArithmeticIds) and rule.buckets is not None:
+        plain = ArithmeticIds(buckets=rule.buckets, first_row=rule.first_row)
+        told = {"oov_buckets": rule.buckets, "oov_first_row": rule.first_row, "oov_hash": "modulo"}
+        return told if rule == plain else None
+    return None
 
 
 def _mask(condition: Any, found: FoundIds, sources: Sources) -> int | str | None:
@@ -205,8 +248,8 @@ def _constant(tensor: Any) -> Any:
 
     if tensor.op.type in ("Fill", "BroadcastTo", "Identity", "Cast"):
         return _constant(tensor.op.inputs[1 if tensor.op.type == "Fill" else 0])
-    if tensor.op.type == "ZerosLike":
-        return 0
+    if tensor.op.type in ("ZerosLike", "OnesLike"):
+        return int(tensor.op.type == "OnesLike")
     value = tensor_util.constant_value(tensor)
     return value.flat[0] if value is not None and value.size == 1 and value.dtype.kind in "iuf" else None
 

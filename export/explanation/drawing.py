@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from bundle.codecs import SCALE_BYTES, row_bytes
 from bundle.errors import BundleError, NotCommitted
 from bundle.manifest import (
+    ArithmeticIds,
     BucketIds,
     CrossedIds,
     DenseFeature,
@@ -289,7 +290,9 @@ def _ids(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
     """Returns how ids become rows."""
     match page.ids:
         case HashIds() as rule:
-            return f"hash mod {rule.buckets}{_from(rule.first_row)}"
+            hashed = "hash" if rule.key is None else "hash with a key"
+            kept = "" if rule.mask is None else f", but {rule.mask!r} is row 0"
+            return f"{hashed} mod {rule.buckets}{_from(rule.first_row)}{kept}"
         case VocabularyIds() as rule:
             beyond = f", else hash mod {rule.oov_buckets}" if rule.oov_buckets else ""
             return f"place in vocabulary {rule.vocabulary}{_from(rule.first_row)}{beyond}"
@@ -299,8 +302,14 @@ def _ids(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
             return f"cross of {' and '.join(inputs)} mod {rule.buckets}"
         case KeyedIds():
             return f"key of table {page.table}"
-        case _:
-            return "the id is the row"
+        case rule:
+            return _arithmetic(rule) if isinstance(rule, ArithmeticIds) else "the id is the row"
+
+
+def _arithmetic(rule: ArithmeticIds) -> str:
+    told = "the id" if not rule.shift else f"the id {'+' if rule.shift > 0 else '-'} {abs(rule.shift)}"
+    told += f" div {rule.divisor}" if rule.divisor > 1 else ""
+    return told + (f" mod {rule.buckets}" if rule.buckets is not None else "") + _from(rule.first_row)
 
 
 def _from(first_row: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bundle.manifest import (
+    ArithmeticIds,
     Corpus,
     CrossedIds,
     DenseFeature,
@@ -151,7 +152,7 @@ def _feature(manifest: Manifest, name: str, stored: bool) -> FeatureDetails:
 
 def _type(manifest: Manifest, feature: EmbeddedFeature, name: str) -> str:
     """Returns the type of an input's values."""
-    if isinstance(feature.ids, IdentityIds | KeyedIds):
+    if isinstance(feature.ids, IdentityIds | ArithmeticIds | KeyedIds):
         return "int64"
     if isinstance(feature.ids, CrossedIds):
         key = feature.ids.keys[feature.inputs.index(name)]

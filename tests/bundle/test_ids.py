@@ -10,7 +10,7 @@ import pytest
 
 from bundle import arrow
 from bundle.errors import DigestMismatch, FeatureError, FormatError
-from bundle.ids import Buckets, Hash, Identity, Listed
+from bundle.ids import Arithmetic, Buckets, Hash, Identity, KeptHash, Listed
 from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
 
 
@@ -27,6 +27,43 @@ def test_identity_of_ids_outside_the_table_is_unknown() -> None:
 
 def test_identity_takes_strings_of_digits_as_integers() -> None:
     assert Identity("f", 10).resolve(objects("7", "-3", "9223372036854775807")).tolist() == [7, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "rows"),
+    [
+        (Arithmetic("f", 10, shift=-1), [-1, 0, 9, -1, -1]),
+        (Arithmetic("f", 10, buckets=7), [0, 1, 3, 4, 6]),
+        (Arithmetic("f", 10, buckets=7, truncated=True), [0, 1, 3, 4, -1]),
+        (Arithmetic("f", 10, buckets=7, truncated=True, first_row=1), [1, 2, 4, 5, 0]),
+        (Arithmetic("f", 10, divisor=5, first_row=1), [1, 1, 3, 3, 0]),
+        (Arithmetic("f", 10, shift=4, divisor=5, buckets=3), [0, 1, 2, 0, 0]),
+    ],
+)
+def test_arithmetic_is_that_of_integers_and_rows_beyond_the_table_are_unknown(
+    rule: Arithmetic, rows: list[int]
+) -> None:
+    assert rule.resolve(np.array([0, 1, 10, 11, -1], np.int32)).tolist() == rows
+    assert rule.resolve(objects("0", "1", "10", "11", "-1")).tolist() == rows
+
+
+def test_arithmetic_refuses_what_is_no_integer() -> None:
+    with pytest.raises(FeatureError, match="'a' is no integer id"):
+        Arithmetic("f", 10, buckets=3).resolve(objects("a"))
+
+
+def test_hash_with_a_mask_keeps_its_row_apart_as_integer_and_as_text() -> None:
+    rule = KeptHash("f", 10, 9, 1, mask=5)
+    plain = Hash("f", 10, 9, 1)
+    values = np.array([5, 6, -5])
+    assert rule.resolve(values).tolist() == [0, *plain.resolve(values[1:]).tolist()]
+    assert rule.resolve(objects("5", "6", "-5")).tolist() == rule.resolve(values).tolist()
+    assert rule.resolve(np.empty(0)).size == 0
+
+
+def test_hash_with_a_key_refuses_text_that_is_none() -> None:
+    with pytest.raises(FeatureError, match="no Unicode text"):
+        KeptHash("f", 10, 10, key=(1, 2)).resolve(objects("\ud800"))
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8, np.uint64])

@@ -21,6 +21,14 @@ def test_manifest_begins_with_its_format_version(committed_bundle: Path) -> None
     assert (committed_bundle / "manifest.json").read_text().startswith('{\n  "format_version": 3,\n  "digest": ')
 
 
+def test_hash_without_key_and_mask_is_written_as_before_there_were_any() -> None:
+    assert pages.HashIds(buckets=3).model_dump(mode="json") == {"kind": "hash", "buckets": 3, "first_row": 0}
+    kept = pages.HashIds(buckets=3, key=(-1, 1 << 62), mask="")
+    assert pages.HashIds.model_validate_json(kept.model_dump_json()) == kept
+    with pytest.raises(ValidationError, match="at most 2 items"):
+        pages.HashIds.model_validate({"buckets": 3, "key": [1, 2, 3]})
+
+
 def test_manifest_is_frozen(committed_bundle: Path) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         read_manifest(committed_bundle).version = 2  # type: ignore[misc]

@@ -17,6 +17,17 @@ from bundle.columns import Column
 ROWS, DIM, EXAMPLES = 97, 5, 17
 KEYS = tuple(range(1000, 1000 + 7 * 40, 7))
 """Of the vocabulary of integers; that of strings has the same, written out."""
+ARITHMETIC: tuple[tuple[Any, ...], ...] = (
+    # shift, divisor, buckets, truncated, first row
+    (0, 1, ROWS, False, 0),
+    (0, 1, ROWS, True, 0),
+    (-3, 1, 50, False, 7),
+    (1 << 40, 1, 50, True, 60),
+    (-1, 1, None, False, 0),
+    (2, 1, None, False, 0),
+    (0, 10, None, False, 1),
+    (-5, 7, 13, False, 0),
+)
 BOUNDARIES = (-1.5, 0.0, 0.25, 3.0)
 
 
@@ -64,7 +75,7 @@ class Configuration:
 
 def generate() -> list[Configuration]:
     """Returns all configurations."""
-    found = list(dict.fromkeys([*_lookups(), *_sequences(), *_gathers(), *_columns(), *_crosses()]))
+    found = list(dict.fromkeys([*_lookups(), *_sequences(), *_gathers(), *_computed(), *_columns(), *_crosses()]))
     return [Configuration(**(vars(each) | {"seed": number})) for number, each in enumerate(found)]
 
 
@@ -112,6 +123,18 @@ def _gathers() -> Iterator[Configuration]:
         )
 
 
+def _computed() -> Iterator[Configuration]:
+    """What a model's own code does to ids in front of a gather."""
+    for kind, told in product(("single", "sequence"), ARITHMETIC):
+        yield Configuration("computed", kind, "dense", rule="computed", negative=True, length=3, options=told)
+    for kind, texts, mask, keys in product(("single", "sequence"), BOTH, BOTH, (None, (77, 77), (-1, 1 << 62))):
+        if mask or keys is not None:
+            rule = f"hash with a key{' strings' if texts else ''}"
+            yield Configuration(
+                "hashing", kind, "dense", rule=rule, negative=not texts, length=3, options=(mask, *(keys or ()))
+            )
+
+
 def _columns() -> Iterator[Configuration]:
     rules = ("identity", "hash", "hash strings", "vocabulary", "vocabulary strings", "vocabulary, oov hashed")
     for rule, combiner, weights, empty in product(rules, COMBINERS, WEIGHTS, BOTH):
@@ -148,7 +171,20 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
     rule: pages.IdRule = pages.IdentityIds()
     texts = "strings" in each.rule
     vocabulary = "strings" if texts else "integers"
-    if each.rule.startswith("hash"):
+    if each.call == "hashing":
+        masked, *key = each.options
+        rule = pages.HashIds(
+            buckets=ROWS - masked,
+            first_row=int(masked),
+            key=(key[0], key[1]) if key else None,
+            mask=("über" if texts else 5) if masked else None,
+        )
+    elif each.rule == "computed":
+        shift, divisor, buckets, truncated, first_row = each.options
+        rule = pages.ArithmeticIds(
+            shift=shift, divisor=divisor, buckets=buckets, truncated=truncated, first_row=first_row
+        )
+    elif each.rule.startswith("hash"):
         rule = pages.HashIds(buckets=ROWS)
     elif each.rule.startswith("vocabulary"):
         oov = ROWS - len(KEYS) if "oov" in each.rule else 0
@@ -227,6 +263,8 @@ def values_of(each: Configuration, size: int, random: np.random.Generator) -> ND
         values = random.integers(0, ROWS, size)
     else:
         values = np.where(random.random(size) < 0.5, random.integers(0, 1 << 60, size), random.integers(0, 999, size))
+    if each.call == "hashing":
+        values[::7] = 5
     if each.negative:
         values[::4] = random.integers(-5, 0, values[::4].size)
     if "strings" in each.rule:

@@ -158,6 +158,30 @@ def by_lookup_layer(each: Configuration, column: Column) -> Any:
     return tf.gather(STORED_TABLE, layer(tensors(each, column)[0]))
 
 
+def by_arithmetic(each: Configuration, column: Column) -> Any:
+    shift, divisor, buckets, truncated, first_row = each.options
+    ids, _ = tensors(each, column)
+    ids = (ids + shift) // divisor
+    if buckets is not None:
+        ids = tf.truncatemod(ids, tf.constant(buckets, tf.int64)) if truncated else ids % buckets
+    ids += first_row
+    known = (ids >= 0) & (ids < ROWS)  # others TensorFlow refuses on a CPU
+    return tf.where(known[..., None], tf.gather(STORED_TABLE, tf.where(known, ids, tf.zeros([], tf.int64))), 0.0)
+
+
+def by_hashing_layer(each: Configuration, column: Column) -> Any:
+    masked, *keys = each.options
+    import keras
+
+    made = []
+    for layers in (tf.keras.layers, keras.layers):
+        mask = ("über" if "strings" in each.rule else 5) if masked else None
+        layer = layers.Hashing(ROWS, mask_value=mask, salt=tuple(keys) or None)
+        made.append(tf.gather(STORED_TABLE, layer(encoded(each, column, tf.constant(column.values)))))
+    tf.debugging.assert_equal(*made)
+    return made[0]
+
+
 def by_column(each: Configuration, column: Column) -> Any:
     columns, texts = tf.feature_column, column.values.dtype == object
     known: Any = [str(key) for key in KEYS] if texts else list(KEYS)
@@ -206,6 +230,8 @@ CALLS: dict[str, Callable[[Configuration, Any], Any]] = {
     "plain": by_plain_lookup,
     "embedding": by_embedding_layer,
     "lookup": by_lookup_layer,
+    "computed": by_arithmetic,
+    "hashing": by_hashing_layer,
     "column": by_column,
     "crossed": by_crossed_column,
 }

@@ -144,6 +144,10 @@ class Rules(tf.keras.Model):
             "remainders": two.IntegerLookup(vocabulary=[10, 20, 30], num_oov_indices=4, mask_token=0),
             "integers": three.IntegerLookup(vocabulary=[10, 20, 30]),
             "hashing": two.Hashing(ROWS),
+            "salted": two.Hashing(ROWS, salt=133),
+            "salted_3": three.Hashing(300, salt=(2, 5), mask_value=""),
+            "masked_hash": two.Hashing(300, mask_value=7),
+            "masked_hash_3": three.Hashing(300, mask_value="b"),
             "ages": two.Discretization([0.5, 2.0, 3.0]),
             "ages_3": three.Discretization([0.5, 2.0, 3.0]),
         }
@@ -160,8 +164,18 @@ class Rules(tf.keras.Model):
             "default": lambda ids: tf.where((ids >= 0) & (ids < ROWS), ids, tf.constant(3, tf.int64)),
             "wrapped": lambda ids: tf.strings.to_hash_bucket_fast(tf.strings.as_string(tf.cast(ids, tf.int32)), ROWS),
             "modulo": lambda ids: ids % 100,
+            "remainder": lambda ids: tf.truncatemod(ids, 100),
+            "from_one": lambda ids: ids - 1,
+            "from_one_32": lambda ids: 1 + (tf.cast(ids, tf.int32) - 2),
+            "shifted": lambda ids: (ids - 3) % 100 + 7,
+            "quotient": lambda ids: ids // 100,
+            "digit": lambda ids: ids // 10 % 10,
+            "cut_modulo": lambda ids: (2 + tf.cast(ids, tf.int32)) % 100,
+            "multiplied": lambda ids: ids * 3 % 100,
             "python": lambda ids: tf.reshape(tf.py_function(lambda id_: id_ + 1, [ids], tf.int64), tf.shape(ids)),
-            "strong": lambda ids: tf.strings.to_hash_bucket_strong(ids, ROWS, [1, 2]),
+            "strong": lambda ids: tf.strings.to_hash_bucket_strong(ids, ROWS, [1, -2]),
+            "strong_integers": lambda ids: tf.strings.to_hash_bucket_strong(tf.strings.as_string(ids), 90, [3, 4]) + 5,
+            "weak": lambda ids: tf.strings.to_hash_bucket(ids, ROWS),
         }
         self.ways = ways
         self.out = dense(2)
@@ -175,14 +189,20 @@ class Rules(tf.keras.Model):
 
 KNOWN = ("strings", "strings_3", "several", "integers", "static", "hashing", "hashed_integers", "hashed_strings")
 KNOWN = (*KNOWN, "words", "masked", "masked_one", "remainders", "ages", "ages_3", "buckets", "default")
+KNOWN = (*KNOWN, "salted", "salted_3", "masked_hash", "masked_hash_3", "strong", "strong_integers")
+KNOWN = (*KNOWN, "modulo", "remainder", "from_one", "from_one_32", "shifted", "quotient", "digit")
 
 
 def build_rules():
     return Rules(*KNOWN)
 
 
-def build_modulo():
-    return Rules("modulo")
+def build_multiplied():
+    return Rules("multiplied")
+
+
+def build_cut_modulo():
+    return Rules("cut_modulo")
 
 
 def build_wrapped():
@@ -193,8 +213,8 @@ def build_python():
     return Rules("python")
 
 
-def build_strong():
-    return Rules("strong")
+def build_weak():
+    return Rules("weak")
 
 
 class Partial(tf.keras.Model):

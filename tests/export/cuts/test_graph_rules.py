@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bundle.features import Column
-from bundle.manifest import BucketIds, HashIds, IdRule, Unknown, VocabularyIds
+from bundle.manifest import ArithmeticIds, BucketIds, HashIds, IdRule, Unknown, VocabularyIds
 from export.errors import NotConvertible
 from export.examples import Examples
 from export.frameworks import load_tensorflow
@@ -18,6 +18,8 @@ from tests.export.cuts.gathering import HERE, Made, hold, make, recipe
 ROWS = 20_000
 TEXTS = np.array(["a", "zz", "c", "b", "", "\u00e9", "a"], object)
 WHOLE = np.array([7, 5, 10, 30, 0, 4, 20])
+SIGNED = np.array([0, -1, 100, 1 << 62, -(1 << 63), 99, -205])
+ABOVE = np.array([1, 2, 100, 5, ROWS, 99, 1])
 NUMBERS = np.array([0.0, 0.5, 1.0, 2.0, 2.5, 3.0, -1.0], np.float32)
 FAR = np.array([5, ROWS, -1, 3, ROWS - 1, 0, 1 << 40])
 ABC, TENS, AGES = ("a", "b", "c"), (10, 20, 30), (0.5, 2.0, 3.0)
@@ -43,6 +45,19 @@ RULES: dict[str, tuple[Any, IdRule | None, int | None, tuple[Any, ...]]] = {
     "ages_3": (NUMBERS, BucketIds(boundaries=AGES), None, ()),
     "buckets": (NUMBERS, BucketIds(boundaries=(1.0, 2.0)), None, ()),
     "default": (FAR, None, 3, ()),
+    "salted": (WHOLE, HashIds(buckets=ROWS, key=(133, 133)), None, ()),
+    "salted_3": (TEXTS, HashIds(buckets=299, first_row=1, key=(2, 5), mask=""), None, ()),
+    "masked_hash": (WHOLE, HashIds(buckets=299, first_row=1, mask=7), None, ()),
+    "masked_hash_3": (TEXTS, HashIds(buckets=299, first_row=1, mask="b"), None, ()),
+    "strong": (TEXTS, HashIds(buckets=ROWS, key=(1, -2)), None, ()),
+    "strong_integers": (WHOLE, HashIds(buckets=90, first_row=5, key=(3, 4)), None, ()),
+    "modulo": (SIGNED, ArithmeticIds(buckets=100), None, ()),
+    "remainder": (WHOLE, ArithmeticIds(buckets=100, truncated=True), None, ()),
+    "from_one": (ABOVE, ArithmeticIds(shift=-1), None, ()),
+    "from_one_32": (ABOVE, ArithmeticIds(shift=-1), None, ()),
+    "shifted": (SIGNED, ArithmeticIds(shift=-3, buckets=100, first_row=7), None, ()),
+    "quotient": (ABOVE, ArithmeticIds(divisor=100), None, ()),
+    "digit": (SIGNED, ArithmeticIds(divisor=10, buckets=10), None, ()),
 }
 """Input -> values, and what is found of it: rule, row of unknown ids, keys."""
 
@@ -75,10 +90,11 @@ def test_rules_in_the_graph_give_the_original_s_rows(rules: Made, tmp_path: Path
 @pytest.mark.parametrize(
     ("function", "dtype", "message"),
     [
-        ("build_modulo", "int64", r"operation '.*' \(FloorMod\) \(gather_models.py:\d+\).*code.inline_bytes_max"),
+        ("build_multiplied", "int64", r"operation '.*' \(FloorMod\) \(gather_models.py:\d+\).*code.inline_bytes_max"),
+        ("build_cut_modulo", "int64", r"operation '.*' \(FloorMod\) \(gather_models.py:\d+\)"),
         ("build_wrapped", "int64", r"operation '.*' \(StringToHashBucketFast\) \(gather_models.py:\d+\)"),
         ("build_python", "int64", r"operation '.*' \(EagerPyFunc\) \(gather_models.py:\d+\)"),
-        ("build_strong", "string", r"operation '.*' \(StringToHashBucketStrong\) \(gather_models.py:\d+\)"),
+        ("build_weak", "string", r"operation '.*' \(StringToHashBucket\) \(gather_models.py:\d+\)"),
     ],
 )
 def test_rule_that_is_not_known_names_the_line_and_the_cure(function: str, dtype: str, message: str) -> None:
@@ -89,12 +105,12 @@ def test_rule_that_is_not_known_names_the_line_and_the_cure(function: str, dtype
 
 def test_rule_that_is_not_known_lets_a_table_stay_inside_within_the_limit(tmp_path: Path) -> None:
     tf = load_tensorflow()
-    job = recipe("build_modulo", {"modulo": {"dtype": "int64"}})
-    made = make(job, {"modulo": tf.constant([1], tf.int64)}, tmp_path)
+    job = recipe("build_multiplied", {"multiplied": {"dtype": "int64"}})
+    made = make(job, {"multiplied": tf.constant([1], tf.int64)}, tmp_path)
     assert not made.traced.spec.tables
     (note,) = made.traced.notes
     assert "table 'table' of 20000 rows (312.5 KiB) stays inside the towers: its ids are computed by operation" in note
-    hold(made, tmp_path, Examples(3, {"modulo": Column(np.array([5, 105, 100]))}))
+    hold(made, tmp_path, Examples(3, {"multiplied": Column(np.array([5, 105, 100]))}))
 
 
 def test_python_function_in_a_tower_is_refused() -> None:
@@ -103,5 +119,5 @@ def test_python_function_in_a_tower_is_refused() -> None:
 
 
 def test_strings_in_a_tower_are_refused_with_the_line() -> None:
-    with pytest.raises(NotConvertible, match=r"reads input 'strong' of dtype string itself \(gather_models.py:\d+\)"):
-        trace_towers(recipe("build_strong", {"strong": {"dtype": "string"}}), HERE)
+    with pytest.raises(NotConvertible, match=r"reads input 'weak' of dtype string itself \(gather_models.py:\d+\)"):
+        trace_towers(recipe("build_weak", {"weak": {"dtype": "string"}}), HERE)
