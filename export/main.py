@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -299,6 +300,7 @@ def explain(
     checkpoint: Checkpoint = None,
     chosen: Tables = None,
     towers: Towers = None,
+    as_json: AsJson = False,
 ) -> None:
     """Draws what is cut out of a model: features, tables, towers, outputs. Of a bundle, no model code is needed."""
     from rich.text import Text
@@ -327,7 +329,7 @@ def explain(
         from export.explanation.page import write_page
 
         write_page(drawing, html)
-    _print({}, Text(explain_text(drawing)), as_json=False)
+    _print(asdict(drawing), Text(explain_text(drawing)), as_json)
 
 
 def _is_inline(job: ExportJob) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 from collections import defaultdict
@@ -169,6 +170,35 @@ def test_explain_of_a_bundle_writes_text_and_page(command: Command, sample: Path
     assert "features -> tables" in done.out
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_explain_as_json_tells_what_the_text_tells(command: Command, sample: Path) -> None:
+    done = command("explain", sample, "--json")
+    assert done.code == 0, done.err
+    told, page = json.loads(done.out), read_manifest(sample)
+    assert [each["name"] for each in told["features"]] == list(page.features)
+    assert {each["name"]: (each["rows"], each["dim"]) for each in told["tables"]} == {
+        name: (table.rows, table.dim) for name, table in page.tables.items()
+    }
+    assert {each["name"]: each["result"] for each in told["towers"]} == {
+        name: tower.result for name, tower in page.towers.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (manifest.ArithmeticIds(shift=-1), "the id - 1"),
+        (manifest.ArithmeticIds(shift=2, divisor=10, buckets=7, first_row=3), "the id + 2 div 10 mod 7, from row 3"),
+        (manifest.HashIds(buckets=9, first_row=1, mask=""), "hash mod 9, from row 1, but '' is row 0"),
+        (manifest.HashIds(buckets=9, key=(1, 2)), "hash with a key mod 9"),
+    ],
+)
+def test_text_tells_what_is_done_to_ids(rule: manifest.IdRule, told: str) -> None:
+    page = ranker(1, 1)
+    feature = page.features["f0"].model_copy(update={"ids": rule})
+    drawing = draw_bundle(page.model_copy(update={"features": page.features | {"f0": feature}}), "page")
+    assert drawing.features[0].ids == told
 
 
 def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(command: Command, recipe: Recipe, tmp_path: Path) -> None:
