@@ -16,6 +16,9 @@ from export.settings import InputPart
 from export.towers import FeatureSpec, TableFacts
 from export.user_lines import at_line, line_of_operation
 
+_PARTS = frozenset({"StridedSlice", "Slice", "Split", "SplitV", "Unpack", "GatherV2"})
+"""Ops that take out some columns of a tensor."""
+
 
 @dataclass(frozen=True, eq=False)
 class Resolved:
@@ -154,7 +157,11 @@ def _ids(path: str, value: Any, sources: Sources, handles: Mapping[str, Any], ro
         values, structure, part = value, {}, "dense"
     found = find_ids(values, sources, handles, rows)
     if not isinstance(found, FoundIds):
-        return f"computed by {_told(found)} of the model"
+        whole = _cut_from(found, sources)
+        how = (
+            "computed" if whole is None else f"a part of input {whole!r}, which should be an input of its own, cut out"
+        )
+        return f"{how} by {_told(found)} of the model"
     if found.source.part != part:
         return f"computed by {found.source.name!r} of the model"
     for what, tensor in structure.items():
@@ -165,6 +172,14 @@ def _ids(path: str, value: Any, sources: Sources, handles: Mapping[str, Any], ro
             both = ", ".join(sorted({source.name, found.source.name}))
             raise NotConvertible(f"ids of feature {path!r} are put together from inputs {both}")
     return found
+
+
+def _cut_from(operation: Source | Any, sources: Sources) -> str | None:
+    """Returns the input that an operation takes columns out of."""
+    if isinstance(operation, Source):
+        return operation.name
+    found = [_cut_from(origin(tensor, sources), sources) for tensor in operation.inputs if operation.type in _PARTS]
+    return next((each for each in found if each is not None), None)
 
 
 def _told(found: Any) -> str:

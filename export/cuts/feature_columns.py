@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from export.cuts.column_rules import Read, column_rule, is_a
+from export.cuts.column_rules import ColumnRule, Read, column_rule, is_a
 from export.cuts.gathers import facts_of
 from export.cuts.hooks import hooked
-from export.cuts.lookups import Answer, Lookup, Tensors
-from export.errors import NotConvertible
+from export.cuts.lookups import Answer, Lookup, Tensors, refusals_freed, with_line
+from export.errors import ExportError, NotConvertible
 from export.frameworks import load_tensorflow
 from export.towers import Combiner, Encoding, Kind
 
@@ -63,21 +64,28 @@ def columns_intercepted(answer: Answer, lengths: Lengths) -> Iterator[None]:
         },
     }
     originals = [(kind, name, kind.__dict__[name]) for kind, methods in replaced.items() for name in methods]
-    for kind, methods in replaced.items():
-        for name, method in methods.items():
-            setattr(kind, name, _method(method))
     try:
-        # Feature columns are deprecated in TensorFlow 2.20, and every call of each says so.
-        with deprecation.silence(), hooked(v1._create_categorical_column_weighted_sum, columns.weighted_sum):
-            yield
+        with refusals_freed() as refusals:
+            for kind, methods in replaced.items():
+                for name, method in methods.items():
+                    setattr(kind, name, _method(method, refusals))
+            weighted_sum = _method(columns.weighted_sum, refusals)
+            # Feature columns are deprecated in TensorFlow 2.20, and every call of each says so.
+            with deprecation.silence(), hooked(v1._create_categorical_column_weighted_sum, weighted_sum):
+                yield
     finally:
         for kind, name, original in originals:
             setattr(kind, name, original)
 
 
-def _method(bound: Callable[..., Any]) -> Callable[..., Any]:
-    def method(column: Any, *arguments: Any, **how: Any) -> Any:
-        return bound(column, *arguments, **how)
+def _method(bound: Callable[..., Any], refusals: list[ExportError]) -> Callable[..., Any]:
+    def method(asked: Any, /, *arguments: Any, **how: Any) -> Any:
+        try:
+            return bound(asked, *arguments, **how)
+        except ExportError as problem:
+            told = with_line(problem)
+            refusals.append(told)
+            raise told from problem
 
     return method
 
@@ -151,21 +159,41 @@ def multi_hot(column: Any, read: Read) -> Any:
     """Returns what an indicator column gives, computed of dense ids as numbers: TensorFlow's own way is sparse.
 
     Raises:
-      NotConvertible: its ids are not whole numbers of a dense input.
+      NotConvertible: its ids are not whole numbers of a dense input, or are hashed.
     """
     tf = load_tensorflow()
     ids_of = column.categorical_column
-    ids = read(ids_of.key) if is_a(ids_of, "IdentityCategorical") else None
-    if ids is None or isinstance(ids, tf.SparseTensor):
-        raise NotConvertible(
-            f"column {column.name!r} is an indicator of {type(ids_of).__name__}; inside a tower only an identity "
-            "column of a dense input is one: use an embedding_column, or a bucketized_column as it is"
-        )
     rows = int(ids_of.num_buckets if hasattr(ids_of, "num_buckets") else ids_of._num_buckets)
+    if is_a(ids_of, "Bucketized"):
+        buckets = tf.cast(read(ids_of), tf.int32)
+        numbers = buckets.shape[-1]
+        return tf.reduce_sum(tf.one_hot(buckets + tf.range(numbers) * (rows // numbers), rows), axis=-2)
+    listed = is_a(ids_of, "VocabularyListCategorical", "VocabularyFileCategorical")
+    ids = read(ids_of.key) if listed or is_a(ids_of, "IdentityCategorical") else None
+    whole = ids is not None and not isinstance(ids, tf.SparseTensor) and ids.dtype.is_integer
+    if ids is None or not whole or (listed and ids_of.num_oov_buckets):
+        raise NotConvertible(
+            f"column {column.name!r} is an indicator of {type(ids_of).__name__}; a tower computes one of buckets, and "
+            "of a dense input's integers by an identity column or a vocabulary without oov buckets: give the model a "
+            f"numeric_column of shape ({rows},) instead, and send the indicator, or train an embedding_column"
+        )
+    if listed:
+        return _listed(ids, column_rule(ids_of, read), rows)
     if ids_of.default_value is not None:
         outside = ((ids < 0) | (ids >= rows)) & tf.not_equal(ids, -1)
         ids = tf.where(outside, tf.constant(ids_of.default_value, ids.dtype), ids)
     return tf.reduce_sum(tf.one_hot(ids, rows), axis=-2)
+
+
+def _listed(ids: Any, told: ColumnRule, rows: int) -> Any:
+    tf = load_tensorflow()
+    given = tf.not_equal(ids, tf.constant(-1, ids.dtype))
+    hits = tf.equal(tf.cast(ids, tf.int64)[..., tf.newaxis], tf.constant(told.keys, tf.int64))
+    found = tf.cast(hits & given[..., tf.newaxis], tf.float32)
+    if told.unknown is not None and told.unknown.row is not None:
+        missing = tf.cast(given & ~tf.reduce_any(hits, axis=-1), tf.float32)
+        found += missing[..., tf.newaxis] * tf.one_hot(told.unknown.row, rows)
+    return tf.reduce_sum(found, axis=-2)
 
 
 def describe_column(column: Any, read: Read, variable: Any) -> Lookup:
@@ -178,18 +206,13 @@ def describe_column(column: Any, read: Read, variable: Any) -> Lookup:
     Raises:
       NotConvertible: a combination that no feature of a bundle does; names the column, and the cure.
     """
-    if column.max_norm is not None:
-        raise NotConvertible(
-            f"column {column.name!r} has max_norm, which scales rows while they are looked up; where the trained rows "
-            "keep to it anyway leave it out of the model code, else scale them once in the checkpoint"
-        )
     lookup = describe_ids(column.name, column.categorical_column, column.combiner, read, variable)
     if lookup.weights is not None and not column.use_safe_embedding_lookup:
         raise NotConvertible(
             f"column {column.name!r} is weighted with use_safe_embedding_lookup=False, whose treatment of weights <= 0 "
             "is not carried over; leave it out"
         )
-    return lookup
+    return replace(lookup, max_norm=column.max_norm)
 
 
 def describe_ids(name: str, column: Any, combiner: Combiner, read: Read, variable: Any) -> Lookup:

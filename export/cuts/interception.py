@@ -10,11 +10,12 @@ from export.cuts.embedding_layers import intercepted
 from export.cuts.feature_columns import Lengths, columns_intercepted, no_lengths
 from export.cuts.gathers import gathers_intercepted
 from export.cuts.keras_rs_layers import keras_rs_intercepted
-from export.cuts.lookups import Answer, Lookup, MakeTable
+from export.cuts.lookups import Answer, Lookup, MakeTable, refusals_freed, with_line
 from export.cuts.ragged_lookups import ragged_lookups_intercepted
 from export.cuts.sparse_lookups import sparse_lookups_intercepted
 from export.cuts.stand_ins import tables_unallocated
 from export.errors import ExportError, NotConvertible
+from export.frameworks import load_tensorflow
 
 
 @contextlib.contextmanager
@@ -32,16 +33,15 @@ def lookups_intercepted(
     Raises:
       ExportError: what `answer` raised, freed of the call stacks that Keras and AutoGraph wrap it in.
     """
-    refusals: list[ExportError] = []
 
     def told(lookup: Lookup, how: Answer) -> Any:
         try:
-            return how(lookup)
+            return _scaled(lookup, how)
         except ExportError as problem:
             refusals.append(problem)
             raise
 
-    with contextlib.ExitStack() as entered:
+    with refusals_freed() as refusals, contextlib.ExitStack() as entered:
         entered.enter_context(tables_unallocated())
         entered.enter_context(intercepted(make_table, lambda lookup: told(lookup, answer), tracked=True))
         entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather)))
@@ -51,12 +51,22 @@ def lookups_intercepted(
             entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
         columns = answer if not inside else _refuse_column
         entered.enter_context(columns_intercepted(lambda lookup: told(lookup, columns), lengths))
-        try:
-            yield
-        except Exception as problem:
-            if refusals:
-                raise refusals[-1] from problem
-            raise
+        yield
+
+
+def _scaled(lookup: Lookup, how: Answer) -> Any:
+    """Answers a lookup, and scales rows that are longer than its `max_norm` as TensorFlow does, in the graph."""
+    if lookup.max_norm is None:
+        return how(lookup)
+    if lookup.kind == "bag":
+        raise with_line(
+            NotConvertible(
+                f"lookup {lookup.path!r} has max_norm, which scales rows before they are combined: scale the table's "
+                "rows once in the checkpoint, by tf.clip_by_norm(rows, max_norm, axes=[1]), and leave max_norm out of "
+                "the model code, which then looks the same up"
+            )
+        )
+    return load_tensorflow().clip_by_norm(how(lookup), lookup.max_norm, axes=[-1])
 
 
 def _refuse_column(lookup: Lookup) -> Any:

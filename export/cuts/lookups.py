@@ -5,15 +5,17 @@ Every interception is a context manager: within the `with`, what the user's code
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from bundle import paths
 from bundle.manifest import IdRule, Unknown
-from export.errors import NotConvertible
+from export.errors import ExportError, NotConvertible
 from export.frameworks import load_tensorflow
 from export.towers import Combiner, Encoding, Kind, TableFacts
+from export.user_lines import at_line, current_line
 
 Tensors = Any
 """A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
@@ -35,6 +37,7 @@ class Lookup:
       unknown: what the model itself does with ids outside the table; None: the recipe tells.
       keys: of a `rule` that is a vocabulary: its keys in the order of the rows.
       padding: the id that only fills a dense tensor up, and is none.
+      max_norm: which no row's norm exceeds when it is combined or handed on: longer ones are scaled.
     """
 
     path: str
@@ -51,6 +54,7 @@ class Lookup:
     unknown: Unknown | None = None
     keys: tuple[int, ...] | tuple[str, ...] = ()
     padding: int | str | None = None
+    max_norm: float | None = None
 
     @property
     def shape(self) -> tuple[int | None, ...]:
@@ -60,6 +64,24 @@ class Lookup:
 
 MakeTable = Callable[[TableFacts], Any]
 Answer = Callable[[Lookup], Any]
+
+
+@contextlib.contextmanager
+def refusals_freed() -> Iterator[list[ExportError]]:
+    """Yields a list for errors; the last one is raised free of the pages that Keras and AutoGraph wrap it in."""
+    refusals: list[ExportError] = []
+    try:
+        yield refusals
+    except Exception as problem:
+        if refusals:
+            raise refusals[-1] from problem
+        raise
+
+
+def with_line(problem: ExportError) -> ExportError:
+    """Returns an error that names the user's line that is running."""
+    line = current_line()
+    return problem if line in str(problem) else type(problem)(f"{problem}{at_line(line)}")
 
 
 def table_name(name: str, what: str) -> str:

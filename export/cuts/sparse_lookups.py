@@ -49,10 +49,13 @@ def _combined(params: Any, ids: Any, weights: Any, how: dict[str, Any], encoding
     tf = load_tensorflow()
     variable: Any = params[0] if isinstance(params, list | tuple) and len(params) == 1 else params
     variable = getattr(variable, "value", variable) if not isinstance(variable, tf.Variable) else variable
-    known = isinstance(variable, stand_in_class()) and how["max_norm"] is None
+    known = isinstance(variable, stand_in_class())
     if not known or not isinstance(ids, tf.SparseTensor | tf.RaggedTensor) or ids.shape.rank != 2:
         return None
     variable.mod |= how.get("partition_strategy") == "mod"
     path = variable.name.partition(":")[0]
     combiner: Combiner = how["combiner"] or "mean"
-    return Lookup(path, facts_of(variable), variable, (ids,), weights, "bag", encoding, combiner, None)
+    max_norm = how["max_norm"]
+    return Lookup(
+        path, facts_of(variable), variable, (ids,), weights, "bag", encoding, combiner, None, max_norm=max_norm
+    )

@@ -117,7 +117,6 @@ def test_columns_intercepted_columns_of_tf1_share_their_table() -> None:
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (lambda: embedded(identity("ids"), max_norm=1.0), "'ids_embedding' has max_norm"),
         (lambda: embedded(fc.bucketized_column(fc.numeric_column("ids", shape=2), [1.0])), "its own column"),
         (
             lambda: embedded(fc.bucketized_column(fc.numeric_column("ids", normalizer_fn=tf.square), [1.0])),
