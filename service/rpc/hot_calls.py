@@ -35,12 +35,12 @@ _REQUEST_ID, _TRACE_PARENT, _SERVER_TIMING = REQUEST_ID.encode(), TRACE_PARENT.e
 class HotMethod:
     """One call of the contract at a desk: what all of its calls share."""
 
-    __slots__ = ("desk", "name", "read", "write")
+    __slots__ = ("desk", "engine", "metrics", "name", "read", "write")
 
     def __init__(self, desk: Desk, operation: Operation) -> None:
         """Takes whose calls they are, and which."""
-        self.desk, self.name = desk, operation.name
-        self.read, self.write = operation.read_message, operation.write_message
+        self.desk, self.engine, self.metrics = desk, desk.engine, desk.metrics
+        self.name, self.read, self.write = operation.name, operation.read_message, operation.write_message
 
 
 class HotCall:
@@ -89,7 +89,7 @@ class HotCall:
             if body is None or len(body) > AT_ONCE_BYTES_MAX:
                 self._reading = asyncio.get_running_loop().create_task(self._read())
                 return
-            self._permit = method.desk.engine.enter(method.name, self._call.deadline)
+            self._permit = method.engine.enter(method.name, self._call.deadline)
             began = time.perf_counter()
             self._ask(body, method.read(body, None), began)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the caller is told in the same way
@@ -99,7 +99,7 @@ class HotCall:
         method = self._method
         try:
             body = await self._stream.message()
-            self._permit = method.desk.engine.enter(method.name, self._call.deadline)
+            self._permit = method.engine.enter(method.name, self._call.deadline)
             began = time.perf_counter()
             self._ask(body, await decoded(len(body), method.read, body, None), began)
         except Exception as problem:  # noqa: BLE001 - as above
@@ -109,7 +109,7 @@ class HotCall:
         self._took("decode", began)
         self._body, self._target = body, request.target
         require_permission(self._target.model)
-        self._waiting = self._method.desk.engine.start(self._method.name, request, self._call, self._told)
+        self._waiting = self._method.engine.start(self._method.name, request, self._call, self._told)
 
     def _told(self, outcome: Any) -> None:
         if self._context is None:
@@ -150,11 +150,12 @@ class HotCall:
     def _over(self, code: str) -> None:
         if self._permit is not None:
             self._permit.release()
-        self._method.desk.metrics.answered("grpc", self._method.name, code, time.perf_counter() - self._started)
+        method = self._method
+        method.metrics.answered("grpc", method.name, code, time.perf_counter() - self._started)
 
     def _took(self, phase: str, began: float) -> None:
         seconds = self._call.phases[phase] = time.perf_counter() - began
-        self._method.desk.metrics.phase(self._method.name, phase, seconds)
+        self._method.metrics.phase(self._method.name, phase, seconds)
 
 
 def failed(desk: Desk, name: str, request_id: str, problem: BaseException) -> Failure:

@@ -46,9 +46,7 @@ class Connection(asyncio.Protocol):
         self._patience = Patience(room.limits, time.monotonic())
         self._frames, self._heads = FrameReader(), HeadReader(4 * self._limits.metadata_bytes_max)
         self._streams: dict[int, Stream] = {}
-        self._last = 0
-        self._owed_bytes = 0
-        self._idle_frames = 0
+        self._last = self._owed_bytes = self._idle_frames = 0
         self._leaving = self._left = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -145,10 +143,12 @@ class Connection(asyncio.Protocol):
 
     def _received(self, stream: Stream, problem: ServiceError | None = None) -> None:
         """A request is whole, or no more of it is read."""
+        stream.ended |= problem is None
         if stream.whole:
             return
         stream.end(problem)
-        self._let_go(stream)
+        if stream.held_bytes:
+            self._let_go(stream)
         if not stream.method.at_once:
             self._begin(stream)
 
@@ -212,8 +212,9 @@ class Connection(asyncio.Protocol):
         del self._streams[stream.number]
         self._let_go(stream)
         self._outlet.drop(stream)
-        if stream.running is not None:
-            stream.running.cancel()
+        running, stream.running = stream.running, None
+        if running is not None:
+            running.cancel()
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
         head = self._heads.headers(flags, number, payload)
@@ -234,7 +235,6 @@ class Connection(asyncio.Protocol):
             if stream is None:
                 self._idle(1)
             elif head.flags & frames.END_STREAM:
-                stream.ended = True
                 self._received(stream)
             else:
                 raise Fault(Reason.PROTOCOL_ERROR, "headers in the middle of a request")
@@ -272,7 +272,6 @@ class Connection(asyncio.Protocol):
         if problem is not None:
             self._received(stream, problem)
         elif flags & frames.END_STREAM:
-            stream.ended = True
             self._received(stream)
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:

@@ -113,7 +113,7 @@ class HeadReader:
         if flags & (frames.PADDED | frames.WITH_PRIORITY):
             payload = frames.unpadded(flags, payload)
         if flags & frames.END_HEADERS:
-            return self._unpacked(flags, number, payload)
+            return Head(flags, number, len(payload), self._unpacker.unpacked(payload))
         self._begun = flags, number, bytearray(payload)
         return None
 
@@ -132,7 +132,4 @@ class HeadReader:
         if not flags & frames.END_HEADERS:
             return None
         self._begun = None
-        return self._unpacked(first_flags, number, bytes(block))
-
-    def _unpacked(self, flags: int, number: int, block: bytes) -> Head:
-        return Head(flags, number, len(block), self._unpacker.unpacked(block))
+        return Head(first_flags, number, len(block), self._unpacker.unpacked(bytes(block)))

@@ -61,6 +61,7 @@ class Stream(Outgoing):
       since: when it began, on the clock of `time.monotonic()`.
       deadline: on the same clock; None: the caller sets none.
       owed_bytes: that came and that the caller was not granted anew yet.
+      held_bytes: of a message that is not whole yet.
       ended: the caller has sent its last frame.
       whole: nothing more is read, since it ended or since it cannot be answered as asked.
       running: answers it; None: nothing does yet, or it is answered.
@@ -68,7 +69,7 @@ class Stream(Outgoing):
 
     __slots__ = (
         *("_arrived", "_bytes_max", "_messages", "_outlet", "_problem", "_reader", "caller", "deadline", "ended"),
-        *("metadata", "method", "since", "running", "whole", "owed_bytes"),
+        *("held_bytes", "metadata", "method", "since", "running", "whole", "owed_bytes"),
     )
 
     def __init__(
@@ -83,7 +84,8 @@ class Stream(Outgoing):
         """Begins with its headers, at `now` of `time.monotonic()`."""
         super().__init__(number, outlet.stream_window_bytes)
         self.method, self.metadata, self._outlet = method, metadata, outlet
-        self.since, self.owed_bytes, self._bytes_max = now, 0, bytes_max
+        self.since, self._bytes_max = now, bytes_max
+        self.owed_bytes = self.held_bytes = 0
         self.deadline: float | None = None
         self.caller: Caller | None = None
         self._reader: MessageReader | None = None
@@ -107,14 +109,9 @@ class Stream(Outgoing):
         if timeout_s is not None:
             self.deadline = self.since + timeout_s
 
-    @property
-    def held_bytes(self) -> int:
-        """Of a message that is not whole yet."""
-        return 0 if self._reader is None else self._reader.held_bytes
-
     def let_go(self) -> None:
         """Forgets a message that is not whole."""
-        self._reader = None
+        self._reader, self.held_bytes = None, 0
 
     def feed(self, data: bytes) -> None:
         """Takes bytes of the request.
@@ -126,8 +123,11 @@ class Stream(Outgoing):
         if found is not None:  # most messages come in one piece
             self._messages.append(found)
         else:
-            self._reader = self._reader or MessageReader(self._bytes_max)
-            self._messages += self._reader.feed(data)
+            reader = self._reader = self._reader or MessageReader(self._bytes_max)
+            try:
+                self._messages += reader.feed(data)
+            finally:
+                self.held_bytes = reader.held_bytes
         if len(self._messages) > _QUEUED_MAX:
             raise InvalidArgument(f"more than {_QUEUED_MAX} messages came before the first was answered")
         if self._arrived is not None:
