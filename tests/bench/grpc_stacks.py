@@ -23,8 +23,9 @@ from rich.table import Table
 
 from service.rpc.transport.limits import Limits
 from service.rpc.transport.listener import Listener
+from service.rpc.transport.messages import OK
 from service.rpc.transport.room import Room
-from service.rpc.transport.streams import Method, Reply, Stream
+from service.rpc.transport.streams import Finish, Method, Stream
 from tests.bench.load import Door, Load
 from tests.bench.services import Program
 
@@ -33,11 +34,21 @@ CALLERS = (1, 8, 32)
 OWN = "rowcast"
 
 
-async def _own(port: int) -> None:
-    async def echo(stream: Stream) -> Reply:
-        return Reply(await stream.message())
+class _Echo:
+    """Answers as the service's hot calls do, by callback."""
 
-    await Listener(Room({METHOD.encode(): Method(echo)}, Limits(), 1.0)).start("127.0.0.1", port)
+    def __init__(self, stream: Stream, finish: Finish) -> None:
+        self._stream, self._finish = stream, finish
+
+    def begin(self) -> None:
+        self._finish(self._stream, self._stream.message_now(), OK)
+
+    def cancel(self) -> None:
+        """Never: it is answered at once."""
+
+
+async def _own(port: int) -> None:
+    await Listener(Room({METHOD.encode(): Method(work=_Echo)}, Limits(), 1.0)).start("127.0.0.1", port)
     await asyncio.Event().wait()
 
 
