@@ -15,7 +15,7 @@ from service.control.control import Control
 from service.control.orders import DOCUMENT_PATH, STATUS_PATH, Body, document, order_of
 from service.errors import InvalidArgument, NotFound, PermissionDenied
 from service.rest import schemas
-from service.rest.bodies import Intake, read_body
+from service.rest.bodies import Arrival, Intake, read_body
 from service.rest.guard import send_reply, text_of
 from service.rest.schemas import JSON, Headers, Reply
 from service.security.callers import CALLER, enter, require_all_models, require_permission
@@ -98,7 +98,7 @@ class AdminApp:
         said = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
         if said != JSON:  # what a page of another site may send without asking is refused
             raise InvalidArgument(f"content-type is {said[:80]!r}; {JSON} was expected")
-        body = await read_body(receive, headers, BODY_BYTES_MAX, self._intake, _BODY_S)
+        body = await read_body(receive, Arrival(headers, BODY_BYTES_MAX, self._intake), _BODY_S)
         try:
             return kind.model_validate(orjson.loads(body or b"{}"))
         except orjson.JSONDecodeError as problem:

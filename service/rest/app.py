@@ -1,4 +1,4 @@
-"""The HTTP door: the five calls, and Starlette behind them for models, health and documents."""
+"""What is asked of the HTTP door beside the five calls: models, health and documents, by Starlette."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from service.errors import InvalidArgument, NotFound, ServiceError
 from service.rest.docs import docs_of
 from service.rest.doorkeeper import Doorkeeper, Named
 from service.rest.guard import Guard
-from service.rest.hot_calls import HotCalls
 from service.rest.routes import failed_response, routes_of
 
 
 def create_app(desk: Desk) -> ASGIApp:
-    """Returns the HTTP door to a desk, to be run by an ASGI server. Nothing is started here.
+    """Returns what answers at the HTTP door of a desk whatever is none of the five calls. Nothing is started here.
 
     Args:
       desk: the engine and the limits that this door enforces itself.
@@ -29,11 +28,10 @@ def create_app(desk: Desk) -> ASGIApp:
         middleware=[Middleware(Guard, desk=desk)],
         exception_handlers={ServiceError: _service_error, HTTPException: _http_error},
     )
-    calls = HotCalls(app, desk)
     if desk.guards.tokens is not None:
-        return Doorkeeper(calls, desk, desk.guards.tokens)
+        return Doorkeeper(app, desk, desk.guards.tokens)
     certificates = desk.guards.certificates
-    return Named(calls) if certificates is not None and certificates.of_callers else calls
+    return Named(app) if certificates is not None and certificates.of_callers else app
 
 
 async def _service_error(request: Request, problem: Exception) -> Response:

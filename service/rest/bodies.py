@@ -60,21 +60,73 @@ class Intake:
         self._held_bytes -= size_bytes
 
 
-async def read_body(
-    receive: Receive,
-    headers: Mapping[bytes, bytes],
-    limit: int,
-    intake: Intake,
-    wait_s: float,
-    bytes_per_s_min: int = 1,
-) -> bytes:
+class Arrival:
+    """The body of one request while it arrives: bounded, counted, and whole in the end."""
+
+    def __init__(self, headers: Mapping[bytes, bytes], limit: int, intake: Intake) -> None:
+        """Begins with nothing of it.
+
+        Args:
+          headers: of the request, names in lower case.
+          limit: bytes, of the body as sent and as decompressed.
+          intake: where its bytes are counted until it is whole.
+
+        Raises:
+          BodyTooLarge: it says that it is larger.
+          InvalidArgument: it is encoded in a way that is not known here.
+        """
+        said = headers.get(b"content-length", b"")
+        if said.isdigit() and int(said[:20]) > limit:
+            raise BodyTooLarge(f"the body has {int(said[:20])} bytes; at most {limit} are taken")
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding not in {b"identity", b"gzip"}:
+            raise InvalidArgument(f"content-encoding is {encoding.decode('latin-1')[:40]!r}; gzip or none was expected")
+        self.zipped = encoding == b"gzip"
+        self.limit, self._intake = limit, intake
+        self._chunks: list[bytes] = []
+        self._size = self._counted = 0
+
+    def take(self, chunk: bytes) -> None:
+        """Takes the next bytes.
+
+        Raises:
+          IntakeFull: too many bytes of other bodies are on their way.
+          BodyTooLarge: there are more than may be.
+        """
+        self._intake.take(len(chunk))
+        self._size = self._counted = self._size + len(chunk)
+        if self._size > self.limit:
+            raise BodyTooLarge(f"the body has more than {self.limit} bytes; at most {self.limit} are taken")
+        self._chunks.append(chunk)
+
+    def leave(self) -> None:
+        """Counts its bytes out; none are taken any more."""
+        self._intake.give_back(self._counted)
+        self._counted = 0
+
+    def whole(self) -> bytes:
+        """Returns what came, and counts it out."""
+        self.leave()
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+
+    def due_s(self, bytes_per_s_min: int) -> float:
+        """Returns how long what came so far may have taken, seconds."""
+        return SLOW_S + self._size / bytes_per_s_min
+
+
+def too_slow(bytes_per_s_min: int | None) -> BodyTooSlow:
+    """Returns why a body is not waited for; None: its call is late, whatever its rate."""
+    if bytes_per_s_min is None:
+        return BodyTooSlow("the time for this call is over")
+    return BodyTooSlow(f"the body came slower than {bytes_per_s_min} bytes a second")
+
+
+async def read_body(receive: Receive, body: Arrival, wait_s: float, bytes_per_s_min: int = 1) -> bytes:
     """Reads the whole body.
 
     Args:
       receive: ASGI's source of messages.
-      headers: of the request, names in lower case.
-      limit: bytes, of the body as sent and as decompressed.
-      intake: where its bytes are counted until it is whole.
+      body: nothing of which is read yet.
       wait_s: how long its sender may take, seconds.
       bytes_per_s_min: that it has to come at, once SLOW_S are over.
 
@@ -86,43 +138,37 @@ async def read_body(
       InvalidArgument: it is not encoded as it says.
       Cancelled: the caller left before its body was here.
     """
-    said = headers.get(b"content-length", b"")
-    if said.isdigit() and int(said[:20]) > limit:
-        raise BodyTooLarge(f"the body has {int(said[:20])} bytes; at most {limit} are taken")
-    encoding = headers.get(b"content-encoding", b"identity").strip().lower()
-    if encoding not in {b"identity", b"gzip"}:
-        raise InvalidArgument(f"content-encoding is {encoding.decode('latin-1')[:40]!r}; gzip or none was expected")
-    body = await _whole(receive, limit, intake, wait_s, bytes_per_s_min)
-    return await asyncio.to_thread(_gunzip, body, limit) if encoding == b"gzip" else body
-
-
-async def _whole(receive: Receive, limit: int, intake: Intake, wait_s: float, bytes_per_s_min: int) -> bytes:
-    chunks: list[bytes] = []
-    size, more = 0, True
-    now = asyncio.get_running_loop().time()
-    end, slow = now + wait_s, now + SLOW_S
+    began = asyncio.get_running_loop().time()
+    end, more = began + wait_s, True
     try:
-        async with asyncio.timeout_at(min(end, slow)) as timeout:
+        async with asyncio.timeout_at(min(end, began + SLOW_S)) as timeout:
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Cancelled("the caller left before its body was here")
-                chunk = message.get("body", b"")
-                intake.take(len(chunk))
-                size += len(chunk)
-                if size > limit:
-                    raise BodyTooLarge(f"the body has more than {limit} bytes; at most {limit} are taken")
-                chunks.append(chunk)
+                    raise left_early()
+                body.take(message.get("body", b""))
                 more = message.get("more_body", False)
-                if more and end > slow:
-                    timeout.reschedule(min(end, slow + size / bytes_per_s_min))
+                timeout.reschedule(min(end, began + body.due_s(bytes_per_s_min)))
     except TimeoutError:
-        if timeout.when() == end:
-            raise BodyTooSlow("the time for this call is over") from None
-        raise BodyTooSlow(f"the body came slower than {bytes_per_s_min} bytes a second") from None
+        raise too_slow(None if timeout.when() == end else bytes_per_s_min) from None
     finally:
-        intake.give_back(size)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        body.leave()
+    return await plain_of(body.whole(), body)
+
+
+def left_early() -> Cancelled:
+    """Returns what came of a call whose caller left before it was asked."""
+    return Cancelled("the caller left before its body was here")
+
+
+async def plain_of(sent: bytes, body: Arrival) -> bytes:
+    """Returns a whole body as it was before its encoding.
+
+    Raises:
+      TooLarge: it is larger than it may be.
+      InvalidArgument: it is not encoded as it says.
+    """
+    return await asyncio.to_thread(_gunzip, sent, body.limit) if body.zipped else sent
 
 
 async def drain(receive: Receive) -> None:

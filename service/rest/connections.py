@@ -1,5 +1,6 @@
 """One HTTP connection: uvicorn's, with the limits on heads, time and unread answers that uvicorn with httptools lacks.
 
+The five calls are answered from its callbacks, everything else by an ASGI application as uvicorn runs it.
 Source: uvicorn 0.54, `protocols/http/httptools_impl.py`: overridden are asyncio's, httptools' and its own callbacks.
 """
 
@@ -8,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import random
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol, cast
 
-from uvicorn.protocols.http.flow_control import FlowControl
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service import logs
 from service.errors import DeadlineExceeded, InvalidArgument, Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.rest import schemas
+from service.rest.answers import CLOSE, whole, without_body
 from service.rest.crowd import Crowd, Patience
-from service.rest.refusals import Nobody, Refusals, whole
+from service.rest.hot_calls import HotCall, HotCalls
+from service.rest.paths import asked_of
+from service.rest.reading import Flow, ReaderWatch
 from service.security.callers import Caller, caller_shown
 from service.wire.calls import request_id_of
 from service.wire.failures import failure_of, log_failure
@@ -30,48 +34,52 @@ STEP_BYTES = 1 << 10
 """Parsed at a time of what may hold many requests: once two are there, the rest stays unparsed until they are
 answered. A parsed request takes a hundred times the bytes of the smallest one."""
 
+_NEVER = float("inf")
 _LOG = logs.logger(__name__)
 
 
-class _Flow(FlowControl):
-    """uvicorn's, which also keeps still while requests wait in line: uvicorn reads on whenever an answer awaits."""
+class _Cycle(Protocol):
+    """A request and its response: a hot call, or uvicorn's own."""
 
-    held = False
-
-    def resume_reading(self) -> None:
-        """Reads on, unless requests wait in line."""
-        if not self.held:
-            super().resume_reading()
+    keep_alive: bool
+    more_body: bool
+    response_started: bool
+    response_complete: bool
 
 
 class Connection(HttpToolsProtocol):
     """Refuses a head that is broken, too large or too slow, in the one shape of errors, and then closes; ends where
     its caller neither asks nor reads. Requests that were sent ahead of an answer wait unread."""
 
-    flow: _Flow
+    flow: Flow
+    cycle: _Cycle | None  # type: ignore[assignment]
 
     def __init__(
-        self, crowd: Crowd, patience: Patience, metrics: Metrics, refusals: Refusals | Nobody, *args: Any, **kwargs: Any
+        self, crowd: Crowd, patience: Patience, metrics: Metrics, calls: HotCalls | None, *args: Any, **kwargs: Any
     ) -> None:
-        """Takes what uvicorn gives a protocol, after all that connections share."""
+        """Takes what uvicorn gives a protocol, after all that connections share; calls: None: the application's."""
         super().__init__(*args, **kwargs)
-        self._crowd, self._patience, self._metrics, self._refusals = crowd, patience, metrics, refusals
-        self.timeout_keep_alive = patience.idle_s  # type: ignore[assignment]
-        self._caller: Caller | None = None
+        self._crowd, self._patience, self._metrics, self._calls = crowd, patience, metrics, calls
+        self.caller: Caller | None = None
+        self._answering: _Cycle | None = None
+        self._unsent: tuple[HotCall, bytes] | None = None
+        self._before_of: list[tuple[bytes, bytes]] = []
+        self._before = b""
+        self._idle_at = _NEVER
         self._joined = False
         self._in_head = False
         self._head_bytes = 0
         self._body_bytes_left = 0
         self._held = b""
         self._late: asyncio.TimerHandle | None = None
-        self._slow: asyncio.TimerHandle | None = None
-        self._old_at = float("inf")
+        self._reader = ReaderWatch(self.loop, patience, self.cut)
+        self._old_at = _NEVER
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins the time that an idle connection is kept, also before its first request."""
         super().connection_made(transport)
-        self.flow = _Flow(transport)
-        self._caller = caller_shown(transport.get_extra_info("peercert"))
+        self.flow = Flow(transport)
+        self.caller = caller_shown(transport.get_extra_info("peercert"))
         self._joined = True
         if self._patience.age_s:  # not all at once, though they may all have come at once
             self._old_at = self.loop.time() + self._patience.age_s * random.uniform(0.9, 1.1)  # noqa: S311
@@ -79,30 +87,40 @@ class Connection(HttpToolsProtocol):
         if not self._crowd.join(self):
             self._refuse(HTTPStatus.TOO_MANY_REQUESTS, Overloaded("every connection of this door has a call", 1.0))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Ends every timer."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Ends every timer, and what is being answered."""
         self._in_time()
-        self._quick()
-        self._unset_keepalive_if_required()
-        self._held = b""
+        self._reader.end()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+        self._held, self._unsent = b"", None
         if self._joined:
             self._joined = False
             self._crowd.leave(self)
-        super().connection_lost(exc)
+        self.connections.discard(self)
+        self.pipeline.clear()
+        if isinstance(self._answering, HotCall):
+            self._answering.gone()
+        elif self._answering is not None:
+            cycle = cast(RequestResponseCycle, self._answering)
+            cycle.disconnected = not cycle.response_complete
+            cycle.message_event.set()
+        self.flow.resume_writing()
+        self.parser = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         """Parses what came, as far as it is not ahead of its answers."""
         if self._held:
             self._held += data
-        elif not self._refuse_at_once(data):
+        elif self._calls is None or not self._calls.refusals.likely or not self._refuse_at_once(data, self._calls):
             self._parse(data)
 
-    def _refuse_at_once(self, data: bytes) -> bool:
+    def _refuse_at_once(self, data: bytes, calls: HotCalls) -> bool:
         """Refuses what is one whole call, if the service has no room for it; tells whether it did."""
         between = self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
         if self._in_head or not between or self.transport.is_closing() or self.loop.time() >= self._old_at:
             return False
-        refused = self._refusals.of_bytes(data, tuple(self.server_state.default_headers))
+        refused = calls.refusals.of_bytes(data, self._lines())
         if refused is None:
             return False
         self.transport.write(refused)
@@ -124,13 +142,22 @@ class Connection(HttpToolsProtocol):
             end = at + max(STEP_BYTES, self._body_bytes_left)
             self._parse_step(data[at:end] if at or end < len(data) else data)
             at = end
+        if isinstance(self._answering, HotCall) and self._answering.more_body:
+            self._answering.await_body()
 
     def _parse_step(self, data: bytes) -> None:
         """Parses a little; most heads come whole, and cost nothing more here."""
         begun = self._in_head
         if self._body_bytes_left:
             self._body_bytes_left -= min(self._body_bytes_left, len(data))
-        super().data_received(data)
+        self._idle_at = _NEVER
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # none is offered: the request is answered as it is
+        except httptools.HttpParserError:
+            self.send_400_response("")
+            return
         if not self._in_head or self.transport.is_closing():
             return
         if self._late is None:
@@ -144,9 +171,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request's first byte."""
         self._in_head, self._head_bytes = True, 0
-        super().on_message_begin()
-        if self._caller is not None:
-            self.scope["state"]["caller"] = self._caller
+        self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; what is sent as one after the body is not kept. Uvicorn's is not called: it comes for every one."""
@@ -166,40 +191,105 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._in_time()
         self._crowd.works(self)
+        asked = None if self._calls is None else asked_of(self.url)
+        if self._calls is None or asked is None:
+            self._begin_other()
+            return
+        parser, before = self.parser, self.cycle
+        stays = parser.should_keep_alive() and parser.get_http_version() != "1.0" and self.loop.time() < self._old_at
+        self.cycle = call = HotCall(
+            self._calls, self, asked, parser.get_method(), dict(self.headers), stays, self.expect_100_continue
+        )
+        if before is None or before.response_complete:
+            self._answering = call
+            call.begin()
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((call, self.app))  # type: ignore[arg-type]
+
+    def _begin_other(self) -> None:
+        """Has the application answer."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.headers.extend(headers)
+        self.url, self.expect_100_continue = url, expects
+        if self.caller is not None:
+            self.scope["state"]["caller"] = self.caller
         super().on_headers_complete()
-        if self.loop.time() >= self._old_at:
+        if self.cycle is not None and self.loop.time() >= self._old_at:
             self.cycle.keep_alive = False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Begins to answer a request: at once where the service has no room for it."""
-        more = tuple(self.server_state.default_headers)
-        stays = cycle.keep_alive and self.loop.time() < self._old_at
-        refused = self._refusals.of_request(cycle.scope, more, stays)
-        if refused is None:
-            super()._start_asgi_task(cycle, app)
-            return
-        self.transport.write(refused)
-        cycle.response_started = cycle.response_complete = True
-        if not stays:
-            self.transport.close()
-        self.on_response_complete()
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_body(self, body: bytes) -> None:
+        """Some of a body."""
+        cycle = self.cycle
+        if not isinstance(cycle, HotCall):
+            super().on_body(body)
+        elif not cycle.response_complete:
+            cycle.take(body)
 
     def on_message_complete(self) -> None:
         """The end of a request; where its answer was out before, the time of an idle connection begins here."""
         self._body_bytes_left = 0
-        super().on_message_complete()
-        if self.cycle.response_complete and self.cycle.more_body:
-            self.cycle.more_body = False
+        cycle = self.cycle
+        if cycle is not None and cycle.response_complete and cycle.more_body:
+            cycle.more_body = False
             self._in_time()
             self._set_idle()
+        elif isinstance(cycle, HotCall):
+            cycle.complete()
+        else:
+            super().on_message_complete()
+
+    def answer(self, call: HotCall, reply: schemas.Reply, request_id: str) -> None:
+        """Sends the reply to a call, once its caller has read enough of those before."""
+        call.response_started = True
+        response = whole(reply, request_id, self._lines(), call.keep_alive)
+        if call.method == b"HEAD":
+            response = without_body(response)
+        if self.flow.write_paused:
+            self._unsent = call, response
+        else:
+            self._send(call, response)
+
+    def _send(self, call: HotCall, response: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(response)
+        if not call.draining:
+            self.over(call)
+
+    def over(self, call: HotCall) -> None:
+        """A call drained, unless its answer is still to be sent."""
+        if self._unsent is not None:
+            return
+        call.response_complete = True
+        if not call.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def ask_for_body(self) -> None:
+        """A caller waits to be asked for its body."""
+        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_response_complete(self) -> None:
-        """The end of an answer: what waited behind it is parsed now."""
-        super().on_response_complete()
+        """The end of an answer: what waited behind it is taken up or parsed now.
+
+        Uvicorn's is not called: it makes a timer each time.
+        """
+        self._answering = None
+        self.server_state.total_requests += 1
         if self.transport.is_closing():
-            self._watch_reader()
+            self._reader.begin(self.transport)
             return
-        if self.cycle.response_complete:
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._begin_next()
+        else:
+            self._set_idle()
+        if self.cycle is not None and self.cycle.response_complete:
             if not self.flow.write_paused:  # else its caller still reads
                 self._crowd.waits(self)
             if self.cycle.more_body and self._late is None:  # nobody reads the rest, and it may have no end
@@ -210,11 +300,20 @@ class Connection(HttpToolsProtocol):
             self._parse(held)
             self.flow.resume_reading()
 
+    def _begin_next(self) -> None:
+        cycle, app = self.pipeline.pop()
+        if isinstance(cycle, HotCall):
+            self._answering = cycle
+            cycle.begin()
+            cycle.await_body()
+        else:
+            self._start_asgi_task(cycle, app)
+
     def pause_writing(self) -> None:
         """An answer is larger than the network takes at once: from here on its reader is watched."""
         super().pause_writing()
         self._crowd.stalls(self, self.transport.get_write_buffer_size())
-        self._watch_reader()
+        self._reader.begin(self.transport)
 
     def resume_writing(self) -> None:
         """The reader has caught up."""
@@ -222,19 +321,26 @@ class Connection(HttpToolsProtocol):
         self._crowd.reads(self)
         if self.transport.is_closing():
             return
-        self._quick()
+        self._reader.end()
+        if self._unsent is not None:
+            (call, response), self._unsent = self._unsent, None
+            self._send(call, response)
         if self.cycle is not None and self.cycle.response_complete and not self._in_head:
             self._crowd.waits(self)
 
     def shutdown(self) -> None:
         """The service drains: what is on its way is read within bounds."""
         super().shutdown()
-        self._watch_reader()
+        self._reader.begin(self.transport)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing was asked for long."""
+        """Nothing was asked for long, unless something was since the timer was set: one is enough for many requests."""
+        left_s = self._patience.idle_s - max(self.loop.time() - self._idle_at, 0.0)
+        if left_s > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
+            return
         super().timeout_keep_alive_handler()
-        self._watch_reader()
+        self._reader.begin(self.transport)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """Refuses what is no HTTP."""
@@ -249,31 +355,17 @@ class Connection(HttpToolsProtocol):
         self._metrics.connection_cut(reason)
         self.transport.abort()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade that is not offered is no event: the request is answered as it is."""
-
     def _set_idle(self) -> None:
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._idle_at = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(self._patience.idle_s, self.timeout_keep_alive_handler)
 
-    def _watch_reader(self) -> None:
-        """Looks now and then whether what was written goes out; also what is closed goes out first."""
-        size = self.transport.get_write_buffer_size()
-        if size and self._slow is None:
-            self._slow = self.loop.call_later(self._patience.grace_s, self._look_at_reader, size)
-
-    def _look_at_reader(self, before: int) -> None:
-        self._slow = None
-        read = before - self.transport.get_write_buffer_size()
-        if read < min(before, self._patience.bytes_per_s_min * self._patience.grace_s):
-            self.cut("unread")
-        else:
-            self._watch_reader()
-
-    def _quick(self) -> None:
-        if self._slow is not None:
-            self._slow.cancel()
-            self._slow = None
+    def _lines(self) -> bytes:
+        """Returns the header lines of every response."""
+        if self._before_of is not self.server_state.default_headers:
+            self._before_of = self.server_state.default_headers
+            self._before = b"".join([b"%b: %b\r\n" % header for header in self._before_of])
+        return self._before
 
     def _too_late(self) -> None:
         told = DeadlineExceeded(f"the headers were not here after {self._patience.head_s:g} s")
@@ -295,10 +387,10 @@ class Connection(HttpToolsProtocol):
         self._metrics.answered("http", "other", failure.code.value, 0.0)
         answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if not answering and not self.pipeline:  # else this would fall into an answer on its way
-            reply = schemas.failed(failure, protobuf=False, status=status, headers=((b"connection", b"close"),))
+            reply = schemas.failed(failure, protobuf=False, status=status, headers=(CLOSE,))
             self.transport.write(whole(reply, failure.request_id))
         self.transport.close()
-        self._watch_reader()
+        self._reader.begin(self.transport)
 
 
 class _ManyHeadersError(Exception):

@@ -10,9 +10,10 @@ from service import logs
 from service.engine.desk import Desk
 from service.errors import ServiceError, Unauthenticated
 from service.rest import schemas
+from service.rest.answers import CLOSE
 from service.rest.bodies import drain
 from service.rest.guard import send_reply, text_of
-from service.rest.schemas import Headers
+from service.rest.schemas import Header, Headers
 from service.security.callers import enter, require_all_models, require_permission
 from service.security.tokens import Tokens
 from service.wire.calls import REQUEST_ID, TRACE_PARENT, request_id_of
@@ -24,6 +25,12 @@ OPEN_PATHS = frozenset({"/livez", "/readyz"})
 _MODEL = re.compile(r"/v1/models/([^/:]*)")
 _OF_ALL = frozenset({"/v1/models", "/v1/models/", "/openapi.json"})
 _LOG = logs.logger(__name__)
+
+
+def refusal_headers(problem: Exception) -> tuple[Header, ...]:
+    """Returns what a caller is told beside the error that it may not ask."""
+    more = ((b"www-authenticate", b"Bearer"),) if isinstance(problem, Unauthenticated) else ()
+    return (*more, CLOSE)
 
 
 class Named:
@@ -68,8 +75,7 @@ class Doorkeeper:
         failure = failure_of(problem, request_id)
         log_failure(_LOG, "other", failure, problem)
         self._desk.metrics.answered("http", "other", failure.code.value, 0.0)
-        more = ((b"www-authenticate", b"Bearer"),) if isinstance(problem, Unauthenticated) else ()
-        reply = schemas.failed(failure, schemas.wants_protobuf(headers), headers=(*more, (b"connection", b"close")))
+        reply = schemas.failed(failure, schemas.wants_protobuf(headers), headers=refusal_headers(problem))
         await send_reply(reply, request_id, send, more=True)
         await drain(receive)  # so that a caller who still sends its body gets to read why
         await send({"type": "http.response.body", "body": b"", "more_body": False})

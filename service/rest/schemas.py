@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from service.engine.requests import Target
 from service.errors import ANSWERS, InvalidArgument
@@ -21,13 +21,14 @@ _PROTOBUF_NAMES = (PROTOBUF, "application/protobuf")
 _JSON_NAMES = (JSON, "", "application/x-www-form-urlencoded")
 """The last is what `curl -d` says of any body: no call takes forms, so JSON is meant."""
 VERSION_MAX = 2**63 - 1
+_KEPT_MAX = 64
+"""Headers that were understood before: few, since each may have the length of a whole head."""
 
 Header = tuple[bytes, bytes]
 Headers = Mapping[bytes, bytes]
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """A whole HTTP response, but for the request id."""
 
     status: int
@@ -42,7 +43,12 @@ def is_protobuf(headers: Headers) -> bool:
     Raises:
       InvalidArgument: it is neither.
     """
-    said = headers.get(b"content-type", b"").decode("latin-1")
+    return _is_protobuf(headers.get(b"content-type", b""))
+
+
+@lru_cache(_KEPT_MAX)
+def _is_protobuf(content_type: bytes) -> bool:
+    said = content_type.decode("latin-1")
     kind, _, parameters = said.partition(";")
     kind = kind.strip().lower()
     if kind in _PROTOBUF_NAMES:
@@ -55,12 +61,17 @@ def is_protobuf(headers: Headers) -> bool:
 
 def wants_protobuf(headers: Headers) -> bool:
     """Tells whether the answer is a protobuf message: as `accept` says, or else as the body is."""
-    accepted = headers.get(b"accept", b"").decode("latin-1").lower()
+    return _wants_protobuf(headers.get(b"accept", b""), headers.get(b"content-type", b""))
+
+
+@lru_cache(_KEPT_MAX)
+def _wants_protobuf(accept: bytes, content_type: bytes) -> bool:
+    accepted = accept.decode("latin-1").lower()
     if any(name in accepted for name in _PROTOBUF_NAMES):
         return True
     if JSON in accepted:
         return False
-    kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0]
+    kind = content_type.decode("latin-1").partition(";")[0]
     return kind.strip().lower() in _PROTOBUF_NAMES
 
 

@@ -17,7 +17,7 @@ from service.metrics import Metrics
 from service.rest.app import create_app
 from service.rest.connections import Connection
 from service.rest.crowd import Crowd, Patience, patience_of
-from service.rest.refusals import Nobody, Refusals
+from service.rest.hot_calls import HotCalls
 from service.security.certificates import HTTP
 from service.sockets import Take, connections_max_of, take_all
 
@@ -37,7 +37,7 @@ class BoundedServer(uvicorn.Server):
         crowd: Crowd,
         *,
         tls: ssl.SSLContext | None = None,
-        refusals: Refusals | None = None,
+        calls: HotCalls | None = None,
         take: Take = take_all,
         closing_s: float = 1.0,
     ) -> None:
@@ -49,7 +49,7 @@ class BoundedServer(uvicorn.Server):
           patience: with each connection.
           crowd: all connections.
           tls: of the connections; None: plain text.
-          refusals: asked before a request becomes a task; None: nobody is refused.
+          calls: what answers the five calls in place of the application; None: nothing does.
           take: how connections are taken from the sockets.
           closing_s: for answers that are on their way when the server is to end, seconds.
         """
@@ -61,11 +61,12 @@ class BoundedServer(uvicorn.Server):
                 lifespan="off",
                 ws="none",
                 server_header=False,
+                reset_contextvars=True,  # a call may be read while another's caller is known
                 proxy_headers=False,  # nothing here asks who a proxy speaks for
                 timeout_graceful_shutdown=math.ceil(closing_s),
             )
         )
-        self._shared = (crowd, patience, metrics, refusals or Nobody())
+        self._shared = (crowd, patience, metrics, calls)
         self._crowd, self._take = crowd, take
         self._options: dict[str, Any] = {}
         if tls is not None:
@@ -114,7 +115,7 @@ class HttpServer(BoundedServer):
             patience or patience_of(settings),
             crowd,
             tls=None if certificates is None else certificates.context(HTTP),
-            refusals=Refusals(desk),
+            calls=HotCalls(desk),
             take=desk.take_http,
             closing_s=max(settings.drain_s, 1.0),
         )

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from service.errors import Overloaded
-from service.rest.bodies import Intake, read_body
+from service.rest.bodies import Arrival, Intake, read_body
 from tests.service.doors import HEAD_S_MAX, RunningDoors, codes_of
 
 POST = b"POST /v1/models/m:retrieve HTTP/1.1\r\nhost: x\r\n"
@@ -106,7 +106,7 @@ def test_bodies_on_their_way_are_bounded_together() -> None:
                 await more.wait()
             return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
 
-        return await read_body(receive, {}, 100, intake, 10)
+        return await read_body(receive, Arrival({}, 100, intake), 10)
 
     async def run() -> None:
         first = asyncio.create_task(slow([b"12345678", b"9"]))

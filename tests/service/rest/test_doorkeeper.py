@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.rest.refusals import Refusals
+from service.engine.admission import Permit
 from service.wire.stubs import embedding_service_pb2 as pb
 from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, log_lines, settings_of
 from tests.service.security.authorities import Authority
@@ -113,22 +113,21 @@ def test_door_reads_no_body_of_whoever_has_no_token(doors: RunningDoors) -> None
 def test_door_gives_callers_without_a_token_none_of_the_room_of_others(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"everyone {FULL}\n")
     (tmp_path / "root").mkdir()
-    refusals = Refusals(desk_of(engine := Counted(), settings_of(tmp_path / "root", tokens=tmp_path / "tokens")))
-    for token, counted in ((None, 0), ("strange-0123456789abcdef", 0), (FULL, 1)):
-        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
-        scope = {"type": "http", "method": "POST", "path": ASK, "headers": headers}
-        assert refusals.of_request(scope, (), keep_alive=True) is None
-        assert engine.came == counted
+    desk = desk_of(engine := Counted(), settings_of(tmp_path / "root", tokens=tmp_path / "tokens"))
+    with RunningDoors(desk) as doors:
+        for token, entered in ((None, 0), ("strange-0123456789abcdef", 0), (FULL, 1)):
+            httpx.post(doors.http + ASK, json={}, headers={} if token is None else bearer(token))
+            assert engine.entered == entered
 
 
-class Counted:
-    """An engine with room, which counts whom it expects."""
+class Counted(ScriptedEngine):
+    """Counts whom it lets in."""
 
-    crowded = False
-    came = 0
+    entered = 0
 
-    def comes(self) -> None:
-        self.came += 1
+    def enter(self, name: str = "other", deadline: float | None = None) -> Permit:
+        self.entered += 1
+        return super().enter(name, deadline)
 
 
 def test_door_names_the_caller_in_the_log_of_a_call_that_fails(http: httpx.Client) -> None:
