@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,9 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry
 from export.errors import CheckpointError, UsageError
 from export.places import place_of
-from export.settings import ExportJob
+
+if TYPE_CHECKING:
+    from export.settings import ExportJob
 
 BLOCK_KEYS = 1 << 20
 SAMPLED_BLOCKS, SAMPLED_KEYS = 16, 256

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from export.checkpoint.layout_file import read_layouts
 from export.checkpoint.specs import Statements
 from export.errors import UsageError
-from export.run_settings import ExportSettings
+from export.run_settings import PREFIX, ExportSettings
 from export.subset import Wanted, read_tables_option, split_names
 from runtime.remote import is_url
 
@@ -33,10 +33,9 @@ def read_settings(**given: Any) -> ExportSettings:
     Raises:
       UsageError: a value, or a variable of the environment, that cannot be meant.
     """
-    prefix = ExportSettings.model_config["env_prefix"]
     for variable in os.environ:
-        if variable.startswith(prefix) and variable.removeprefix(prefix).lower() not in ExportSettings.model_fields:
-            known = ", ".join(f"{prefix}{name.upper()}" for name in ExportSettings.model_fields)
+        if variable.startswith(PREFIX) and variable.removeprefix(PREFIX).lower() not in ExportSettings.model_fields:
+            known = ", ".join(f"{PREFIX}{name.upper()}" for name in ExportSettings.model_fields)
             raise UsageError(f"the environment sets {variable}, which is no setting; they are {known}")
     try:
         return ExportSettings(**{name: value for name, value in given.items() if value is not None})

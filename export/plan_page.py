@@ -12,9 +12,9 @@ from rich.text import Text
 from bundle.manifest import DenseFeature, Manifest
 from export.figures import page_table, size_text
 from export.inspect import plan_table
-from export.pace import Pace
 
 if TYPE_CHECKING:  # half a second, which an export of tables alone can do without
+    from export.pace import Pace
     from export.parts import TracedPart
     from export.pipeline import Prepared
     from export.staged_tables import Published

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +71,15 @@ def _verify_table(checkpoint: Checkpoint, root: Path, name: str, table: Table, r
         for shard in table.scales:
             _check_digests(root, name, shard, SCALE_BYTES)
         return TableCheck(rows_compared=table.rows, rows=table.rows)
-    starts, located = [shard.first_row for shard in table.shards], cache(partial(_locate, root))
     sample = _sample(name, table, entry, rows)
-    stretches = _runs(sample, frozenset(starts), max(1, BLOCK_BYTES // row_bytes) if plain else 1)
+    stretches = _runs(sample, max(1, BLOCK_BYTES // row_bytes) if plain else 1)
     # In the order of the variable: where it lies in chunks, each is decoded once.
     ordered = sorted(stretches, key=lambda each: _stored_row(table.source, each[0]))
     stored = read_stretches(checkpoint, entry.key, [(_stored_row(table.source, first), n) for first, n in ordered])
-    for (first, count), trained in zip(ordered, stored, strict=True):
-        shard = table.shards[bisect_right(starts, first) - 1]
-        written = _read_shard(located(shard.file), shard, first, count, row_bytes)
-        _compare_rows(root, name, table, np.arange(first, first + count), trained[:, : table.dim], written)
+    batch = max(1, BLOCK_BYTES // (entry.shape[1] * entry.itemsize))
+    for some in _batches(ordered, batch):
+        numbers = np.concatenate([np.arange(first, first + count) for first, count in some])
+        _compare_with_bundle(root, name, table, numbers, np.concatenate(list(islice(stored, len(some)))))
     return TableCheck(rows_compared=len(sample), rows=table.rows)
 
 
@@ -136,7 +135,6 @@ def _rows_of(source: TableSource, stored: Integers) -> Integers:
 def _compare_stack(checkpoint: Checkpoint, root: Path, name: str, table: Table) -> None:
     """Goes through the variable from front to back; every row of the table must turn up once, with its values."""
     entry = checkpoint.entries[table.source.key]
-    row_bytes = table.dim * NUMPY_DTYPES[table.dtype].itemsize
     step, seen = max(1, BLOCK_BYTES // (entry.shape[1] * entry.itemsize)), 0
     for first in range(0, entry.shape[0], step):
         stored = np.arange(first, min(first + step, entry.shape[0]), dtype=np.int64)
@@ -144,16 +142,19 @@ def _compare_stack(checkpoint: Checkpoint, root: Path, name: str, table: Table) 
         here = np.flatnonzero(rows < table.rows)
         if not here.size:
             continue
-        trained = checkpoint.read(entry.key, first, len(stored))[here, : table.dim]
-        rows = rows[here]
-        order = np.argsort(rows)
-        written = np.empty((len(rows), row_bytes), np.uint8)
-        for low, high, shard in _by_shard(rows[order], table.shards):
-            _read_rows(root, shard, rows[order[low:high]], written, order[low:high])
-        _compare_rows(root, name, table, rows, trained, written)
-        seen += len(rows)
+        _compare_with_bundle(root, name, table, rows[here], checkpoint.read(entry.key, first, len(stored))[here])
+        seen += len(here)
     if seen != table.rows:
         raise VerificationFailed(f"table {name!r}: its variable holds {seen} rows of it, the bundle {table.rows}")
+
+
+def _compare_with_bundle(root: Path, name: str, table: Table, rows: Integers, trained: np.ndarray[Any, Any]) -> None:
+    """Reads rows of the bundle, in any order, and compares them with [n, dim or more] of the checkpoint."""
+    written = np.empty((len(rows), table.dim * NUMPY_DTYPES[table.dtype].itemsize), np.uint8)
+    order = np.argsort(rows)
+    for low, high, shard in _by_shard(rows[order], table.shards):
+        _read_rows(root, shard, rows[order[low:high]], written, order[low:high])
+    _compare_rows(root, name, table, rows, trained[:, : table.dim], written)
 
 
 def _by_shard(rows: Integers, shards: Sequence[Shard]) -> Iterator[tuple[int, int, Shard]]:
@@ -298,11 +299,23 @@ def _sample(name: str, table: Table, entry: Entry, count: int) -> list[int]:
     return sorted(sample)
 
 
-def _runs(rows: list[int], breaks: frozenset[int], longest: int) -> Iterator[tuple[int, int]]:
-    """Yields first row and length of stretches of neighbouring rows, none of them across a break."""
+def _batches(stretches: list[tuple[int, int]], longest: int) -> Iterator[list[tuple[int, int]]]:
+    """Yields stretches that have `longest` rows together, or the last of them more."""
+    some, rows = [], 0
+    for each in stretches:
+        some.append(each)
+        rows += each[1]
+        if rows >= longest:
+            yield some
+            some, rows = [], 0
+    if some:
+        yield some
+
+
+def _runs(rows: list[int], longest: int) -> Iterator[tuple[int, int]]:
+    """Yields first row and length of stretches of neighbouring rows."""
     start = 0
     for place in range(1, len(rows) + 1):
-        ends = place == len(rows) or rows[place] != rows[place - 1] + 1 or rows[place] in breaks
-        if ends or place - start == longest:
+        if place == len(rows) or rows[place] != rows[place - 1] + 1 or place - start == longest:
             yield rows[start], place - start
             start = place

@@ -239,8 +239,12 @@ class Checkpoint:
         if held != volume((count, *entry.shape[1:])):  # before memory is asked for
             raise CheckpointError(self._uncovered(key))
         values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
-        filled = np.zeros(values.shape, bool)
         with DataFiles() if files is None else nullcontext(files) as opened:
+            if len(parts) == 1:  # which holds them all, as was found above
+                at = parts[0].offset + (start_row - parts[0].starts[0]) * volume(entry.shape[1:]) * entry.itemsize
+                opened.read_into(parts[0].file, at, values.reshape(-1).view(np.uint8))
+                return values
+            filled = np.zeros(values.shape, bool)
             for part in parts:
                 filled[_copy_rows_of(opened, part, start_row, values)] = True
         if not filled.all():

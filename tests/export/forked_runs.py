@@ -146,7 +146,7 @@ def _child(order: Mapping[str, Any]) -> None:
 
 def _serve(tables_only: bool) -> None:
     if tables_only:
-        from export import main, plan_page  # noqa: F401
+        from export import commands, plan_page  # noqa: F401
         from export import tables_only as command  # noqa: F401
     else:
         from export.frameworks import load_tensorflow

@@ -177,7 +177,7 @@ def contest_inspect(directory: Path, count: int, rounds: int) -> dict[str, dict[
         ways: dict[str, list[str | Path]] = {
             "table": [*installed, *EXPORT, "inspect", place],
             "json": [*installed, *EXPORT, "inspect", place, "--json"],
-            "start": [*installed, sys.executable, "-c", "import export.main"],
+            "start": [*installed, sys.executable, "-c", "import export.commands"],
             "python": [*installed, sys.executable, "-c", "pass"],
         }
         seen: dict[str, list[float]] = defaultdict(list)
