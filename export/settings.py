@@ -29,6 +29,8 @@ class CheckpointPart(Part):
     by: Literal["objects", "names"] | None = None
     """How variables are found: by the model's objects, or by their names as TF1's Saver wrote them; None: by names
     where the checkpoint has no object graph."""
+    averages: bool = False
+    """Whether variables that TF1's `tf.train.ExponentialMovingAverage` keeps an average of are taken from that."""
     layout: str | None = None
     """A layout file, relative to the recipe: how tables lie in variables where the checkpoint cannot say it."""
 

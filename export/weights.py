@@ -96,7 +96,7 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
     """
     if isinstance(root, NamedGraph):
         return {
-            resource(variable.handle): Place(name, name if name in checkpoint.entries else "")
+            resource(variable.handle): Place(name, root.key(name, checkpoint.entries))
             for name, variable in root.variables.items()
         }
     graph = checkpoint.graph

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from export.cuts.stand_ins import stand_in_class
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
 
+AVERAGE = "/ExponentialMovingAverage"
+"""Ends the name of a variable's moving average."""
 _TF1: set[str] = set()
 """Factories whose code has switched TensorFlow to TF1's behaviour."""
 
@@ -27,15 +29,26 @@ class NamedGraph:
 
     Attributes:
       variables: what it has made so far, by name.
+      averages: whether their values are the moving averages of a checkpoint, where it has some.
     """
 
-    def __init__(self, build: Any, reference: str, variables: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, build: Any, reference: str, variables: dict[str, Any] | None = None, averages: bool = False
+    ) -> None:
         """Takes what the factory that the recipe calls `reference` has returned."""
-        self._build, self._reference = build, reference
+        self._build, self._reference, self.averages = build, reference, averages
         self.variables: dict[str, Any] = {} if variables is None else variables
 
     def __getattr__(self, step: str) -> NamedGraph:
-        return NamedGraph(getattr(self._build, step), self._reference, self.variables)
+        return NamedGraph(getattr(self._build, step), self._reference, self.variables, self.averages)
+
+    def key(self, name: str, held: Container[str]) -> str:
+        """Returns the key of a variable's value in a checkpoint that holds these; "" if it holds none.
+
+        Source: TensorFlow 2.20, python/training/moving_averages.py, ExponentialMovingAverage.variables_to_restore.
+        """
+        keys = (f"{name}{AVERAGE}", name) if self.averages else (name,)
+        return next((key for key in keys if key in held), "")
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """Builds the graph inside the one that is being traced."""
@@ -73,12 +86,13 @@ class NamedGraph:
             return function._call_flat(values, function.captured_inputs)
 
 
-def load_named(reference: str, load: Callable[[], Any]) -> NamedGraph:
+def load_named(reference: str, load: Callable[[], Any], averages: bool = False) -> NamedGraph:
     """Loads model code as TF1's programs run: in a graph.
 
     Args:
       reference: the recipe's `code.factory`.
       load: imports the code and calls its factory.
+      averages: as of NamedGraph.
     Raises:
       NotConvertible: it returns no function.
     """
@@ -98,7 +112,7 @@ def load_named(reference: str, load: Callable[[], Any]) -> NamedGraph:
             "alone; let it return a function of one dict of inputs that builds the graph, or load the checkpoint into "
             "the model and save that with tf.train.Checkpoint"
         )
-    return NamedGraph(build, reference)
+    return NamedGraph(build, reference, averages=averages)
 
 
 @contextlib.contextmanager

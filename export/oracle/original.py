@@ -160,7 +160,7 @@ def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
 def _called(root: Any, path: str, inputs: Mapping[str, Any], replay: Replay) -> Any:
     try:
         if isinstance(root, NamedGraph):
-            return _named(root, path).run(inputs, _reader(replay))
+            return _named(root, path).run(inputs, _reader(root, replay))
         return resolve_call(root, path)(inputs)
     except (ExportError, BundleError):
         raise
@@ -176,11 +176,12 @@ def _named(root: NamedGraph, path: str) -> NamedGraph:
     return reduce(getattr, path.split(".") if path else (), root)
 
 
-def _reader(replay: Replay) -> Callable[[str], Any]:
+def _reader(root: NamedGraph, replay: Replay) -> Callable[[str], Any]:
     """Returns a reader of variables by their names, by TensorFlow itself; tables that left the towers are gathered."""
     reader = load_tensorflow().train.load_checkpoint(str(replay.prefix))
     left = {table.config_name for table in replay.model.tables.values()}
-    return lambda name: None if name in left else reader.get_tensor(name)
+    held = reader.get_variable_to_shape_map()
+    return lambda name: None if name in left else reader.get_tensor(root.key(name, held) or name)
 
 
 def _restore(root: Any, prefix: Path, object_path: str) -> None:
