@@ -138,9 +138,13 @@ def _bucketized(column: Any) -> tuple[str, tuple[float, ...]]:
 
 def _crossed(column: Any, read: Read) -> ColumnRule:
     tf = load_tensorflow()
+
+    def is_sparse(key: str) -> bool:
+        return isinstance(read(key), tf.SparseTensor)
+
     inputs, keys = [], []
     # TensorFlow's operation takes what is sparse first; buckets are.
-    dense = [isinstance(leaf, str) and not isinstance(read(leaf), tf.SparseTensor) for leaf in _leaves(column)]
+    dense = [isinstance(leaf, str) and not is_sparse(leaf) for leaf in _leaves(column)]
     for _, leaf in sorted(zip(dense, _leaves(column), strict=True), key=lambda pair: pair[0]):
         if is_a(leaf, "Bucketized"):
             key, boundaries = _bucketized(leaf)
@@ -149,10 +153,14 @@ def _crossed(column: Any, read: Read) -> ColumnRule:
         elif isinstance(leaf, str):
             inputs.append(leaf)
             keys.append(CrossKey(dtype="string" if read(leaf).dtype.name == "string" else "int64"))
+        elif is_a(leaf, "IdentityCategorical") and leaf.default_value is None and is_sparse(leaf.key):
+            inputs.append(leaf.key)
+            keys.append(CrossKey(dtype="int64"))
         else:
             raise NotConvertible(
-                f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; cross inputs by their "
-                "names, or bucketized columns"
+                f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; cross its rows: "
+                "declare a sparse int64 input that holds the column's row of each key (-1 of unknown ones), and name "
+                "it in the column's place, which hashes the same"
             )
     hash_key = CROSS_KEY if column.hash_key is None else int(column.hash_key)
     rule = CrossedIds(keys=tuple(keys), buckets=int(column.hash_bucket_size), hash_key=hash_key)

@@ -158,6 +158,8 @@ def _crosses() -> Iterator[Configuration]:
         ("buckets", "string"),
         ("int64", "string", "int64"),
         ("string", "buckets", "string"),
+        ("rows", "string"),
+        ("string", "listed", "rows"),
     )
     for kind, combiner, empty, hash_key in product(kinds, COMBINERS, BOTH, (None, 77)):
         yield Configuration(
@@ -205,7 +207,7 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
         kinds, hash_key = each.options
         keys = tuple(
             pages.CrossKey(
-                dtype="int64" if kind == "buckets" else kind, boundaries=BOUNDARIES if kind == "buckets" else None
+                dtype="string" if kind == "string" else "int64", boundaries=BOUNDARIES if kind == "buckets" else None
             )
             for kind in kinds
         )

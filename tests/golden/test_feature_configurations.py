@@ -57,10 +57,12 @@ def columns_of(name: str, each: Configuration) -> dict[str, Column]:
     random = np.random.default_rng(each.seed)
     found = {}
     for read, kind in zip(inputs_of(name, each), each.options[0], strict=True):
-        rule = {"string": "hash strings", "buckets": "buckets"}.get(kind, "hash")
+        rule = {"string": "hash strings", "buckets": "buckets", "rows": "identity", "listed": "identity"}.get(
+            kind, "hash"
+        )
         lengths = random.integers(0 if each.empty else 1, 4, EXAMPLES) if kind != "buckets" else np.ones(EXAMPLES, int)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        asked = Configuration("", "bag", "sparse", rule=rule, negative=each.negative)
+        asked = Configuration("", "bag", "sparse", rule=rule, negative=each.negative and rule != "identity")
         found[read] = Column(values_of(asked, int(offsets[-1]), random), offsets)
     return found
 
@@ -204,14 +206,17 @@ def by_column(each: Configuration, column: Column) -> Any:
 
 def by_crossed_column(each: Configuration, given: dict[str, Column]) -> Any:
     columns, (kinds, hash_key) = tf.feature_column, each.options
-    keys = [
-        columns.bucketized_column(columns.numeric_column(read), list(BOUNDARIES)) if kind == "buckets" else read
-        for read, kind in zip(given, kinds, strict=True)
-    ]
+    listed = [str(row) for row in range(ROWS)]
+    made: dict[str, Callable[[str], Any]] = {
+        "buckets": lambda read: columns.bucketized_column(columns.numeric_column(read), list(BOUNDARIES)),
+        "rows": lambda read: columns.categorical_column_with_identity(read, ROWS),
+        "listed": lambda read: columns.categorical_column_with_vocabulary_list(read, listed),  # sent as its rows
+    }
+    keys = [made.get(kind, str)(read) for read, kind in zip(given, kinds, strict=True)]
     features = {
         read: tf.reshape(column.values, [-1, 1])
         if kind == "buckets"
-        else encoded(each, column, tf.constant(column.values))
+        else encoded(each, column, tf.constant(column.values.astype(str) if kind == "listed" else column.values))
         for (read, column), kind in zip(given.items(), kinds, strict=True)
     }
     return densely(columns.crossed_column(keys, ROWS, hash_key), each, features)

@@ -83,6 +83,9 @@ def test_columns_intercepted_cross_and_weights_tells_every_input() -> None:
     assert isinstance(cross.rule, CrossedIds)
     assert [(key.dtype, key.boundaries) for key in cross.rule.keys] == [("int64", (1.0,)), ("string", None)]
     assert (len(cross.ids), cross.kind, cross.rule.buckets) == (2, "bag", 30)
+    rows = lookups_of([embedded(fc.crossed_column([identity("ids"), "city"], 30))], inputs)["city_X_ids_embedding"]
+    assert isinstance(rows.rule, CrossedIds)
+    assert [key.dtype for key in rows.rule.keys] == ["int64", "string"]
     weighted_ids = found["ids_weighted_by_weights_embedding"]
     assert (weighted_ids.kind, weighted_ids.encoding, weighted_ids.padding) == ("bag", "sparse", None)
     assert weighted_ids.weights is not None
@@ -122,7 +125,7 @@ def test_columns_intercepted_columns_of_tf1_share_their_table() -> None:
             lambda: embedded(fc.bucketized_column(fc.numeric_column("ids", normalizer_fn=tf.square), [1.0])),
             "leave normalizer_fn out",
         ),
-        (lambda: embedded(fc.crossed_column([identity("ids"), "ids"], 5)), "cross inputs by their names"),
+        (lambda: embedded(fc.crossed_column([identity("ids"), "ids"], 5)), "declare a sparse int64 input"),
         (
             lambda: fc.indicator_column(fc.categorical_column_with_hash_bucket("ids", 5, tf.int64)),
             "'ids_indicator' is an indicator of HashedCategoricalColumn",
