@@ -351,6 +351,7 @@ def _run_inline(
 @contextmanager
 def _at_work() -> Iterator[Progress]:
     """Keeps native output aside and tells progress; garbage is looked for again, which `main` put off to begin fast."""
+    gc.freeze()  # modules stay
     gc.enable()
     with kept_clean(), Progress(errors) as progress:
         yield progress

@@ -8,12 +8,9 @@ import gc
 def main() -> None:
     """Runs the command line and exits the process."""
     gc.disable()  # of hundreds of modules nothing is garbage: a sixth of the time of a short command
-    try:
-        from export.commands import run_commands
+    from export.commands import run_commands
 
-        run_commands()
-    finally:
-        gc.enable()
+    run_commands()
 
 
 if __name__ == "__main__":

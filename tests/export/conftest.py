@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,8 +60,12 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
     def run(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["rowcast-export", *map(str, arguments)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as finished:
-            main()
+        try:
+            with pytest.raises(SystemExit) as finished:
+                main()
+        finally:  # a process that goes on looks for garbage
+            gc.unfreeze()
+            gc.enable()
         return Done(finished.value.code, *capfd.readouterr())
 
     return run
