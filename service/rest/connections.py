@@ -22,7 +22,7 @@ from service.rest.answers import CLOSE, whole, without_body
 from service.rest.crowd import Crowd, Patience
 from service.rest.hot_calls import HotCall, HotCalls
 from service.rest.paths import asked_of
-from service.rest.reading import Flow, ReaderWatch
+from service.rest.reading import Flow, ReaderWatch, step_bytes
 from service.security.callers import Caller, caller_shown
 from service.wire.calls import request_id_of
 from service.wire.failures import failure_of, log_failure
@@ -30,10 +30,6 @@ from service.wire.failures import failure_of, log_failure
 HEAD_BYTES_MAX = 64 << 10
 """Request line and headers."""
 HEADERS_MAX = 128
-STEP_BYTES = 1 << 10
-"""Parsed at a time of what may hold many requests: once two are there, the rest stays unparsed until they are
-answered. A parsed request takes a hundred times the bytes of the smallest one."""
-
 _NEVER = float("inf")
 _LOG = logs.logger(__name__)
 
@@ -139,11 +135,10 @@ class Connection(HttpToolsProtocol):
                 self.flow.pause_reading()
                 self.flow.held = True
                 return
-            end = at + max(STEP_BYTES, self._body_bytes_left)
+            end = at + step_bytes(data, self._body_bytes_left)
             self._parse_step(data[at:end] if at or end < len(data) else data)
             at = end
-        if isinstance(self._answering, HotCall) and self._answering.more_body:
-            self._answering.await_body()
+        self._await_body()
 
     def _parse_step(self, data: bytes) -> None:
         """Parses a little; most heads come whole, and cost nothing more here."""
@@ -167,6 +162,10 @@ class Connection(HttpToolsProtocol):
             if self._head_bytes > HEAD_BYTES_MAX:
                 told = TooLarge(f"the headers have more than {HEAD_BYTES_MAX} bytes")
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, told)
+
+    def _await_body(self) -> None:
+        if isinstance(self._answering, HotCall) and self._answering.more_body:
+            self._answering.await_body()
 
     def on_message_begin(self) -> None:
         """A request's first byte."""
@@ -201,8 +200,7 @@ class Connection(HttpToolsProtocol):
             self._calls, self, asked, parser.get_method(), dict(self.headers), stays, self.expect_100_continue
         )
         if before is None or before.response_complete:
-            self._answering = call
-            call.begin()
+            self._start_asgi_task(call, self.app)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((call, self.app))  # type: ignore[arg-type]
@@ -219,9 +217,13 @@ class Connection(HttpToolsProtocol):
         if self.cycle is not None and self.loop.time() >= self._old_at:
             self.cycle.keep_alive = False
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle | HotCall, app: Any) -> None:
+        """Begins to answer; only what the application answers needs a task."""
         self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+        if isinstance(cycle, HotCall):
+            cycle.begin()
+        else:
+            super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """Some of a body."""
@@ -286,7 +288,8 @@ class Connection(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._begin_next()
+            self._start_asgi_task(*self.pipeline.pop())
+            self._await_body()
         else:
             self._set_idle()
         if self.cycle is not None and self.cycle.response_complete:
@@ -299,15 +302,6 @@ class Connection(HttpToolsProtocol):
             held, self._held = self._held, b""
             self._parse(held)
             self.flow.resume_reading()
-
-    def _begin_next(self) -> None:
-        cycle, app = self.pipeline.pop()
-        if isinstance(cycle, HotCall):
-            self._answering = cycle
-            cycle.begin()
-            cycle.await_body()
-        else:
-            self._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
         """An answer is larger than the network takes at once: from here on its reader is watched."""

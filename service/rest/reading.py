@@ -1,4 +1,4 @@
-"""Whether a connection is read, and whether its caller reads."""
+"""How much of a connection is read at a time, and whether its caller reads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,23 @@ from collections.abc import Callable
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from service.rest.crowd import Patience
+
+_FEW, _FEW_BYTES_MAX = 4, 16 << 10
+"""What holds no more requests, and is no larger, is parsed at once."""
+_STEP_BYTES = 1 << 10
+"""Parsed at a time of what may hold many requests: once two are there, the rest stays unparsed until they are
+answered. A parsed request takes a hundred times the bytes of the smallest one."""
+
+
+def step_bytes(data: bytes, body_bytes_left: int) -> int:
+    """Returns how much of what came is to be parsed before a look at what that was.
+
+    Args:
+      data: all that came.
+      body_bytes_left: of a body that is parsed already in part, as far as is known.
+    """
+    few = len(data) <= _FEW_BYTES_MAX and data.count(b"\n\r\n") + data.count(b"\n\n") <= _FEW  # empty lines end heads
+    return len(data) if few else max(_STEP_BYTES, body_bytes_left)
 
 
 class Flow(FlowControl):
