@@ -202,7 +202,6 @@ class Connection(HttpToolsProtocol):
         if before is None or before.response_complete:
             self._start_asgi_task(call, self.app)
         else:
-            self.flow.pause_reading()
             self.pipeline.appendleft((call, self.app))  # type: ignore[arg-type]
 
     def _begin_other(self) -> None:
