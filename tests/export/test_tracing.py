@@ -111,7 +111,7 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
     [
         (
             "build_computed_ids",
-            r"ids of feature 'item' are computed by operation .*\(FloorMod\) \(tower_models.py:\d+\) of the model",
+            r"ids of feature 'item' are computed by operation .*\(Mul\) \(tower_models.py:\d+\) of the model",
         ),
         (
             "build_in_a_condition",
