@@ -23,7 +23,7 @@ def step_bytes(data: bytes, body_bytes_left: int) -> int:
       data: all that came.
       body_bytes_left: of a body that is parsed already in part, as far as is known.
     """
-    few = len(data) <= _FEW_BYTES_MAX and data.count(b"\n\r\n") + data.count(b"\n\n") <= _FEW  # empty lines end heads
+    few = len(data) <= _FEW_BYTES_MAX and data.count(b"\r\n\r\n") <= _FEW  # each head ends so
     return len(data) if few else max(_STEP_BYTES, body_bytes_left)
 
 
