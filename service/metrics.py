@@ -7,7 +7,6 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from importlib import metadata
 
 from prometheus_client import (
@@ -22,6 +21,7 @@ from prometheus_client import (
 
 from bundle import native
 from bundle.manifest import FORMAT_VERSION
+from service.counts import Counts
 from service.histograms import Histograms
 from service.page_faults import PageFaults
 from service.seen_ids import Kind, SeenIds, Values
@@ -104,13 +104,14 @@ class Metrics:
         )
         self._warmed = self._kept("warmed_bytes", "Table bytes brought into memory after a load", "model")
 
-    def _kept(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
-        """Returns what finds a counter by its labels: each once, since `labels` costs more than what it returns."""
-        return cache(Counter(f"rowcast_{name}", documentation, labels, registry=self.registry).labels)
+    def _kept(self, name: str, documentation: str, *labels: str) -> Counts:
+        counts = Counts(f"rowcast_{name}", documentation, labels)
+        self.registry.register(counts)
+        return counts
 
     def answered(self, door: str, call: str, code: str, seconds: float) -> None:
         """Counts one answer of a door. `door`: http or grpc; `call`: one of CALLS; `code`: OK or a Code's value."""
-        self._answers(door, call, code).inc()
+        self._answers.add((door, call, code))
         self._seconds.observe((door, call), seconds)
 
     def phase(self, call: str, phase: str, seconds: float, calls: int = 1) -> None:
@@ -119,7 +120,7 @@ class Metrics:
 
     def shed(self, call: str, reason: str) -> None:
         """Counts a call that was not computed. `call`: one of CALLS; `reason`: one of SHED."""
-        self._shed(call, reason).inc()
+        self._shed.add((call, reason))
 
     def queued(self, calls: Callable[[], float], candidates: Callable[[], float]) -> None:
         """Tells how to find out what waits for a compute thread."""
@@ -133,9 +134,9 @@ class Metrics:
 
     def computed(self, call: str, examples: int, candidates: int = 0) -> None:
         """Counts what one call asked for."""
-        self._examples(call).inc(examples)
+        self._examples.add((call,), examples)
         if candidates:
-            self._candidates(call).inc(candidates)
+            self._candidates.add((call,), candidates)
 
     def looked_up(
         self, model: str, version: int, names: tuple[str, ...], columns: Mapping[str, Values], n: int, kind: Kind
@@ -145,20 +146,20 @@ class Metrics:
 
     def unknown_ids(self, model: str, feature: str, count: int) -> None:
         """Counts ids that a feature's table does not know."""
-        self._unknown(model, feature).inc(count)
+        self._unknown.add((model, feature), count)
 
     def part_ran(self, model: str, tower: str, part: str, examples: int) -> None:
         """Counts the examples that a part of a tower was run on."""
-        self._part_examples(model, tower, part).inc(examples)
+        self._part_examples.add((model, tower, part), examples)
 
     def unknown_contexts(self, model: str, store: str, count: int) -> None:
         """Counts contexts that a store does not hold."""
-        self._unknown_contexts(model, store).inc(count)
+        self._unknown_contexts.add((model, store), count)
 
     def connection_cut(self, reason: str) -> None:
         """Counts a connection that was ended. `reason`: room (for a newer one), unread (answers) or rest (of a body
         that was not asked for)."""
-        self._cuts(reason).inc()
+        self._cuts.add((reason,))
 
     def versions(self, states: list[tuple[str, int, str]]) -> None:
         """Tells which versions there are, as (model, version, state); what is not named is gone."""
@@ -184,7 +185,7 @@ class Metrics:
 
     def warmed(self, model: str, size_bytes: int) -> None:
         """Counts table bytes that were brought into memory after a load."""
-        self._warmed(model).inc(size_bytes)
+        self._warmed.add((model,), size_bytes)
 
     def render(self) -> bytes:
         """Returns the page of `/metrics`, of content type CONTENT_TYPE."""

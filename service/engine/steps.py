@@ -36,6 +36,7 @@ class Steps:
         self._metrics, self._phases = metrics, phases
         self._gone = False
         self._submitted: float | None = None
+        self._phase, self._began = "", 0.0
 
     def abandon(self) -> None:
         """Tells that nobody waits any more: the next dear step is not begun."""
@@ -88,9 +89,24 @@ class Steps:
         if self._metrics is not None:
             self._metrics.shed(self.call, "expired" if time.monotonic() >= self.deadline else "gone")
 
-    def phase(self, name: str) -> _Phase:
-        """Returns a context that checks first, then times what runs in it."""
-        return _Phase(self, name)
+    def phase(self, name: str) -> Steps:
+        """Checks, then times what runs in the context that it returns. Phases do not nest.
+
+        Raises:
+          DeadlineExceeded, Cancelled: as `check`.
+        """
+        if self._gone:
+            raise Cancelled("the caller is gone")
+        self._phase, self._began = name, time.monotonic()
+        if self._began >= self.deadline:
+            raise DeadlineExceeded("the time for this call is over")
+        return self
+
+    def __enter__(self) -> None:
+        """Begins the phase, see `phase`."""
+
+    def __exit__(self, *_: TracebackType | object) -> None:
+        self.record(self._phase, time.monotonic() - self._began)
 
     def record(self, phase: str, seconds: float) -> None:
         """Records the time of a phase; of calls that are computed as one, each call's share."""
@@ -127,17 +143,3 @@ class Steps:
         """Counts what the call asked for."""
         if self._metrics is not None:
             self._metrics.computed(self.call, examples, candidates)
-
-
-class _Phase:
-    __slots__ = ("_began", "_name", "_steps")
-
-    def __init__(self, steps: Steps, name: str) -> None:
-        self._steps, self._name = steps, name
-
-    def __enter__(self) -> None:
-        self._steps.check()
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: TracebackType | object) -> None:
-        self._steps.record(self._name, time.perf_counter() - self._began)
