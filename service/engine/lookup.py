@@ -66,7 +66,7 @@ def check_size(settings: ServiceSettings, columns: Iterable[Column], *ids: Ids |
     Raises:
       TooLarge: names value and limit.
     """
-    total = sum([column.values.size for column in columns]) + sum(each.size for each in ids if each is not None)
+    total = sum([column.values.size for column in columns]) + sum([each.size for each in ids if each is not None])
     at_most(total, settings.ids_max, "values and ids in one request", "ids_max")
 
 

@@ -131,10 +131,13 @@ def _candidates(generation: Generation, request: Ranking, asked: _Asked, setting
         raise InvalidArgument("candidates are told by candidate_ids, by their features, or by both; got neither")
     m = int(ids.size) if ids is not None else lookup.count_examples(generation.manifest, request.candidates)
     at_most(m, settings.candidates_max, "candidates in one request", "candidates_max")
-    offsets = np.array([0, m], np.int64) if request.offsets is None else request.offsets
-    n = max(0, int(offsets.size) - 1)
-    check_queries(n, settings)
-    lookup.check_offsets(offsets, n, m, "candidates")
+    if request.offsets is None:
+        offsets = np.array([0, m], np.int64)
+    else:
+        offsets = request.offsets
+        n = max(0, int(offsets.size) - 1)
+        check_queries(n, settings)
+        lookup.check_offsets(offsets, n, m, "candidates")
     if ids is None or not asked.missing:
         return Candidates(offsets, request.candidates)
     corpus = choice.corpus_of(generation, asked.missing)

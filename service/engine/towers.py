@@ -8,24 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features import Place
+from service.engine.rooms import Rooms
 from service.engine.steps import Steps
 from service.generations.layouts import Filled, Layout
 from service.generations.loaded_towers import LoadedPart, LoadedTower, Work
 
-_BLOCK_BYTES = 1 << 20
-"""About as much of its inputs as a tower is run on at once: what it makes of more leaves the core's own cache."""
-_ROWS_MIN, _ROWS_MAX = 100, 8192
-"""Examples at once: with fewer, weights are read too often; after more, the deadline is looked at too late."""
-
 _NO_COUNTS = np.empty(0, np.int64)
-_NO_ROOM = np.empty((0, 0), np.float32)
 
 Array = NDArray[Any]
 
 
 class Values:
     """What the parts of a tower take in one call: those of n contexts once, those of m candidates each.
+
+    Belongs to the calling thread until its next call of the same work and kind: rooms are used again.
 
     Attributes:
       contexts, candidates: how many.
@@ -46,38 +42,21 @@ class Values:
     def _begin(self, work: Work, layout: Layout, counts: NDArray[np.int64], n: int, m: int) -> None:
         self.contexts, self.candidates = n, m
         self._layout, self._counts = layout, counts
-        self._frames = [np.empty((n, frame.ends[-1]), frame.dtype) for frame in layout.frames]
-        self.once = tuple(
-            Place(array, frame.names, frame.ends) for array, frame in zip(self._frames, layout.frames, strict=True)
-        )
+        kept: Rooms | None = getattr(layout.kept, "rooms", None)
+        if kept is None or not kept.fit(n, m):
+            kept = Rooms(work, layout, n, m)
+            layout.kept.rooms = kept if kept.lasting else None
+        self._rooms = kept
+        self.once, self.each = kept.once, kept.each
         self._made_once: dict[str, Array] = {}
         self._made: dict[str, Array] = {}
-        self._rooms = [
-            {} if once else _rooms(part, filled, m, self.block(number))
-            for number, (part, filled, once) in enumerate(zip(work.parts, layout.parts, layout.once, strict=True))
-        ]
-        self._flat = [
-            [rooms[one.name].reshape(m, one.width) if one.width and rooms else _NO_ROOM for one in filled]
-            for rooms, filled in zip(self._rooms, layout.parts, strict=True)
-        ]
-        self.each = tuple(
-            Place(flat[:, span.start : span.stop], span.names, span.ends)
-            for part, filled in zip(self._flat, layout.parts, strict=True)
-            for flat, one in zip(part, filled, strict=True)
-            for span in one.written
-        )
 
     def fill(self) -> None:
         """Copies what was looked up to wherever else candidates take it: what is of a context, to all of its own."""
-        for part, filled in zip(self._flat, self._layout.parts, strict=True):
-            for flat, one in zip(part, filled, strict=True):
-                for copy in one.repeated if flat is not _NO_ROOM else ():
-                    width = copy.stop - copy.start
-                    frame = self._frames[copy.source[0]][:, copy.first : copy.first + width]
-                    self._repeat(frame, flat[:, copy.start : copy.stop])
-                for copy in one.shared:
-                    source = self._flat[copy.source[0]][copy.source[1]]
-                    flat[:, copy.start : copy.stop] = source[:, copy.first : copy.first + copy.stop - copy.start]
+        for contexts, out in self._rooms.repeated:
+            self._repeat(contexts, out)
+        for source, out in self._rooms.shared:
+            out[...] = source
 
     def _repeat(self, contexts: Array, out: Array) -> None:
         # One context is written to all rows by numpy itself; copies of many are made first.
@@ -85,21 +64,20 @@ class Values:
 
     def inputs(self, number: int) -> dict[str, Array]:
         """Returns the inputs of a part by name, for every example that it is run on."""
-        filled = self._layout.parts[number]
-        if self._layout.once[number]:
-            return {one.name: self._of_contexts(one) for one in filled}
-        inputs = self._rooms[number]
-        for one in filled:
-            if one.made:
-                inputs[one.name] = self._of_candidates(one, inputs.get(one.name))
+        inputs, made = self._rooms.inputs[number], self._rooms.made[number]
+        if made:
+            inputs = inputs.copy()
+            for one in made:
+                if self._layout.once[number]:
+                    inputs[one.name] = self._of_contexts(one)
+                else:
+                    inputs[one.name] = self._of_candidates(one, inputs.get(one.name))
         return inputs
 
     def _of_contexts(self, one: Filled) -> Array:
         if one.made:
             return np.ascontiguousarray(self._made_once[one.made].reshape(self.contexts, *one.shape), one.dtype)
-        columns = [
-            self._frames[copy.source[0]][:, copy.first : copy.first + copy.stop - copy.start] for copy in one.repeated
-        ]
+        columns = self._rooms.of_frames(one)
         joined = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
         return np.ascontiguousarray(joined, one.dtype).reshape(self.contexts, *one.shape)
 
@@ -124,21 +102,12 @@ class Values:
 
     def block(self, number: int) -> int:
         """Returns how many examples a part is run on at once."""
-        return min(max(_ROWS_MIN, _BLOCK_BYTES // (self._layout.row_bytes[number] or 1)), _ROWS_MAX)
+        return self._rooms.blocks[number]
 
     def output(self, name: str) -> Array:
         """Returns what a part returned, for each candidate."""
         found = self._made.get(name)
         return self._made_once[name].repeat(self._counts, axis=0) if found is None else found
-
-
-def _rooms(part: LoadedPart, filled: tuple[Filled, ...], m: int, block: int) -> dict[str, Array]:
-    """Returns the arrays that a part's features are laid out in: the network's own, if it takes all at once."""
-    rooms = dict(part.network.buffers(m)) if m <= block else {}
-    for one in filled:
-        if one.name not in rooms and not one.made:
-            rooms[one.name] = np.empty((m, *one.shape), one.dtype)
-    return rooms
 
 
 def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps) -> dict[str, NDArray[np.float32]]:
@@ -152,10 +121,9 @@ def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps
     with steps.phase("compute"):
         values.fill()
         for number, part in enumerate(work.parts):
-            values.add(
-                number, _outputs(part, values.inputs(number), values.examples(number), values.block(number), steps)
-            )
-            steps.ran(model, tower.name, part.page.name, values.examples(number))
+            examples = values.examples(number)
+            values.add(number, _outputs(part, values.inputs(number), examples, values.block(number), steps))
+            steps.ran(model, tower.name, part.page.name, examples)
     outputs = {name: values.output(name) for name in work.outputs}
     for name, array in outputs.items():
         finite = np.isfinite(array)

@@ -8,8 +8,9 @@ first part that takes them.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
@@ -112,12 +113,14 @@ class Layout:
     Attributes:
       once: by part, whether it runs once for each context.
       row_bytes: by part, of what is laid out for one example.
+      kept: what each thread made of it for its last call.
     """
 
     frames: tuple[Frame, ...]
     parts: tuple[tuple[Filled, ...], ...]
     once: tuple[bool, ...]
     row_bytes: tuple[int, ...]
+    kept: threading.local = field(default_factory=threading.local, init=False, repr=False)
 
 
 def example_of(manifest: Manifest, name: str) -> Example:

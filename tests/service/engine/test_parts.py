@@ -156,11 +156,10 @@ def test_rank_many_candidates_in_parts_runs_in_blocks_that_change_nothing(
     write: Write, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = write(parts=True)
-    service = run()
     request = {"context": {"user": column(1)}, "candidate_ids": small.ids, "offsets": None}
-    whole = rank(service, **request)
-    monkeypatch.setattr("service.engine.towers._ROWS_MAX", 7)
-    blocks = rank(service, **request)
+    whole = rank(run(), **request)
+    monkeypatch.setattr("service.engine.rooms._ROWS_MAX", 7)
+    blocks = rank(run(), **request)
     assert blocks.scores.tobytes() == whole.scores.tobytes()
 
 

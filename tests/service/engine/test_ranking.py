@@ -131,11 +131,27 @@ def test_rank_many_candidates_runs_in_parts_that_change_nothing(
     write: Write, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = write()
-    service = run()
-    whole = rank(service, context={"user": column(1)}, candidate_ids=small.ids)
-    monkeypatch.setattr("service.engine.towers._ROWS_MAX", 7)
-    parts = rank(service, context={"user": column(1)}, candidate_ids=small.ids)
+    whole = rank(run(), context={"user": column(1)}, candidate_ids=small.ids)
+    monkeypatch.setattr("service.engine.rooms._ROWS_MAX", 7)
+    parts = rank(run(), context={"user": column(1)}, candidate_ids=small.ids)
     assert parts.scores.tobytes() == whole.scores.tobytes()
+
+
+def test_rank_calls_of_other_and_of_equal_sizes_in_turns_have_the_bits_of_each_alone(write: Write, run: Run) -> None:
+    small = write()
+    service = run()
+    several = {"offsets": np.array([0, 4, 9])}
+    asked: list[dict[str, Any]] = [
+        {"context": {"user": column(user)}, "candidate_ids": small.ids[user : user + m], "heads": heads}
+        for user, m, heads in ((1, 9, ()), (2, 9, ("watch",)), (3, 4, ()), (4, 9, ()), (5, 9, ("watch",)), (6, 4, ()))
+    ]
+    asked.insert(3, {"context": {"user": column(7, 8)}, "candidate_ids": small.ids[:9], **several})
+    for request in asked:
+        kept, alone = rank(service, **request), rank(run(), **request)
+        assert kept.scores.tobytes() == alone.scores.tobytes()
+        assert {name: each.tobytes() for name, each in kept.heads.items()} == {
+            name: each.tobytes() for name, each in alone.heads.items()
+        }
 
 
 @pytest.mark.parametrize(
