@@ -102,7 +102,11 @@ class CompiledTower:
             values = [inputs[name] for name in self._input_names]
         except KeyError as problem:
             raise missing_input(self._name, inputs, self._input_names) from problem
-        return dict(zip(self._output_names, self.run_in_order(values), strict=True))
+        try:
+            run: _Runner = self._local.runner
+        except AttributeError:
+            run = self._runner()
+        return dict(zip(self._output_names, run(values), strict=True))
 
     def run_in_order(self, values: Sequence[Array]) -> list[Array]:
         """See Tower.run_in_order."""
@@ -157,6 +161,8 @@ class _Runner:
         self._shapes: list[tuple[int, ...]] | None = None
         self._empty = False
         self._buffers: dict[str, Array] = {}
+        self._own: list[Array | None] = [None] * len(self.inputs)
+        """`_buffers`, in the order of the inputs."""
         self._buffered = 0
 
     def __call__(self, values: Sequence[Array]) -> list[Array]:
@@ -167,8 +173,8 @@ class _Runner:
             return [np.empty([size or 0 for size in tensor.shape], tensor.dtype) for tensor in self.outputs]
         interpreter = self._interpreter
         try:
-            for tensor, index, value in zip(self.inputs, self._input_indices, values, strict=True):
-                if value is not self._buffers.get(tensor.name):
+            for index, value, own in zip(self._input_indices, values, self._own, strict=True):
+                if value is not own:
                     interpreter.set_tensor(index, value)
             interpreter.invoke()
         except (ValueError, RuntimeError) as problem:
@@ -187,6 +193,7 @@ class _Runner:
         if not self._buffers and not self._empty:
             pairs = zip(self.inputs, self._input_indices, strict=True)
             self._buffers = {tensor.name: self._buffer(index) for tensor, index in pairs}
+            self._own = list(self._buffers.values())
             self._buffered = n
         return self._buffers
 
@@ -201,7 +208,7 @@ class _Runner:
     def _resize(self, shapes: list[tuple[int, ...]]) -> None:
         # Costs about 4 us for a small tower and keeps no memory but the largest batch' activations.
         self._shapes = None
-        self._buffers = {}
+        self._buffers, self._own = {}, [None] * len(self.inputs)
         if len(shapes) != len(self.inputs):
             raise InputRefused(f"tower {self._name!r} takes {len(self.inputs)} inputs; {len(shapes)} were given")
         for tensor, shape in zip(self.inputs, shapes, strict=True):
