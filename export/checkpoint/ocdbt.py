@@ -28,6 +28,9 @@ class StoredValue(NamedTuple):
     end: int
 
 
+_NOTHING = StoredValue(b"", "", 0)
+
+
 def walk_store(tensorstore: Any, directory: Path) -> Iterator[tuple[str, StoredValue]]:
     """Yields every key with its value.
 
@@ -57,7 +60,7 @@ def stored_reader(tensorstore: Any, base: dict[str, Any], stored: Mapping[str, S
     store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}, context=context).result()
 
     def read(key: str) -> bytes:
-        value = stored.get(key, StoredValue(b"", "", 0))
+        value = stored.get(key, _NOTHING)
         data: bytes = store.read(key).result().value if value.file else value.data
         return data
 

@@ -208,7 +208,7 @@ def _leaves(tree: dict[str, Any]) -> list[_Leaf]:
     """Returns the leaves of an item's tree that hold something."""
     file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
     return [
-        _Leaf(".".join(str(step["key"]) for step in leaf["key_metadata"]), file, told.get("value_type") in _ARRAYS)
+        _Leaf(".".join([str(step["key"]) for step in leaf["key_metadata"]]), file, told.get("value_type") in _ARRAYS)
         for leaf in tree["tree_metadata"].values()
         if not (told := leaf["value_metadata"]).get("skip_deserialize")
     ]

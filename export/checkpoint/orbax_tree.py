@@ -61,7 +61,7 @@ def find_in_tree(found: Findings) -> None:
 def step_keys(keys: Iterable[str]) -> list[str]:
     """Returns the leaves that may be the training step, the likeliest first: the program's own, then an optimizer's."""
     own = [key for key in keys if _leaf(key) in ("step", "global_step")]
-    return sorted(own, key=len) + [key for key in keys if _is_state(key) and _leaf(key) in ("iteration", "count")]
+    return sorted(own, key=len) + [key for key in keys if _leaf(key) in ("iteration", "count") and _is_state(key)]
 
 
 def _is_state(key: str) -> bool:
@@ -75,7 +75,7 @@ def _parts(key: str) -> list[str]:
 
 
 def _leaf(key: str) -> str:
-    return _parts(key)[-1]
+    return key.removesuffix(".value").rpartition(".")[2]
 
 
 def _by_tail(weights: Iterable[str]) -> dict[str, str]:
@@ -95,7 +95,9 @@ def _state(key: str, weights: Mapping[str, str]) -> tuple[str, str, str]:
     optax repeats the path of the weight behind its own field; Keras writes `<layer>_<weight>_<state>` as one name.
     """
     parts = _parts(key)
-    root = next(number for number, part in enumerate(parts) if part in _STATES)
+    root = 0
+    while parts[root] not in _STATES:
+        root += 1
     if parts[root] == "optimizer_variables":
         weight, _, name = parts[-1].rpartition("_")
         of = weights.get(weight, "")
