@@ -33,6 +33,7 @@ def main() -> None:
     console = Console(width=120, highlight=False)
     with tempfile.TemporaryDirectory(dir=asked.dir) as name:
         directory = Path(name)
+        contests.warm_up(directory)
         if asked.only in (None, "copies"):
             _print_copies(console, directory, size, asked.rounds)
         if asked.only in (None, "tensorflow"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +15,12 @@ from pathlib import Path
 LOOK_S = 0.1
 """Between looks at the memory of a command: looking takes time of a core that the command may want."""
 
-EXPORT = (sys.executable, "-m", "export.main")
+_BYTECODE = Path(tempfile.mkdtemp(prefix="rowcast-bytecode-"))
+atexit.register(shutil.rmtree, _BYTECODE, ignore_errors=True)
+
+INSTALLED = ("env", "-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPYCACHEPREFIX={_BYTECODE}", sys.executable)
+"""A Python that keeps compiled modules, as an installed package has them; a checkout may be run without any."""
+EXPORT = (*INSTALLED, "-m", "export.main")
 
 
 @dataclass(frozen=True)

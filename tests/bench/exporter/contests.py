@@ -21,7 +21,7 @@ import numpy as np
 
 from tests.bench.exporter import big_checkpoints, wide_checkpoints
 from tests.bench.exporter.big_checkpoints import BigTable, write_plain, write_stack
-from tests.bench.exporter.commands import EXPORT, Ran, run
+from tests.bench.exporter.commands import EXPORT, INSTALLED, Ran, run
 
 PROBE = """
 import json, sys
@@ -59,6 +59,16 @@ def exported(table: BigTable, out: Path, *options: str) -> tuple[Ran, float]:
     shutil.rmtree(out, ignore_errors=True)
     ran = run(tables_command(table, out, *options))
     return ran, float(json.loads(ran.out)["seconds"]["tables"])
+
+
+def warm_up(directory: Path) -> None:
+    """Runs each command once, which leaves what an installed package has: compiled modules."""
+    table = write_plain(directory / "warm", 1 << 20)
+    for options in ((), ("--tables", "link")):
+        exported(table, directory / "out", *options)
+    run([*EXPORT, "inspect", table.directory])
+    shutil.rmtree(table.directory)
+    shutil.rmtree(directory / "out")
 
 
 def copied(source: Path, target: Path) -> float:
@@ -171,17 +181,16 @@ def contest_inspect(directory: Path, count: int, rounds: int) -> dict[str, dict[
       process that has imported it; Orbax' checkpoints it cannot read.
     """
     results = {}
-    installed = ["env", "-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPYCACHEPREFIX={directory / 'bytecode'}"]
     for name, write in wide_checkpoints.KINDS.items():
         place = write(directory / "wide", count)
         ways: dict[str, list[str | Path]] = {
-            "table": [*installed, *EXPORT, "inspect", place],
-            "json": [*installed, *EXPORT, "inspect", place, "--json"],
-            "start": [*installed, sys.executable, "-c", "import export.commands"],
-            "python": [*installed, sys.executable, "-c", "pass"],
+            "table": [*EXPORT, "inspect", place],
+            "json": [*EXPORT, "inspect", place, "--json"],
+            "start": [*INSTALLED, "-c", "import export.commands"],
+            "python": [*INSTALLED, "-c", "pass"],
         }
         seen: dict[str, list[float]] = defaultdict(list)
-        _seconds(ways["table"])  # leaves what an installed package has: compiled modules
+        _seconds(ways["table"])  # what reads this kind may be imported for the first time
         for _ in range(rounds):
             for way, command in ways.items():
                 seen[way].append(_seconds(command))
