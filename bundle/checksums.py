@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
@@ -190,14 +190,19 @@ class PlacedDigest:
             self._apart.clear()
 
 
-def digest(stream: BinaryIO, size: int | None = None) -> Digest:
-    """Digests what is left of an open file, or its next `size` bytes; fewer if it ends before."""
+def digest(stream: BinaryIO, size: int | None = None, pause: Callable[[], object] = lambda: None) -> Digest:
+    """Digests what is left of an open file, or its next `size` bytes; fewer if it ends before.
+
+    Args:
+      pause: called after each block.
+    """
     result = Digest()
     while size is None or result.bytes < size:
         piece = stream.read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size - result.bytes))
         if not piece:
             break
         result.update(piece)
+        pause()
     return result
 
 

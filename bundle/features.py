@@ -7,7 +7,7 @@ looked up is told by feature.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -235,9 +235,11 @@ class FeatureReader:
         return found
 
 
-def open_features(root: Path, manifest: Manifest) -> FeatureReader:
+def open_features(root: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None) -> FeatureReader:
     """Opens every table, vocabulary and key index of a bundle.
 
+    Args:
+      pause: called after each.
     Raises:
       BundleError: a file is missing, cut short, outside the bundle, or not what the manifest says; nothing stays open.
     """
@@ -246,6 +248,7 @@ def open_features(root: Path, manifest: Manifest) -> FeatureReader:
         for name, table in manifest.tables.items():
             tables[name] = TableReader(root, table)
             opened.callback(tables[name].close)
+            pause()
         vocabularies = {}
         for name, page in manifest.vocabularies.items():
             vocabulary = Vocabulary.open(files.locate(root, page.file))
@@ -255,6 +258,7 @@ def open_features(root: Path, manifest: Manifest) -> FeatureReader:
                     f"the manifest says {page.size} of {page.dtype}"
                 )
             vocabularies[name] = vocabulary
+            pause()
         keys = {name: KeyIndex(files.locate(root, page.file), page.size) for name, page in manifest.keys.items()}
         reader = FeatureReader(manifest.features, tables, vocabularies, keys)
         opened.pop_all()

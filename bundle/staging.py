@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -277,34 +277,42 @@ def read_manifest(bundle: Path) -> Manifest:
         return parse(file.read(MANIFEST_BYTES_MAX + 1))
 
 
-def check_files(bundle: Path, manifest: Manifest, tables: Literal["sizes", "full"] = "sizes") -> None:
+def check_files(
+    bundle: Path,
+    manifest: Manifest,
+    tables: Literal["sizes", "full"] = "sizes",
+    pause: Callable[[], object] = lambda: None,
+) -> None:
     """Holds a bundle's files against its manifest: all in full but table shards and key indexes, which may go by size.
 
     Args:
       tables: `sizes` compares the sizes of table shards and key indexes, `full` every byte of them.
+      pause: called after each file, and each block of a large one.
     Raises:
       DigestMismatch: a file is missing, has another size or other bytes; names file and block.
       UnsafePath: a file lies outside the bundle.
     """
-    _check_sizes(bundle, manifest)
+    _check_sizes(bundle, manifest, pause)
     mapped = {page.file for page in manifest.keys.values()} if tables == "sizes" else set()
     for file in manifest.files:
         if file.path not in mapped:
-            _check_file(bundle, file)
+            _check_file(bundle, file, pause)
     for table in manifest.tables.values() if tables == "full" else ():
         for shard, size in table.extents():
             with files.locate(bundle, shard.file).open("rb") as stream:
                 stream.seek(shard.offset)
-                found = digest(stream, size)
+                found = digest(stream, size, pause)
             _check_blocks(shard.file, shard.offset, found, shard.blocks, shard.crc32c)
 
 
-def _check_sizes(bundle: Path, manifest: Manifest) -> None:
+def _check_sizes(bundle: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None) -> None:
     for file in manifest.files:
         _check_size(bundle, file.path, file.bytes)
+        pause()
     for table in manifest.tables.values():
         for shard, size in table.extents():
             _check_size(bundle, shard.file, shard.offset + size, exact=False)
+            pause()
 
 
 def _check_blocks(path: str, offset: int, found: Digest, blocks: Sequence[int], crc: int) -> None:
@@ -318,10 +326,11 @@ def _check_blocks(path: str, offset: int, found: Digest, blocks: Sequence[int], 
         raise DigestMismatch(f"file {path!r} differs from its checksum; copy the bundle again")
 
 
-def _check_file(bundle: Path, file: File) -> None:
+def _check_file(bundle: Path, file: File, pause: Callable[[], object] = lambda: None) -> None:
     _check_size(bundle, file.path, file.bytes)
     with files.locate(bundle, file.path).open("rb") as stream:
-        found = digest(stream)
+        found = digest(stream, pause=pause)
+    pause()
     if (found.bytes, found.crc32c) != (file.bytes, file.crc32c):
         raise DigestMismatch(f"file {file.path!r} differs from its checksum; copy the bundle again")
 

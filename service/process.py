@@ -26,6 +26,7 @@ from service.engine.occupancy import Occupancy
 from service.exits import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUIRED, EXIT_USAGE
 from service.generations.generation import Generation
 from service.generations.loader import Loader
+from service.generations.pauses import Pauses
 from service.generations.policy import Policy
 from service.generations.state_file import NAME, StateFile
 from service.generations.switch import Switch
@@ -77,6 +78,7 @@ class Service:
             warm_up=self._warm_up,
             device=settings.device,
             processes=lambda: self._loading_processes,
+            pause=Pauses(lambda: self._engine.in_flight),
         )
         policy = Policy(settings.versions_latest, settings.keep_previous)
         state = StateFile(settings.state_file or settings.root / NAME)

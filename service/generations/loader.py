@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import psutil
@@ -24,6 +25,9 @@ from runtime.towers import Device, open_form
 from service.generations.forms import choose
 from service.generations.generation import Generation, LoadedCorpus, LoadedIndex
 from service.generations.loaded_towers import LoadedPart, LoadedTower
+from service.generations.pauses import Pauses
+
+Opened = TypeVar("Opened")
 
 _CGROUP = Path("/sys/fs/cgroup")
 _TENSORFLOW_BYTES = 600 << 20
@@ -51,6 +55,7 @@ class Loader:
       warm_up: answers synthetic requests with a generation before it is served; raises if it cannot.
       device: where SavedModels run.
       processes: tells how many load the same version at the same time, each into memory of its own.
+      pause: called after each piece of work.
     """
 
     root: Path
@@ -61,6 +66,7 @@ class Loader:
     warm_up: Callable[[Generation], None]
     device: Device = "cpu"
     processes: Callable[[], int] = lambda: 1
+    pause: Pauses = field(default_factory=Pauses)
 
     def load(self, model: str, version: int) -> Generation:
         """Loads one version; on any failure everything opened is closed again.
@@ -72,7 +78,9 @@ class Loader:
             Exception: whatever a tower or an index raises that cannot be loaded.
         """
         directory = self.root / model / str(version)
+        self.pause.begin()
         manifest = staging.read_manifest(directory)
+        self.pause()
         if (manifest.model, manifest.version) != (model, version):
             raise FormatError(
                 f"the manifest is of model {manifest.model!r} version {manifest.version}, its directory is "
@@ -85,7 +93,7 @@ class Loader:
             held = retention.hold(directory)  # as long as it is served: `rowcast-serve pull --keep` passes it by
             if held is not None:
                 opened.callback(os.close, held)
-            staging.check_files(directory, manifest, tables="full" if self.verify == "full" else "sizes")
+            staging.check_files(directory, manifest, "full" if self.verify == "full" else "sizes", self.pause)
             generation = self._open(directory, manifest, memory_bytes, opened)
             self.warm_up(generation)
         except BaseException:
@@ -107,12 +115,17 @@ class Loader:
             )
 
     def _open(self, directory: Path, manifest: Manifest, memory_bytes: int, opened: ExitStack) -> Generation:
-        reader = open_features(directory, manifest)
+        reader = open_features(directory, manifest, self.pause)
         opened.callback(reader.close)
-        towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
-        corpora, contexts = (_open_stores(directory, pages) for pages in (manifest.candidates, manifest.contexts))
+        self.pause()
+        towers = {name: self._after(self._open_tower(directory, manifest, name)) for name in manifest.towers}
+        corpora, contexts = (
+            {name: self._after(_open_store(directory, name, page)) for name, page in pages.items()}
+            for pages in (manifest.candidates, manifest.contexts)
+        )
         indexes = {
-            name: _open_index(directory, name, page, corpora[page.corpus]) for name, page in manifest.indexes.items()
+            name: self._after(_open_index(directory, name, page, corpora[page.corpus]))
+            for name, page in manifest.indexes.items()
         }
         return Generation(
             model=manifest.model,
@@ -129,6 +142,11 @@ class Loader:
             memory_bytes=memory_bytes,
         )
 
+    def _after(self, opened: Opened) -> Opened:
+        """Pauses after a piece of work."""
+        self.pause()
+        return opened
+
     def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
         page = manifest.towers[name]
         chosen = choose(page, self.precision, self.device)
@@ -141,11 +159,8 @@ class Loader:
         return tower
 
 
-def _open_stores(directory: Path, pages: Mapping[str, Corpus]) -> dict[str, LoadedCorpus]:
-    return {
-        name: LoadedCorpus(name, page, CandidateStore(files.locate(directory, page.file), page))
-        for name, page in pages.items()
-    }
+def _open_store(directory: Path, name: str, page: Corpus) -> LoadedCorpus:
+    return LoadedCorpus(name, page, CandidateStore(files.locate(directory, page.file), page))
 
 
 def _open_index(directory: Path, name: str, page: Index, corpus: LoadedCorpus) -> LoadedIndex:
