@@ -212,14 +212,13 @@ def _neighbors(neighbors: requests.Neighbors, more: dict[str, NDArray[np.float32
     names = list(neighbors.attributes)
     rows: Iterable[tuple[Any, ...]] = zip(*neighbors.attributes.values(), strict=True) if names else ()
     attributes = [{name: _safe(value) for name, value in zip(names, row, strict=True)} for row in rows]
-    found = [
-        {"id": one, "score": score} for one, score in zip(identifiers(neighbors.ids), neighbors.scores, strict=True)
-    ]
-    for name, scores in more.items():
-        for entry, score in zip(found, scores, strict=True):
-            entry[name] = score
-    for position, entry in enumerate(found):
-        entry["attributes"] = attributes[position] if names else {}
+    ids = identifiers(neighbors.ids)
+    columns = (ids, neighbors.scores, *more.values(), attributes or [{}] * len(ids))
+    keys = ("id", "score", *more, "attributes")
+    if more:
+        found = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+    else:  # a literal, which costs less
+        found = [{"id": one, "score": score, "attributes": each} for one, score, each in zip(*columns, strict=True)]
     return [found[first:last] for first, last in _spans(neighbors.offsets)]
 
 
