@@ -6,7 +6,7 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import metadata
 
 from prometheus_client import (
@@ -24,7 +24,7 @@ from bundle.manifest import FORMAT_VERSION
 from service.counts import Counts
 from service.histograms import Histograms
 from service.page_faults import PageFaults
-from service.seen_ids import Kind, SeenIds, Values
+from service.seen_ids import SeenIds
 
 CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model", "other")
 PHASES = ("decode", "admit", "queue", "lookup", "compute", "search", "encode")
@@ -37,7 +37,11 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 
 
 
 class Metrics:
-    """The service's metrics."""
+    """The service's metrics.
+
+    Attributes:
+      seen: counts the ids that are looked up.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -54,8 +58,8 @@ class Metrics:
         self._sizes = Histograms(
             "rowcast_batch_candidates", "Candidates, or queries, of calls that were computed as one", ("call",), _SIZES
         )
-        self._seen = SeenIds()
-        for own in (self._seconds, self._phases, self._joined, self._sizes, self._seen, PageFaults()):
+        self.seen = SeenIds()
+        for own in (self._seconds, self._phases, self._joined, self._sizes, self.seen, PageFaults()):
             self.registry.register(own)
         self._examples = self._kept("examples", "Queries, contexts or examples answered", "call")
         self._candidates = self._kept("candidates", "Candidates scored", "call")
@@ -138,12 +142,6 @@ class Metrics:
         if candidates:
             self._candidates.add((call,), candidates)
 
-    def looked_up(
-        self, model: str, version: int, names: tuple[str, ...], columns: Mapping[str, Values], n: int, kind: Kind
-    ) -> None:
-        """Counts the ids of one lookup, as `SeenIds.add` tells."""
-        self._seen.add(model, version, names, columns, n, kind)
-
     def unknown_ids(self, model: str, feature: str, count: int) -> None:
         """Counts ids that a feature's table does not know."""
         self._unknown.add((model, feature), count)
@@ -164,7 +162,7 @@ class Metrics:
     def versions(self, states: list[tuple[str, int, str]]) -> None:
         """Tells which versions there are, as (model, version, state); what is not named is gone."""
         self._versions.clear()
-        self._seen.keep({(model, version) for model, version, _ in states})
+        self.seen.keep({(model, version) for model, version, _ in states})
         for model, version, state in states:
             self._versions.labels(model, str(version), state).set(1)
 

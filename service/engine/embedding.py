@@ -33,7 +33,7 @@ def embed(generation: Generation, request: Embedding, settings: ServiceSettings,
 
 def result(generation: Generation, tower: LoadedTower, columns: Mapping[str, Column], n: int, steps: Steps) -> Vectors:
     """Runs a tower over the features of n examples; returns its result, [n, dim] float32."""
-    work = tower.work(frozenset([tower.page.result]))
+    work = tower.result_work
     values = towers.Values.alone(work, n)
     lookup.write(generation, values.each, columns, n, steps)
     outputs = towers.run(tower, work, values, generation.model, steps)

@@ -122,7 +122,7 @@ class Steps:
     ) -> None:
         """Counts the ids of one lookup of features, as `SeenIds.add` tells."""
         if self._metrics is not None:
-            self._metrics.looked_up(generation.model, generation.version, names, columns, n, kind)
+            self._metrics.seen.add(generation.model, generation.version, names, columns, n, kind)
 
     def unknown(self, model: str, feature: str, count: int) -> None:
         """Counts ids that a feature's table does not know."""

@@ -122,6 +122,11 @@ class LoadedTower:
         """The outputs that are one number for each example."""
         return frozenset(one.name for one in self.page.outputs if math.prod(size or 1 for size in one.shape) == 1)
 
+    @cached_property
+    def result_work(self) -> Work:
+        """What its result needs."""
+        return self.work(frozenset([self.page.result]))
+
     def work(self, outputs: frozenset[str]) -> Work:
         """Returns what some outputs need; found out once for each set of them that is asked for."""
         found = self._works.get(outputs)
