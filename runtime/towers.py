@@ -161,9 +161,11 @@ class _Runner:
         self._shapes: list[tuple[int, ...]] | None = None
         self._empty = False
         self._buffers: dict[str, Array] = {}
-        self._own: list[Array | None] = [None] * len(self.inputs)
+        self._own: Sequence[Array | None] = [None] * len(self.inputs)
         """`_buffers`, in the order of the inputs."""
         self._buffered = 0
+        self._buffered_at = 0
+        self._first = self._interpreter.tensor(self._input_indices[0])
 
     def __call__(self, values: Sequence[Array]) -> list[Array]:
         shapes = [value.shape for value in values]
@@ -183,23 +185,32 @@ class _Runner:
 
     def buffers(self, n: int) -> Mapping[str, Array]:
         """See Tower.buffers."""
-        if self._buffers and n == self._buffered:
+        if self._buffers and n == self._buffered and self._address() == self._buffered_at:
             return self._buffers
         if not n or any(tensor.shape[:1] != (None,) or None in tensor.shape[1:] for tensor in self.inputs):
             return {}
         shapes = [(n, *(size or 0 for size in tensor.shape[1:])) for tensor in self.inputs]
         if shapes != self._shapes:
             self._resize(shapes)
-        if not self._buffers and not self._empty:
+        if not self._empty:
             pairs = zip(self.inputs, self._input_indices, strict=True)
             self._buffers = {tensor.name: self._buffer(index) for tensor, index in pairs}
             self._own = list(self._buffers.values())
-            self._buffered = n
+            self._buffered, self._buffered_at = n, self._address()
         return self._buffers
+
+    def _address(self) -> int:
+        """Where the inputs are: all of them in one piece of memory.
+
+        That stays until the next resizing, or until a run needs more than was planned for it: sizes that only values
+        tell, as of a boolean mask, are not known before. It may have been moved then.
+        """
+        address: int = self._first().__array_interface__["data"][0]
+        return address
 
     def _buffer(self, index: int) -> Array:
         # LiteRT's own view of a tensor must be gone before anything is run, and one that an error's traceback still
-        # holds would refuse the next call. So this one is made of the address, which stays until the next resizing.
+        # holds would refuse the next call. So this one is made of the address.
         view = self._interpreter.tensor(index)()
         memory = (ctypes.c_char * view.nbytes).from_address(view.ctypes.data)
         memory.owner = self._interpreter  # lives as long as the array does

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from bundle.staging import check_files, read_manifest
 from examples import replay, served, trained
 from examples.demo_models import EXAMPLES
+from runtime.towers import CompiledTower
 from tests.golden.write_examples import ARCHIVES, BYTES_MAX
 
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.iterdir())
@@ -48,3 +50,19 @@ def test_golden_example_answers_as_its_trained_model_did(name: str, root: Path, 
     bodies, expected = trained.read_requests(root / name)
     for found in (replay.over_http(service.http, name, bodies), replay.over_grpc(service.grpc, name, bodies)):
         assert replay.compare(bodies, found, expected).of_limit <= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_towers_run_on_what_was_laid_out_in_their_memory_though_a_run_may_move_it(name: str, root: Path) -> None:
+    random = np.random.default_rng(3)
+    for path in (root / name / "1").rglob("*.tflite"):
+        laid_out, given = CompiledTower(path), CompiledTower(path)
+        for n in (3, 3, 3, 40, 40, 3, 200, 200, 200):
+            rooms = laid_out.buffers(n)
+            values = {at: random.uniform(0, 1, room.shape).astype(room.dtype) for at, room in rooms.items()}
+            for at, room in rooms.items():
+                room[...] = values[at]
+            if rooms:
+                found, expected = laid_out.run(rooms), given.run(values)
+                for output, array in expected.items():
+                    np.testing.assert_array_equal(found[output], array, f"{path.name}, {n} examples")
