@@ -195,6 +195,7 @@ class HotCall:
         self._quick()
         if self._waiting is not None:
             self._waiting.give_up()
+            self._waiting = None
         elif self._reading is not None:
             self._reading.cancel()
         if not self.response_started:
@@ -282,6 +283,7 @@ class HotCall:
 
     def _told(self, outcome: Any) -> None:
         """Sends the answer, or why there is none."""
+        self._waiting = None  # which holds on to the version that answered, and a connection to its last call
         if isinstance(outcome, ServiceError):
             self._fail(outcome)
             return
@@ -294,6 +296,7 @@ class HotCall:
                 reply = schemas.written(None, operation.write_json(outcome, self._several))
             self._took("encode", began)
             self._calls.desk.answered(self._name, self._target, outcome.model, self._protobuf, self._body)
+            self._body = b""
         except Exception as problem:  # noqa: BLE001 - as above
             self._fail(problem)
             return

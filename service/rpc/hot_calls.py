@@ -75,6 +75,7 @@ class HotCall:
         """Ends the call: nobody waits for it any more, or the service does not."""
         if self._waiting is not None:
             self._waiting.give_up()
+            self._waiting = None
         elif self._reading is not None:
             self._reading.cancel()
         if self._context is None:
@@ -112,6 +113,7 @@ class HotCall:
         self._waiting = self._method.engine.start(self._method.name, request, self._call, self._told)
 
     def _told(self, outcome: Any) -> None:
+        self._waiting = None  # which holds on to the version that answered
         if self._context is None:
             self._answer(outcome)
         else:
