@@ -45,9 +45,9 @@ class Admission:
         """Calls that would be admitted now."""
         return self._calls_max - self._calls
 
-    def full(self, ahead: int = 0) -> Overloaded | None:
-        """Returns why a call would be refused behind so many that are about to come; None: it would not."""
-        if self.left > ahead:
+    def full(self) -> Overloaded | None:
+        """Returns why a call would be refused now; None: it would not."""
+        if self.left > 0:
             return None
         told = f"{self._calls_max} calls are in flight, no more are admitted at once"
         return Overloaded(told, self._retry_after_s(), "calls")

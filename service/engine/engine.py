@@ -57,8 +57,6 @@ _WORK: Mapping[str, Work[Any, Any]] = {
     "embed": embedding.embed,
     "lookup": lookup.look_up,
 }
-_COMING = 4
-"""Fewer calls that come in one turn of the loop are no crowd."""
 
 
 class Engine:
@@ -80,25 +78,13 @@ class Engine:
         self._callers, self._admission = Admission(*limits), Admission(*limits)
         metrics.in_flight.set_function(lambda: self.in_flight)
         metrics.registry.register(GenerationFigures(switch))
-        self._told, self._coming = -math.inf, 0
+        self._told = -math.inf
         self._details: WeakKeyDictionary[Generation, ModelDetails] = WeakKeyDictionary()
 
     @property
     def crowded(self) -> bool:
         """Whether `refusal` is worth asking: some calls are refused, or would be if their deadlines were near."""
-        return self._coming >= _COMING or self._callers.left <= self._coming or self._scheduler.wait_s > 0
-
-    def comes(self) -> None:
-        """Tells that a door has a call that was not refused, and will enter in this turn of the loop or later.
-
-        Doors read from many connections before any of these calls is taken up: all of them would find the same room.
-        """
-        if not self._coming:
-            asyncio.get_running_loop().call_soon(self._came)
-        self._coming += 1
-
-    def _came(self) -> None:
-        self._coming = 0
+        return not self._callers.left or self._scheduler.wait_s > 0
 
     def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
         """Returns why a call is refused before its body is there, and counts it; None: it is not, as far as is known.
@@ -109,13 +95,10 @@ class Engine:
           name: one of `metrics.CALLS`.
           deadline: on the clock of `time.monotonic()`; None: the service's own limit.
         """
-        return self._refused(name, deadline, self._coming)
-
-    def _refused(self, name: str, deadline: float | None, ahead: int) -> Overloaded | None:
-        refused = self._callers.full(ahead)
+        refused = self._callers.full()
         if refused is None:
             latest = time.monotonic() + self._settings.timeout_s
-            refused = self._scheduler.late(name, latest if deadline is None else min(deadline, latest), ahead)
+            refused = self._scheduler.late(name, latest if deadline is None else min(deadline, latest))
         if refused is not None:
             self._shed(name, refused.reason)
         return refused
@@ -135,7 +118,7 @@ class Engine:
             raise NotReady(self._switch.suspended)
         if self._callers.draining:
             self._shed(name, "draining")
-        elif (refused := self._refused(name, deadline, 0)) is not None:
+        elif (refused := self.refusal(name, deadline)) is not None:
             raise refused
         return self._callers.admit()
 

@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from service.engine import company
@@ -36,14 +35,6 @@ _NEWS = 0.05
 """How much what is known of calls of a name follows the newest one."""
 
 
-@dataclass(slots=True)
-class _Calls:
-    """What is known of the calls of a name: the share computed at once, and how long the others take, seconds."""
-
-    short: float
-    usual_s: float = 0.0
-
-
 class Scheduler:
     """The line, the turns and the threads. Its methods run on one event loop, but where they tell otherwise."""
 
@@ -63,7 +54,8 @@ class Scheduler:
         self._threads, self._line = ComputeThreads(threads), Line(threads)
         self._turns = Turns(self._paces, self._at_once)
         self._hands = Hands(self._line, self._threads, occupancy, self._compute, self._in_turn, self._computed)
-        self._calls: dict[str, _Calls] = {}
+        self._short: dict[str, float] = {}
+        """By name of calls: the share of the last ones that was computed at once."""
         metrics.queued(lambda: len(self._line), lambda: self._line.candidates)
 
     @property
@@ -76,18 +68,16 @@ class Scheduler:
         """When a caller that is refused now had better come again, seconds: once what is in line was computed."""
         return max(self._retry_after_s, self._line.wait_s)
 
-    def late(self, name: str, deadline: float, ahead: int = 0) -> Overloaded | None:
+    def late(self, name: str, deadline: float) -> Overloaded | None:
         """Returns why a call that is not decoded yet would be refused for its deadline; None: it would not.
 
         Args:
           name: of the call: neither its kind nor how long that takes is known, but those of its name are.
           deadline: on the clock of `time.monotonic()`.
-          ahead: calls like it that are about to come before it.
         """
-        calls = self._calls.get(name)
-        if calls is None or calls.short > _RARE:
+        if self._short.get(name, 1.0) > _RARE:
             return None
-        wait_s = self._line.wait_s + ahead * calls.usual_s / self._threads.count
+        wait_s = self._line.wait_s
         if not wait_s or time.monotonic() + _SAFETY * wait_s <= deadline:
             return None
         return self._overloaded(wait_s)
@@ -101,16 +91,13 @@ class Scheduler:
         generation = job.lease.generation
         where = self._paces.where(generation, job.kind)
         short = where is Where.AT_ONCE
-        calls = self._calls.get(job.steps.call)
-        if calls is None:
-            calls = self._calls[job.steps.call] = _Calls(float(short))
-        calls.short += (short - calls.short) * _NEWS
+        share = self._short.get(job.steps.call, float(short))
+        self._short[job.steps.call] = share + (short - share) * _NEWS
         if short:
             self._turns.add(job)
             return
         now, wait_s = time.monotonic(), self._line.wait_s
         job.expected_s = self._paces.usual_s(generation, job.kind)
-        calls.usual_s += (job.expected_s - calls.usual_s) * (_NEWS if calls.usual_s else 1)
         # No margin here: what was let in in spite of it would be decoded for nothing, again and again.
         if wait_s and now + wait_s + job.expected_s > job.steps.deadline:
             self._paces.doubted(generation, job.kind)

@@ -62,9 +62,6 @@ class ScriptedEngine:
     def crowded(self) -> bool:
         return self._callers.left < 1
 
-    def comes(self) -> None:
-        pass
-
     def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
         return self._callers.full()
 

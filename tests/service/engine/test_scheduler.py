@@ -151,21 +151,18 @@ def test_call_without_a_deadline_is_held_to_the_services_own_limit(write: Write,
     asyncio.run(many())
 
 
-def test_calls_that_come_at_once_find_each_others_room_taken(write: Write, run: Run) -> None:
+def test_calls_that_enter_find_the_room_that_those_before_them_left(write: Write, run: Run) -> None:
     write()
     engine = run(in_flight_max=6).engine
-
-    async def come() -> None:
-        told = []
-        for _ in range(10):
-            told.append(engine.refusal("retrieve", None) if engine.crowded else None)
-            if told[-1] is None:
-                engine.comes()
-        assert [each is None for each in told] == [True] * 6 + [False] * 4
-        await asyncio.sleep(0)
+    permits = []
+    for _ in range(6):
+        assert not engine.crowded
         assert engine.refusal("retrieve", None) is None
-
-    asyncio.run(come())
+        permits.append(engine.enter("retrieve"))
+    assert engine.crowded
+    assert engine.refusal("retrieve", None) is not None
+    permits.pop().release()
+    assert not engine.crowded
 
 
 def test_caller_that_leaves_the_line_leaves_its_place(write: Write, run: Run) -> None:

@@ -40,7 +40,7 @@ def crowd(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Crowd:
 
 
 def test_scripted_engine_is_asked_as_the_real_one_is() -> None:
-    for name in ("crowded", "comes", "refusal", "enter"):
+    for name in ("crowded", "refusal", "enter"):
         assert hasattr(Engine, name), name
 
 
