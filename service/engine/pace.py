@@ -50,11 +50,13 @@ class Paces:
         """
         self._at_once_s, self._turn_s = at_once_s, turn_s
         self._kinds: WeakKeyDictionary[Generation, dict[Hashable, _Pace]] = WeakKeyDictionary()
+        self._latest: dict[str, dict[Hashable, _Pace]] = {}
+        """By model: the kinds of its generation that was asked last."""
         self._faults = _major_faults()
 
     def where(self, generation: Generation, kind: Hashable) -> Where:
         """Tells where the next call of a kind is to be computed; each call is asked about once."""
-        pace = self._kinds.get(generation, {}).get(kind)
+        pace = self._known(generation).get(kind)
         if pace is None:
             return Where.THREAD
         if pace.away:
@@ -65,15 +67,25 @@ class Paces:
             return Where.AT_ONCE
         return Where.ANYWHERE if seconds <= self._turn_s else Where.THREAD
 
+    def _known(self, generation: Generation) -> dict[Hashable, _Pace]:
+        """Returns the kinds of a generation. A new one begins with what calls of the one before it took: to learn that
+        anew in the threads, under load, takes long, and it answers fewer calls until then."""
+        kinds = self._kinds.get(generation)
+        if kinds is None:
+            before = self._latest.get(generation.model, {})
+            kinds = self._kinds[generation] = {kind: _Pace(pace.least_s, pace.usual_s) for kind, pace in before.items()}
+            self._latest[generation.model] = kinds
+        return kinds
+
     def computed(self, generation: Generation, kind: Hashable, seconds: float) -> None:
         """Tells how long a call that was answered took in a compute thread."""
-        pace = self._kinds.setdefault(generation, {}).setdefault(kind, _Pace())
+        pace = self._known(generation).setdefault(kind, _Pace())
         pace.least_s = min(seconds, pace.least_s * _CREEP)
         pace.usual_s += (seconds - pace.usual_s) * (_NEWS if pace.usual_s else 1)
 
     def usual_s(self, generation: Generation, kind: Hashable) -> float:
         """Returns how long a call of a kind keeps a compute thread, waits for the core included; 0: not known yet."""
-        pace = self._kinds.get(generation, {}).get(kind)
+        pace = self._known(generation).get(kind)
         return 0.0 if pace is None else pace.usual_s
 
     def doubted(self, generation: Generation, kind: Hashable) -> None:
@@ -111,9 +123,8 @@ class Began(NamedTuple):
 class _Pace:
     __slots__ = ("away", "least_s", "next_away", "usual_s")
 
-    def __init__(self) -> None:
-        self.least_s = float("inf")
-        self.usual_s = 0.0
+    def __init__(self, least_s: float = float("inf"), usual_s: float = 0.0) -> None:
+        self.least_s, self.usual_s = least_s, usual_s
         self.away, self.next_away = 0, _AWAY_MIN
 
 

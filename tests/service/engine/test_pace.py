@@ -12,11 +12,14 @@ LIMIT_S = 0.004
 
 
 class _Loaded:
-    """Stands for a generation: all that is asked of it is which one it is."""
+    """Stands for a generation: all that is asked of it is which one it is, and of which model."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
 
 
-def generation() -> Generation:
-    return cast(Generation, _Loaded())
+def generation(model: str = "movies") -> Generation:
+    return cast(Generation, _Loaded(model))
 
 
 def burnt() -> Began:
@@ -32,8 +35,8 @@ def away(paces: Paces, loaded: Generation, kind: str) -> int:
     return next(count for count in range(100_000) if paces.where(loaded, kind) is Where.AT_ONCE)
 
 
-def test_kind_is_short_once_a_call_of_it_was_and_only_with_that_generation() -> None:
-    paces, loaded, other = Paces(LIMIT_S, 0), generation(), generation()
+def test_kind_is_short_once_a_call_of_it_was_and_only_with_that_model() -> None:
+    paces, loaded, other = Paces(LIMIT_S, 0), generation(), generation("books")
     assert paces.where(loaded, "a") is Where.THREAD
     paces.computed(loaded, "a", LIMIT_S / 3)
     assert paces.where(loaded, "a") is Where.AT_ONCE
@@ -119,3 +122,14 @@ def test_turn_that_held_the_loop_up_longer_than_a_turn_may_sends_its_kind_away()
     assert paces.where(loaded, "a") is Where.ANYWHERE
     paces.held_up(loaded, "a", burnt(), Where.ANYWHERE)
     assert [paces.where(loaded, "a") for _ in range(9)] == [Where.THREAD] * 8 + [Where.ANYWHERE]
+
+
+def test_new_version_begins_with_what_calls_of_the_one_before_it_took() -> None:
+    paces, before, after = Paces(LIMIT_S, 0), generation(), generation()
+    paces.computed(before, "a", LIMIT_S / 3)
+    paces.computed(before, "b", LIMIT_S)
+    for kind, where in (("a", Where.AT_ONCE), ("b", Where.THREAD), ("c", Where.THREAD)):
+        assert paces.where(after, kind) is where
+    paces.held_up(after, "a", burnt(), Where.AT_ONCE)
+    assert paces.where(after, "a") is Where.THREAD
+    assert paces.where(before, "a") is Where.AT_ONCE
