@@ -1,8 +1,10 @@
 """`python -m tests.soak.switches`: versions that come, go back and forth under 70 % of the load that a service bears.
 
 Callers see no failed request, no answer mixed of two versions, and latencies that are told beside those of blocks
-without a switch, which alternate with them; the service's memory stays what it was. The generator shares the cores with
-it. Nothing is refused for lack of room: a machine that is busy with other things shows in the latencies alone.
+without a switch, which alternate with them and in which the same is written beside the root, where no service looks:
+what publishing costs the machine is no cost of a switch. The service's memory stays what it was. The generator shares
+the cores with it. Nothing is refused for lack of room: a machine that is busy with other things shows in the latencies
+alone.
 """
 
 from __future__ import annotations
@@ -144,14 +146,7 @@ class Publisher:
     def next(self) -> None:
         """Publishes a version by one rename, waits until every process answers with it, and takes the oldest away."""
         self.version += 1
-        original = self._originals[self.version % len(self._originals)]
-        aside = self._root / MODEL / f".{self.version}"
-        shutil.copytree(original, aside, copy_function=os.link)
-        manifest = aside / "manifest.json"
-        page = replace_version(manifest.read_bytes(), self.version)
-        manifest.unlink()
-        manifest.write_bytes(page)
-        aside.rename(self._root / MODEL / str(self.version))
+        self._write(self._root / MODEL, self.version)
         self._until(self.version)
         if self.version % BOTH_WAYS_EVERY == 0:
             self._order("rollback", self.version - 1)
@@ -159,6 +154,23 @@ class Publisher:
         gone = self._root / MODEL / str(self.version - 2)
         if gone.is_dir():
             shutil.rmtree(gone)
+
+    def rehearse(self) -> None:
+        """Does what `next` does, but where no service looks."""
+        beside = self._root.parent / "rehearsed"
+        self._write(beside, self.version + 1)
+        self._until(self.version)
+        shutil.rmtree(beside)
+        self.switches -= 1
+
+    def _write(self, model: Path, version: int) -> None:
+        aside = model / f".{version}"
+        shutil.copytree(self._originals[version % len(self._originals)], aside, copy_function=os.link)
+        manifest = aside / "manifest.json"
+        page = replace_version(manifest.read_bytes(), version)
+        manifest.unlink()
+        manifest.write_bytes(page)
+        aside.rename(model / str(version))
 
     def _order(self, what: str, version: int) -> None:
         self._client.post(f"/v1/models/{MODEL}/{what}", json={}).raise_for_status()
@@ -219,14 +231,13 @@ def switch_under_load(
             load.closed(8, 0.5)
             while publisher.version <= versions:
                 rates.append(SHARE * load.closed(8, block_s / 2).requests_per_s)  # anew: others use the machine too
-                rate = rates[-1]
-                blocks.add(load.open(rate, block_s, publisher.version), switching=False)
-                loaded = callers.submit(load.open, rate, block_s, publisher.version)
-                while not loaded.done() and publisher.version <= versions:
-                    due = time.monotonic() + min(EVERY_S, block_s / 2)
-                    publisher.next()
-                    time.sleep(max(0, due - time.monotonic()))
-                blocks.add(loaded.result(), switching=True)
+                for switching, publish in ((False, publisher.rehearse), (True, publisher.next)):
+                    loaded = callers.submit(load.open, rates[-1], block_s, publisher.version)
+                    while not loaded.done() and publisher.version <= versions:
+                        due = time.monotonic() + min(EVERY_S, block_s / 2)
+                        publish()
+                        time.sleep(max(0, due - time.monotonic()))
+                    blocks.add(loaded.result(), switching)
                 if settled is None and publisher.version >= min(SETTLED_AFTER, versions // 2):
                     settled = State.of(service, client)
             after = State.of(service, client)
@@ -243,8 +254,8 @@ def switch_under_load(
         "versions compared"
     )
     for percent in (50, 99, 99.9):
-        steady, switching, ratio = blocks.ratio(percent)
-        SHOW.print(f"p{percent:g}: {steady:.2f} ms without switches, {switching:.2f} ms with: x {ratio:.2f}")
+        steady, switches, ratio = blocks.ratio(percent)
+        SHOW.print(f"p{percent:g}: {steady:.2f} ms without switches, {switches:.2f} ms with: x {ratio:.2f}")
     assert settled is not None
     growth = after.memory_bytes / settled.memory_bytes - 1
     SHOW.print(f"{settled} -> {after}: memory {growth:+.1%}")
