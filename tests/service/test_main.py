@@ -136,7 +136,7 @@ def test_second_signal_while_draining_exits_at_once_with_130(write: Write, serve
     write()
     service = serve("--drain-s", "60")
     with service.client() as client:
-        service.event("version_available")
+        service.event("ready")
         assert client.get("/readyz").status_code == 200
         with held_request(service):
             for _ in range(3):  # the held request is read meanwhile

@@ -201,7 +201,9 @@ def test_version_is_pinned_while_a_call_waits_for_its_turn_and_closed_in_another
         assert (await service.engine.retrieve(ASKED, CALL)).version == 2
 
     asyncio.run(swapped())
-    service.engine.close()
+    end = time.monotonic() + 20
+    while not closed and time.monotonic() < end:
+        time.sleep(0.001)
     assert len(closed) == 1
     assert closed[0] is not threading.main_thread()
 
