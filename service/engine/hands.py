@@ -104,11 +104,15 @@ class Hands:
         loop = asyncio.get_running_loop()
         self._just_turned = True
         loop.call_soon(loop.call_soon, self._looked)
-        if self._line.first_on_loop and (jobs := self._line.take()):
-            self._turned(jobs)
-            self._line.ended(jobs)
-        self._turn_due = False
-        self._call(loop)
+        try:
+            if self._line.first_on_loop and (jobs := self._line.take()):
+                try:
+                    self._turned(jobs)
+                finally:
+                    self._line.ended(jobs)
+        finally:  # whatever failed, the next turn comes
+            self._turn_due = False
+            self._call(loop)
 
     def _looked(self) -> None:
         """The sockets were looked at since the last turn: what comes from now on has not waited for it."""

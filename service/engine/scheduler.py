@@ -158,10 +158,11 @@ class Scheduler:
                 self._metrics.joined(name, 1, job.candidates)
 
     def _release(self, job: AnyJob) -> None:
+        job.permit.release()
         if job.lease.retired:  # the last release closes the generation, which may take long
-            self._threads.submit(job.release)
+            self._threads.submit(job.lease.release)
         else:
-            job.release()
+            job.lease.release()
 
     def _overdue(self, job: AnyJob) -> None:
         job.settle(DeadlineExceeded("the time for this call is over"))
