@@ -165,7 +165,6 @@ class _Runner:
         """`_buffers`, in the order of the inputs."""
         self._buffered = 0
         self._buffered_at = 0
-        self._first = self._interpreter.tensor(self._input_indices[0])
 
     def __call__(self, values: Sequence[Array]) -> list[Array]:
         shapes = [value.shape for value in values]
@@ -187,7 +186,11 @@ class _Runner:
         """See Tower.buffers."""
         if self._buffers and n == self._buffered and self._address() == self._buffered_at:
             return self._buffers
-        if not n or any(tensor.shape[:1] != (None,) or None in tensor.shape[1:] for tensor in self.inputs):
+        if (
+            not n
+            or not self.inputs
+            or any(tensor.shape[:1] != (None,) or None in tensor.shape[1:] for tensor in self.inputs)
+        ):
             return {}
         shapes = [(n, *(size or 0 for size in tensor.shape[1:])) for tensor in self.inputs]
         if shapes != self._shapes:
@@ -205,7 +208,7 @@ class _Runner:
         That stays until the next resizing, or until a run needs more than was planned for it: sizes that only values
         tell, as of a boolean mask, are not known before. It may have been moved then.
         """
-        address: int = self._first().__array_interface__["data"][0]
+        address: int = self._interpreter.tensor(self._input_indices[0])().__array_interface__["data"][0]
         return address
 
     def _buffer(self, index: int) -> Array:
