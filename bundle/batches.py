@@ -20,6 +20,7 @@ from bundle.columns import Activation, Column, Offsets, checked_offsets
 from bundle.crosses import Crossed
 from bundle.embedded import Embedded
 from bundle.id_values import Rows, Values
+from bundle.indicators import Indicator
 from bundle.small_tables import Home, SideBySide
 from bundle.tables import TableReader
 
@@ -46,7 +47,7 @@ class Features:
         self.all = [features[name] for name in self._names]
         self.homes = [found[name].rows for name in self._names]
         self.firsts = np.array([found[name].first for name in self._names], np.int64)
-        self.reads = [each.inputs[0] for each in self.all]
+        self.reads = [each.read for each in self.all]
         self.rules = [rule for each in self.all if not isinstance(rule := each.rule, Crossed)]
         self.alike = _runs([(id(home), each.alike) for home, each in zip(self.homes, self.all, strict=True)])
         self.listed = [place for place, each in enumerate(self.all) if each.page.kind != "single"]
@@ -56,7 +57,7 @@ class Features:
         self.paddings = None if any(isinstance(each, str) for each in paddings) else np.array(paddings, np.int64)
         """Those of `padded`, if all are numbers."""
         self._singles = [each.page.kind == "single" for each in self.all]
-        self._crossed = [isinstance(each.rule, Crossed) for each in self.all]
+        self._apart = [each.apart for each in self.all]
 
     def activations(self, columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
@@ -64,9 +65,9 @@ class Features:
             return {}
         sent = [columns.get(read) for read in self.reads]
         one_each = (n,)
-        alone = [  # the crossed, and those among whose values defaults stand
-            crossed or column is None or (single and (column.offsets is not None or column.values.shape != one_each))
-            for column, single, crossed in zip(sent, self._singles, self._crossed, strict=True)
+        alone = [  # those that no others are like, and those among whose values defaults stand
+            apart or column is None or (single and (column.offsets is not None or column.values.shape != one_each))
+            for column, single, apart in zip(sent, self._singles, self._apart, strict=True)
         ]
         if any(alone):
             found = self._without(alone).activations(columns, n)
@@ -158,7 +159,7 @@ class _Call:
             found[first:end] = self._read(home, rows, range(first, end))
         return found
 
-    def _read(self, home: TableReader | SideBySide, rows: Rows, places: Sequence[int]) -> NDArray[Any]:
+    def _read(self, home: TableReader | SideBySide | Indicator, rows: Rows, places: Sequence[int]) -> NDArray[Any]:
         """Returns [features, n, dim] of features that are alike, [features, n, length, dim] of sequences."""
         feature, n = self._features.all[places[0]], self._n
         page, dim = feature.page, feature.table.dim

@@ -75,6 +75,28 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
     return offsets
 
 
+def place_of(name: str, place: int) -> str:
+    """Returns what the column of one place of an input is called, as no input can be."""
+    return f"{name}\0{place}"
+
+
+def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
+    """Returns the column of each place of an input that holds `places` values for each of n examples, by `place_of`.
+
+    Raises:
+      FeatureError: an example has more or fewer values, or there are weights; names input `name`.
+    """
+    if column.weights is not None:
+        raise FeatureError(name, "weights were sent; the feature takes none")
+    if column.offsets is not None or column.values.shape != (n * places,):
+        lengths = np.diff(checked_offsets(name, column, n))
+        wrong = np.flatnonzero(lengths != places)
+        if wrong.size:
+            raise FeatureError(name, f"example {wrong[0]} has {lengths[wrong[0]]} values; {places} were expected")
+    by_place = np.ascontiguousarray(column.values.reshape(n, places).T)
+    return {place_of(name, place): Column(values) for place, values in enumerate(by_place)}
+
+
 def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:
     """Returns a column whose i-th example stands counts[i] times.
 

@@ -79,6 +79,36 @@ def combine_rows(
     return combine(take(rows), offsets, combiner, weights)
 
 
+def clipped(vectors: Vectors, max_norm: float) -> Vectors:
+    """Returns [m, dim] float32 vectors, those that are longer than `max_norm` scaled to that length.
+
+    Source: TensorFlow 2.20, python/ops/clip_ops.py, clip_by_norm (the rule).
+    """
+    limit = np.float32(max_norm)
+    norms = np.sqrt(np.sum(vectors * vectors, axis=1, keepdims=True))
+    scaled: Vectors = vectors * limit / np.maximum(norms, limit)
+    return scaled
+
+
+def with_empty_row(
+    rows: NDArray[np.int64], offsets: Offsets, weights: Weights | None, row: int
+) -> tuple[NDArray[np.int64], Offsets, Weights | None]:
+    """Leaves negative rows out of bags, and puts `row` with weight 1 into those that have none then.
+
+    Args:
+      rows, offsets, weights: as of `combine_rows`.
+    Returns:
+      The same, anew.
+    Source: TensorFlow 2.20, python/ops/embedding_ops.py, safe_embedding_lookup_sparse with `default_id` (the rule).
+    """
+    kept = rows >= 0
+    offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
+    starts = offsets[:-1][offsets[:-1] == offsets[1:]]
+    filled = np.insert(rows[kept], starts, row)
+    beside = None if weights is None else np.insert(weights[kept], starts, np.float32(1))
+    return filled, np.concatenate([[0], np.cumsum(np.maximum(np.diff(offsets), 1))]), beside
+
+
 def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:
     # The same additions and divisions as below, for the call of one example: a few numpy calls are most of its time.
     sums: Vectors = np.add.reduce(vectors, axis=0, keepdims=True, initial=_NOTHING)

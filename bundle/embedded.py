@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle import ids
-from bundle.columns import Activation, Column, Offsets, checked_offsets
-from bundle.combiner import Combiner
-from bundle.crosses import Crossed
+from bundle.columns import Activation, Column, Offsets, checked_offsets, place_of
+from bundle.combiner import Combiner, clipped, combine_rows, with_empty_row
+from bundle.crosses import Crossed, listed
 from bundle.errors import FeatureError, RowOutOfRange, UnknownRefused
-from bundle.id_values import Rows, Values, numbers
+from bundle.id_values import Rows, Values, is_padding, numbers
+from bundle.indicators import Indicator
 from bundle.keys import KeyIndex
 from bundle.manifest import (
     ArithmeticIds,
@@ -64,9 +65,11 @@ class Embedded:
 
     Attributes:
       page: what the manifest says of it.
-      table: that it reads.
+      table: that it reads; of an indicator, what reads as one.
       rule: of its ids; of crossed ones, their cross.
       inputs: whose columns it takes.
+      read: what its column is called, of one place of an input by `place_of`; of crossed ones, the first input.
+      apart: whether it is looked up by itself, since no others do as it does.
       reads_rows: whether its ids are rows, one of each example.
       alike: equal for features whose vectors may be combined together.
     """
@@ -80,9 +83,14 @@ class Embedded:
           opened: what it reads.
           drop_weights: its input is sent with weights, which another feature takes.
         """
-        self.page, self.table, self.inputs = page, opened.tables[page.table], inputs_of(name, page)
+        self.page, self.inputs = page, inputs_of(name, page)
+        self.table: TableReader | Indicator = (
+            opened.tables[page.table] if page.indicator is None else Indicator(page.indicator)
+        )
         self.rule: ids.Rule | Crossed = _rule(self.inputs, page, self.table.rows, opened)
         self._name, self._drop_weights = self.inputs[0], drop_weights
+        self.apart = isinstance(self.rule, Crossed) or page.max_norm is not None or page.empty_row is not None
+        self.read = self._name if page.place is None else place_of(self._name, page.place)
         one_each = page.kind == "single" and page.padding is None
         self.reads_rows = one_each and isinstance(self.rule, ids.Identity)
         self.alike = (self.table.dim, page.kind, page.combiner, page.length)
@@ -96,7 +104,7 @@ class Embedded:
                 self.activation({}, 1)
         elif page.default is not None:
             column = _default_column(self._name, page)
-            self._default = column, Activation(self.activation({self._name: column}, 1).values)
+            self._default = column, Activation(self.activation({self.read: column}, 1).values)
 
     def takes_rows(self, column: Column, n: int) -> bool:
         """Tells whether a column holds the n rows to be read, if only they lie in the table."""
@@ -108,9 +116,9 @@ class Embedded:
         """Resolves the ids of n examples; see FeatureReader.rows. Of padding the row is `PADDING`."""
         if isinstance(self.rule, Crossed):
             return self._crossed(self.rule, columns, n)
-        column = columns.get(self._name)
+        column = columns.get(self.read)
         if column is None:
-            row, offsets = self.rows({self._name: self.needed_default()[0]}, 1)
+            row, offsets = self.rows({self.read: self.needed_default()[0]}, 1)
             return np.tile(row, n), np.arange(n + 1, dtype=np.int64) * offsets[-1]
         if self.page.kind == "single":
             return self._single_rows(column, n), np.arange(n + 1, dtype=np.int64)
@@ -123,7 +131,7 @@ class Embedded:
             rows, offsets = self._crossed(self.rule, columns, n)
             rows, unknown = self.known(rows, None)
             return Activation(self._bag(rows, offsets, None), unknown)
-        column = columns.get(self._name)
+        column = columns.get(self.read)
         if column is None:
             return Activation(np.repeat(self.needed_default()[1].values, n, axis=0))
         weights = self.weights(column)
@@ -142,7 +150,7 @@ class Embedded:
         Returns:
           How many ids are unknown.
         """
-        column = columns.get(self._name)
+        column = columns.get(self.read)
         straight = column is not None and self.page.kind != "sequence" and out.dtype == np.float32
         if column is None or not straight or isinstance(self.rule, Crossed):
             values, unknown = self.activation(columns, n)
@@ -172,9 +180,8 @@ class Embedded:
         """Returns rows with `PADDING` for ids that are none."""
         if self.page.padding is None:
             return rows
-        if isinstance(self.page.padding, str) != (values.dtype.kind in "OU"):
-            return rows
-        return np.where(values == self.page.padding, np.int64(PADDING), rows)
+        none = is_padding(self.page.padding, values)
+        return rows if none is None else np.where(none, np.int64(PADDING), rows)
 
     def known(self, rows: Rows, values: Values | None) -> tuple[Rows, int]:
         """Applies the unknown rule: returns rows, negative for what contributes nothing, and how many were unknown.
@@ -246,7 +253,18 @@ class Embedded:
     def _bag(self, rows: Rows, offsets: Offsets, weights: Weights | None, out: Vectors | None = None) -> Vectors:
         if weights is not None:
             rows = np.where(self.kept(rows, weights), rows, np.int64(UNKNOWN))
-        return self.table.bags(rows, offsets, self.combiner, weights, out)
+        if self.page.empty_row is not None:
+            rows, offsets, weights = with_empty_row(rows, offsets, weights, self.page.empty_row)
+        max_norm = self.page.max_norm
+        if max_norm is None:
+            return self.table.bags(rows, offsets, self.combiner, weights, out)
+        combined = combine_rows(
+            lambda rows: clipped(self.table.take(rows), max_norm), rows, offsets, self.combiner, weights
+        )
+        if out is None:
+            return combined
+        out[...] = combined
+        return out
 
     def _sequence(self, column: Column, n: int) -> Activation:
         length = self.page.length or 0
@@ -271,7 +289,7 @@ class Embedded:
         resolved = self._resolved(column.values)
         if lengths.all():
             return resolved
-        default = {self._name: self.needed_default()[0]}
+        default = {self.read: self.needed_default()[0]}
         rows = np.repeat(self.rows(default, 1)[0], lengths.size)
         rows[lengths == 1] = resolved
         return rows
@@ -287,22 +305,13 @@ def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Open
         told = (name, rows, rule.buckets, rule.first_row)
         return ids.Hash(*told) if plain else ids.KeptHash(*told, rule.key, rule.mask)
     if isinstance(rule, VocabularyIds):
-        return ids.Listed(
-            name,
-            rows,
-            opened.vocabularies[rule.vocabulary],
-            rule.first_row,
-            rule.oov_buckets,
-            rule.oov_first_row,
-            rule.oov_hash,
-            rule.mask,
-        )
+        return listed(name, rows, rule, opened.vocabularies)
     if isinstance(rule, BucketIds):
         return ids.Buckets(name, rows, rule.boundaries)
     if isinstance(rule, KeyedIds):
         return ids.Keyed(name, rows, opened.keys[rule.keys])
     if isinstance(rule, CrossedIds):
-        return Crossed(names, rows, rule)
+        return Crossed(names, rows, rule, opened.vocabularies)
     computed = isinstance(rule, ArithmeticIds)
     return ids.Arithmetic(name, rows, **rule.model_dump(exclude={"kind"})) if computed else ids.Identity(name, rows)
 
@@ -315,9 +324,12 @@ def _default_column(name: str, page: EmbeddedFeature) -> Column:
         if set(default) != {"ids", "weights"}:
             raise FeatureError(name, f"keys {sorted(default)} were given; 'ids' and 'weights' were expected")
         default, weights = default["ids"], np.asarray(default["weights"])
-    if (page.kind == "single") == isinstance(default, list):
-        kind = "value" if page.kind == "single" else "list"
+    one = page.kind == "single" and page.places is None
+    if one == isinstance(default, list) or len(default if page.places else ()) != (page.places or 0):
+        kind = "value" if one else "list" if page.places is None else f"list of {page.places}"
         raise FeatureError(name, f"{default!r} was given; a {kind} was expected")
+    if page.place is not None:
+        default = default[page.place]
     return Column(_column_of(default).values, None, weights)
 
 

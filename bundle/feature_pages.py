@@ -15,6 +15,11 @@ CROSS_KEY = 0xDECAFCAFFE
 """The `hash_key` that TensorFlow's crossed columns take unless told otherwise."""
 
 
+def _without(page: dict[str, Any], *later: str) -> dict[str, Any]:
+    """Leaves out fields that came later, where they are not given: readers that do not know them take the page."""
+    return {name: value for name, value in page.items() if value is not None or name not in later}
+
+
 class IdentityIds(Page):
     """The id is the row."""
 
@@ -50,8 +55,7 @@ class HashIds(Page):
 
     @model_serializer(mode="wrap")
     def _without_others(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # What most hashes lack is not written: readers that do not know it take the others.
-        return {name: value for name, value in written(self).items() if value is not None}
+        return _without(written(self), "key", "mask")
 
 
 class VocabularyIds(Page):
@@ -77,14 +81,35 @@ class BucketIds(Page):
 
 
 class CrossKey(Page):
-    """One of the inputs of a cross; with `boundaries`, its values are buckets first."""
+    """One of the inputs of a cross; with `boundaries`, its values are buckets first, with `ids` rows."""
 
     dtype: Literal["int64", "string"]
+    """Of what is sent."""
     boundaries: Boundaries | None = None
     role: Role = "context"
     """Of the input. The feature itself is the candidate's as soon as one of its inputs is."""
     default: Any = None
     """Of the input, as a feature's `default`."""
+    ids: Annotated[IdentityIds | VocabularyIds, Field(discriminator="kind")] | None = None
+    """What makes rows of its values; what is crossed is the row, -1 of a value that has none."""
+    rows: Positive | None = None
+    """How many rows there are."""
+    unknown_row: Count | None = None
+    """Crossed in place of -1."""
+    padding: int | str | None = None
+    """As a feature's `padding`."""
+
+    @model_validator(mode="after")
+    def _rows_of_ids(self) -> CrossKey:
+        if (self.ids is None) != (self.rows is None) or (self.unknown_row is not None and self.ids is None):
+            raise ValueError("'rows' are given with 'ids', and 'unknown_row' only then")
+        if self.ids is not None and self.boundaries is not None:
+            raise ValueError("a key has 'boundaries' or 'ids', not both")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(written(self), "ids", "rows", "unknown_row", "padding")
 
 
 class CrossedIds(Page):
@@ -131,10 +156,11 @@ class Unknown(Page):
 
 
 class EmbeddedFeature(Page):
-    """What reads one table with one combiner."""
+    """What reads one table with one combiner, or is an indicator."""
 
     kind: Literal["single", "bag", "sequence"]
-    table: Name
+    table: Name | Literal[""]
+    """"" of an indicator, which reads none."""
     role: Role
     inputs: tuple[str, ...] = ()
     """What callers send, by name; (): one input of the feature's own name. Several features may read one input; only
@@ -154,6 +180,15 @@ class EmbeddedFeature(Page):
     default: Any = None
     """The value taken when a caller leaves the input out; null: it must be sent. Written as a request writes it.
     Crossed ids tell those of their inputs themselves."""
+    indicator: Length | None = None
+    """Instead of a table: how many rows ids may have. Row r reads a vector that is 1 at r and 0 elsewhere."""
+    max_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of a bag: rows that are longer are scaled to this length before they are combined."""
+    empty_row: Count | None = None
+    """Of a bag: the row that it reads once where nothing else is left in it."""
+    place: Count | None = None
+    """Of a single: which one of the `places` values that each example has in the input; None: it has one."""
+    places: Length | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> EmbeddedFeature:
@@ -171,6 +206,24 @@ class EmbeddedFeature(Page):
         if crossed is None and len(self.inputs) > 1:
             raise ValueError("'inputs' names several, which only crossed ids read")
         return self
+
+    @model_validator(mode="after")
+    def _later_consistent(self) -> EmbeddedFeature:
+        if (self.indicator is None) == (not self.table):
+            raise ValueError("a feature has a 'table' or is an 'indicator'")
+        if self.indicator is not None and self.combiner not in (None, "sum"):
+            raise ValueError("an 'indicator' sums")
+        if self.kind != "bag" and (self.max_norm is not None or self.empty_row is not None):
+            raise ValueError("'max_norm' and 'empty_row' belong to a bag")
+        if (self.place is None) != (self.places is None) or (self.place or 0) >= (self.places or 1):
+            raise ValueError("'place' is one of 'places', which is given with it")
+        if self.place is not None and self.kind != "single":
+            raise ValueError("'place' belongs to a single")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(written(self), "indicator", "max_norm", "empty_row", "place", "places")
 
 
 class DenseFeature(Page):
@@ -199,6 +252,12 @@ class DenseFeature(Page):
 Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 
 
+def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
+    """Returns the rules of vocabularies that a rule consists of: itself, or those of what it crosses."""
+    rules = [key.ids for key in rule.keys] if isinstance(rule, CrossedIds) else [rule]
+    return tuple(each for each in rules if isinstance(each, VocabularyIds))
+
+
 def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[str, tuple[str, ...]]:
     """Returns the features that read each input, first the one that tells how its values are written.
 
@@ -219,7 +278,13 @@ def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
 
 
 def told_by(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeature | DenseFeature:
-    """Returns what a feature tells of the values of one of its inputs: of a crossed one, as if it were read alone."""
+    """Returns what a feature tells of the values of one of its inputs: of a crossed one, as if it were read alone.
+
+    What reads one place of an input tells that it holds a sequence of them.
+    """
+    if isinstance(feature, EmbeddedFeature) and feature.places is not None:
+        told = {"kind": "sequence", "length": feature.places, "place": None, "places": None}
+        return feature.model_copy(update=told)
     if not isinstance(feature, EmbeddedFeature) or not isinstance(feature.ids, CrossedIds):
         return feature
     key = feature.ids.keys[feature.inputs.index(name)]

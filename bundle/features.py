@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bundle import batches, dense, files
-from bundle.columns import Activation, Column, Offsets, Place
+from bundle.columns import Activation, Column, Offsets, Place, place_of, spread
 from bundle.dense import Dense
 from bundle.embedded import UNKNOWN, Embedded, Opened
 from bundle.errors import FeatureError, FormatError
 from bundle.id_values import Rows
+from bundle.indicators import Indicator
 from bundle.keys import KeyIndex
-from bundle.manifest import DenseFeature, Feature, Manifest, inputs_of, readers_of
+from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, inputs_of, readers_of
 from bundle.native import beside
 from bundle.small_tables import Home, small_tables
 from bundle.tables import TableReader
@@ -64,6 +65,11 @@ class FeatureReader:
             for name, readers in self.inputs.items()
             if any(getattr(features[reader], "weighted", False) for reader in readers)
         }
+        self._places = {
+            inputs_of(name, each)[0]: each.places
+            for name, each in features.items()
+            if isinstance(each, EmbeddedFeature) and each.places is not None
+        }
         self._features: dict[str, Dense | Embedded] = {}
         self._batches: dict[tuple[str, ...], batches.Features] = {}
         self._plain: dict[tuple[str, ...], tuple[tuple[_Reader, ...], tuple[str, ...]]] = {}
@@ -99,22 +105,23 @@ class FeatureReader:
           FeatureError: there is no such feature, or an input must be sent, or its values do not fit; names the input.
           UnknownRefused: an id is unknown and the feature refuses those.
         """
-        return self._found(name).activation(columns, n)
+        return self._found(name).activation(self._spread(columns, n), n)
 
     def activations(self, names: Iterable[str], columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
         """Does the same as `activation` for several features, each step for all of them together where that pays."""
+        columns = self._spread(columns, n)
         wanted = {name: self._found(name) for name in names}
         found: dict[str, Activation] = {}
         if len(wanted) > _FEW:
             found = self._together(tuple(wanted)).activations(columns, n)
             numbers = {name: feature for name, feature in wanted.items() if isinstance(feature, Dense)}
             found |= dense.activations(numbers, columns, n)
-        plain: dict[str, tuple[TableReader, Rows]] = {}
+        plain: dict[str, tuple[TableReader | Indicator, Rows]] = {}
         for name, feature in wanted.items() if len(found) < len(wanted) else ():
             if name in found:
                 continue
             if isinstance(feature, Embedded):
-                column = columns.get(feature.inputs[0])
+                column = columns.get(feature.read)
                 if column is not None and feature.takes_rows(column, n):
                     plain[name] = feature.table, column.values
         if plain and not _within_tables(list(plain.values()), n):
@@ -136,6 +143,7 @@ class FeatureReader:
         Raises:
           FeatureError, UnknownRefused: as `activation`; something may have been written.
         """
+        columns = self._spread(columns, n)
         left = [odd for place in places for odd in self._after_plain(place, columns)]
         names_left = [name for place in left for name in place.names]
         if len(names_left) > _FEW:
@@ -192,7 +200,7 @@ class FeatureReader:
                 reads.append(feature.name)
             else:
                 readers.append(feature.table.native if feature.reads_rows else None)
-                reads.append(feature.inputs[0])
+                reads.append(feature.read)
         return (tuple(readers), tuple(reads)) if any(each is not None for each in readers) else ((), ())
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
@@ -206,8 +214,18 @@ class FeatureReader:
         feature = self._found(name)
         if isinstance(feature, Dense):
             raise FeatureError(name, "it is dense: it reads no table, so it has no rows")
-        rows, offsets = feature.rows(columns, n)
+        rows, offsets = feature.rows(self._spread(columns, n), n)
         return np.maximum(rows, UNKNOWN), offsets
+
+    def _spread(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
+        """Returns columns with those of each place of inputs whose places are features."""
+        if not self._places:
+            return columns
+        found = dict(columns)
+        for name, places in self._places.items():
+            if name in columns and place_of(name, 0) not in columns:  # else they were before
+                found |= spread(name, columns[name], places, n)
+        return found
 
     def close(self) -> None:
         """Closes the tables."""
@@ -265,7 +283,7 @@ def open_features(root: Path, manifest: Manifest, pause: Callable[[], object] = 
     return reader
 
 
-def _within_tables(wanted: list[tuple[TableReader, Rows]], n: int) -> bool:
+def _within_tables(wanted: list[tuple[TableReader | Indicator, Rows]], n: int) -> bool:
     # Whether the n rows of each table lie in it. Seen as unsigned, a negative row is a huge one.
     if len(wanted) == 1:
         table, rows = wanted[0]

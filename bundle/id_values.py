@@ -94,6 +94,22 @@ def numbers(feature: str, values: Values) -> NDArray[np.float32]:
     return result
 
 
+def is_padding(padding: int | str, values: Values) -> NDArray[np.bool_] | None:
+    """Tells which values are only there to fill up; None: none can be, they are of another kind."""
+    if isinstance(padding, str) != (values.dtype.kind in "OU"):
+        return None
+    found: NDArray[np.bool_] = values == padding
+    return found
+
+
+def without(padding: int | str, values: Values, offsets: NDArray[np.int64]) -> tuple[Values, NDArray[np.int64]]:
+    """Returns values and [n + 1] int64 offsets without those that only fill up."""
+    none = is_padding(padding, values)
+    if none is None or not np.count_nonzero(none):
+        return values, offsets
+    return values[~none], np.concatenate([[0], np.cumsum(~none)])[offsets]
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

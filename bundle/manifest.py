@@ -36,6 +36,7 @@ from bundle.feature_pages import (
     inputs_of,
     readers_of,
     told_by,
+    vocabularies_of,
 )
 from bundle.fields import Count, Crc32c, Page, Path, Positive
 from bundle.table_pages import BLOCK_BYTES, Shard, Table, TableDtype, TableError, TableSource
@@ -72,6 +73,7 @@ __all__ = [
     "inputs_of",
     "readers_of",
     "told_by",
+    "vocabularies_of",
 ]
 
 FORMAT_VERSION = 3
@@ -220,6 +222,10 @@ class Manifest(Page):
         """Returns what stands for an input that is not sent; None: it must be sent."""
         return input_told(name, self.features[self.inputs[name][0]])[1]
 
+    def dim_of(self, feature: EmbeddedFeature) -> int:
+        """Returns the width of the vectors that a feature reads."""
+        return feature.indicator or self.tables[feature.table].dim
+
     def inputs_of(self, features: Iterable[str]) -> tuple[str, ...]:
         """Returns what callers send for some features, each input once, in the order of the features."""
         return tuple(dict.fromkeys(each for name in features for each in inputs_of(name, self.features[name])))
@@ -230,23 +236,28 @@ class Manifest(Page):
             told = {repr(input_told(name, self.features[each])) for each in readers}
             if len(told) > 1:
                 raise ValueError(f"features {', '.join(readers)} read {name!r} with different roles or defaults")
+            places = {getattr(self.features[each], "places", None) for each in readers} - {None}
+            if len(places) > 1:
+                raise ValueError(f"features {', '.join(readers)} read places of {name!r} of different numbers")
         return self
 
     @model_validator(mode="after")
     def _features_closed(self) -> Manifest:
         for name, feature in self.features.items():
             if isinstance(feature, EmbeddedFeature):
-                _known(feature.table, self.tables, f"features.{name}.table")
-                if isinstance(feature.ids, VocabularyIds):
-                    _known(feature.ids.vocabulary, self.vocabularies, f"features.{name}.ids.vocabulary")
-                    keys = self.vocabularies[feature.ids.vocabulary].dtype
-                    if feature.ids.mask is not None and isinstance(feature.ids.mask, str) != (keys == "string"):
+                if feature.indicator is None:
+                    _known(feature.table, self.tables, f"features.{name}.table")
+                for rule in vocabularies_of(feature.ids):
+                    _known(rule.vocabulary, self.vocabularies, f"features.{name}.ids.vocabulary")
+                    keys = self.vocabularies[rule.vocabulary].dtype
+                    if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
                         raise ValueError(f"features.{name}.ids.mask is no {keys}, as the vocabulary's keys are")
                 if isinstance(feature.ids, KeyedIds):
                     _known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
-                rows = self.tables[feature.table].rows
-                if feature.unknown.row is not None and feature.unknown.row >= rows:
-                    raise ValueError(f"features.{name}.unknown.row is {feature.unknown.row}, the table has {rows} rows")
+                rows = feature.indicator or self.tables[feature.table].rows
+                for field, row in (("unknown.row", feature.unknown.row), ("empty_row", feature.empty_row)):
+                    if row is not None and row >= rows:
+                        raise ValueError(f"features.{name}.{field} is {row}, the table has {rows} rows")
         return self
 
     @model_validator(mode="after")

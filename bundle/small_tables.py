@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bundle import native
 from bundle.combiner import Combiner, Offsets, Weights, combine_rows
 from bundle.id_values import Rows
+from bundle.indicators import Indicator
 from bundle.tables import TableReader
 
 _TABLE_BYTES = 256 << 10
@@ -57,7 +58,7 @@ class SideBySide:
 class Home:
     """Where the rows of a table are read, and its row 0 there."""
 
-    rows: TableReader | SideBySide
+    rows: TableReader | SideBySide | Indicator
     first: int = 0
 
 

@@ -135,7 +135,8 @@ def plan(
             alone = prepare_inline(job, recipe.parent, settings, version, wanted)
             page, table = inline_plan_json(alone), inline_plan_page(alone)
         else:
-            from export import pipeline, plan_page, task_files
+            from export import pipeline, plan_page
+            from export.jobs import task_files
 
             prepared = pipeline.prepare(job, recipe.parent, settings, version, wanted)
             pace = measure_pace(prepared.plan)
@@ -202,11 +203,12 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Exports only the tables, without model code: those that the metadata identifies or the user names."""
-    from export import options, plan_page, tables_only, task_files
-    from export.conversions import read_dtypes
-    from export.destinations import open_destination
+    from export import options, plan_page, tables_only
+    from export.jobs import task_files
+    from export.jobs.destinations import open_destination
     from export.plan import Writing
     from export.subset import read_tables_option
+    from export.tables.conversions import read_dtypes
 
     settings = options.read_settings(
         workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
@@ -243,7 +245,7 @@ def run_task(
     every: Annotated[int, typer.Option("--of", min=0, help="So many of us: take every such task from NUMBER on.")] = 0,
 ) -> None:
     """Runs table tasks of a plan on this machine; the job's own command takes up what they leave."""
-    from export import task_files
+    from export.jobs import task_files
 
     with _at_work() as progress:
         told = task_files.read_task_file(file)
@@ -276,18 +278,18 @@ def verify(
         )
     job = None if recipe is None else options.overridden(read_recipe(recipe), checkpoint, None)
     with _at_work() as progress:
-        from export import audit
+        from export.checks import audit
 
         with progress.step("verify"):
             source = None if checkpoint is None else open_checkpoint(place_of(checkpoint))
             if job is not None and recipe is not None:
-                from export.roots import open_job
+                from export.model.roots import open_job
 
                 source, job = open_job(job, recipe.parent)
             report = audit.audit(place, source, full)
         if job is not None and recipe is not None:
             with progress.step("model"):
-                from export import model_checks
+                from export.checks import model_checks
 
                 report = model_checks.audit_model(report, place, job, recipe.parent)
     _print(report.to_json(), report.to_table(), as_json)

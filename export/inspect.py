@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from export.plan import ExportPlan
 
 VARIABLES_SHOWN = 20
-TABLES_SHOWN = 200
+TABLES_SHOWN = 100
 LINES_SHOWN = 20
 
 

@@ -22,25 +22,27 @@ from bundle.keys import KeyIndex
 from bundle.manifest import Manifest
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
-from export import candidates, executors, indexes, replay, table_effects
-from export.dense_copy import local_prefix
+from export.checks import replay, table_effects
+from export.checks.examples import Examples
+from export.checks.model_checks import check_page, examples_of
+from export.checks.part_checks import check_parts, unverified
+from export.checks.table_rows import verify_tables
+from export.corpora import candidates, indexes
 from export.errors import UsageError
-from export.examples import Examples
-from export.feature_pages import model_vocabularies
-from export.key_indexes import check_key_indexes, write_key_indexes
-from export.model_checks import check_page, examples_of
+from export.jobs import executors
+from export.model.dense_copy import local_prefix
+from export.model.feature_pages import model_vocabularies
+from export.model.vocabularies import write_model_vocabulary, write_vocabulary
 from export.oracle.original import Replay, Results, checkpoint_rows, replay_original
-from export.part_checks import check_parts, unverified
 from export.preparation import Prepared, corpus_files, prepare
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import CorpusPart
-from export.staged_tables import Draft, Published, copy_tables, created, provenance, staged
-from export.tower_files import TowerFiles
-from export.tower_pages import describe_tower, part_page
-from export.towers import ModelSpec
-from export.verify import verify_tables
-from export.vocabularies import write_model_vocabulary, write_vocabulary
+from export.tables.key_indexes import check_key_indexes, write_key_indexes
+from export.tables.staged import Draft, Published, copy_tables, created, provenance, staged
+from export.towers.descriptions import ModelSpec
+from export.towers.files import TowerFiles
+from export.towers.pages import describe_tower, part_page
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
@@ -159,7 +161,7 @@ class Assembly:
         for name, feature in self.prepared.pages.items():
             if isinstance(feature, manifest.EmbeddedFeature) and isinstance(feature.ids, manifest.VocabularyIds):
                 last = feature.ids.first_row + pages[feature.ids.vocabulary].size
-                rows = self.prepared.traced.spec.tables[feature.table].rows
+                rows = feature.indicator or self.prepared.traced.spec.tables[feature.table].rows
                 if last > rows:
                     raise UsageError(
                         f"features.{name}.ids: vocabulary {feature.ids.vocabulary!r} reaches row {last - 1}, table "
@@ -169,8 +171,8 @@ class Assembly:
 
     def _write_towers(self) -> list[replay.WrittenForm]:
         prepared = self.prepared
-        root, prefix, path = prepared.traced.root, prepared.checkpoint.prefix, self.job.checkpoint.object_path
-        files = TowerFiles(self.stage, root, prefix, path, self.notes)
+        root, checkpoint, path = prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path
+        files = TowerFiles(self.stage, root, checkpoint, path, self.notes)
         forms: list[replay.WrittenForm] = []
         for tower in prepared.traced.towers:
             name = tower.spec.name

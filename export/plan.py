@@ -14,9 +14,9 @@ from export.checkpoint.bands import Band, SlicesOverlap
 from export.checkpoint.layouts import Plain, occupied
 from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, StoredVariables
-from export.conversions import NO_LIMITS, ErrorLimits, written_dtype
 from export.errors import CheckpointError, NotConvertible, UsageError
-from export.tasks import RestTask, TableTask, block_bytes, stored_range
+from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype
+from export.tables.tasks import RestTask, TableTask, block_bytes, stored_range
 from runtime.remote import is_url
 
 BUDGET_BYTES = 256 << 20

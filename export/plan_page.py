@@ -15,10 +15,10 @@ from export.inspect import plan_table
 
 if TYPE_CHECKING:  # half a second, which an export of tables alone can do without
     from export.pace import Pace
-    from export.parts import TracedPart
     from export.pipeline import Prepared
-    from export.staged_tables import Published
-    from export.towers import TensorSpec
+    from export.tables.staged import Published
+    from export.towers.descriptions import TensorSpec
+    from export.towers.parts import TracedPart
 
 
 def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
@@ -63,7 +63,14 @@ def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
             features.add_row(escape(name), "-", f"dense {list(page.shape)}", "", page.role, page.dtype, "")
         else:
             unknown = page.unknown.rule if page.unknown.row is None else f"row {page.unknown.row}"
-            row = (page.table, page.kind, page.combiner or "", page.role, page.ids.kind, unknown)
+            row = (
+                page.table or f"indicator of {page.indicator}",
+                page.kind,
+                page.combiner or "",
+                page.role,
+                page.ids.kind,
+                unknown,
+            )
             features.add_row(escape(name), *row)
     towers = page_table("towers", "tower", "role", "takes", "gives", "per", "LiteRT")
     lacking = prepared.not_in_litert

@@ -8,27 +8,27 @@ from functools import cached_property
 from pathlib import Path
 
 from bundle import manifest
-from export import executors
-from export.arranged_towers import arrange_towers
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import Inventory
-from export.conversions import ErrorLimits
 from export.corpora.files import locate_corpus
-from export.destinations import Destination, open_destination
 from export.errors import UsageError
-from export.feature_pages import describe_features
-from export.model_tables import recognise_tables
-from export.parts import Split
+from export.jobs import executors
+from export.jobs.destinations import Destination, open_destination
+from export.model.feature_pages import describe_features
+from export.model.roots import open_job
+from export.model.tables import recognise_tables
+from export.model.tracing import TracedModel, trace_towers
 from export.plan import ExportPlan, Writing, plan_tables
-from export.roots import open_job
 from export.run_settings import ExportSettings
 from export.settings import ExportJob, TablePart
 from export.space import check_space
 from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced
-from export.tower_pages import check_formulas, check_limits
-from export.tracing import TracedModel, trace_towers
-from export.trials import why_not_compiled
-from export.weights import find_weights
+from export.tables.conversions import ErrorLimits
+from export.towers.arranged import arrange_towers
+from export.towers.pages import check_formulas, check_limits
+from export.towers.parts import Split
+from export.towers.trials import why_not_compiled
+from export.towers.weights import find_weights
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ class CheckpointPart(Part):
     """How variables are found: by the model's objects, or by their names as TF1's Saver wrote them; None: by names
     where the checkpoint has no object graph."""
     averages: bool = False
-    """Whether variables that TF1's `tf.train.ExponentialMovingAverage` keeps an average of are taken from that."""
+    """Whether variables of which a moving average is kept are taken from that: TF1's `ExponentialMovingAverage`, Keras'
+    `use_ema`, slot variables called `average`."""
     layout: str | None = None
     """A layout file, relative to the recipe: how tables lie in variables where the checkpoint cannot say it."""
 

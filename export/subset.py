@@ -14,7 +14,7 @@ from export.errors import UsageError
 
 if TYPE_CHECKING:
     from export.settings import ExportJob
-    from export.towers import ModelSpec
+    from export.towers.descriptions import ModelSpec
 
 HOW = ("copy", "link", "inline", "inline-link")
 """The words of `--tables` that say how tables are written; any other is a table's name."""
@@ -114,7 +114,7 @@ def reduced(job: ExportJob, model: ModelSpec, towers: Iterable[str]) -> ExportJo
     A corpus stays if an index that stays is built over it, or a tower that stays reads a feature of it. Inputs keep the
     roles that the towers which go have told.
     """
-    from export.roles import input_roles
+    from export.model.roles import input_roles
     from export.settings import FeaturePart  # an export of tables alone does without
 
     kept = {name: job.towers[name] for name in job.towers if name in set(towers)}

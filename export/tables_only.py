@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bundle import manifest, paths
-from export import executors
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
-from export.destinations import Destination
+from export.checks.table_rows import SAMPLE_ROWS, verify_tables
 from export.errors import NotConvertible, UsageError
-from export.key_indexes import check_key_indexes, write_key_indexes
+from export.jobs import executors
+from export.jobs.destinations import Destination
 from export.plan import AS_STORED, ExportPlan, Writing, check_exportable, plan_tables
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.space import check_space
-from export.staged_tables import Published, copy_tables, created, provenance, staged
-from export.verify import SAMPLE_ROWS, verify_tables
+from export.tables.key_indexes import check_key_indexes, write_key_indexes
+from export.tables.staged import Published, copy_tables, created, provenance, staged
 from runtime.remote import Place
 
 NOTHING_SAID = Statements()

@@ -83,6 +83,9 @@ class SavedModelTower:
     def prepare(self) -> None:
         """Does nothing: threads share it."""
 
+    def hand_on(self) -> None:
+        """Does nothing: threads share it."""
+
 
 def require_library(why: str) -> None:
     """Finds TensorFlow, which is loaded when the first tower needs it.

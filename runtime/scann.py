@@ -10,6 +10,7 @@ Source: scann 1.4.2, `scann_ops/py/scann_ops_pybind.py` (load_searcher) and `sca
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from bundle.manifest import Distance
 from runtime.errors import IndexRefused, IndexUnreadable
 from runtime.exact import check_queries, normalised
+from runtime.reordering import nearest
 from runtime.scann_loading import load_unlocked
 
 Vectors = NDArray[np.float32]
@@ -55,13 +57,25 @@ _scann, _protos = _import_scann()
 
 
 class ScannIndex:
-    """Nearest candidates by ScaNN. A search releases the GIL and changes nothing: any number of threads may search."""
+    """Nearest candidates by ScaNN. A search releases the GIL and changes nothing: any number of threads may search.
 
-    def __init__(self, searcher: Any, distance: Distance, size: int, dim: int, reorder: int | None) -> None:
+    A tree that was built in memory reorders by itself; one that was loaded knows codes and leaves alone, and is
+    reordered by the vectors in their file.
+    """
+
+    def __init__(
+        self,
+        searcher: Any,
+        distance: Distance,
+        size: int,
+        dim: int,
+        reorder: int | None,
+        vectors: Vectors | None = None,
+    ) -> None:
         """Wraps a searcher; use `build` or `load`."""
         self._searcher = searcher
         self.distance = distance
-        self._reorder = reorder
+        self._reorder, self._vectors = reorder, vectors
         self.size, self.dim = size, dim
 
     @classmethod
@@ -107,46 +121,43 @@ class ScannIndex:
         return cls(searcher, distance, size, dim, parameters.get("reorder"))
 
     @classmethod
-    def load(cls, directory: Path, distance: Distance, size: int) -> ScannIndex:
+    def load(cls, directory: Path, distance: Distance, vectors: Vectors) -> ScannIndex:
         """Loads an index that `write` wrote. Searches use the settings written with it.
 
         Args:
           directory: of ScaNN's files; may have moved since they were written.
           distance: the one it was built with.
-          size: vectors that it must hold.
+          vectors: [size, dim] float32 that it was built from, mapped from their file: a tree reads those that it
+            reorders there.
         Raises:
           IndexUnreadable: a file is missing, cut short or lies outside the directory, or the index holds another
             number of vectors or measures another distance. Bytes that were changed within a file's bounds are found by
             the digests, not here.
         """
+        size, dim = vectors.shape
         where = f"index {directory.parent.name!r}"
-        assets = _checked_assets(directory, where)
-        config = _read_config(directory, where)
+        config, assets, reorder = _read(directory, where)
         measure = "SquaredL2Distance" if distance == "squared_l2" else "DotProductDistance"
         if config.distance_measure.distance_measure != measure:
             raise IndexUnreadable(
                 f"{where} measures {config.distance_measure.distance_measure}; {distance} was expected"
             )
-        rows, dim = _dataset_shape(directory, where)
-        if rows != size:
-            raise IndexUnreadable(f"{where} holds {rows} vectors; {size} were expected")
         try:
-            searcher = load_unlocked(_scann, directory, config, assets)
+            searcher = load_unlocked(_scann, directory, config, assets, (size, dim))
             if searcher is None:
-                searcher = _scann.scann_pybind.ScannNumpy(str(directory), assets)
+                searcher = _load_locked(directory, config, assets)
             held = searcher.size()
             # Some damage shows only when it is searched.
             searcher.search(np.zeros(dim, np.float32), 1, -1, -1)
-        except (RuntimeError, ValueError, IndexError) as problem:
+        except (RuntimeError, ValueError, IndexError, OSError) as problem:
             reason = str(problem).replace(str(directory), directory.name)
             raise IndexUnreadable(f"{where} cannot be loaded by ScaNN: {reason}") from problem
         if held != size:
             raise IndexUnreadable(f"{where} holds {held} vectors; {size} were expected")
-        reorder = config.exact_reordering.approx_num_neighbors if config.HasField("exact_reordering") else None
-        return cls(searcher, distance, size, dim, reorder)
+        return cls(searcher, distance, size, dim, reorder, None if reorder is None else vectors)
 
     def write(self, directory: Path, leaves_to_search: int | None = None, reorder: int | None = None) -> None:
-        """Writes the index' files, with paths relative to the directory and no ids.
+        """Writes the index' files, with paths relative to the directory, no ids, and of a tree no vectors.
 
         Args:
           directory: made if it is not there.
@@ -160,6 +171,9 @@ class ScannIndex:
             self._searcher.serialize(str(directory), True)
         except RuntimeError as problem:
             raise OSError(f"ScaNN cannot write to {directory}: {problem}") from problem
+        if self._reorder is not None:
+            (directory / _ASSETS).write_text(_without_vectors((directory / _ASSETS).read_text()))
+            (directory / DATASET).unlink()
         settle(directory, leaves_to_search, reorder)
 
     def search(
@@ -187,22 +201,41 @@ class ScannIndex:
         pool = -1
         if self._reorder is not None:
             pool = min(max(reorder or self._reorder, wanted), self.size)
+        if self._vectors is None:
+            return self._padded(*self._searched(queries, wanted, pool, leaves), k)
+        return self._reordered(self._vectors, queries, self._searched(queries, pool, -1, leaves), wanted, k)
+
+    def _searched(self, queries: Vectors, wanted: int, pool: int, leaves: int) -> tuple[NDArray[np.uint32], Vectors]:
         if len(queries) == 1:
             found, distances = self._searcher.search(queries[0], wanted, pool, leaves)
-            found, distances = found[np.newaxis], distances[np.newaxis]
-        elif 0 < len(queries) < _BATCH_MIN:
-            found, distances = (
-                np.zeros((len(queries), wanted), np.uint32),
-                np.full((len(queries), wanted), np.nan, "f4"),
-            )
+            return found[np.newaxis], distances[np.newaxis]
+        if 0 < len(queries) < _BATCH_MIN:
+            found = np.zeros((len(queries), wanted), np.uint32)
+            distances = np.full((len(queries), wanted), np.nan, np.float32)
             for row, query in enumerate(queries):
                 one, far = self._searcher.search(query, wanted, pool, leaves)
                 found[row, : one.size], distances[row, : one.size] = one, far
-        elif len(queries):
+            return found, distances
+        if len(queries):
             found, distances = self._searcher.search_batched(queries, wanted, pool, leaves, False, 0)
-        else:
-            found, distances = np.empty((0, k), np.uint32), np.empty((0, k), np.float32)
-        return self._padded(found, distances, k)
+            return found, distances
+        return np.empty((0, wanted), np.uint32), np.empty((0, wanted), np.float32)
+
+    def _reordered(
+        self, vectors: Vectors, queries: Vectors, searched: tuple[NDArray[np.uint32], Vectors], wanted: int, k: int
+    ) -> tuple[Positions, Vectors]:
+        found, distances = searched
+        if len(queries) == 1:  # of one query, ScaNN tells no more than it found
+            best, exact = nearest(vectors, queries[0], found[0], wanted, self.distance)
+            if best.size == k:
+                return best[np.newaxis], exact[np.newaxis]
+        positions = np.full((len(queries), k), -1, np.int64)
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        for row, query in enumerate(queries):
+            there = found[row][~np.isnan(distances[row])]
+            best, exact = nearest(vectors, query, there, wanted, self.distance)
+            positions[row, : best.size], scores[row, : best.size] = best, exact
+        return positions, scores
 
     def _padded(self, found: NDArray[np.uint32], distances: Vectors, k: int) -> tuple[Positions, Vectors]:
         # ScaNN tells dot products as they are, larger is better, and squared distances smaller is better. Of what a
@@ -283,6 +316,16 @@ def _check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> N
         )
 
 
+def _read(directory: Path, where: str) -> tuple[Any, str, int | None]:
+    """Returns what ScaNN is told of an index, and how many of its candidates are then reordered, without ScaNN."""
+    assets, config = _checked_assets(directory, where), _read_config(directory, where)
+    if not config.HasField("exact_reordering"):
+        return config, assets, None
+    reorder = config.exact_reordering.approx_num_neighbors
+    config.ClearField("exact_reordering")
+    return config, _without_vectors(assets), reorder
+
+
 def _checked_assets(directory: Path, where: str) -> str:
     # The assets name further files. ScaNN would follow an absolute path out of the bundle.
     from google.protobuf import text_format
@@ -301,6 +344,30 @@ def _checked_assets(directory: Path, where: str) -> str:
     return text
 
 
+def _without_vectors(assets: str) -> str:
+    """Leaves the vectors out of a list of an index' files."""
+    from google.protobuf import text_format
+    from scann.scann_ops import scann_assets_pb2
+
+    listed = text_format.Parse(assets, scann_assets_pb2.ScannAssets())
+    for each in [each for each in listed.assets if each.asset_type == scann_assets_pb2.ScannAsset.DATASET_NPY]:
+        listed.assets.remove(each)
+    return str(text_format.MessageToString(listed))
+
+
+def _load_locked(directory: Path, config: Any, assets: str) -> Any:
+    """Loads an index by ScaNN's own constructor, which reads the config from a file beside nothing else."""
+    from google.protobuf import text_format
+    from scann.scann_ops import scann_assets_pb2
+
+    listed = text_format.Parse(assets, scann_assets_pb2.ScannAssets())
+    for each in listed.assets:
+        each.asset_path = str(directory.resolve() / each.asset_path)
+    with tempfile.TemporaryDirectory(prefix="scann-") as beside:
+        (Path(beside) / _CONFIG).write_bytes(config.SerializeToString())
+        return _scann.scann_pybind.ScannNumpy(beside, text_format.MessageToString(listed))
+
+
 def _read_config(directory: Path, where: str) -> Any:
     from google.protobuf.message import DecodeError
 
@@ -308,13 +375,3 @@ def _read_config(directory: Path, where: str) -> Any:
         return _protos.ScannConfig.FromString((directory / _CONFIG).read_bytes())
     except (OSError, DecodeError) as problem:
         raise IndexUnreadable(f"{where} has no readable {_CONFIG}; export the bundle again") from problem
-
-
-def _dataset_shape(directory: Path, where: str) -> tuple[int, int]:
-    try:
-        shape = np.load(directory / DATASET, mmap_mode="r", allow_pickle=False).shape
-    except (OSError, ValueError, EOFError) as problem:
-        raise IndexUnreadable(f"{where} has no sound {DATASET}: {problem}") from problem
-    if len(shape) != 2:
-        raise IndexUnreadable(f"{where} has a {DATASET} of shape {shape}; [vectors, dim] was expected")
-    return int(shape[0]), int(shape[1])

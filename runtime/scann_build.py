@@ -105,6 +105,7 @@ def build_files(
                 _write_array(Path(beside) / name, parts, size)
             for name in (CODES, TOKENS):
                 (Path(beside) / name).replace(directory / name)
+        return
     blocks = (_prepared(vectors[first : first + count], distance) for first, count in _blocks(vectors))
     _write_array(directory / DATASET, blocks, size)
 

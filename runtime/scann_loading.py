@@ -69,7 +69,7 @@ def _initialize(library: str) -> Any:
     return function
 
 
-def load_unlocked(scann: Any, directory: Path, config: Any, assets: str) -> Any:
+def load_unlocked(scann: Any, directory: Path, config: Any, assets: str, shape: tuple[int, int]) -> Any:
     """Reads an index.
 
     Args:
@@ -77,6 +77,7 @@ def load_unlocked(scann: Any, directory: Path, config: Any, assets: str) -> Any:
       directory: of the index' files, which match their digests.
       config: the ScannConfig read from there.
       assets: its ScannAssets as text, each a name of a file there.
+      shape: vectors that it has to hold, and their dim.
     Returns:
       A searcher; None: it has to be loaded by its constructor, which holds the lock, or says what is wrong.
     """
@@ -85,7 +86,7 @@ def load_unlocked(scann: Any, directory: Path, config: Any, assets: str) -> Any:
 
     initialize = _initialize(scann.scann_pybind.__file__)
     listed = text_format.Parse(assets, scann_assets_pb2.ScannAssets())
-    if initialize is None or not _sound(directory, listed.assets):
+    if initialize is None or not _sound(directory, listed.assets, shape):
         return None
     for each in listed.assets:
         each.asset_path = str(directory / each.asset_path)
@@ -98,7 +99,7 @@ def load_unlocked(scann: Any, directory: Path, config: Any, assets: str) -> Any:
     return searcher if status.value == _OK else None
 
 
-def _sound(directory: Path, assets: Sequence[Any]) -> bool:
+def _sound(directory: Path, assets: Sequence[Any], shape: tuple[int, int]) -> bool:
     """Tells whether the files fit each other so far that ScaNN tells by its status what may still be wrong with them:
     upon the rest it throws, which ends a process that has no C++ of its own to catch it."""
     from google.protobuf.message import DecodeError
@@ -112,19 +113,20 @@ def _sound(directory: Path, assets: Sequence[Any]) -> bool:
     arrays = {name: _array(file, _NUMBERS[name]) for name, file in files.items() if name in _NUMBERS}
     if any(array is None for array in arrays.values()) or "PARTITIONER" not in files:
         return all(array is not None for array in arrays.values())
-    rows, tokens = arrays.get("DATASET_NPY"), arrays.get("TOKENIZATION_NPY")
+    size, dim = shape
+    tokens, held = arrays.get("TOKENIZATION_NPY"), arrays.get("AH_DATASET_NPY")
     try:
         tree = SerializedPartitioner.FromString(files["PARTITIONER"].read_bytes())
         codes = CentersForAllSubspaces.FromString(files["AH_CENTERS"].read_bytes())
     except (DecodeError, KeyError, OSError):
         return False
     root, leaves = tree.kmeans.kmeans_tree.root, tree.n_tokens
-    if rows is None or tokens is None or tokens.ndim != 1 or not len(rows) == len(tokens) > 0:
+    if held is None or tokens is None or tokens.ndim != 1 or not len(held) == len(tokens) == size > 0:
         return False
     return bool(
         len(root.centers) == len(root.children) == leaves > 0
         and sorted(each.leaf_id for each in root.children) == list(range(leaves))
-        and all(len(each.dimension) == rows.shape[1] for each in root.centers)
+        and all(len(each.dimension) == dim for each in root.centers)
         and 0 <= int(tokens.min()) <= int(tokens.max()) < leaves
         and len(codes.subspace_centers) > 0
         and len({len(each.center) for each in codes.subspace_centers}) == 1

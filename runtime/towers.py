@@ -67,7 +67,11 @@ class Tower(Protocol):
         """
 
     def prepare(self) -> None:
-        """Has the first call of one further thread find everything made. Dear; in any thread."""
+        """Has the first call of one further thread find everything made, for examples as the calling thread ran last.
+        Dear."""
+
+    def hand_on(self) -> None:
+        """Leaves what the calling thread has of its own to the next thread that has nothing yet."""
 
 
 class CompiledTower:
@@ -126,8 +130,15 @@ class CompiledTower:
 
     def prepare(self) -> None:
         """See Tower.prepare."""
-        if not self._spare:
-            self._spare.append(_Runner(self._name, self._content))
+        runner = _Runner(self._name, self._content)
+        if (own := getattr(self._local, "runner", None)) is not None:
+            runner.run_as(own)
+        self._spare.append(runner)
+
+    def hand_on(self) -> None:
+        """See Tower.hand_on."""
+        if (own := self._local.__dict__.pop("runner", None)) is not None:
+            self._spare.append(own)
 
     def _runner(self) -> _Runner:
         try:
@@ -181,6 +192,11 @@ class _Runner:
         except (ValueError, RuntimeError) as problem:
             raise self._refused(values, problem) from problem
         return [interpreter.get_tensor(index) for index in self._output_indices]
+
+    def run_as(self, other: _Runner) -> None:
+        """Runs it on zeros of the shapes that another ran on last: weights are packed by the first run."""
+        if other._shapes is not None:
+            self([np.zeros(shape, one.dtype) for shape, one in zip(other._shapes, self.inputs, strict=True)])
 
     def buffers(self, n: int) -> Mapping[str, Array]:
         """See Tower.buffers."""

@@ -48,10 +48,13 @@ class VectorFile:
             count = max(0, stop - first)
             read: Vectors = np.fromfile(self.path, "<f4", count * dim, offset=first * dim * 4)
             return read.reshape(count, dim)
-        if not size:
-            return np.empty((0, dim), np.float32)
-        taken: Vectors = np.array(np.memmap(self.path, "<f4", "r", shape=self.shape)[rows])
+        taken: Vectors = np.array(self.mapped[rows])
         return taken
+
+    @property
+    def mapped(self) -> Vectors:
+        """All vectors, [size, dim] float32: pages of the file."""
+        return np.memmap(self.path, "<f4", "r", shape=self.shape) if len(self) else np.empty(self.shape, np.float32)
 
     @property
     def block_rows(self) -> int:

@@ -1,6 +1,7 @@
-"""Rows read and combined by compiled code, where it was built (`hatch_build.py`); numpy does the same elsewhere.
+"""Rows read and combined, and packed values taken out of request bodies, by compiled code where it was built.
 
-`_rows.c` is the Python face of `kernels.h`. Both ways give the same bits, so nothing but speed tells them apart.
+`_rows.c` is the Python face of it, `hatch_build.py` builds it. Elsewhere numpy, and the libraries of JSON and protobuf,
+do the same. Both ways give the same bits, so nothing but speed tells them apart.
 """
 
 from __future__ import annotations
@@ -20,9 +21,17 @@ except ImportError as problem:
     """None, as `Rows`."""
     integers: Callable[[list[Any]], NDArray[np.int64] | None] | None = None
     """None, as `Rows`."""
+    plain_lists: Callable[[bytes, str], tuple[dict[str, NDArray[np.int64]], bytes] | None] | None = None
+    """None, as `Rows`."""
+    plain_columns: Callable[[bytes, tuple[int, ...], type[tuple[Any, ...]]], tuple[Any, ...] | None] | None = None
+    """None, as `Rows`."""
+    nearest: Callable[..., tuple[NDArray[np.int64], NDArray[np.float32]]] | None = None
+    """None, as `Rows`."""
     MISSING = str(problem)
     """Why there is none; empty if there is."""
 else:
-    Rows, beside, integers, MISSING = _rows.Rows, _rows.beside, _rows.integers, ""
+    Rows, beside, nearest = _rows.Rows, _rows.beside, _rows.nearest
+    integers, plain_lists, plain_columns = _rows.integers, _rows.plain_lists, _rows.plain_columns
+    MISSING = ""
 
-__all__ = ["MISSING", "Rows", "beside", "integers"]
+__all__ = ["MISSING", "Rows", "beside", "integers", "nearest", "plain_columns", "plain_lists"]

@@ -150,9 +150,10 @@ static PyArrayObject *lines_of(const RowsObject *self, npy_intp n, PyObject *giv
   return out;
 }
 
-/* Waiting for a disk, or for much of the memory, is done without the interpreter's lock. */
+/* Waiting for a disk, or for much of the memory, is done without the interpreter's lock. A row, and its scale if it has
+   one, begins in a line of its own. */
 static int alone(const Rows *from, npy_intp n) {
-  return from->cold || (size_t)n > ALONE_BYTES / (from->values.row_bytes + LINE);
+  return from->cold || (size_t)n > ALONE_BYTES / (from->values.row_bytes + (from->stored == INT8 ? 2 : 1) * LINE);
 }
 
 static PyObject *take(RowsObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -223,12 +224,20 @@ static PyTypeObject RowsType = {
 };
 
 #include "beside.h"
+#include "wire.h"
 #include "lists.h"
+#include "nearest.h"
 
 static PyMethodDef functions[] = {
     {"beside", (PyCFunction)(void (*)(void))beside, METH_FASTCALL,
      "beside(readers, names, columns, first, out, start) -> number of the first feature that was not written"},
     {"integers", integers, METH_O, "integers(list) -> [n] int64, or None if it holds anything else"},
+    {"plain_lists", (PyCFunction)(void (*)(void))plain_lists, METH_FASTCALL,
+     "plain_lists(body, member) -> (its long lists of integers by name, the body with a 0 for each), or None"},
+    {"plain_columns", (PyCFunction)(void (*)(void))plain_columns, METH_FASTCALL,
+     "plain_columns(body, numbers, column) -> (columns by name of each map..., the rest of the body), or None"},
+    {"nearest", (PyCFunction)(void (*)(void))nearest, METH_FASTCALL,
+     "nearest(vectors, query, positions, k, distance) -> (the best positions, their scores)"},
     {NULL, NULL, 0, NULL},
 };
 

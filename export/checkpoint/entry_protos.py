@@ -1,8 +1,8 @@
 """Entries of a TensorBundle's index, decoded: BundleEntryProto, TensorShapeProto, TensorSliceProto.
 
 An index has up to 10^5 of them, nearly all of one form: dtype and shape, which many share, then data file, offset, size
-and crc. Those are taken apart by one pattern, and their numbers decoded all at once; whatever is written in another
-form is read field by field, with the same result.
+and crc. Those are decoded all at once, a field of all of them after the other; whatever is written in another form is
+read field by field, with the same result.
 
 Source: TensorFlow 2.20, tensorflow/core/protobuf/tensor_bundle.proto, core/framework/{types,tensor_shape}.proto,
 core/framework/tensor_slice.proto.
@@ -10,18 +10,16 @@ core/framework/tensor_slice.proto.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from export.checkpoint.orderedcode import WHOLE_AXIS, extents_key
 from export.checkpoint.sstable import MASK_DELTA, unmask
 from export.checkpoint.variables import NUMPY_DTYPES, can_be, volume
-from export.checkpoint.wire import VARINT_PATTERN, WireError, as_bytes, as_int, decode_varints, made, read_fields
+from export.checkpoint.wire import WireError, as_bytes, as_int, read_fields
 
 DTYPE_NAMES = {
     1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64",
@@ -30,10 +28,12 @@ DTYPE_NAMES = {
     25: "float8_e4m3fn", 29: "int4", 30: "uint4",
 }  # fmt: skip
 
-_TAIL = re.compile(
-    b"".join(rb"(?:%b%b)?" % (tag, VARINT_PATTERN) for tag in (rb"\x18", rb"\x20", rb"\x28")) + rb"\x35(.{4})", re.S
-)
-"""Data file, offset, size, crc32c: in the order in which every protobuf library writes them; a 0 is left out."""
+_SHARD, _OFFSET, _SIZE, _CRC = 0x18, 0x20, 0x28, 0x35
+"""Tags behind the shape, in the order in which every protobuf library writes them; a 0 is left out."""
+_REACH = 512
+"""Bytes, at least what the longest head and tail take of which a byte tells the length."""
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Form(NamedTuple):
@@ -53,20 +53,20 @@ class Form(NamedTuple):
     starts: tuple[int, ...]
 
 
-class StoredEntry(NamedTuple):
-    """A BundleEntryProto: a whole variable, one slice, or a variable that lists its slices.
+class StoredEntries(NamedTuple):
+    """BundleEntryProtos as columns: each is a whole variable, one slice, or a variable that lists its slices.
 
     Attributes:
-      shard: number of the data file.
+      shards: number of the data file.
       slices: TensorSliceProtos, as they are stored.
     """
 
-    form: Form
-    shard: int
-    offset: int
-    size: int
-    crc32c: int
-    slices: tuple[bytes, ...]
+    forms: list[Form]
+    shards: list[int]
+    offsets: list[int]
+    sizes: list[int]
+    crcs: list[int]
+    slices: list[tuple[bytes, ...]]
 
 
 class Cut(NamedTuple):
@@ -83,33 +83,57 @@ class Cut(NamedTuple):
     fits: bool
 
 
-def decode_entries(values: Sequence[bytes]) -> list[StoredEntry]:
+def decode_entries(values: Sequence[bytes]) -> StoredEntries:
     """Decodes the entries of an index.
 
     Raises:
       WireError: one is no entry, or none that can be.
     """
-    usual, forms, tails, split = [], [], [], _TAIL.fullmatch
-    for place, value in enumerate(values):
-        if len(value) > 4:
-            end = 4 + value[3]  # tag, dtype, tag, bytes of the shape
-            tail = split(value, end)
-            form = tail and _usual_form(value[:end])
-            if tail and form:
-                usual.append(place)
-                forms.append(form)
-                tails.append(tail.groups(b"\0"))
-    if not usual:
-        return [_decode(value) for value in values]
-    *numbers, masked = zip(*tails, strict=True)
-    rotated = np.frombuffer(b"".join(masked), "<u4") - np.uint32(MASK_DELTA)  # as `unmask` does one by one
-    crcs = (rotated >> np.uint32(17) | rotated << np.uint32(15)).tolist()
-    shards, offsets, sizes = (decode_varints(column).tolist() for column in numbers)
-    found: list[StoredEntry] = made(StoredEntry, forms, shards, offsets, sizes, crcs, repeat(()))
-    if len(found) == len(values):
-        return found
-    by_place = dict(zip(usual, found, strict=True))
-    return [by_place.get(place) or _decode(value) for place, value in enumerate(values)]
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    data = np.frombuffer(b"".join([*values, bytes(_REACH)]), np.uint8)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    tails = starts + 4 + data[starts + 3]  # behind tag, dtype, tag, bytes of the shape
+    shards, at = _varints(data, _SHARD, tails)
+    offsets, at = _varints(data, _OFFSET, at)
+    sizes, at = _varints(data, _SIZE, at)
+    usual = (data[at] == _CRC) & (at + 5 == ends)
+    rotated = data[at[:, None] + np.arange(1, 5)].view("<u4")[:, 0] - np.uint32(MASK_DELTA)  # as `unmask` one by one
+    crcs = rotated >> np.uint32(17) | rotated << np.uint32(15)
+    heads = (tails - starts).tolist()
+    forms = [_usual_form(value[:head]) if ok else None for value, head, ok in zip(values, heads, usual, strict=True)]
+    numbers = [column.tolist() for column in (shards, offsets, sizes, crcs)]
+    listed: list[tuple[bytes, ...]] = [()] * len(values)
+    decoded: list[Form] = []
+    for place, form in enumerate(forms):
+        if form is not None:
+            decoded.append(form)
+            continue
+        other, *own, listed[place] = _decode(values[place])
+        decoded.append(other)
+        for column, number in zip(numbers, own, strict=True):
+            column[place] = number
+    return StoredEntries(decoded, numbers[0], numbers[1], numbers[2], numbers[3], listed)
+
+
+def _varints(data: np.ndarray[Any, np.dtype[np.uint8]], tag: int, at: Numbers) -> tuple[Numbers, Numbers]:
+    """Decodes a varint of at most nine bytes behind a tag at each place; 0 where there is none.
+
+    Returns:
+      The numbers, and where the next field lies; one that is longer leads to the end of the data.
+    """
+    more = data[at] == tag
+    at = at + more
+    numbers = np.zeros(len(at), np.int64)
+    for shift in range(0, 63, 7):
+        if not more.any():
+            break
+        digits = data[at]
+        numbers |= np.where(more, digits & 0x7F, 0).astype(np.int64) << shift
+        at += more
+        more &= digits >= 0x80
+    at[more] = len(data) - _REACH
+    return numbers, at
 
 
 @lru_cache(maxsize=4096)
@@ -122,8 +146,8 @@ def _usual_form(head: bytes) -> Form | None:
         return None
 
 
-def _decode(data: bytes) -> StoredEntry:
-    """Decodes a BundleEntryProto in whatever form."""
+def _decode(data: bytes) -> tuple[Form, int, int, int, int, tuple[bytes, ...]]:
+    """Decodes a BundleEntryProto in whatever form; returns one of each column."""
     dtype = shard = offset = size = crc = 0
     shape = b""
     slices: list[bytes] = []
@@ -144,7 +168,7 @@ def _decode(data: bytes) -> StoredEntry:
             crc = unmask(as_int(value) & 0xFFFFFFFF)
     if dtype <= 0 or (shard | offset | size) < 0:
         raise WireError(f"an entry of dtype {dtype} at byte {offset} of data file {shard} with {size} bytes")
-    return StoredEntry(_form(dtype, shape), shard, offset, size, crc, tuple(slices))
+    return _form(dtype, shape), shard, offset, size, crc, tuple(slices)
 
 
 @lru_cache(maxsize=4096)

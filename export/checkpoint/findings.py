@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from export.checkpoint.layouts import Layout, Plain
 from export.checkpoint.specs import Duplicate, Inventory, Origin, RefusedTable, SlotSpec, TableSpec
 from export.checkpoint.variables import Entry, StoredVariables
+from export.checkpoint.wire import made
 
 
 class Found(NamedTuple):
@@ -63,9 +64,13 @@ class Findings:
 
     def add_slot(self, name: str, key: str, of: str) -> None:
         """Adds a slot variable if the checkpoint holds it."""
-        entry = self.checkpoint.entries.get(key)
-        if entry is not None:
-            self.slots[key] = SlotSpec(name, key, of, entry.bytes)
+        self.add_slots([name], [key], [of])
+
+    def add_slots(self, names: Sequence[str], keys: Sequence[str], of: Sequence[str]) -> None:
+        """Adds what the checkpoint holds of slot variables, given as columns."""
+        entries = list(map(self.checkpoint.entries.get, keys))
+        slots: list[SlotSpec] = made(SlotSpec, names, keys, of, [entry.bytes if entry else 0 for entry in entries])
+        self.slots.update((key, slot) for key, entry, slot in zip(keys, entries, slots, strict=True) if entry)
 
     def refuse(self, name: str, key: str, reason: str) -> None:
         """Adds a table that cannot be exported."""
@@ -79,9 +84,9 @@ class Findings:
 
     def inventory(self, step: int | None = None) -> Inventory:
         """Returns what was found, sorted: tables with their slot variables, and every other variable."""
-        own: dict[str, list[SlotSpec]] = {}
-        for slot in sorted(self.slots.values(), key=lambda slot: slot.name):
-            own.setdefault(slot.of, []).append(slot)
+        own: dict[str, list[SlotSpec]] = {table.key: [] for table in self.tables.values()}
+        for slot in sorted((slot for slot in self.slots.values() if slot.of in own), key=lambda slot: slot.name):
+            own[slot.of].append(slot)
         ordered = (self.tables[name] for name in sorted(self.tables))
         taken = self.taken()
         return Inventory(
@@ -89,11 +94,9 @@ class Findings:
             fingerprint=self.checkpoint.fingerprint,
             objects=self.checkpoint.graph is not None,
             step=step,
-            tables=tuple(
-                replace(table, slots=tuple(own[table.key])) if table.key in own else table for table in ordered
-            ),
+            tables=tuple(replace(table, slots=tuple(own[table.key])) if own[table.key] else table for table in ordered),
             refused=tuple(sorted(self.refused, key=lambda refused: refused.name)),
-            slots=tuple(sorted(self.slots.values(), key=lambda slot: slot.key)),
+            slots=tuple(self.slots[key] for key in sorted(self.slots)),
             dense=tuple(
                 entry for key, entry in self.checkpoint.entries.items() if key not in taken and entry.dtype != "string"
             ),

@@ -32,7 +32,7 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
     Raises:
       CheckpointError: the layouts of an object contradict its stacks.
     """
-    layers = {node.children["_tpu_embedding"] for node in graph.nodes if "_tpu_embedding" in node.children}
+    layers = {node.children["_tpu_embedding"] for _, node in graph.holders if "_tpu_embedding" in node.children}
     tables: list[Found] = []
     claimed: set[str] = set()
     for index, held in _embedding_objects(graph):
@@ -72,7 +72,7 @@ def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapp
     objects hold is taken as the first one's: a thousand objects that share a thousand variables are a million.
     """
     seen: set[int] = set()
-    for index, node in enumerate(graph.nodes):
+    for index, node in graph.holders:
         listed = node.children.get("_variables")
         if listed is None or listed in seen:
             continue
@@ -138,7 +138,7 @@ def _unstacked(
 def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
     """Finds the small tables of PartialTPUEmbedding: Keras layers, by the name of the feature that reads them."""
     tables: list[Found] = []
-    for layers in dict.fromkeys(node.children.get("_keras_embedding_layers") for node in graph.nodes):
+    for layers in dict.fromkeys(node.children.get("_keras_embedding_layers") for _, node in graph.holders):
         features: dict[int, list[str]] = {}
         for feature, layer in graph.nodes[layers].children.items() if layers is not None else ():
             features.setdefault(layer, []).append(feature)

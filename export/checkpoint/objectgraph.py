@@ -57,6 +57,11 @@ class ObjectGraph:
         self.nodes = nodes
 
     @cached_property
+    def holders(self) -> tuple[tuple[int, Node], ...]:
+        """Number and node of whatever holds others: of a large graph few, as most nodes are variables."""
+        return tuple((index, node) for index, node in enumerate(self.nodes) if node.children or node.slots)
+
+    @cached_property
     def paths(self) -> Mapping[int, str]:
         """The shortest attribute path from the root to each reachable node, joined by `.`; "" for the root.
 
@@ -66,10 +71,13 @@ class ObjectGraph:
         paths = {0: ""}
         queue = [0]
         for node in queue:  # grows while it is walked: breadth first
+            room = PATH_CHARS_MAX - len(paths[node])
+            lead = f"{paths[node]}." if node else ""
             for name, child in self.nodes[node].children.items():
-                if child not in paths and len(paths[node]) + len(name) < PATH_CHARS_MAX:
-                    paths[child] = f"{paths[node]}.{name}" if node else name
-                    queue.append(child)
+                if child not in paths and len(name) < room:
+                    paths[child] = lead + name
+                    if self.nodes[child].children:
+                        queue.append(child)
         return paths
 
     def child(self, node: int, name: str) -> Node | None:
@@ -87,13 +95,13 @@ def parse_object_graph(data: bytes) -> ObjectGraph:
     nodes = tuple(_nodes(data))
     if not nodes:
         raise WireError("an object graph without nodes")
-    for node in nodes:
-        if node.children or node.slots:
-            trained, _, states = zip(*node.slots, strict=True) if node.slots else ((), (), ())
-            named = [*node.children.values(), *trained, *states]
-            if not 0 <= min(named) <= max(named) < len(nodes):
-                raise WireError(f"an object graph of {len(nodes)} nodes that names a node outside it")
-    return ObjectGraph(nodes)
+    graph = ObjectGraph(nodes)
+    for _, node in graph.holders:
+        trained, _, states = zip(*node.slots, strict=True) if node.slots else ((), (), ())
+        named = [*node.children.values(), *trained, *states]
+        if not 0 <= min(named) <= max(named) < len(nodes):
+            raise WireError(f"an object graph of {len(nodes)} nodes that names a node outside it")
+    return graph
 
 
 _EMPTY = Node(MappingProxyType({}), "", "", ())

@@ -6,6 +6,7 @@ Source: tensorstore 0.1.86, kvstore/ocdbt (format of the manifest and of nodes, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,25 +15,19 @@ _CACHE_BYTES = 64 << 20
 """Of nodes, each of which is decoded anew for every value else."""
 
 
-class StoredValue(NamedTuple):
-    """A key's value.
+class StoredPlace(NamedTuple):
+    """Where a key's value ends: a file in the store's directory."""
 
-    Attributes:
-      data: the value itself, if it is small; else b"".
-      file: that holds it, in the store's directory; "" for a small one.
-      end: where it ends in the file.
-    """
-
-    data: bytes
     file: str
     end: int
 
 
-_NOTHING = StoredValue(b"", "", 0)
+StoredValue = bytes | StoredPlace
+"""A small value lies in the tree itself."""
 
 
 def walk_store(tensorstore: Any, directory: Path) -> Iterator[tuple[str, StoredValue]]:
-    """Yields every key with its value.
+    """Returns every key with its value. A node is read while the one before is looked at, the first one at once.
 
     Raises:
       ValueError: (tensorstore's) the manifest or a node is missing or damaged, or nodes lie in one another.
@@ -40,18 +35,25 @@ def walk_store(tensorstore: Any, directory: Path) -> Iterator[tuple[str, StoredV
     base = tensorstore.KvStore.open({"driver": "file", "path": f"{directory.absolute()}/"}).result()
     versions = tensorstore.ocdbt.dump(base).result()["versions"]
     root = versions[-1]["root"].get("location") if versions else None
-    waiting, read = [(root, b"")] if root else [], 0
-    while waiting:
-        node, prefix = waiting.pop()
+    dump = partial(tensorstore.ocdbt.dump, base)
+    return _below(dump, dump(root)) if root else iter(())
+
+
+def _below(dump: Callable[[str], Any], node: Any) -> Iterator[tuple[str, StoredValue]]:
+    """Yields what lies in a node that is being read, and below it."""
+    waiting: list[tuple[str, bytes]] = []
+    prefix, read = b"", 0
+    while node is not None:
         read += 1
         if read > _NODES_MAX:
             raise ValueError(f"more than {_NODES_MAX} nodes")
-        entries = tensorstore.ocdbt.dump(base, node).result()["entries"]
+        entries, here = node.result()["entries"], prefix
+        waiting += [(each["location"], here + each["subtree_common_prefix"]) for each in entries if "location" in each]
+        location, prefix = waiting.pop() if waiting else ("", b"")
+        node = dump(location) if location else None
         for entry in entries:
-            if "location" in entry:
-                waiting.append((entry["location"], prefix + entry["subtree_common_prefix"]))
-            else:
-                yield (prefix + entry["key"]).decode(), _value(entry)
+            if "location" not in entry:
+                yield (here + entry["key"]).decode(), _value(entry)
 
 
 def stored_reader(tensorstore: Any, base: dict[str, Any], stored: Mapping[str, StoredValue]) -> Callable[[str], bytes]:
@@ -60,8 +62,10 @@ def stored_reader(tensorstore: Any, base: dict[str, Any], stored: Mapping[str, S
     store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}, context=context).result()
 
     def read(key: str) -> bytes:
-        value = stored.get(key, _NOTHING)
-        data: bytes = store.read(key).result().value if value.file else value.data
+        value = stored.get(key, b"")
+        if isinstance(value, bytes):
+            return value
+        data: bytes = store.read(key).result().value
         return data
 
     return read
@@ -71,8 +75,8 @@ def file_problems(directory: Path, values: Iterable[StoredValue]) -> Iterator[st
     """Yields what is wrong with the data files: they are gone or cut short."""
     ends: dict[str, int] = {}
     for value in values:
-        ends[value.file] = max(ends.get(value.file, 0), value.end)
-    ends.pop("", None)
+        if not isinstance(value, bytes):
+            ends[value.file] = max(ends.get(value.file, 0), value.end)
     for file, end in ends.items():
         path = directory / file
         if not path.is_file():
@@ -83,8 +87,8 @@ def file_problems(directory: Path, values: Iterable[StoredValue]) -> Iterator[st
 
 def _value(entry: dict[str, Any]) -> StoredValue:
     """Returns a leaf's value; one that lies elsewhere is told as `value:<directory>:<file>:<offset>:<bytes>`."""
-    where = entry.get("indirect_value")
-    if where is None:
-        return StoredValue(entry["inline_value"], "", 0)
-    _, directory, file, offset, count = where.rsplit(":", 4)
-    return StoredValue(b"", directory + file, int(offset) + int(count))
+    if "indirect_value" not in entry:
+        data: bytes = entry["inline_value"]
+        return data
+    _, directory, file, offset, count = entry["indirect_value"].rsplit(":", 4)
+    return StoredPlace(directory + file, int(offset) + int(count))

@@ -37,9 +37,11 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
     """Finds the optimizers' variables of an object graph: of Keras' older kind (slot variables) and newer (a list)."""
     keys_by_name: dict[str, str] = {}
     seen = {-1}  # a list belongs to one optimizer: a thousand that share a long one are hostile
-    for node in graph.nodes:
-        for slot in node.slots:
-            found.add_slot(slot.name, graph.nodes[slot.node].key, graph.nodes[slot.of].key)
+    nodes = graph.nodes
+    for _, node in graph.holders:
+        if node.slots:
+            trained, names, states = zip(*node.slots, strict=True)
+            found.add_slots(names, [nodes[state].key for state in states], [nodes[of].key for of in trained])
         if "_iterations" in node.children and node.children.get("_variables", -1) not in seen:
             owners = _owners(graph, node.children, seen)
             keys_by_name = keys_by_name or {

@@ -26,7 +26,7 @@ from export.checkpoint.chunk_pieces import piece_format
 from export.checkpoint.ocdbt import file_problems, stored_reader, walk_store
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, can_be
 from export.errors import CheckpointError
-from runtime.remote import Stamp, local_stamp
+from runtime.remote import local_stamp
 
 MANIFEST, TREE, STEP, COMMITTED = "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
@@ -99,10 +99,11 @@ def list_orbax(place: OrbaxPlace) -> OrbaxListing:
     entries: list[Entry] = []
     problems: list[str] = []
     for name, directory in place.items.items():
-        for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST, directory / TREE):
-            if file.is_file():
-                digest.update(file.read_bytes())
-        held, wrong = _list_item(directory, f"{name}." if name else "")
+        for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST):
+            digest.update(_bytes_of(file))
+        tree = (directory / TREE).read_bytes() if (directory / TREE).is_file() else None
+        digest.update(tree or b"")
+        held, wrong = _list_item(directory, tree, f"{name}." if name else "")
         entries += held
         problems += wrong
     return OrbaxListing(f"sha256:{digest.hexdigest()[:16]}", {entry.key: entry for entry in entries}, tuple(problems))
@@ -146,33 +147,53 @@ def _steps(root: Path) -> list[OrbaxPlace]:
     return [place for _, place in sorted(found, key=lambda each: each[0])]
 
 
-def _list_item(directory: Path, prefix: str) -> tuple[list[Entry], list[str]]:
-    """Returns every array of an item, by the metadata that each keeps beside its chunks, and what is missing."""
+def _bytes_of(file: Path) -> bytes:
+    """Returns what a file holds; nothing if there is none."""
+    return file.read_bytes() if file.is_file() else b""
+
+
+def _list_item(directory: Path, told: bytes | None, prefix: str) -> tuple[list[Entry], list[str]]:
+    """Returns every array of an item, by the metadata that each keeps beside its chunks, and what is missing.
+
+    Args:
+      directory: of the item.
+      told: the JSON of its tree; None if it has none.
+      prefix: of the arrays' names.
+    """
     tensorstore = load_tensorstore(f"Orbax checkpoint {directory}")
     packed = (directory / MANIFEST).is_file()
     base = {"driver": "file", "path": f"{directory.absolute()}/"}
     try:
-        stored = dict(walk_store(tensorstore, directory)) if packed else {}
+        walk = walk_store(tensorstore, directory) if packed else iter(())  # in the background, as far as it can
+        tree = {} if told is None else _parsed(directory / TREE, told)
+        leaves = _leaves(tree) if tree else []
+        stored = dict(walk)
         problems = list(file_problems(directory, stored.values()))
-        tree = _json(directory / TREE) if (directory / TREE).is_file() else {}
-        leaves = _leaves(tree) if tree else _listed_leaves(stored)
+        leaves = leaves if tree else _listed_leaves(stored)
         read = stored_reader(tensorstore, base, stored) if packed else _file_reader(directory)
         filled = not tree.get("store_array_data_equal_to_fill_value")  # else every chunk is stored
         manifest = directory / MANIFEST
         stamp = local_stamp(manifest.stat()) if packed else None
-        where: dict[str, Any] = {"driver": "ocdbt", "base": base} if packed else base
+        where: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
+        specs = {
+            file: orjson.dumps({"driver": driver, "kvstore": where, "fill_missing_data_reads": filled}).decode()
+            for file, driver in _DRIVERS.items()
+        }
         entries = []
-        for leaf in leaves:
-            metadata = read(f"{leaf.path}/{leaf.file}")
+        for path, described, is_array in leaves:
+            metadata = read(f"{path}/{described}")
             if metadata:
-                file = manifest if packed else directory / f"{leaf.path}/{leaf.file}"
-                place = where | {"path": f"{'' if packed else base['path']}{leaf.path}/"}
-                spec = {"driver": _DRIVERS[leaf.file], "kvstore": place, "fill_missing_data_reads": filled}
-                entries.append(_entry(prefix + leaf.path, spec, metadata, str(file), stamp or local_stamp(file.stat())))
+                form = _form(_DRIVERS[described], metadata)
+                if not form.possible:
+                    raise ValueError(f"array {path!r} has the shape {list(form.shape)} and chunks {list(form.chunk)}")
+                file = manifest if packed else directory / path / described
+                stamped = stamp or local_stamp(file.stat())
+                store = ArrayStore(specs[described], form.chunk, form.held_bytes, str(file), stamped, f"{path}/")
+                entries.append(Entry(prefix + path, form.dtype, form.shape, (), store))
                 if not (packed or filled):
                     problems += _missing_chunks(file.parent, entries[-1], orjson.loads(metadata))
-            elif leaf.is_array:
-                raise CheckpointError(f"Orbax checkpoint {directory} has no array {leaf.path!r}; copy it anew")
+            elif is_array:
+                raise CheckpointError(f"Orbax checkpoint {directory} has no array {path!r}; copy it anew")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(problem).splitlines()[0][:200]
         raise CheckpointError(f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew") from problem
@@ -181,8 +202,7 @@ def _list_item(directory: Path, prefix: str) -> tuple[list[Entry], list[str]]:
 
 def _file_reader(directory: Path) -> Callable[[str], bytes]:
     def read(name: str) -> bytes:
-        file = directory / name
-        return file.read_bytes() if file.is_file() else b""
+        return _bytes_of(directory / name)
 
     return read
 
@@ -220,15 +240,6 @@ def _listed_leaves(store: Iterable[str]) -> list[_Leaf]:
     return [_Leaf(path, file, is_array=True) for path, _, file in keys if file in _DRIVERS]
 
 
-def _entry(key: str, spec: dict[str, Any], metadata: bytes, file: str, stamp: Stamp) -> Entry:
-    """Returns an array by its `.zarray` or `zarr.json`; a new save would replace `file`."""
-    form = _form(spec["driver"], metadata)
-    if not form.possible:
-        raise ValueError(f"array {key!r} has the shape {list(form.shape)} and chunks {list(form.chunk)}")
-    store = ArrayStore(orjson.dumps(spec).decode(), form.chunk, form.held_bytes, file, stamp)
-    return Entry(key, form.dtype, form.shape, (), store)
-
-
 class _Form(NamedTuple):
     """What an array looks like, and whether any can."""
 
@@ -264,8 +275,13 @@ def _numpy_name(dtype: str) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
+    return _parsed(path, path.read_bytes())
+
+
+def _parsed(path: Path, data: bytes) -> dict[str, Any]:
+    """Returns the JSON object that a file holds."""
     try:
-        found = orjson.loads(path.read_bytes())
+        found = orjson.loads(data)
     except orjson.JSONDecodeError as problem:
         raise CheckpointError(f"{path} is no JSON: {problem}; copy the checkpoint anew") from problem
     if not isinstance(found, dict):

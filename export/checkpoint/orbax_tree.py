@@ -22,7 +22,10 @@ from export.checkpoint.specs import FLOATS, Origin
 from export.checkpoint.variables import Entry
 
 _STATES = frozenset(["opt_state", "opt_states", "optimizer_state", "optimizer_states", "optimizer_variables", "opt"])
+_KERAS_STATES = "optimizer_variables"
 _LEAVES: dict[str, Origin] = {"embedding": "Flax Embed", "embeddings": "Keras Embedding"}
+_TABLE_ENDS = ("table", *_LEAVES, *(f"{leaf}.value" for leaf in _LEAVES))
+_STEP_ENDS = tuple(f"{leaf}{value}" for leaf in ("step", "iteration", "count") for value in ("", ".value"))
 _STACK = re.compile(
     r"(?:.*\.)?(?:sc_embedding_variables|embedding_table)\.(?:value\.)?(?P<jax>.+)\.table|(?:.*\.)?var:(?P<keras>.+):table"
 )
@@ -37,9 +40,11 @@ def find_in_tree(found: Findings) -> None:
     """Finds slot variables, tables and stacks by their paths."""
     entries = found.checkpoint.entries
     states = [key for key in entries if _is_state(key)]
-    weights = _by_tail(entries.keys() - states)
-    for key in states:
-        found.add_slot(*_state(key, weights))
+    others = entries.keys() - states
+    weights = _by_tail(others)
+    named = _by_tail(others, "._") if any(_KERAS_STATES in key for key in states) else {}
+    if states:
+        found.add_slots(*zip(*(_state(key, weights, named) for key in states), strict=True))
     for key in entries:
         slot = _STACK_SLOT.fullmatch(key) if "slot" in key else None
         of = (slot["keras"] or f"{slot['jax']}.table") if slot else ""
@@ -47,7 +52,7 @@ def find_in_tree(found: Findings) -> None:
             found.add_slot(slot["name"] or f"slot {slot['number']}", key, of)
     tables = []
     for key, entry in entries.items():
-        if key in found.slots:
+        if not key.endswith(_TABLE_ENDS) or key in found.slots:
             continue
         stack = _STACK.fullmatch(key) if key.endswith("table") else None
         if stack and len(entry.shape) == 2:
@@ -60,8 +65,9 @@ def find_in_tree(found: Findings) -> None:
 
 def step_keys(keys: Iterable[str]) -> list[str]:
     """Returns the leaves that may be the training step, the likeliest first: the program's own, then an optimizer's."""
-    own = [key for key in keys if _leaf(key) in ("step", "global_step")]
-    return sorted(own, key=len) + [key for key in keys if _leaf(key) in ("iteration", "count") and _is_state(key)]
+    likely = [(key, _leaf(key)) for key in keys if key.endswith(_STEP_ENDS)]
+    own = [key for key, leaf in likely if leaf in ("step", "global_step")]
+    return sorted(own, key=len) + [key for key, leaf in likely if leaf in ("iteration", "count") and _is_state(key)]
 
 
 def _is_state(key: str) -> bool:
@@ -78,35 +84,48 @@ def _leaf(key: str) -> str:
     return key.removesuffix(".value").rpartition(".")[2]
 
 
-def _by_tail(weights: Iterable[str]) -> dict[str, str]:
-    """Returns weights by what optimizers repeat of their paths: any tail that no other weight has."""
+def _by_tail(weights: Iterable[str], separators: str = ".") -> dict[str, str]:
+    """Returns weights by what optimizers repeat of their paths: any tail that no other weight has.
+
+    Args:
+      weights: their paths.
+      separators: with each of which the steps of a tail are joined.
+    """
     by_tail: dict[str, str] = {}
     for weight in weights:
-        parts = _parts(weight)
-        tails = {separator.join(parts[start:]) for start in range(len(parts)) for separator in "._"}
-        for tail in tails:
-            by_tail[tail] = "" if tail in by_tail else weight
+        tail = weight.removesuffix(".value")
+        tails = {tail}
+        while (at := tail.find(".")) >= 0:
+            tail = tail[at + 1 :]
+            tails.add(tail)
+        if separators != ".":
+            tails = {each.replace(".", separator) for each in tails for separator in separators}
+        for each in tails:
+            by_tail[each] = "" if each in by_tail else weight
     return by_tail
 
 
-def _state(key: str, weights: Mapping[str, str]) -> tuple[str, str, str]:
+def _state(key: str, weights: Mapping[str, str], named: Mapping[str, str]) -> tuple[str, str, str]:
     """Returns what a state is called, its key, and the weight that it is of, "" where the path does not say it.
 
     optax repeats the path of the weight behind its own field; Keras writes `<layer>_<weight>_<state>` as one name.
     """
-    parts = _parts(key)
-    root = 0
-    while parts[root] not in _STATES:
-        root += 1
-    if parts[root] == "optimizer_variables":
-        weight, _, name = parts[-1].rpartition("_")
-        of = weights.get(weight, "")
-        return name if of else parts[-1], key, of
-    for start in range(root + 2, len(parts)):
-        of = weights.get(".".join(parts[start:]), "")
+    tail = key.removesuffix(".value")
+    root = ""
+    while root not in _STATES:
+        root, _, tail = tail.partition(".")
+    leaf = tail.rpartition(".")[2] or root
+    if root == _KERAS_STATES:
+        weight, _, name = leaf.rpartition("_")
+        of = named.get(weight, "")
+        return name if of else leaf, key, of
+    field, _, tail = tail.partition(".")
+    while tail:
+        of = weights.get(tail, "")
         if of:
-            return parts[start - 1], key, of
-    return parts[-1], key, ""
+            return field, key, of
+        field, _, tail = tail.partition(".")
+    return leaf, key, ""
 
 
 def _origin(key: str, entry: Entry) -> Origin | None:

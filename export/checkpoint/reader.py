@@ -214,7 +214,7 @@ class Checkpoint:
     def read(self, key: str, start_row: int, count: int, files: DataFiles | None = None) -> Values:
         """Reads rows, holding no more than them and BLOCK_BYTES.
 
-        The crc of a variable covers all of it, so rows alone cannot be checked; a copy checks them (`export.tables`).
+        The crc of a variable covers all of it, so rows alone cannot be checked; a copy checks them.
 
         Args:
           key: a variable of rank 1 or more.

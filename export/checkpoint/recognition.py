@@ -65,7 +65,7 @@ def _step(checkpoint: StoredVariables) -> int | None:
     if graph is not None:
         named = (graph.child(0, name) for name in ("step", "global_step"))
         keys = [node.key for node in named if node]
-        for node in graph.nodes:
+        for _, node in graph.holders:
             counter = node.children.get("_iterations", node.children.get("iter") if node.slots else None)
             keys += [graph.nodes[counter].key] if counter is not None else []
     for key in keys:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import accumulate
 
+from export.checkpoint.averages import AVERAGE_SLOTS
 from export.checkpoint.findings import Findings, table_spec
 from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore
 from export.checkpoint.name_tables import partition_note
@@ -134,7 +135,7 @@ def _key(found: Findings, name: str, wanted: str) -> str:
         hint = f"did you mean {close[0]!r}?" if close else told.naming_help()
         raise NotConvertible(f"table {name!r}: checkpoint {told.checkpoint} has no variable {wanted!r}; {hint}")
     slot = found.slots.get(key)
-    if slot is not None and slot.name != AVERAGE:
+    if slot is not None and slot.name not in (AVERAGE, *AVERAGE_SLOTS):
         raise NotConvertible(
             f"table {name!r}: {key!r} is a slot variable ({slot.name} of {slot.of or 'an optimizer'}), no table; "
             "--with-slots exports the slot variables of tables"

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 
-from export.checkpoint.entry_protos import Form, StoredEntry, decode_cut, decode_entries
+from export.checkpoint.entry_protos import Form, StoredEntries, decode_cut, decode_entries
 from export.checkpoint.orderedcode import name_key
 from export.checkpoint.sstable import TableError, read_table
 from export.checkpoint.variables import Entry, Slice
@@ -118,43 +118,53 @@ def _header(data: bytes | None, path: Place) -> int:
     return shards
 
 
-def _entries(keys: Sequence[bytes], stored: Sequence[StoredEntry], files: _Files) -> dict[str, Entry]:
+def _entries(keys: Sequence[bytes], stored: StoredEntries, files: _Files) -> dict[str, Entry]:
     """Returns every variable by its key; slices have keys of their own, which rise and begin with a zero byte."""
     plain = bisect_left(keys, b"\1")
     if plain == len(keys):
         return {}
     names = [key.decode() for key in keys[plain:]]
-    forms, shards, offsets, sizes, crcs, listed = zip(*stored[plain:], strict=True)
+    forms, shards, sizes, listed = (
+        stored.forms[plain:],
+        stored.shards[plain:],
+        stored.sizes[plain:],
+        stored.slices[plain:],
+    )
     for name, form, size, slices in zip(names, forms, sizes, listed, strict=True):
         if form.bytes != size and form.bytes is not None and not slices:
             raise _lies_about_bytes(name, form, size)
     found = {shard: files.find(shard) for shard in set(shards)}
     paths, stamps = zip(*[found[shard] for shard in shards], strict=True)
     _, dtypes, shapes, _, starts = zip(*forms, strict=True)
-    whole = made(Slice, paths, offsets, sizes, crcs, starts, shapes, stamps)
+    whole = made(Slice, paths, stored.offsets[plain:], sizes, stored.crcs[plain:], starts, shapes, stamps)
     entries = dict(zip(names, made(Entry, names, dtypes, shapes, zip(whole, strict=True), repeat(None)), strict=True))
     if any(listed):
-        slices_by_key = dict(zip(keys[:plain], stored[:plain], strict=True))
+        places = {key: place for place, key in enumerate(keys[:plain])}
         for name, form, protos in zip(names, forms, listed, strict=True):
             if protos:
-                entries[name] = _cut_entry(name, form, protos, slices_by_key, files)
+                entries[name] = _cut_entry(name, form, protos, places, stored, files)
     return entries
 
 
 def _cut_entry(
-    name: str, form: Form, protos: tuple[bytes, ...], slices: Mapping[bytes, StoredEntry], files: _Files
+    name: str,
+    form: Form,
+    protos: tuple[bytes, ...],
+    places: Mapping[bytes, int],
+    stored: StoredEntries,
+    files: _Files,
 ) -> Entry:
-    """Returns a variable that is cut into slices, which need not cover it."""
+    """Returns a variable that is cut into slices, stored at `places`, which need not cover it."""
     if len(set(protos)) != len(protos):
         raise WireError(f"{name!r} lists a slice twice")
     shape, lead = form.shape, name_key(name, len(form.shape))
     parts = []
     for proto in protos:
         key, starts, sizes, fits = decode_cut(proto, shape)
-        stored = slices.get(lead + key)
-        if stored is None or stored.form.number != form.number:
+        place = places.get(lead + key, -1)
+        if place < 0 or stored.forms[place].number != form.number:
             raise WireError(f"{name!r} lists a slice at {starts} of shape {sizes} that the index does not hold")
-        part, shard, offset, size, crc, _ = stored
+        part, size = stored.forms[place], stored.sizes[place]
         if not fits or part.shape != sizes:
             raise WireError(
                 f"{name!r} of shape {shape} lists a slice at {starts} of shape {sizes} and stores one of shape "
@@ -162,8 +172,8 @@ def _cut_entry(
             )
         if part.bytes != size and part.bytes is not None:
             raise _lies_about_bytes(name, part, size)
-        path, stamp = files.find(shard)
-        parts.append((path, offset, size, crc, starts, sizes, stamp))
+        path, stamp = files.find(stored.shards[place])
+        parts.append((path, stored.offsets[place], size, stored.crcs[place], starts, sizes, stamp))
     return Entry(name, form.dtype, shape, tuple(made(Slice, *zip(*parts, strict=True))))
 
 

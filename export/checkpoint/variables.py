@@ -71,6 +71,7 @@ class ArrayStore(NamedTuple):
       held_bytes: the most memory that reading rows of it takes.
       file: that another save to the same place would replace; "": it is not watched.
       stamp: of that file when the checkpoint was opened.
+      path: of the array in tensorstore's key-value store, behind the one in `spec`, which all arrays share.
     """
 
     spec: str
@@ -78,6 +79,7 @@ class ArrayStore(NamedTuple):
     held_bytes: int = 0
     file: str = ""
     stamp: Stamp | None = None
+    path: str = ""
 
 
 class Entry(NamedTuple):
@@ -165,6 +167,7 @@ class Storage:
       model: configuration of the Keras model, where the file has it: class and name of every layer.
       problems: with its files, which no slice tells: they are missing or cut short.
       dumped: tables of dynamic keys, by the key of the variable of their vectors.
+      averages: key of the moving average that is read in a variable's place, by the variable's key.
     """
 
     kind: StorageKind = "TensorFlow"
@@ -173,6 +176,7 @@ class Storage:
     model: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     dumped: Mapping[str, DumpedTable] = field(default_factory=dict)
+    averages: Mapping[str, str] = field(default_factory=dict)
 
 
 class StoredVariables(Protocol):

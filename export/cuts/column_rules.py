@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from bundle.feature_pages import CROSS_KEY
-from bundle.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdRule, Unknown, VocabularyIds
+from bundle.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdentityIds, IdRule, Unknown, VocabularyIds
 from export.cuts.lookups import Tensors, table_name
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
+from export.towers.descriptions import Keys
 
 Read = Callable[[str], Tensors]
 """Returns a raw input of the model by its key, of rank 2 or more."""
@@ -35,7 +36,7 @@ class ColumnRule:
     inputs: tuple[str, ...]
     rule: IdRule | None = None
     unknown: Unknown | None = None
-    keys: tuple[int, ...] | tuple[str, ...] = ()
+    keys: tuple[Keys, ...] = ()
     weights: str | None = None
     sequence: bool = False
     one: bool = False
@@ -48,6 +49,11 @@ def is_a(column: Any, *kinds: str) -> bool:
         each.__name__ in names and each.__module__.startswith("tensorflow.python.feature_column")
         for each in type(column).__mro__
     )
+
+
+def rows_of(column: Any) -> int:
+    """Returns how many ids a categorical column of TF1 or TF2 has."""
+    return int(column.num_buckets if hasattr(column, "num_buckets") else column._num_buckets)
 
 
 def column_rule(column: Any, read: Read) -> ColumnRule:
@@ -92,7 +98,7 @@ def _buckets(column: Any, _read: Read) -> ColumnRule:
 
 def _vocabulary(column: Any, _read: Read) -> ColumnRule:
     keys = column.vocabulary_list if hasattr(column, "vocabulary_list") else _lines(column)
-    known: tuple[int, ...] | tuple[str, ...]
+    known: Keys
     if column.dtype.is_integer:
         known = tuple(int(key) for key in keys)
     else:
@@ -103,7 +109,7 @@ def _vocabulary(column: Any, _read: Read) -> ColumnRule:
     )
     default = -1 if oov or column.default_value is None else int(column.default_value)
     unknown = Unknown() if default < 0 else Unknown(rule="row", row=default)
-    return ColumnRule((column.key,), rule, unknown, known)
+    return ColumnRule((column.key,), rule, unknown, (known,))
 
 
 def _lines(column: Any) -> list[str]:
@@ -137,34 +143,71 @@ def _bucketized(column: Any) -> tuple[str, tuple[float, ...]]:
 
 
 def _crossed(column: Any, read: Read) -> ColumnRule:
-    tf = load_tensorflow()
-
-    def is_sparse(key: str) -> bool:
-        return isinstance(read(key), tf.SparseTensor)
-
-    inputs, keys = [], []
-    # TensorFlow's operation takes what is sparse first; buckets are.
-    dense = [isinstance(leaf, str) and not is_sparse(leaf) for leaf in _leaves(column)]
-    for _, leaf in sorted(zip(dense, _leaves(column), strict=True), key=lambda pair: pair[0]):
-        if is_a(leaf, "Bucketized"):
-            key, boundaries = _bucketized(leaf)
-            inputs.append(key)
-            keys.append(CrossKey(dtype="int64", boundaries=boundaries))
-        elif isinstance(leaf, str):
-            inputs.append(leaf)
-            keys.append(CrossKey(dtype="string" if read(leaf).dtype.name == "string" else "int64"))
-        elif is_a(leaf, "IdentityCategorical") and leaf.default_value is None and is_sparse(leaf.key):
-            inputs.append(leaf.key)
-            keys.append(CrossKey(dtype="int64"))
-        else:
-            raise NotConvertible(
-                f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; cross its rows: "
-                "declare a sparse int64 input that holds the column's row of each key (-1 of unknown ones), and name "
-                "it in the column's place, which hashes the same"
-            )
+    found = [_key_of(column, leaf, read) for leaf in _leaves(column)]
+    # TensorFlow's operation takes what is sparse first; the ids of columns are.
+    found.sort(key=lambda each: each.dense)
     hash_key = CROSS_KEY if column.hash_key is None else int(column.hash_key)
-    rule = CrossedIds(keys=tuple(keys), buckets=int(column.hash_bucket_size), hash_key=hash_key)
-    return ColumnRule(tuple(inputs), rule)
+    keys = tuple(each.key for each in found)
+    rule = CrossedIds(keys=keys, buckets=int(column.hash_bucket_size), hash_key=hash_key)
+    return ColumnRule(
+        tuple(each.input for each in found), rule, keys=tuple(listed for each in found for listed in each.listed)
+    )
+
+
+class _Crossed(NamedTuple):
+    """One of the inputs of a cross, with the keys of its vocabulary if it has one."""
+
+    input: str
+    key: CrossKey
+    dense: bool = False
+    listed: tuple[Keys, ...] = ()
+
+
+def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
+    tf = load_tensorflow()
+    if isinstance(leaf, str):
+        values = read(leaf)
+        dense = not isinstance(values, tf.SparseTensor)
+        if dense and values.shape.as_list()[1:] != [1]:
+            raise NotConvertible(
+                f"column {column.name!r} crosses dense input {leaf!r} of shape {values.shape}; one value an example "
+                "was expected: declare it as sparse in the recipe"
+            )
+        return _Crossed(leaf, CrossKey(dtype=_sent(values)), dense)
+    if is_a(leaf, "Bucketized"):
+        key, boundaries = _bucketized(leaf)
+        return _Crossed(key, CrossKey(dtype="int64", boundaries=boundaries))
+    if not is_a(leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"):
+        raise NotConvertible(
+            f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; inputs, and columns of "
+            "buckets, identities and vocabularies are crossed"
+        )
+    told, values = column_rule(leaf, read), read(leaf.key)
+    ids = told.rule if isinstance(told.rule, VocabularyIds) else None
+    rows = told.unknown is not None and (ids is not None or told.unknown.row is not None)
+    return _Crossed(
+        leaf.key,
+        CrossKey(
+            dtype=_sent(values),
+            ids=(ids or IdentityIds()) if rows else None,
+            rows=rows_of(leaf) if rows else None,
+            unknown_row=told.unknown.row if told.unknown is not None else None,
+            padding=None if isinstance(values, tf.SparseTensor) else padding_of(values),
+        ),
+        listed=told.keys,
+    )
+
+
+def _sent(values: Tensors) -> Literal["int64", "string"]:
+    return "string" if values.dtype.name == "string" else "int64"
+
+
+def padding_of(ids: Any) -> int | str:
+    """Returns what stands in a dense tensor where there is no id.
+
+    Source: TensorFlow 2.20, feature_column_v2.py, _to_sparse_input_and_drop_ignore_values.
+    """
+    return "" if ids.dtype.name == "string" else -1
 
 
 def _leaves(column: Any) -> list[Any]:

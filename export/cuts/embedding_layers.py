@@ -18,7 +18,7 @@ from export.cuts.lookups import Answer, Lookup, MakeTable, table_name
 from export.cuts.tpu_layers import tpu_layers_on_cpu
 from export.errors import ExportError, NotConvertible
 from export.frameworks import load_tensorflow
-from export.towers import Encoding, Kind, TableFacts
+from export.towers.descriptions import Encoding, Kind, TableFacts
 
 _HOOK = "_rowcast_answer"
 

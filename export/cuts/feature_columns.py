@@ -13,13 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from export.cuts.column_rules import ColumnRule, Read, column_rule, is_a
+from export.cuts.column_rules import Read, column_rule, padding_of
 from export.cuts.gathers import facts_of
 from export.cuts.hooks import hooked
+from export.cuts.indicator_columns import check_width, multi_hot
 from export.cuts.lookups import Answer, Lookup, Tensors, refusals_freed, with_line
 from export.errors import ExportError, NotConvertible
 from export.frameworks import load_tensorflow
-from export.towers import Combiner, Encoding, Kind
+from export.towers.descriptions import Combiner, Encoding, Kind, TableFacts
 
 Lengths = Callable[[Tensors], Any]
 """(dense ids [n, length]) -> [n] int64 how many of each example's places are taken."""
@@ -52,8 +53,16 @@ def columns_intercepted(answer: Answer, lengths: Lengths) -> Iterator[None]:
             "_get_dense_tensor_internal": columns.shared,
             "get_sequence_dense_tensor": columns.sequence_of_shared,
         },
-        v2.IndicatorColumn: {"transform_feature": columns.indicator, "_transform_feature": columns.old_indicator},
-        v1._IndicatorColumn: {"_transform_feature": columns.old_indicator},
+        v2.IndicatorColumn: {
+            "transform_feature": columns.indicator,
+            "_transform_feature": columns.old_indicator,
+            "get_sequence_dense_tensor": columns.sequence_of_indicator,
+            "_get_sequence_dense_tensor": columns.sequence_of_old_indicator,
+        },
+        v1._IndicatorColumn: {
+            "_transform_feature": columns.old_indicator,
+            "_get_sequence_dense_tensor": columns.sequence_of_old_indicator,
+        },
         v1._EmbeddingColumn: {
             "_get_dense_tensor_internal": columns.own_of_old,
             "_get_sequence_dense_tensor": columns.sequence_of_old,
@@ -143,57 +152,31 @@ class _Columns:
         return self._answer(describe_ids(column.name, column, how["sparse_combiner"], how["builder"].get, variable))
 
     def indicator(self, column: Any, cache: Any, state: Any) -> Any:
-        return multi_hot(column, partial(cache.get, state_manager=state))
+        return self._indicated(column, partial(cache.get, state_manager=state))
 
     def old_indicator(self, column: Any, inputs: Any) -> Any:
-        return multi_hot(column, inputs.get)
+        return self._indicated(column, inputs.get)
+
+    def sequence_of_indicator(self, column: Any, cache: Any, state: Any) -> Any:
+        read = partial(cache.get, state_manager=state)
+        return self._sequence(column, read, read(column))
+
+    def sequence_of_old_indicator(self, column: Any, inputs: Any, *_how: Any, **_named: Any) -> Any:
+        return self._sequence(column, inputs.get, inputs.get(column))
+
+    def _indicated(self, column: Any, read: Read) -> Any:
+        found = multi_hot(column, read)
+        if found is not None:
+            return found
+        rows = check_width(column)
+        table = TableFacts("", column.name, rows, rows)
+        return self._answer(_described(column.name, column.categorical_column, "sum", read, table, None))
 
     def _sequence(self, column: Any, read: Read, dense: Any) -> Any:
         from tensorflow.python.feature_column import feature_column_v2 as v2
 
         (key,) = column_rule(column.categorical_column, read).inputs
         return v2.SequenceDenseColumn.TensorSequenceLengthPair(dense, self._lengths(read(key)))
-
-
-def multi_hot(column: Any, read: Read) -> Any:
-    """Returns what an indicator column gives, computed of dense ids as numbers: TensorFlow's own way is sparse.
-
-    Raises:
-      NotConvertible: its ids are not whole numbers of a dense input, or are hashed.
-    """
-    tf = load_tensorflow()
-    ids_of = column.categorical_column
-    rows = int(ids_of.num_buckets if hasattr(ids_of, "num_buckets") else ids_of._num_buckets)
-    if is_a(ids_of, "Bucketized"):
-        buckets = tf.cast(read(ids_of), tf.int32)
-        numbers = buckets.shape[-1]
-        return tf.reduce_sum(tf.one_hot(buckets + tf.range(numbers) * (rows // numbers), rows), axis=-2)
-    listed = is_a(ids_of, "VocabularyListCategorical", "VocabularyFileCategorical")
-    ids = read(ids_of.key) if listed or is_a(ids_of, "IdentityCategorical") else None
-    whole = ids is not None and not isinstance(ids, tf.SparseTensor) and ids.dtype.is_integer
-    if ids is None or not whole or (listed and ids_of.num_oov_buckets):
-        raise NotConvertible(
-            f"column {column.name!r} is an indicator of {type(ids_of).__name__}; a tower computes one of buckets, and "
-            "of a dense input's integers by an identity column or a vocabulary without oov buckets: give the model a "
-            f"numeric_column of shape ({rows},) instead, and send the indicator, or train an embedding_column"
-        )
-    if listed:
-        return _listed(ids, column_rule(ids_of, read), rows)
-    if ids_of.default_value is not None:
-        outside = ((ids < 0) | (ids >= rows)) & tf.not_equal(ids, -1)
-        ids = tf.where(outside, tf.constant(ids_of.default_value, ids.dtype), ids)
-    return tf.reduce_sum(tf.one_hot(ids, rows), axis=-2)
-
-
-def _listed(ids: Any, told: ColumnRule, rows: int) -> Any:
-    tf = load_tensorflow()
-    given = tf.not_equal(ids, tf.constant(-1, ids.dtype))
-    hits = tf.equal(tf.cast(ids, tf.int64)[..., tf.newaxis], tf.constant(told.keys, tf.int64))
-    found = tf.cast(hits & given[..., tf.newaxis], tf.float32)
-    if told.unknown is not None and told.unknown.row is not None:
-        missing = tf.cast(given & ~tf.reduce_any(hits, axis=-1), tf.float32)
-        found += missing[..., tf.newaxis] * tf.one_hot(told.unknown.row, rows)
-    return tf.reduce_sum(found, axis=-2)
 
 
 def describe_column(column: Any, read: Read, variable: Any) -> Lookup:
@@ -217,6 +200,10 @@ def describe_column(column: Any, read: Read, variable: Any) -> Lookup:
 
 def describe_ids(name: str, column: Any, combiner: Combiner, read: Read, variable: Any) -> Lookup:
     """Returns what a categorical column looks up in a table; arguments and errors as of `describe_column`."""
+    return _described(name, column, combiner, read, facts_of(variable), variable)
+
+
+def _described(name: str, column: Any, combiner: Combiner, read: Read, table: TableFacts, variable: Any) -> Lookup:
     found = column_rule(column, read)
     ids = tuple(read(key) for key in found.inputs)
     encoding, width = _encoding(name, ids)
@@ -232,7 +219,7 @@ def describe_ids(name: str, column: Any, combiner: Combiner, read: Read, variabl
         kind = "single"
     return Lookup(
         path=name,
-        table=facts_of(variable),
+        table=table,
         variable=variable,
         ids=ids,
         weights=read(found.weights) if found.weights is not None else None,
@@ -243,16 +230,8 @@ def describe_ids(name: str, column: Any, combiner: Combiner, read: Read, variabl
         rule=found.rule,
         unknown=found.unknown,
         keys=found.keys,
-        padding=_padding(ids[0]) if encoding == "dense" and not found.one and len(ids) == 1 else None,
+        padding=padding_of(ids[0]) if encoding == "dense" and not found.one and len(ids) == 1 else None,
     )
-
-
-def _padding(ids: Any) -> int | str:
-    """Returns what stands in a dense tensor where there is no id.
-
-    Source: TensorFlow 2.20, feature_column_v2.py, _to_sparse_input_and_drop_ignore_values.
-    """
-    return "" if ids.dtype.name == "string" else -1
 
 
 def _encoding(name: str, ids: tuple[Tensors, ...]) -> tuple[Encoding, int | None]:
@@ -265,10 +244,5 @@ def _encoding(name: str, ids: tuple[Tensors, ...]) -> tuple[Encoding, int | None
         if shape is None or len(shape) != 2 or shape[1] is None:
             raise NotConvertible(
                 f"column {name!r} was given a dense tensor of shape {shape}; [batch] or [batch, length] was expected"
-            )
-        if len(ids) > 1 and shape[1] != 1:
-            raise NotConvertible(
-                f"column {name!r} crosses a dense input of {shape[1]} values an example; declare it as sparse in the "
-                "recipe"
             )
     return "dense", shapes[0][1] if shapes[0] else None

@@ -11,7 +11,7 @@ from typing import Any
 from export.cuts.lookups import Answer, Lookup
 from export.cuts.stand_ins import gathering, stand_in_class
 from export.frameworks import load_tensorflow
-from export.towers import TableFacts
+from export.towers.descriptions import TableFacts
 
 
 def facts_of(variable: Any) -> TableFacts:

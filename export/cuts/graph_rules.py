@@ -14,7 +14,8 @@ import numpy as np
 
 from bundle.manifest import ArithmeticIds, BucketIds, HashIds, IdRule, Unknown, VocabularyIds
 from export.frameworks import load_tensorflow
-from export.origins import Source, Sources, origin
+from export.model.origins import Source, Sources, origin
+from export.towers.descriptions import Keys
 
 _UNNAMED = "vocabulary"
 """What a vocabulary is called until all of them are known."""
@@ -30,7 +31,7 @@ class FoundIds:
     source: Source
     rule: IdRule | None = None
     unknown: Unknown | None = None
-    keys: tuple[int, ...] | tuple[str, ...] = ()
+    keys: tuple[Keys, ...] = ()
 
 
 def find_ids(tensor: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | Any:
@@ -100,9 +101,10 @@ def _vocabulary(operation: Any, sources: Sources, tables: Tables, rows: int) -> 
     positions = values.numpy()[order]
     if not positions.size or not np.array_equal(positions, np.arange(positions[0], positions[0] + positions.size)):
         return None
-    found = [key.decode() if isinstance(key, bytes) else int(key) for key in keys.numpy()[order].tolist()]
+    ordered = keys.numpy()[order].tolist()
+    found: Keys = tuple(map(int, ordered)) if ids.dtype.is_integer else tuple(key.decode() for key in ordered)
     rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(positions[0]))
-    return FoundIds(source, rule, _row(beyond, rows), tuple(found))  # type: ignore[arg-type]
+    return FoundIds(source, rule, _row(beyond, rows), (found,))
 
 
 def _computed(operation: Any, sources: Sources) -> FoundIds | None:

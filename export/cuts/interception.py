@@ -10,17 +10,17 @@ from export.cuts.embedding_layers import intercepted
 from export.cuts.feature_columns import Lengths, columns_intercepted, no_lengths
 from export.cuts.gathers import gathers_intercepted
 from export.cuts.keras_rs_layers import keras_rs_intercepted
-from export.cuts.lookups import Answer, Lookup, MakeTable, refusals_freed, with_line
+from export.cuts.lookups import Answer, Lookup, MakeTable, refusals_freed
 from export.cuts.ragged_lookups import ragged_lookups_intercepted
 from export.cuts.sparse_lookups import sparse_lookups_intercepted
 from export.cuts.stand_ins import tables_unallocated
-from export.errors import ExportError, NotConvertible
+from export.errors import ExportError
 from export.frameworks import load_tensorflow
 
 
 @contextlib.contextmanager
 def lookups_intercepted(
-    make_table: MakeTable, answer: Answer, gather: Answer, lengths: Lengths = no_lengths, *, inside: bool = False
+    make_table: MakeTable, answer: Answer, gather: Answer, lengths: Lengths = no_lengths
 ) -> Iterator[None]:
     """Makes no table, and answers every lookup, within the `with`.
 
@@ -29,7 +29,6 @@ def lookups_intercepted(
       answer: returns the activation of a lookup.
       gather: likewise, of one that gathers a row for each id and does no more; it may return None.
       lengths: returns how many ids of each example a sequence column has.
-      inside: lookups in plain variables that combine are left to TensorFlow.
     Raises:
       ExportError: what `answer` raised, freed of the call stacks that Keras and AutoGraph wrap it in.
     """
@@ -45,32 +44,15 @@ def lookups_intercepted(
         entered.enter_context(tables_unallocated())
         entered.enter_context(intercepted(make_table, lambda lookup: told(lookup, answer), tracked=True))
         entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather)))
-        if not inside:
-            entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
-            entered.enter_context(ragged_lookups_intercepted(lambda lookup: told(lookup, answer)))
-            entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
-        columns = answer if not inside else _refuse_column
-        entered.enter_context(columns_intercepted(lambda lookup: told(lookup, columns), lengths))
+        entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
+        entered.enter_context(ragged_lookups_intercepted(lambda lookup: told(lookup, answer)))
+        entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
+        entered.enter_context(columns_intercepted(lambda lookup: told(lookup, answer), lengths))
         yield
 
 
 def _scaled(lookup: Lookup, how: Answer) -> Any:
-    """Answers a lookup, and scales rows that are longer than its `max_norm` as TensorFlow does, in the graph."""
-    if lookup.max_norm is None:
+    """Answers a lookup; rows of ids one by one that are longer than its `max_norm` are scaled in the graph."""
+    if lookup.max_norm is None or lookup.kind == "bag":
         return how(lookup)
-    if lookup.kind == "bag":
-        raise with_line(
-            NotConvertible(
-                f"lookup {lookup.path!r} has max_norm, which scales rows before they are combined: scale the table's "
-                "rows once in the checkpoint, by tf.clip_by_norm(rows, max_norm, axes=[1]), and leave max_norm out of "
-                "the model code, which then looks the same up"
-            )
-        )
     return load_tensorflow().clip_by_norm(how(lookup), lookup.max_norm, axes=[-1])
-
-
-def _refuse_column(lookup: Lookup) -> Any:
-    raise NotConvertible(
-        f"column {lookup.path!r}: a self-contained SavedModel takes no feature columns; leave output.tables at "
-        "'copy' or 'link'"
-    )

@@ -14,7 +14,7 @@ from bundle import paths
 from bundle.manifest import IdRule, Unknown
 from export.errors import ExportError, NotConvertible
 from export.frameworks import load_tensorflow
-from export.towers import Combiner, Encoding, Kind, TableFacts
+from export.towers.descriptions import Combiner, Encoding, Keys, Kind, TableFacts
 from export.user_lines import at_line, current_line
 
 Tensors = Any
@@ -27,17 +27,18 @@ class Lookup:
 
     Attributes:
       path: of the feature, layer or column, for messages.
-      table: what it reads.
-      variable: the table's variable, as the model holds it.
+      table: what it reads; of an indicator, how many rows its ids may have.
+      variable: the table's variable, as the model holds it; None of an indicator.
       ids: what the ids are computed from, before `rule`; several only of a cross.
       weights: beside the ids.
       kind, encoding, combiner, length: as in FeatureSpec; of one dense id in a dimension of its own, `length` is 1.
       config: a layer's FeatureConfig, if it has one.
       rule: what the model itself does to ids; None: they are rows, or the recipe tells.
       unknown: what the model itself does with ids outside the table; None: the recipe tells.
-      keys: of a `rule` that is a vocabulary: its keys in the order of the rows.
+      keys: of each vocabulary that `rule` reads, as `vocabularies_of` gives them.
       padding: the id that only fills a dense tensor up, and is none.
       max_norm: which no row's norm exceeds when it is combined or handed on: longer ones are scaled.
+      empty_row: of a bag, the row that it reads where nothing else is left in it.
     """
 
     path: str
@@ -52,9 +53,10 @@ class Lookup:
     config: Any = None
     rule: IdRule | None = None
     unknown: Unknown | None = None
-    keys: tuple[int, ...] | tuple[str, ...] = ()
+    keys: tuple[Keys, ...] = ()
     padding: int | str | None = None
     max_norm: float | None = None
+    empty_row: int | None = None
 
     @property
     def shape(self) -> tuple[int | None, ...]:

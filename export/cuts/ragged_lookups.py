@@ -16,7 +16,7 @@ from export.cuts.hooks import hooked
 from export.cuts.lookups import Answer, Lookup
 from export.cuts.stand_ins import stand_in_class
 from export.frameworks import load_tensorflow
-from export.towers import Combiner
+from export.towers.descriptions import Combiner
 
 RAGGED_ROWS = "rows_of_ragged_ids"
 """Names the placeholders of rows that nobody has."""

@@ -13,8 +13,9 @@ from export.cuts.gathers import facts_of
 from export.cuts.hooks import hooked
 from export.cuts.lookups import Answer, Lookup
 from export.cuts.stand_ins import stand_in_class
+from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
-from export.towers import Combiner, Encoding
+from export.towers.descriptions import Combiner, Encoding
 
 
 @contextlib.contextmanager
@@ -29,9 +30,7 @@ def sparse_lookups_intercepted(answer: Answer) -> Iterator[None]:
         return original(**how) if found is None else found
 
     def safe(original: Callable[..., Any], **how: Any) -> Any:
-        lookup = None
-        if how["default_id"] is None:
-            lookup = _combined(how["embedding_weights"], how["sparse_ids"], how["sparse_weights"], how, "sparse")
+        lookup = _combined(how["embedding_weights"], how["sparse_ids"], how["sparse_weights"], how, "sparse")
         found = answer(lookup) if lookup is not None else None
         return original(**how) if found is None else found
 
@@ -55,7 +54,19 @@ def _combined(params: Any, ids: Any, weights: Any, how: dict[str, Any], encoding
     variable.mod |= how.get("partition_strategy") == "mod"
     path = variable.name.partition(":")[0]
     combiner: Combiner = how["combiner"] or "mean"
-    max_norm = how["max_norm"]
+    facts, empty_row = facts_of(variable), how.get("default_id")
+    if empty_row is not None and not 0 <= empty_row < facts.rows:
+        raise NotConvertible(f"lookup {path!r} has default_id={empty_row}, which is no row of its {facts.rows}")
     return Lookup(
-        path, facts_of(variable), variable, (ids,), weights, "bag", encoding, combiner, None, max_norm=max_norm
+        path=path,
+        table=facts,
+        variable=variable,
+        ids=(ids,),
+        weights=weights,
+        kind="bag",
+        encoding=encoding,
+        combiner=combiner,
+        length=None,
+        max_norm=None if how["max_norm"] is None else float(how["max_norm"]),
+        empty_row=empty_row,
     )

@@ -34,9 +34,9 @@ from export.errors import UsageError, VerificationFailed
 from export.figures import size_text
 
 if TYPE_CHECKING:  # seconds, with TensorFlow
-    from export.parts import PartSpec
     from export.preparation import Prepared
-    from export.towers import TowerSpec
+    from export.towers.descriptions import TowerSpec
+    from export.towers.parts import PartSpec
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DrawnFeature:
 
     Attributes:
       name, inputs, role: as in the manifest.
-      table: that it reads; "" of numbers.
+      table: that it reads; "" of numbers and indicators.
       kind: what callers send and what becomes of it: `single`, `bag, mean`, `numbers [3]`.
       rule: kind of the rule from id to row; "" of numbers.
       ids: the rule in full.
@@ -279,11 +279,27 @@ def _feature(name: str, page: Feature) -> DrawnFeature:
         kind = f"rows below {page.below}" if page.below is not None else kind
         default = page.default is not None
         return DrawnFeature(name, inputs, page.role, "", kind, default=default, below=page.below)
-    kinds = {"bag": f"bag, {page.combiner}", "sequence": f"sequence of {page.length}", "single": "single"}
-    kind = kinds[page.kind] + (", weighted" if page.weighted else "")
+    kind = _kind(page)
     unknown = f"row {page.unknown.row}" if page.unknown.rule == "row" else page.unknown.rule
-    default = page.default is not None
-    return DrawnFeature(name, inputs, page.role, page.table, kind, page.ids.kind, _ids(page, inputs), unknown, default)
+    default, ids = page.default is not None, _ids(page, inputs)
+    if page.indicator is not None:
+        kind = f"{kind}; indicator of {page.indicator}: {ids}; unknown: {unknown}"
+    return DrawnFeature(name, inputs, page.role, page.table, kind, page.ids.kind, ids, unknown, default)
+
+
+def _kind(page: EmbeddedFeature) -> str:
+    """Returns what is sent for a feature that has ids, and how its rows are combined."""
+    kinds = {"bag": f"bag, {page.combiner}", "sequence": f"sequence of {page.length}", "single": "single"}
+    told = [kinds[page.kind]]
+    if page.weighted:
+        told.append("weighted")
+    if page.place is not None and page.places is not None:
+        told.append(f"value {page.place + 1} of {page.places}")
+    if page.max_norm is not None:
+        told.append(f"rows clipped to {page.max_norm:g}")
+    if page.empty_row is not None:
+        told.append(f"row {page.empty_row} if empty")
+    return ", ".join(told)
 
 
 def _ids(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:

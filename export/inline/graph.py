@@ -1,32 +1,28 @@
 """The graph of a self-contained SavedModel: raw ids in, the towers' results out, lookups inside, no table's value.
 
-Each tower becomes one signature. Ids become rows by the recipe's rules, rows become rows of the variable as the
-checkpoint stores it (`export/checkpoint/layouts.py` has the formula; a stack is shared by its tables), and the gathered
-vectors go through TensorFlow's own lookup of the layer, combiner and all, into the tower.
+Each tower becomes one signature: what `lookups` answers goes into the tower as it was cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bundle import manifest
-from export.calling import input_spec
 from export.checkpoint.specs import TableSpec
-from export.cuts.embedding_layers import original_lookup
-from export.errors import DestinationError, NotConvertible, UsageError
+from export.errors import DestinationError, UsageError
 from export.frameworks import load_tensorflow
-from export.origins import distinct_identifiers, resource
-from export.pruning import TracedTower
-from export.renumbering import renumber
-from export.settings import ExportJob, HashRule, InputPart, KeyedRule
-from export.towers import SIGNATURE, DenseSpec, FeatureSpec
-from export.tracing import TracedModel
-
-Gather = Callable[[str, Any], Any]
-"""(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the stored dtype."""
+from export.inline.lookups import Lookups
+from export.model.calling import input_spec
+from export.model.feature_pages import model_vocabularies
+from export.model.origins import distinct_identifiers, resource
+from export.model.tracing import TracedModel
+from export.settings import ExportJob, InputPart
+from export.towers.descriptions import SIGNATURE, Keys
+from export.towers.pruning import TracedTower
+from export.towers.renumbering import renumber
 
 
 @dataclass(frozen=True)
@@ -48,139 +44,6 @@ class InlineGraph:
     weights: Mapping[str, Any]
 
 
-class Lookups:
-    """Answers the lookups of towers inside a graph."""
-
-    def __init__(
-        self,
-        job: ExportJob,
-        traced: TracedModel,
-        pages: Mapping[str, manifest.Feature],
-        tables: Mapping[str, TableSpec],
-        vocabularies: Mapping[str, Any],
-        gather: Gather,
-    ) -> None:
-        """Takes what decides an answer.
-
-        Args:
-          job, traced, pages: the recipe, its model and the description of its features.
-          tables: where the checkpoint stores each table.
-          vocabularies: key -> position, as TensorFlow's lookup tables.
-          gather: reads rows as they are stored.
-        """
-        self._job, self._traced, self._pages, self._tables = job, traced, pages, tables
-        self._vocabularies, self._gather = vocabularies, gather
-        self._original = original_lookup()
-
-    def parts(self, tower: TracedTower) -> dict[str, InputPart]:
-        """Returns the recipe's inputs that a tower needs, with the dtype of what a caller sends."""
-        needed: dict[str, InputPart] = {}
-        for tensor in tower.spec.inputs:
-            name = tensor.feature
-            spec, part = self._traced.spec.features[name], self._job.inputs[name]
-            needed[name] = part
-            if isinstance(spec, FeatureSpec):
-                needed[name] = part.model_copy(update={"dtype": raw_dtype(name, self._job)})
-                if spec.weights is not None:
-                    needed[spec.weights] = self._job.inputs[spec.weights]
-        return {name: needed[name] for name in self._job.inputs if name in needed}
-
-    def run(self, tower: TracedTower, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a tower's results for raw inputs."""
-        tf = load_tensorflow()
-        arguments = []
-        for tensor in tower.spec.inputs:
-            spec = self._traced.spec.features[tensor.feature]
-            value = inputs[tensor.feature]
-            if isinstance(spec, FeatureSpec):
-                value = self._activation(spec, value, inputs[spec.weights] if spec.weights else None)
-            arguments.append(value)
-        results = tower.function(*arguments)
-        return {tensor.name: tf.identity(results[tensor.name]) for tensor in tower.spec.outputs}
-
-    def _activation(self, spec: FeatureSpec, ids: Any, weights: Any) -> Any:
-        tf = load_tensorflow()
-        if spec.encoding == "dense":
-            vectors = self._vectors(spec, self._rows(spec, tf.reshape(ids, [-1])))
-            return vectors if spec.kind == "single" else tf.reshape(vectors, [-1, spec.length, vectors.shape[1]])
-        rows = self._rows(spec, ids.values)
-        beside = None if weights is None else weights.values
-        if spec.kind == "bag":  # leaves unknown ids out; a sequence keeps their places
-            known = rows >= 0
-            ids = _retained(ids, known)
-            rows = tf.boolean_mask(rows, known)
-            beside = None if beside is None else tf.boolean_mask(beside, known)
-        # The layer's own lookup runs on the gathered vectors alone, one for each id, whatever dtype and order the table
-        # is stored in; the row behind them is what TensorFlow fills empty examples with before it zeroes them.
-        vectors = self._vectors(spec, rows)
-        vectors = tf.concat([vectors, tf.zeros([1, vectors.shape[1]])], 0)
-        vectors.read_value = lambda: vectors  # sequences are read from a variable
-        places = _with_values(ids, tf.range(tf.size(rows, tf.int64)))
-        config = self._traced.configs[spec.name]
-        weighted = None if beside is None else _with_values(ids, beside)
-        return self._original(places, weighted, {config.table: vectors}, config)
-
-    def _rows(self, spec: FeatureSpec, values: Any) -> Any:
-        """Returns rows of a table for flat ids, -1 where they stay unknown."""
-        tf = load_tensorflow()
-        page = self._pages[spec.name]
-        assert isinstance(page, manifest.EmbeddedFeature)  # noqa: S101 - described from this very spec
-        rows = self._by_rule(page.ids, values)
-        count = self._traced.spec.tables[spec.table].rows
-        known = (rows >= 0) & (rows < count)
-        if page.unknown.rule == "refuse":
-            told = f"feature {spec.name}: an id is not in table {spec.table}, and the feature refuses unknown ids"
-            with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [told])]):
-                return tf.identity(rows)
-        stands = -1 if page.unknown.rule == "zeros" else page.unknown.row or 0
-        return tf.where(known, rows, tf.constant(stands, tf.int64))
-
-    def _by_rule(self, rule: manifest.IdRule, values: Any) -> Any:
-        tf = load_tensorflow()
-        if isinstance(rule, manifest.HashIds):
-            return _hashed(values, rule.buckets) + rule.first_row
-        if isinstance(rule, manifest.BucketIds):
-            boundaries = [float(each) for each in rule.boundaries]
-            return tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=boundaries), tf.int64)
-        if isinstance(rule, manifest.VocabularyIds):
-            position = self._vocabularies[rule.vocabulary].lookup(values)
-            beyond = position
-            if rule.oov_buckets:
-                modulo = rule.oov_hash == "modulo" and values.dtype != tf.string
-                beyond = values % rule.oov_buckets if modulo else _hashed(values, rule.oov_buckets)
-                beyond = tf.cast(beyond, tf.int64) + rule.oov_first_row
-            rows = tf.where(position < 0, beyond, position + rule.first_row)
-            return rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
-        return tf.cast(values, tf.int64)
-
-    def _vectors(self, spec: FeatureSpec, rows: Any) -> Any:
-        """Returns [m, dim] float32 for [m] rows; zeros where a row is -1."""
-        tf = load_tensorflow()
-        table = self._tables[spec.table]
-        known = rows >= 0
-        layout = table.layout
-        within = tf.where(known, rows, tf.zeros([], tf.int64))
-        stored = tf.gather(tf.constant(layout.bases()), within % layout.lanes) + within // layout.lanes
-        vectors = tf.cast(self._gather(spec.table, stored)[:, : table.dim], tf.float32)
-        return tf.where(known[:, tf.newaxis], vectors, tf.zeros([], tf.float32))
-
-
-def _hashed(values: Any, buckets: int) -> Any:
-    tf = load_tensorflow()
-    texts = values if values.dtype == tf.string else tf.strings.as_string(values)
-    return tf.strings.to_hash_bucket_fast(texts, buckets)
-
-
-def raw_dtype(feature: str, job: ExportJob) -> str:
-    """Returns the dtype of the ids that callers send for a feature that reads a table."""
-    rule = job.features[feature].ids if feature in job.features else None
-    if rule is None or isinstance(rule, manifest.IdentityIds | KeyedRule):
-        return job.inputs[feature].dtype
-    if isinstance(rule, HashRule):
-        return rule.dtype
-    return "float32" if rule.kind == "buckets" else job.vocabularies[rule.vocabulary].dtype
-
-
 def build_graph(
     job: ExportJob,
     traced: TracedModel,
@@ -196,12 +59,11 @@ def build_graph(
       vocabularies: the file of each vocabulary, one key a line.
     Raises:
       UsageError: inputs of the recipe cannot be told apart in a signature.
-      NotConvertible: the model does to its inputs what only a bundle holds.
+      NotConvertible: an input is read in ways that ask for different dtypes.
     """
     tf = load_tensorflow()
     from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
-    _refuse_unknown(traced)
     module = tf.Module(name=job.model)
     stored: dict[str, Any] = {}
     for spec in tables.values():
@@ -214,12 +76,7 @@ def build_graph(
     for variable in _distinct(traced.towers):
         weights[f"weight_{len(weights)}"] = variable
         setattr(module, f"weight_{len(weights) - 1}", variable)
-    used = {
-        page.ids.vocabulary
-        for page in pages.values()
-        if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.VocabularyIds)
-    }
-    known = {name: open_vocabulary(vocabularies[name], job.vocabularies[name].dtype) for name in sorted(used)}
+    known = open_vocabularies(job, traced, pages, vocabularies)
     module.vocabularies = list(known.values())
 
     def gather(table: str, rows: Any) -> Any:
@@ -236,24 +93,6 @@ def build_graph(
     signatures[SIGNATURE], inputs[SIGNATURE] = signatures[default], inputs[default]
     attributes = {f"table_{number}": key for number, key in enumerate(stored)}
     return InlineGraph(module, signatures, inputs, attributes, weights)
-
-
-def _refuse_unknown(traced: TracedModel) -> None:
-    for name, spec in traced.spec.features.items():
-        alone = spec.reads == (name,)
-        rule = spec.rule if isinstance(spec, FeatureSpec) else None
-        known = rule is None or isinstance(rule, manifest.BucketIds) or rule == manifest.HashIds(buckets=_buckets(rule))
-        lengths = isinstance(spec, DenseSpec) and spec.take == "lengths"
-        if not alone or lengths or not known or (isinstance(spec, FeatureSpec) and name not in traced.configs):
-            what = "is read by several features" if not alone else "is not looked up by an embedding layer as it is"
-            raise NotConvertible(
-                f"input {spec.reads[0]!r} {what} (feature {name!r}), which a self-contained SavedModel does not do; "
-                'write a bundle (output.tables = "copy" or "link")'
-            )
-
-
-def _buckets(rule: manifest.IdRule) -> int:
-    return rule.buckets if isinstance(rule, manifest.HashIds) else 1
 
 
 def write_graph(graph: InlineGraph, directory: Path) -> bytes:
@@ -289,10 +128,34 @@ def variable_key(attribute: str) -> str:
     return f"{attribute}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def open_vocabulary(path: Path, dtype: str) -> Any:
-    """Returns TensorFlow's lookup table over a file of keys, one a line: key -> position, -1 if unknown."""
-    lookup = load_tensorflow().lookup
+def open_vocabularies(
+    job: ExportJob, traced: TracedModel, pages: Mapping[str, manifest.Feature], files: Mapping[str, Path]
+) -> dict[str, Any]:
+    """Returns TensorFlow's lookup tables, key -> position, -1 if unknown, of all vocabularies that features read.
+
+    Args:
+      job, traced, pages: the recipe, its model, which holds some, and the description of its features.
+      files: the file of each vocabulary of the recipe, one key a line.
+    """
+    held = model_vocabularies(traced.spec)
+    embedded = [page for page in pages.values() if isinstance(page, manifest.EmbeddedFeature)]
+    used = {rule.vocabulary for page in embedded for rule in manifest.vocabularies_of(page.ids)}
+    return {
+        name: _held(held[name]) if name in held else _in_file(files[name], job.vocabularies[name].dtype)
+        for name in sorted(used)
+    }
+
+
+def _held(keys: Keys) -> Any:
     tf = load_tensorflow()
+    known = tf.constant(keys, tf.string if keys and isinstance(keys[0], str) else tf.int64)
+    positions = tf.range(len(keys), dtype=tf.int64)
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, positions), -1)
+
+
+def _in_file(path: Path, dtype: str) -> Any:
+    tf = load_tensorflow()
+    lookup = tf.lookup
     lines = lookup.TextFileInitializer(
         str(path), tf.as_dtype(dtype), lookup.TextFileIndex.WHOLE_LINE, tf.int64, lookup.TextFileIndex.LINE_NUMBER
     )
@@ -324,21 +187,6 @@ def _tensor_names(name: str, part: InputPart) -> tuple[str, ...]:
     """Returns the tensors of an input: values and row splits of a ragged one, indices, values and shape of a sparse."""
     count = {"dense": 1, "ragged": 2, "sparse": 3}[part.kind]
     return (name, *(f"{name}_{number}" for number in range(1, count)))
-
-
-def _retained(ids: Any, known: Any) -> Any:
-    """Returns a bag without the values that are not known."""
-    tf = load_tensorflow()
-    if isinstance(ids, tf.SparseTensor):
-        return tf.sparse.retain(ids, known)
-    return tf.ragged.boolean_mask(ids, ids.with_values(known))
-
-
-def _with_values(ids: Any, values: Any) -> Any:
-    tf = load_tensorflow()
-    if isinstance(ids, tf.SparseTensor):
-        return tf.SparseTensor(ids.indices, values, ids.dense_shape)
-    return ids.with_values(values)
 
 
 def _distinct(towers: Iterable[TracedTower]) -> list[Any]:

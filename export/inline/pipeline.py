@@ -27,15 +27,12 @@ from bundle import manifest, staging
 from bundle.features import FeatureReader
 from bundle.tables import TableReader
 from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
-from export import executors, replay
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import Inventory, TableSpec
-from export.dense_copy import local_prefix
-from export.destinations import Destination, open_destination
+from export.checks import replay
+from export.checks.examples import make_examples, read_examples
 from export.errors import DestinationError, UsageError, VerificationFailed
-from export.examples import make_examples, read_examples
-from export.feature_pages import describe_features
 from export.figures import size_text
 from export.inline import proofs
 from export.inline.files import (
@@ -48,21 +45,26 @@ from export.inline.files import (
     write_variables,
     written,
 )
-from export.inline.graph import InlineGraph, Lookups, build_graph, open_vocabulary, variable_key, write_graph
-from export.model_tables import recognise_tables
+from export.inline.graph import InlineGraph, build_graph, open_vocabularies, variable_key, write_graph
+from export.inline.lookups import Lookups
+from export.jobs import executors
+from export.jobs.destinations import Destination, open_destination
+from export.model.dense_copy import local_prefix
+from export.model.feature_pages import describe_features, model_vocabularies
+from export.model.roots import open_job
+from export.model.tables import recognise_tables
+from export.model.tracing import TracedModel, trace_towers
+from export.model.vocabularies import as_array, read_keys
 from export.oracle.original import Replay, replay_original
 from export.progress import Progress
-from export.roots import open_job
 from export.run_settings import ExportSettings
 from export.settings import ExportJob
-from export.staged_tables import created, provenance, staged
 from export.subset import ALL, Wanted, choose_towers, reduced
-from export.tasks import WORKER_BYTES
-from export.tower_pages import check_limits
-from export.towers import ModelSpec
-from export.tracing import TracedModel, trace_towers
-from export.vocabularies import read_keys
-from export.weights import find_weights, restore_weights
+from export.tables.staged import created, provenance, staged
+from export.tables.tasks import WORKER_BYTES
+from export.towers.descriptions import ModelSpec
+from export.towers.pages import check_limits
+from export.towers.weights import find_weights, restore_weights
 
 REPORT = "assets.extra/rowcast.json"
 REPORT_FORMAT = 1
@@ -271,6 +273,7 @@ def _prove(prepared: PreparedInline, directory: Path) -> dict[str, Any]:
     """Asks what was written raw examples, and holds its answers to those of the original model."""
     job, model = prepared.job, prepared.traced.spec
     keys = {name: read_keys(prepared.base / part.file, part.dtype) for name, part in job.vocabularies.items()}
+    keys |= {name: as_array(held) for name, held in model_vocabularies(model).items()}
     free = proofs.available_bytes()
     held = 2 * prepared.kept_bytes + proofs.RESERVE_BYTES
     proof: dict[str, Any] = {"examples": 0, "tolerance": replay.TOLERANCE, "loaded_by": [], "max_abs_error": {}}
@@ -311,7 +314,7 @@ def _ask_rows(prepared: PreparedInline, inputs: Mapping[str, proofs.Tensors]) ->
     towers = {tower.spec.name: tower for tower in traced.towers}
     restore_weights(prepared.graph.weights.values(), traced.root, prepared.checkpoint, job.checkpoint.object_path)
     files = _vocabulary_files(job, prepared.base)
-    vocabularies = {name: open_vocabulary(files[name], part.dtype) for name, part in job.vocabularies.items()}
+    vocabularies = open_vocabularies(job, traced, prepared.pages, files)
 
     def build(gather: Callable[[str, Any], Any]) -> Lookups:
         return Lookups(job, traced, prepared.pages, prepared.tables, vocabularies, gather)

@@ -24,12 +24,13 @@ from bundle.features import FeatureReader
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import TableSpec
 from export.checkpoint.stretches import read_stretches
+from export.checks.examples import Examples
 from export.errors import UsageError, VerificationFailed
-from export.examples import Examples
 from export.frameworks import load_tensorflow
-from export.inline.graph import InlineGraph, Lookups, raw_dtype
+from export.inline.graph import InlineGraph
+from export.inline.lookups import Lookups, sent_dtype
 from export.settings import ExportJob, HashRule
-from export.towers import SIGNATURE, DenseSpec, FeatureSpec, ModelSpec
+from export.towers.descriptions import SIGNATURE, DenseSpec, FeatureSpec, ModelSpec
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")
 RESERVE_BYTES = 2 << 30
@@ -72,17 +73,20 @@ def signature_inputs(
       UsageError: ids of the examples are not of the dtype that the signature takes.
     """
     sent: dict[str, tuple[NDArray[Any], NDArray[np.int64] | None]] = {}
-    for name, spec in model.features.items():
-        if isinstance(spec, DenseSpec):
-            sent[name] = (features.activation(name, examples.columns, examples.n).values, None)
+    for name, readers in model.inputs.items():
+        spec = next((each for each in readers if isinstance(each, FeatureSpec)), readers[0])
+        if isinstance(spec, DenseSpec) and spec.take == "values":
+            sent[name] = (features.activation(spec.name, examples.columns, examples.n).values, None)
             continue
-        column = _column(name, spec, pages[name], examples)
+        column = _column(name, spec, _default(name, spec, pages[spec.name]), examples)
         values, offsets, weights = column.values, column.offsets, column.weights
         assert offsets is not None  # noqa: S101 - _column gives them
-        sent[name] = (_ids(name, values, job), offsets)
-        if spec.weights is not None:
+        ids = _ids(name, values, sent_dtype(name, model, job), job)
+        sent[name] = _filled(name, ids, offsets, model, job) if job.inputs[name].kind == "dense" else (ids, offsets)
+        if isinstance(spec, FeatureSpec) and spec.weights is not None:
             beside = np.ones(values.size, np.float32) if weights is None else weights.astype(np.float32)
-            sent[spec.weights] = (beside, offsets)
+            dense = job.inputs[spec.weights].kind == "dense"
+            sent[spec.weights] = _filled(spec.weights, beside, offsets, model, job) if dense else (beside, offsets)
     return {
         signature: {
             tensor: value
@@ -211,10 +215,16 @@ def _ask_session(directory: str, inputs: dict[str, Tensors]) -> Results:
         return results
 
 
-def _column(name: str, spec: FeatureSpec, page: manifest.Feature, examples: Examples) -> Column:
-    """Returns the ids of a feature with offsets, defaults filled in as a client of the SavedModel must."""
+def _default(name: str, spec: FeatureSpec | DenseSpec, page: manifest.Feature) -> Any:
+    """Returns what a client of the SavedModel must send for an input that an example leaves out."""
+    if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.CrossedIds):
+        return page.ids.keys[spec.reads.index(name)].default
+    return page.default
+
+
+def _column(name: str, spec: FeatureSpec | DenseSpec, default: Any, examples: Examples) -> Column:
+    """Returns the ids of an input with offsets, defaults filled in."""
     column, n = examples.columns.get(name), examples.n
-    default: Any = page.default
     if column is None:
         weights = None
         if isinstance(default, dict):
@@ -226,15 +236,15 @@ def _column(name: str, spec: FeatureSpec, page: manifest.Feature, examples: Exam
     offsets = column.offsets
     if offsets is None:
         offsets = np.arange(n + 1, dtype=np.int64) * (column.values.size // n)
-    if spec.kind == "single" and not (np.diff(offsets) == 1).all():
+    one_each = isinstance(spec, FeatureSpec) and spec.kind == "single" and spec.place is None
+    if one_each and default is not None and not (np.diff(offsets) == 1).all():
         values = np.repeat(np.array([default], column.values.dtype), n)
         values[np.diff(offsets) == 1] = column.values
         return Column(values, np.arange(n + 1, dtype=np.int64))
     return Column(column.values, offsets, column.weights)
 
 
-def _ids(name: str, values: NDArray[Any], job: ExportJob) -> NDArray[Any]:
-    dtype = raw_dtype(name, job)
+def _ids(name: str, values: NDArray[Any], dtype: str, job: ExportJob) -> NDArray[Any]:
     if dtype == "string":
         return np.array([str(value) for value in values.tolist()], object)
     try:
@@ -243,6 +253,21 @@ def _ids(name: str, values: NDArray[Any], job: ExportJob) -> NDArray[Any]:
         hashed = name in job.features and isinstance(job.features[name].ids, HashRule)
         cure = f'; set features.{name}.ids.dtype = "string"' if hashed else ""
         raise UsageError(f"feature {name!r}: an example's id is no {dtype}: {problem}{cure}") from problem
+
+
+def _filled(
+    name: str, values: NDArray[Any], offsets: NDArray[np.int64], model: ModelSpec, job: ExportJob
+) -> tuple[NDArray[Any], None]:
+    """Returns the values of a dense input, with padding behind those of an example that has fewer."""
+    size, n = int(np.prod(job.inputs[name].shape)), offsets.size - 1
+    readers = [each for each in model.inputs.get(name, ()) if isinstance(each, FeatureSpec)]
+    padding = next((each.padding_of(name) for each in readers if each.padding_of(name) is not None), 0)
+    filled = np.full((n, size), "" if values.dtype == object and padding == 0 else padding, values.dtype)
+    example = np.repeat(np.arange(n), np.diff(offsets))
+    place = np.arange(values.size) - offsets[example]
+    kept = place < size
+    filled[example[kept], place[kept]] = values[kept]
+    return filled, None
 
 
 def _tensors(

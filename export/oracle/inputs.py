@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from bundle.columns import Column, checked_offsets
 from bundle.features import FeatureReader
 from bundle.id_values import integers
-from export.dumped_tables import KeyFile, open_dumps
+from export.checks.examples import Examples
+from export.checks.id_rules import check_rows
 from export.errors import UsageError, VerificationFailed
-from export.examples import Examples
 from export.frameworks import load_tensorflow
-from export.id_rules import check_rows
 from export.settings import ExportJob, FeaturePart, InputPart
-from export.towers import FeatureSpec, ModelSpec
+from export.tables.dumped import KeyFile, open_dumps
+from export.towers.descriptions import FeatureSpec, ModelSpec
 
 Rows = NDArray[np.int64]
 
@@ -77,7 +77,7 @@ class OracleInputs:
                 rows, _ = self.features.rows(spec.name, self.examples.columns, self.examples.n)
                 read.append(rows)
                 unknown = spec.unknown or self.job.features.get(spec.reads[0], FeaturePart()).unknown
-                read.append(np.array([unknown.row or 0], np.int64))
+                read.append(np.array([unknown.row or 0, spec.empty_row or 0], np.int64))
         touched = np.unique(np.concatenate(read))
         touched = touched[touched >= 0]
         return np.sort(self.dumped[table].of(touched)) if table in self.dumped else touched
@@ -112,7 +112,9 @@ class OracleInputs:
 
     def _values(self, name: str) -> _Values:
         readers = self.model.inputs[name]
-        embedded = [spec for spec in readers if isinstance(spec, FeatureSpec) and spec.rule is None]
+        embedded = [
+            spec for spec in readers if isinstance(spec, FeatureSpec) and spec.rule is None and spec.place is None
+        ]
         if embedded:
             rows = self._rows(name, embedded[0])
             stated = self.job.features.get(name, FeaturePart()).ids.kind != "identity"
@@ -149,8 +151,7 @@ class OracleInputs:
                 ids = integers(name, column.values)
                 _check_keyed(name, ids, rows, self.dumped[spec.table])
             else:
-                table = self.model.tables[spec.table]
-                check_rows(name, column.values, rows, part, table.rows, self.job.vocabularies, self.base)
+                check_rows(name, column.values, rows, part, self.model.rows_of(spec), self.job.vocabularies, self.base)
         weights = None
         if spec.weights is not None:
             sent = column.weights if column is not None else None
@@ -182,7 +183,8 @@ class OracleInputs:
         if values.size == n * size:
             return values
         readers = [spec for spec in self.model.inputs.get(name, ()) if isinstance(spec, FeatureSpec)]
-        padding = next((spec.padding for spec in readers if spec.padding is not None), 0)
+        paddings = [spec.padding_of(name) for spec in readers]
+        padding = next((each for each in paddings if each is not None), 0)
         filled = np.full((n, size), padding, object if values.dtype == object else values.dtype)
         lengths = np.diff(offsets)
         example = np.repeat(np.arange(n), lengths)

@@ -1,7 +1,7 @@
 """The original model, uncut, restored from the checkpoint by TensorFlow, as far as examples need it.
 
 A table may be larger than memory, so only the rows that the examples read are there (`export/oracle/tables.py`).
-Nothing else can read a table that left the towers: one that is read whole stays inside (`export/settling.py`).
+Nothing else can read a table that left the towers: one that is read whole stays inside (`export/towers/settling.py`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from numpy.typing import NDArray
 from bundle.errors import BundleError
 from bundle.features import FeatureReader
 from bundle.manifest import TableSource
-from export.calling import resolve_call
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.stretches import read_stretches
+from export.checks.examples import Examples
 from export.cuts.named_graphs import NamedGraph
-from export.dumped_tables import KeyFile
 from export.errors import ExportError, NotConvertible
-from export.examples import Examples
 from export.frameworks import load_tensorflow
+from export.model.calling import resolve_call
+from export.model.roots import build_root
 from export.oracle.inputs import OracleInputs
 from export.oracle.tables import OracleTables, ReadRows
-from export.roots import build_root
 from export.settings import ExportJob
-from export.table_sources import layout_of
-from export.towers import ModelSpec
+from export.tables.dumped import KeyFile
+from export.tables.sources import layout_of
+from export.towers.descriptions import ModelSpec
+from export.towers.weights import path_steps
 from export.user_lines import at_line, line_of_exception
-from export.weights import path_steps
 
 __all__ = ["ReadRows", "Replay", "Results", "checkpoint_rows", "replay_original"]
 

@@ -21,9 +21,9 @@ from export.cuts.lookups import Lookup
 from export.cuts.ragged_lookups import ragged_lookups_by_row
 from export.cuts.stand_ins import bytes_of, gathering, restoring_up_to, stand_in_class, tables_unallocated
 from export.frameworks import load_tensorflow
-from export.object_paths import object_paths
-from export.origins import resource
-from export.towers import TableFacts
+from export.model.object_paths import object_paths
+from export.model.origins import resource
+from export.towers.descriptions import TableFacts
 
 Rows = NDArray[np.int64]
 ReadRows = Callable[[str, Rows], NDArray[Any]]

@@ -128,7 +128,7 @@ def example_of(manifest: Manifest, name: str) -> Example:
     feature = manifest.features[name]
     if isinstance(feature, DenseFeature):
         return Example(np.dtype(feature.dtype), feature.shape)
-    dim = manifest.tables[feature.table].dim
+    dim = manifest.dim_of(feature)
     return Example(np.dtype(np.float32), (dim,) if feature.length is None else (feature.length, dim))
 
 

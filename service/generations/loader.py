@@ -52,7 +52,8 @@ class Loader:
       verify: `sizes` or `full`, of table shards; everything else is always verified in full.
       threads: that will compute: each has its own interpreter of every tower.
       load_bytes_max: most memory that one version may need, bytes; 0: what is free.
-      warm_up: answers synthetic requests with a generation before it is served; raises if it cannot.
+      warm_up: answers synthetic requests with a generation before it is served, in the thread that loads, with the
+        pauses that it is given; raises if it cannot.
       device: where SavedModels run.
       processes: tells how many load the same version at the same time, each into memory of its own.
       pause: called after each piece of work.
@@ -63,7 +64,7 @@ class Loader:
     verify: str
     threads: int
     load_bytes_max: int
-    warm_up: Callable[[Generation], None]
+    warm_up: Callable[[Generation, Pauses], None]
     device: Device = "cpu"
     processes: Callable[[], int] = lambda: 1
     pause: Pauses = field(default_factory=Pauses)
@@ -95,7 +96,8 @@ class Loader:
                 opened.callback(os.close, held)
             staging.check_files(directory, manifest, "full" if self.verify == "full" else "sizes", self.pause)
             generation = self._open(directory, manifest, memory_bytes, opened)
-            self.warm_up(generation)
+            self.warm_up(generation, self.pause)
+            self._prepare_threads(generation)
         except BaseException:
             opened.close()
             raise
@@ -147,6 +149,15 @@ class Loader:
         self.pause()
         return opened
 
+    def _prepare_threads(self, generation: Generation) -> None:
+        """Has the compute threads and the event loop find their interpreters made, one of them the one used here."""
+        for tower in generation.towers.values():
+            for part in tower.parts:
+                for _ in range(self.threads):
+                    part.network.prepare()
+                    self.pause()
+                part.network.hand_on()
+
     def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
         page = manifest.towers[name]
         chosen = choose(page, self.precision, self.device)
@@ -173,7 +184,7 @@ def _open_index(directory: Path, name: str, page: Index, corpus: LoadedCorpus) -
             f"{page.dim} float32 have {expected_bytes}"
         )
     vectors: NDArray[np.float32] = np.memmap(path, np.dtype("<f4"), "r", shape=(size, page.dim))
-    approximate = ScannIndex.load(files.locate(directory, page.directory), page.distance, size)
+    approximate = ScannIndex.load(files.locate(directory, page.directory), page.distance, vectors)
     return LoadedIndex(page, approximate, ExactIndex(vectors, page.distance), vectors, corpus)
 
 
@@ -198,7 +209,7 @@ def estimate(manifest: Manifest, precision: Precision | None, threads: int, devi
                 total += 3 * under(form.path)
                 tensorflow = True
     for index in manifest.indexes.values():
-        total += 2 * under(index.directory) + 2 * sizes.get(index.vectors, 0)
+        total += 2 * under(index.directory)  # its vectors are mapped
     keyed = (manifest.candidates, manifest.contexts, manifest.vocabularies)
     total += sum(4 * sizes.get(page.file, 0) for pages in keyed for page in pages.values())
     return total + (_TENSORFLOW_BYTES if tensorflow else 0)

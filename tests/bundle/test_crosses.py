@@ -91,3 +91,17 @@ def test_cross_of_long_bags_is_refused_before_it_is_made(reader: FeatureReader) 
 def test_page_of_a_cross_that_does_not_fit_is_refused(changes: dict[str, object], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         crossed(**changes)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"rows": 4}, "'rows' are given with 'ids'"),
+        ({"ids": {"kind": "identity"}}, "'rows' are given with 'ids'"),
+        ({"unknown_row": 0}, "'unknown_row' only then"),
+        ({"ids": {"kind": "identity"}, "rows": 4, "boundaries": (1.0,)}, "'boundaries' or 'ids', not both"),
+    ],
+)
+def test_key_whose_rows_are_not_told_is_refused(told: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        pages.CrossKey.model_validate({"dtype": "int64"} | told)

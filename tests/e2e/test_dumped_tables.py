@@ -17,7 +17,7 @@ from rowcast_client import Client
 
 from export.frameworks import load_tensorflow
 from export.main import main
-from tests.export.checkpoint.dump_files import hugectr_dump, sok_dump
+from tests.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
 from tests.export.exporting import toml
 from tests.service.process import Process
 
@@ -41,7 +41,7 @@ RECIPE: dict[str, Any] = {
     },
     "tables": {
         "users": {"dump": "dumps/sok"},
-        "user_bias": {"dump": "dumps/sok", "key": "bias_0"},
+        "user_bias": {"dump": "dumps/collections", "key": "collection_0_table_1"},
         "items": {"dump": "dumps/items"},
     },
     "verify": {"count": 32},
@@ -106,6 +106,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     original.items.embedding_tables[next(iter(original.items.embedding_tables))].assign(rows[ITEMS, 8])
     sok_dump(folder / "dumps/sok", "users_0", users, rows[USERS, 8], accumulator=rows[USERS, 8])
     sok_dump(folder / "dumps/sok", "bias_0", users[order].astype(np.uint64), rows[USERS, 1][order])
+    collection_dump(folder / "dumps/collections", [(users, rows[USERS, 8]), (users[order], rows[USERS, 1][order])])
     hugectr_dump(folder / "dumps/items", items, rows[ITEMS, 8], np.zeros(ITEMS, np.uint64))
     (folder / "dumped_model.py").write_text(Path(__file__).with_name("dumped_model.py").read_text())
     return Shop(folder, users, items, original)

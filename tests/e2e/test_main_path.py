@@ -27,7 +27,7 @@ from rowcast_client import Client, NotReady, Retries, Unreachable
 
 from bundle.manifest import dump
 from bundle.staging import read_manifest
-from export.model_code import load_factory
+from export.model.code import load_factory
 from tests.export.cutting import HERE, movies_recipe, save_checkpoint
 from tests.export.exporting import MOVIE_IDS, MOVIES, changed, genres_of, recipe_of, title_of, write_project, year_of
 from tests.export.forked_runs import ForkedRuns
@@ -292,7 +292,12 @@ def test_service_begins_empty_switches_without_a_failed_call_and_refuses_a_broke
 
 def test_sigterm_answers_what_is_in_flight_and_exits_0(world: World, root: Path, serve: Serve) -> None:
     drop(world.bundles / "1", root, 1)
-    service = serve()
+    # A caller's request may still be on its way when the signal comes: then it is told again, to another process.
+    assert any(ended_while_it_answered(serve(), world) for _ in range(8))
+
+
+def ended_while_it_answered(service: Served, world: World) -> bool:
+    """Ends a service that is busy; tells whether it answered a call that began before it was told to end."""
     service.event("version_available")
     contexts = [EXAMPLES[place % len(EXAMPLES)] for place in range(400)]
     answers: list[tuple[float, float]] = []
@@ -318,6 +323,7 @@ def test_sigterm_answers_what_is_in_flight_and_exits_0(world: World, root: Path,
     busy.wait(PATIENCE_S)
     while len(answers) < 6:
         assert service.process.poll() is None
+        time.sleep(0.0005)
     told = time.monotonic()
     service.process.send_signal(signal.SIGTERM)
     assert service.event("stopped")["drained"] is True
@@ -325,7 +331,7 @@ def test_sigterm_answers_what_is_in_flight_and_exits_0(world: World, root: Path,
     for caller in callers:
         caller.join(PATIENCE_S)
     assert len(problems) == len(callers)  # each ended with the refusal that a draining service gives, nothing else
-    assert any(began < told < ended for began, ended in answers)
+    return any(began < told < ended for began, ended in answers)
 
 
 def test_tower_without_a_compiled_form_is_served_where_tensorflow_is_installed(

@@ -15,8 +15,8 @@ from export import pipeline
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import read_recipe
-from export.staged_tables import Published
 from export.subset import LeftOut, Wanted
+from export.tables.staged import Published
 
 
 @dataclass(frozen=True)

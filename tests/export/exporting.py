@@ -18,7 +18,7 @@ from export import pipeline
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import read_recipe
-from export.staged_tables import Published
+from export.tables.staged import Published
 from tests.export.cutting import HERE, movies_recipe
 
 MOVIES = 40

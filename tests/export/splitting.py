@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.frameworks import load_tensorflow
-from export.parts import TracedPart
-from export.pruning import TracedTower
+from export.model.tracing import trace_towers
 from export.settings import ExportJob
-from export.tracing import trace_towers
+from export.towers.parts import TracedPart
+from export.towers.pruning import TracedTower
 from runtime.tower_inputs import tower_inputs
 from tests.export.cutting import HERE, IDS, RAGGED, recipe
 

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from export.errors import CheckpointError, DestinationError
-from export.executors import LocalExecutor
+from export.jobs.executors import LocalExecutor
 
 
 def square(number: int) -> int:

@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 from bundle import paths
 from bundle.manifest import EmbeddedFeature
-from export.candidates import write_candidates, write_vectors
-from export.indexes import build_index
+from export.corpora.candidates import write_candidates, write_vectors
+from export.corpora.indexes import build_index
 from export.settings import CorpusPart, IndexPart
 from tests.export.corpora.example_files import example, record
-from tests.export.test_candidates import _features, _reader, _tower
+from tests.export.corpora.test_candidates import _features, _reader, _tower
 
 base = Path(sys.argv[1])
 features = _features() | {"tags": EmbeddedFeature(kind="bag", table="movies", role="candidate", combiner="sum")}

@@ -201,6 +201,23 @@ def test_text_tells_what_is_done_to_ids(rule: manifest.IdRule, told: str) -> Non
     assert drawing.features[0].ids == told
 
 
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({"place": 1, "places": 26}, "single, value 2 of 26"),
+        ({"kind": "bag", "combiner": "mean", "max_norm": 0.5}, "bag, mean, rows clipped to 0.5"),
+        ({"kind": "bag", "combiner": "sum", "weighted": True, "empty_row": 3}, "bag, sum, weighted, row 3 if empty"),
+        ({"table": "", "indicator": 1000}, "single; indicator of 1000: hash mod 1000; unknown: zeros"),
+    ],
+)
+def test_text_tells_what_is_sent_and_how_rows_are_combined(told: dict[str, object], kind: str) -> None:
+    page = ranker(1, 1)
+    feature = page.features["f0"].model_copy(update=told)
+    drawing = draw_bundle(page.model_copy(update={"features": page.features | {"f0": feature}}), "page")
+    assert drawing.features[0].kind == kind
+    assert kind.replace(" ", "") in "".join(explain_text(drawing).split())
+
+
 def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(command: Command, recipe: Recipe, tmp_path: Path) -> None:
     done = command("explain", write_project(tmp_path, recipe), "--html", tmp_path / "page.html")
     assert done.code == 0, done.err

@@ -10,14 +10,14 @@ import pytest
 
 from bundle import staging
 from export import errors, pipeline, plan_page
-from export.audit import audit
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
+from export.checks.audit import audit
 from export.inspect import inventory_json
 from export.pace import measure_pace
 from export.run_settings import ExportSettings
 from export.settings import read_recipe
-from export.staged_tables import Published
+from export.tables.staged import Published
 from tests.export.commands import Command
 from tests.export.cutting import Cut
 

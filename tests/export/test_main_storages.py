@@ -14,7 +14,7 @@ from bundle import staging
 from bundle.tables import TableReader
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
-from export.weights import find_places
+from export.towers.weights import find_places
 from tests.export.checkpoint.orbax_trees import write_step
 from tests.export.commands import Command
 from tests.export.exporting import visible

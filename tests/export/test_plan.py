@@ -18,7 +18,7 @@ from export.checkpoint.specs import Inventory, StatedTable, Statements
 from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
 from export.plan import Writing, plan_tables
 from export.space import check_space
-from export.tasks import STORE_BYTES
+from export.tables.tasks import STORE_BYTES
 from runtime.remote import RemotePath
 from tests.export.checkpoint.bundles import write_bundle
 from tests.stores import uploaded

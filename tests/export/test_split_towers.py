@@ -13,11 +13,11 @@ import pytest
 from bundle import staging
 from bundle.manifest import HeadEffect, Manifest
 from bundle.stores import CandidateStore
-from export.audit import audit
 from export.checkpoint.reader import open_checkpoint
+from export.checks.audit import audit
+from export.checks.head_effects import check_effects
+from export.checks.model_checks import audit_model
 from export.errors import VerificationFailed
-from export.head_effects import check_effects
-from export.model_checks import audit_model
 from export.settings import ExportJob, read_recipe
 from tests.export.commands import Command
 from tests.export.cutting import HERE, save_checkpoint

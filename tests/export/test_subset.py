@@ -10,7 +10,7 @@ import pytest
 from export.errors import UsageError
 from export.settings import ExportJob
 from export.subset import LeftOut, Wanted, choose_towers, left_out, read_tables_option, reduced, split_names
-from export.towers import FeatureSpec, ModelSpec, TableFacts, TensorSpec, TowerSpec
+from export.towers.descriptions import FeatureSpec, ModelSpec, TableFacts, TensorSpec, TowerSpec
 from tests.export.commands import Command
 from tests.export.exporting import recipe_of
 

@@ -1,4 +1,4 @@
-"""A Wide & Deep model of Keras: deep on DenseFeatures and SequenceFeatures, wide on Embedding layers."""
+"""A Wide & Deep model of Keras: deep on DenseFeatures and SequenceFeatures, wide on Embedding layers and indicators."""
 
 from __future__ import annotations
 
@@ -14,18 +14,37 @@ CATEGORIES = {"shop": 40, "brand": 30, "tags": 25}
 PLACES = 5
 
 
+def wide_columns() -> list[Any]:
+    """What no tower computes: indicators of strings, of hashes, with weights, and of crosses of all."""
+    color = fc.categorical_column_with_vocabulary_list("color", ["red", "green"], num_oov_buckets=2)
+    price = fc.bucketized_column(fc.numeric_column("price"), [2.0, 9.0])
+    crossed = fc.crossed_column([color, price, "brand"], 40)
+    listed = fc.categorical_column_with_vocabulary_list("tags", [1, 5, 7], default_value=2)
+    return [
+        fc.indicator_column(color),
+        fc.indicator_column(fc.categorical_column_with_hash_bucket("day", 5, tf.int64)),
+        fc.indicator_column(
+            fc.weighted_categorical_column(fc.categorical_column_with_identity("labels", 12), "labels_weights")
+        ),
+        fc.indicator_column(crossed),
+        fc.indicator_column(fc.crossed_column([listed, crossed], 30)),
+    ]
+
+
 def columns() -> list[Any]:
+    crossed = fc.crossed_column([fc.categorical_column_with_vocabulary_list("color", ["red", "blue"]), "brand"], 90)
     identity = fc.categorical_column_with_identity
     return [
         fc.numeric_column("price", normalizer_fn=tf.tanh),
         fc.numeric_column("size", shape=(2,)),
         fc.embedding_column(identity("shop", CATEGORIES["shop"], default_value=1), 4),
         fc.embedding_column(fc.categorical_column_with_hash_bucket("brand", 64, tf.int64), 8),
-        fc.embedding_column(fc.categorical_column_with_hash_bucket("tags", 32, tf.int64), 4, combiner="sqrtn"),
+        fc.embedding_column(fc.categorical_column_with_hash_bucket("tags", 32, tf.int64), 4, "sqrtn", max_norm=0.5),
         fc.embedding_column(fc.categorical_column_with_vocabulary_list("color", ["red", "blue"], default_value=0), 2),
         fc.embedding_column(fc.weighted_categorical_column(identity("labels", 12), "labels_weights"), 2),
         fc.bucketized_column(fc.numeric_column("price"), [1.0, 10.0]),
         fc.indicator_column(identity("day", 7)),
+        fc.embedding_column(crossed, 4, max_norm=0.4),
     ]
 
 
@@ -36,6 +55,9 @@ class WideAndDeep(tf.keras.Model):  # type: ignore[misc]
         self.deep_columns = tf.keras.layers.DenseFeatures(columns())
         self.sequence_columns = tf.keras.experimental.SequenceFeatures([fc.embedding_column(history, 4)])
         self.wide = {name: tf.keras.layers.Embedding(rows, 1) for name, rows in CATEGORIES.items()}
+        self.wide_columns = tf.keras.layers.DenseFeatures(wide_columns())
+        self.linear = tf.keras.layers.Dense(1)
+        self.sites = [tf.keras.layers.Embedding(rows, 4) for rows in (100, 60)]
         self.deep = tf.keras.Sequential([tf.keras.layers.Dense(16, "relu"), tf.keras.layers.Dense(1)])
 
     def call(self, inputs: Mapping[str, Any]) -> Any:
@@ -43,7 +65,9 @@ class WideAndDeep(tf.keras.Model):  # type: ignore[misc]
         history, lengths = self.sequence_columns({"history": given["history"]})
         taken = tf.sequence_mask(lengths, PLACES, tf.float32)[:, :, tf.newaxis]
         mean = tf.reduce_sum(history * taken, 1) / tf.maximum(tf.reduce_sum(taken, 1), 1.0)
-        deep = self.deep(tf.concat([self.deep_columns(given), mean], 1))[:, 0]
+        sites = [layer(given["sites"][:, place]) for place, layer in enumerate(self.sites)]
+        deep = self.deep(tf.concat([self.deep_columns(given), mean, *sites], 1))[:, 0]
+        deep += self.linear(self.wide_columns(given))[:, 0]
         wide = [tf.reduce_sum(layer(given[name]), axis=[-2, -1]) for name, layer in self.wide.items()]
         return {"score": tf.sigmoid(deep + tf.add_n(wide))}
 

@@ -47,6 +47,8 @@ class Configuration:
       seed: of the ids.
       unknown: row that stands for unknown ids.
       length: of a sequence; of a dense bag or sequence, the ids of each example.
+      max_norm: of a bag: to what its rows are clipped.
+      empty_row: of a bag: what an empty one reads.
       options: what else the call takes.
     """
 
@@ -61,6 +63,8 @@ class Configuration:
     seed: int = 0
     unknown: int | None = None
     length: int | None = None
+    max_norm: float | None = None
+    empty_row: int | None = None
     options: tuple[Any, ...] = field(default=())
 
     @property
@@ -75,7 +79,8 @@ class Configuration:
 
 def generate() -> list[Configuration]:
     """Returns all configurations."""
-    found = list(dict.fromkeys([*_lookups(), *_sequences(), *_gathers(), *_computed(), *_columns(), *_crosses()]))
+    ways = (_lookups, _clipped, _sequences, _gathers, _computed, _columns, _indicators, _crosses)
+    found = list(dict.fromkeys(each for way in ways for each in way()))
     return [Configuration(**(vars(each) | {"seed": number})) for number, each in enumerate(found)]
 
 
@@ -98,6 +103,18 @@ def _lookups() -> Iterator[Configuration]:
             yield Configuration("shaped", "bag", "ragged", **told)
         if not empty and (rule == "hash" or not negative) and weights != "any":
             yield Configuration("plain", "bag", "sparse", **told)
+
+
+def _clipped() -> Iterator[Configuration]:
+    """Bags whose rows have a largest norm, or that read a row where they are empty."""
+    limits = ((1.5, None), (None, 7), (2.0, 7))
+    for combiner, weights, empty, (max_norm, empty_row) in product(COMBINERS, WEIGHTS, BOTH, limits):
+        told: Any = {"combiner": combiner, "weights": weights, "empty": empty, "max_norm": max_norm}
+        yield Configuration("safe", "bag", "sparse", **told, negative=True, empty_row=empty_row)
+        if empty_row is None:
+            yield Configuration("column", "bag", "sparse", **told, negative=True, rule="hash")
+            if not empty and weights != "any":
+                yield Configuration("plain", "bag", "sparse", **told)
 
 
 def _sequences() -> Iterator[Configuration]:
@@ -149,6 +166,43 @@ def _columns() -> Iterator[Configuration]:
         yield Configuration("column", "bag", "dense", combiner, "none", True, False, "buckets", length=1)
 
 
+RULES = ("identity", "hash", "hash strings", "vocabulary", "vocabulary strings", "vocabulary, oov hashed")
+
+
+def _indicators() -> Iterator[Configuration]:
+    for rule, weights, empty in product(RULES, WEIGHTS, BOTH):
+        negative = "strings" not in rule
+        yield Configuration("indicator", "bag", "sparse", "sum", weights, negative, empty, rule)
+    for rule, unknown, length in product(RULES, (None, 5), (1, 3)):
+        if unknown is None or "hash" not in rule:
+            negative = "strings" not in rule
+            yield Configuration(
+                "indicator", "bag", "dense", "sum", "none", negative, True, rule, unknown=unknown, length=length
+            )
+    for kind, empty in product((("string", "known"), ("buckets", "int64")), BOTH):
+        yield Configuration(
+            "crossed indicator", "bag", "sparse", "sum", "none", True, empty, "cross", options=(kind, None)
+        )
+
+
+CROSSED: dict[str, pages.CrossKey] = {
+    "string": pages.CrossKey(dtype="string"),
+    "buckets": pages.CrossKey(dtype="int64", boundaries=BOUNDARIES),
+    "known": pages.CrossKey(dtype="string", ids=pages.VocabularyIds(vocabulary="strings"), rows=len(KEYS)),
+    "hashed": pages.CrossKey(
+        dtype="string",
+        ids=pages.VocabularyIds(vocabulary="strings", oov_buckets=9, oov_first_row=len(KEYS)),
+        rows=len(KEYS) + 9,
+    ),
+    "numbers": pages.CrossKey(
+        dtype="int64", ids=pages.VocabularyIds(vocabulary="integers"), rows=len(KEYS), unknown_row=3
+    ),
+    "row or 5": pages.CrossKey(dtype="int64", ids=pages.IdentityIds(), rows=ROWS, unknown_row=5),
+    "padded": pages.CrossKey(dtype="string", ids=pages.VocabularyIds(vocabulary="strings"), rows=len(KEYS), padding=""),
+}
+"""What a manifest says of the keys of a cross; others are integers as they are."""
+
+
 def _crosses() -> Iterator[Configuration]:
     kinds = (
         ("int64", "int64"),
@@ -160,6 +214,11 @@ def _crosses() -> Iterator[Configuration]:
         ("string", "buckets", "string"),
         ("rows", "string"),
         ("string", "listed", "rows"),
+        ("known", "string"),
+        ("hashed", "numbers"),
+        ("row or 5", "buckets", "known"),
+        ("padded", "numbers"),
+        ("hashed", "padded", "int64"),
     )
     for kind, combiner, empty, hash_key in product(kinds, COMBINERS, BOTH, (None, 77)):
         yield Configuration(
@@ -205,19 +264,17 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
         rule = pages.BucketIds(boundaries=BOUNDARIES)
     elif each.rule == "cross":
         kinds, hash_key = each.options
-        keys = tuple(
-            pages.CrossKey(
-                dtype="string" if kind == "string" else "int64", boundaries=BOUNDARIES if kind == "buckets" else None
-            )
-            for kind in kinds
-        )
+        keys = tuple(CROSSED.get(kind, pages.CrossKey(dtype="int64")) for kind in kinds)
         rule = pages.CrossedIds(keys=keys, buckets=ROWS, **({} if hash_key is None else {"hash_key": hash_key}))
-    padding = (
-        ("" if texts else -1) if each.call == "column" and each.encoding == "dense" and each.rule != "buckets" else None
-    )
+    column = each.call in ("column", "indicator")
+    padding = ("" if texts else -1) if column and each.encoding == "dense" and each.rule != "buckets" else None
+    indicator = width_of(each) if "indicator" in each.call else None
     return pages.EmbeddedFeature(
         kind=each.kind,
-        table="t",
+        table="t" if indicator is None else "",
+        indicator=indicator,
+        max_norm=each.max_norm,
+        empty_row=each.empty_row,
         role="context",
         inputs=inputs,
         ids=rule,
@@ -228,6 +285,12 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
         weighted=each.weights != "none",
         length=length,
     )
+
+
+def width_of(each: Configuration) -> int:
+    """Returns how many rows there are."""
+    listed = each.rule.startswith("vocabulary") and "oov" not in each.rule
+    return len(KEYS) if listed else ROWS
 
 
 def column_of(each: Configuration) -> Column:

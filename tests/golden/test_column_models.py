@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rich.console import Console
 
 from bundle.manifest import DenseFeature, Manifest
 from export.frameworks import load_tensorflow
+from export.inline.pipeline import prepare_inline, run_inline
+from export.progress import Progress
+from export.run_settings import ExportSettings
+from export.settings import read_recipe
 from tests.export.exporting import export
 from tests.golden import column_models
 from tests.service.process import Process
@@ -35,6 +40,7 @@ labels = { dtype = "int64", shape = [3] }
 labels_weights = { dtype = "float32", shape = [3], weights_for = "labels" }
 day = { dtype = "int64" }
 history = { dtype = "int64", shape = [5] }
+sites = { dtype = "int64", shape = [2] }
 """
 
 
@@ -53,6 +59,7 @@ def inputs() -> dict[str, NDArray[Any]]:
         "labels_weights": np.array([[0.5, 2.0, 0.0], [3.0, 0.0, 0.0]] * (N // 2), np.float32),
         "day": random.integers(0, 7, N),
         "history": history,
+        "sites": random.integers(0, (100, 60), (N, 2)),
     }
 
 
@@ -110,6 +117,20 @@ def test_columns_served_answers_equal_the_trained_model(
     assert "40 is no row of its table" in refused.json()["error"]["message"]
 
 
+def test_columns_in_a_self_contained_saved_model_equal_the_trained_model(
+    folder: Path, trained: NDArray[np.float32]
+) -> None:
+    recipe = folder / "inline.toml"
+    told = 'output = { root = "inline", tables = "inline" }'
+    text = RECIPE.replace('output = { root = "bundles" }', told)
+    recipe.write_text(text.replace("FOLDER", str(Path(__file__).parent)))
+    prepared = prepare_inline(read_recipe(recipe), folder, ExportSettings())
+    published = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    serve = tf.saved_model.load(str(published.directory)).signatures["ranking"]
+    found = serve(**{name: tf.constant(value) for name, value in inputs().items()})
+    np.testing.assert_allclose(found["score"].numpy(), trained, rtol=1e-5, atol=1e-5)
+
+
 def test_columns_page_tells_what_stays_inside(page: Manifest) -> None:
     inside = {name: each.below for name, each in page.features.items() if isinstance(each, DenseFeature) and each.below}
     assert inside == {"shop@values": 40, "brand@values": 30, "tags@values": 25}
@@ -122,6 +143,9 @@ def test_columns_page_tells_what_stays_inside(page: Manifest) -> None:
         "deep_columns.labels_weighted_by_labels_weights_embedding",
         "deep_columns.shop_embedding",
         "deep_columns.tags_embedding",
+        "deep_columns.brand_X_color_embedding",
+        "sites.0",
+        "sites.1",
         "sequence_columns.history_embedding",
     }
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}

@@ -32,6 +32,7 @@ from tests.golden.feature_configurations import (
     generate,
     page_of,
     values_of,
+    width_of,
 )
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -57,14 +58,29 @@ def columns_of(name: str, each: Configuration) -> dict[str, Column]:
     random = np.random.default_rng(each.seed)
     found = {}
     for read, kind in zip(inputs_of(name, each), each.options[0], strict=True):
-        rule = {"string": "hash strings", "buckets": "buckets", "rows": "identity", "listed": "identity"}.get(
-            kind, "hash"
-        )
-        lengths = random.integers(0 if each.empty else 1, 4, EXAMPLES) if kind != "buckets" else np.ones(EXAMPLES, int)
+        rule, width = SENT.get(kind, ("hash", 0))
+        lengths = np.full(EXAMPLES, width) if width else random.integers(0 if each.empty else 1, 4, EXAMPLES)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        asked = Configuration("", "bag", "sparse", rule=rule, negative=each.negative and rule != "identity")
-        found[read] = Column(values_of(asked, int(offsets[-1]), random), offsets)
+        negative = each.negative and (rule != "identity" or kind == "row or 5")
+        values = values_of(Configuration("", "bag", "sparse", rule=rule, negative=negative), int(offsets[-1]), random)
+        if kind == "padded":
+            values[::4] = ""
+        found[read] = Column(values, offsets)
     return found
+
+
+SENT = {
+    "string": ("hash strings", 0),
+    "buckets": ("buckets", 1),
+    "rows": ("identity", 0),
+    "row or 5": ("identity", 0),
+    "listed": ("identity", 0),
+    "known": ("vocabulary strings", 0),
+    "hashed": ("vocabulary strings", 0),
+    "numbers": ("vocabulary", 0),
+    "padded": ("vocabulary strings", 3),
+}
+"""What is sent for a key of a cross, and as how many values of each example; others as integers, any number."""
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +128,7 @@ def encoded(each: Configuration, column: Column, values: Any) -> Any:
 def tensors(each: Configuration, column: Column) -> tuple[Any, Any]:
     """Returns the ids, hashed by TensorFlow where the rule says so, and the weights."""
     values = tf.constant(column.values)
-    if each.rule.startswith("hash") and each.call != "column":
+    if each.rule.startswith("hash") and each.call not in ("column", "indicator"):
         texts = values if values.dtype == tf.string else tf.strings.as_string(values)
         values = tf.strings.to_hash_bucket_fast(texts, ROWS)
     weights = None if column.weights is None else encoded(each, column, tf.constant(column.weights))
@@ -135,12 +151,14 @@ def by_serving(each: Configuration, column: Column) -> Any:
 
 def by_safe_lookup(each: Configuration, column: Column) -> Any:
     ids, weights = tensors(each, column)
-    return tf.nn.safe_embedding_lookup_sparse(STORED_TABLE, ids, weights, each.combiner)
+    return tf.nn.safe_embedding_lookup_sparse(
+        STORED_TABLE, ids, weights, each.combiner, default_id=each.empty_row, max_norm=each.max_norm
+    )
 
 
 def by_plain_lookup(each: Configuration, column: Column) -> Any:
     ids, weights = tensors(each, column)
-    return tf.nn.embedding_lookup_sparse(STORED_TABLE, ids, weights, each.combiner)
+    return tf.nn.embedding_lookup_sparse(STORED_TABLE, ids, weights, each.combiner, max_norm=each.max_norm)
 
 
 def by_embedding_layer(each: Configuration, column: Column) -> Any:
@@ -207,15 +225,22 @@ def by_column(each: Configuration, column: Column) -> Any:
 def by_crossed_column(each: Configuration, given: dict[str, Column]) -> Any:
     columns, (kinds, hash_key) = tf.feature_column, each.options
     listed = [str(row) for row in range(ROWS)]
+    known: Any = [str(key) for key in KEYS]
+    vocabulary = columns.categorical_column_with_vocabulary_list
     made: dict[str, Callable[[str], Any]] = {
+        "row or 5": lambda read: columns.categorical_column_with_identity(read, ROWS, 5),
+        "known": lambda read: vocabulary(read, known),
+        "hashed": lambda read: vocabulary(read, known, num_oov_buckets=9),
+        "numbers": lambda read: vocabulary(read, list(KEYS), default_value=3),
+        "padded": lambda read: vocabulary(read, known),
         "buckets": lambda read: columns.bucketized_column(columns.numeric_column(read), list(BOUNDARIES)),
         "rows": lambda read: columns.categorical_column_with_identity(read, ROWS),
         "listed": lambda read: columns.categorical_column_with_vocabulary_list(read, listed),  # sent as its rows
     }
     keys = [made.get(kind, str)(read) for read, kind in zip(given, kinds, strict=True)]
     features = {
-        read: tf.reshape(column.values, [-1, 1])
-        if kind == "buckets"
+        read: tf.reshape(tf.constant(column.values), [EXAMPLES, -1])
+        if kind in ("buckets", "padded")
         else encoded(each, column, tf.constant(column.values.astype(str) if kind == "listed" else column.values))
         for (read, column), kind in zip(given.items(), kinds, strict=True)
     }
@@ -223,8 +248,12 @@ def by_crossed_column(each: Configuration, given: dict[str, Column]) -> Any:
 
 
 def densely(category: Any, each: Configuration, features: dict[str, Any]) -> Any:
+    if "indicator" in each.call:
+        return tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(category)])(features)
     table = tf.constant(STORED[: category.num_buckets])
-    column = tf.feature_column.embedding_column(category, DIM, each.combiner, lambda *_, **__: table)
+    column = tf.feature_column.embedding_column(
+        category, DIM, each.combiner, lambda *_, **__: table, max_norm=each.max_norm
+    )
     return tf.keras.layers.DenseFeatures([column])(features)
 
 
@@ -238,13 +267,16 @@ CALLS: dict[str, Callable[[Configuration, Any], Any]] = {
     "computed": by_arithmetic,
     "hashing": by_hashing_layer,
     "column": by_column,
+    "indicator": by_column,
     "crossed": by_crossed_column,
+    "crossed indicator": by_crossed_column,
 }
 
 
 def bound(each: Configuration, rows: NDArray[np.int64], offsets: NDArray[np.int64], weights: Any) -> NDArray[Any]:
     """[n, dim]: what reordered float32 sums of the same bag may differ by, from its magnitudes in float64."""
-    result = np.zeros((EXAMPLES, DIM))
+    stored = np.eye(width_of(each), dtype=np.float32) if "indicator" in each.call else STORED
+    result = np.zeros((EXAMPLES, stored.shape[1]))
     rows = np.where(rows < 0, -1 if each.unknown is None else each.unknown, rows)
     factors_of = np.ones(rows.size) if weights is None else weights.astype(np.float64)
     kept = rows >= 0
@@ -253,12 +285,20 @@ def bound(each: Configuration, rows: NDArray[np.int64], offsets: NDArray[np.int6
     for example in range(EXAMPLES):
         inside = slice(offsets[example], offsets[example + 1])
         taken, factors = rows[inside][kept[inside]], factors_of[inside][kept[inside]]
+        if not taken.size and each.empty_row is not None:
+            taken, factors = np.array([each.empty_row]), np.ones(1)
         if not taken.size or (each.combiner != "sum" and not factors.any()):
             continue  # zeros, both
-        magnitude = (np.abs(STORED[taken].astype(np.float64)) * np.abs(factors)[:, np.newaxis]).sum(0)
+        magnitude = (np.abs(stored[taken].astype(np.float64)) * np.abs(factors)[:, np.newaxis]).sum(0)
         divisor = {"sum": 1.0, "mean": factors.sum(), "sqrtn": np.sqrt((factors**2).sum())}[each.combiner]
         divisor_error = np.abs(factors).sum() / abs(divisor) if each.combiner == "mean" else 1.0
-        result[example] = (taken.size + 4) * ULP * magnitude / abs(divisor) * max(1.0, divisor_error)
+        result[example] = (
+            (taken.size + 4 + 8 * (each.max_norm is not None))
+            * ULP
+            * magnitude
+            / abs(divisor)
+            * max(1.0, divisor_error)
+        )
     return result
 
 
@@ -279,7 +319,7 @@ def test_configuration_agrees_with_tensorflow(
     weights = given[name].weights if each.weights != "none" else None
     assert (np.abs(found[name] - expected) <= bound(each, rows, offsets, weights)).all()
     if each.empty:
-        assert (expected[0] == 0).all() or each.rule == "cross"
+        assert (expected[0] == 0).all() or each.rule == "cross" or each.empty_row is not None
 
 
 def test_configurations_are_500_and_50_for_each_value_of_each_axis() -> None:

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
+from rich.console import Console
 
 from bundle.columns import Column
 from bundle.features import open_features
 from bundle.paths import compiled_tower
-from export.errors import CheckpointError, UsageError
-from export.roots import open_job
-from export.settings import ExportJob
+from export.errors import CheckpointError
+from export.inline.pipeline import prepare_inline, run_inline
+from export.model.roots import open_job
+from export.progress import Progress
+from export.run_settings import ExportSettings
+from export.settings import ExportJob, read_recipe
 from runtime.towers import CompiledTower
 from tests.export.exporting import export
 from tests.golden import tf1_averages
@@ -85,6 +89,21 @@ def test_tf1_bundle_holds_the_values_that_the_recipe_asks_for(
     assert table.source.key.endswith("/ExponentialMovingAverage") == (averages == "true")
 
 
+@pytest.mark.parametrize("averages", ["false", "true"])
+def test_tf1_self_contained_saved_model_holds_the_values_that_the_recipe_asks_for(
+    folder: Path, predicted: dict[str, NDArray[Any]], averages: str
+) -> None:
+    recipe = folder / f"inline_{averages}.toml"
+    told = f'output = {{ root = "inline_{averages}", tables = "inline" }}'
+    text = RECIPE.replace('output = { root = "AVERAGES" }', told).replace("AVERAGES", averages)
+    recipe.write_text(text.replace("FOLDER", str(Path(__file__).parent)))
+    prepared = prepare_inline(read_recipe(recipe), folder, ExportSettings())
+    published = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    serve = tf.saved_model.load(str(published.directory)).signatures["ranking"]
+    found = serve(item=tf.constant(ITEMS), price=tf.constant(PRICES))["score"].numpy()
+    np.testing.assert_allclose(found, predicted[averages], rtol=1e-5, atol=1e-5)
+
+
 def job_of(path: str) -> ExportJob:
     told = {"model": "m", "checkpoint": {"path": path, "averages": True}, "code": {"factory": "m.py:build"}}
     towers = {"t": {"role": "query"}}
@@ -99,5 +118,5 @@ def test_averages_of_a_checkpoint_without_any_are_refused_with_the_cure(tmp_path
     tf.train.Checkpoint(kernel=tf.Variable([1.0])).save(str(tmp_path / "objects" / "model"))
     with pytest.raises(CheckpointError, match=r"has no moving averages.*leave it out"):
         open_job(job_of("names"), tmp_path)
-    with pytest.raises(UsageError, match=r"finalize_variable_values\(model.trainable_variables\)"):
+    with pytest.raises(CheckpointError, match=r"no optimizer in it keeps some.*leave it out"):
         open_job(job_of("objects"), tmp_path)

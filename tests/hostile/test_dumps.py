@@ -15,7 +15,7 @@ from export.errors import CheckpointError, DestinationError, ExportError
 from export.inspect import inventory_json, inventory_table
 from export.plan import plan_tables
 from export.space import check_space
-from tests.export.checkpoint.dump_files import head, hugectr_dump, sok_dump
+from tests.export.checkpoint.dump_files import collection_dump, head, hugectr_dump, sok_dump
 from tests.hostile.mutations import flip
 from tests.hostile.ordeal import deadline
 
@@ -39,12 +39,14 @@ def endure(directory: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("kind", ["SOK", "HugeCTR"])
+@pytest.mark.parametrize("kind", ["SOK", "HugeCTR", "collection"])
 def test_damaged_dumps_are_read_as_they_are_or_refused_by_name(tmp_path: Path, kind: str) -> None:
     if kind == "SOK":
         sok_dump(tmp_path, "t", IDS, ROWS, m=ROWS)
-    else:
+    elif kind == "HugeCTR":
         hugectr_dump(tmp_path / "t", IDS, ROWS, np.zeros(40, np.uint64))
+    else:
+        collection_dump(tmp_path, [(IDS, ROWS), (IDS[:3], ROWS[:3])])
     sound = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert endure(tmp_path) == ""
     refused = 0

@@ -21,7 +21,7 @@ vector = CompiledTower(Path(sys.argv[1])).run(
 vectors = np.random.default_rng(0).normal(size=(500, 64)).astype(np.float32)
 directory = Path(tempfile.mkdtemp()) / "scann"
 write_index(vectors, "dot_product", "brute_force", {}, directory)
-found, _ = ScannIndex.load(directory, "dot_product", 500).search(vector, 3)
+found, _ = ScannIndex.load(directory, "dot_product", vectors).search(vector, 3)
 maps = Path("/proc/self/maps").read_text()
 print(json.dumps({
     "best": int(found[0, 0]) == int(np.argmax(vectors @ vector[0])),

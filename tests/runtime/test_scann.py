@@ -46,7 +46,7 @@ def test_brute_force_scores_and_order_equal_float64(tmp_path: Path, distance: Di
     vectors, queries = _vectors(600), _vectors(n, seed=1)
     write_index(vectors, distance, "brute_force", {}, tmp_path / "scann")
 
-    positions, scores = ScannIndex.load(tmp_path / "scann", distance, 600).search(queries, 7)
+    positions, scores = ScannIndex.load(tmp_path / "scann", distance, vectors).search(queries, 7)
 
     assert (positions.shape, positions.dtype.name, scores.dtype.name) == ((n, 7), "int64", "float32")
     wanted = _oracle(vectors, queries, distance)
@@ -72,9 +72,39 @@ def test_loaded_tree_answers_as_the_one_that_was_built(tmp_path: Path) -> None:
     vectors, queries = _vectors(4000), _vectors(20, seed=1)
     built = write_index(vectors, "dot_product", "tree_ah", TREE, tmp_path / "scann")
 
-    loaded = ScannIndex.load(tmp_path / "scann", "dot_product", 4000)
+    loaded = ScannIndex.load(tmp_path / "scann", "dot_product", vectors)
 
     np.testing.assert_array_equal(loaded.search(queries, 10)[0], built.search(queries, 10)[0])
+
+
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_loaded_tree_scores_exactly_by_the_vectors_in_their_file(tmp_path: Path, distance: Distance, n: int) -> None:
+    vectors, queries = _vectors(4000), _vectors(n, seed=1)
+    built = write_index(vectors, distance, "tree_ah", TREE, tmp_path / "scann")
+
+    positions, scores = ScannIndex.load(tmp_path / "scann", distance, vectors).search(queries, 10)
+
+    np.testing.assert_array_equal(positions, built.search(queries, 10)[0])
+    wanted = np.take_along_axis(_oracle(vectors, queries, distance), positions, 1)
+    np.testing.assert_allclose(scores, wanted, rtol=1e-5, atol=1e-6)
+    assert (np.diff(scores) <= 0).all()
+
+
+def test_tree_that_holds_its_vectors_too_is_read_without_them(tree: Path, tmp_path: Path) -> None:
+    """As bundles were written before: `dataset.npy` beside the codes."""
+    directory, vectors = tmp_path / "scann", _vectors(4000)
+    shutil.copytree(tree, directory)
+    np.save(directory / "dataset.npy", vectors[::-1])
+    with (directory / "scann_assets.pbtxt").open("a") as assets:
+        assets.write('assets { asset_type: DATASET_NPY asset_path: "dataset.npy" }')
+
+    queries = _vectors(3, seed=1)
+    found, scores = ScannIndex.load(directory, "dot_product", vectors).search(queries, 9)
+
+    wanted, exact = ScannIndex.load(tree, "dot_product", vectors).search(queries, 9)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(scores, exact)
 
 
 def test_written_settings_are_what_a_loaded_index_uses(tmp_path: Path) -> None:
@@ -82,7 +112,7 @@ def test_written_settings_are_what_a_loaded_index_uses(tmp_path: Path) -> None:
     built = ScannIndex.build(vectors, "dot_product", "tree_ah", TREE)
     built.write(tmp_path / "scann", leaves_to_search=1, reorder=12)
 
-    loaded = ScannIndex.load(tmp_path / "scann", "dot_product", 4000)
+    loaded = ScannIndex.load(tmp_path / "scann", "dot_product", vectors)
 
     narrow = built.search(queries, 10, leaves_to_search=1, reorder=12)[0]
     np.testing.assert_array_equal(loaded.search(queries, 10)[0], narrow)
@@ -93,8 +123,8 @@ def test_moved_index_loads_and_holds_no_path_and_no_ids(tree: Path, tmp_path: Pa
     moved = tmp_path / "elsewhere"
     shutil.copytree(tree, moved)
 
-    assert ScannIndex.load(moved, "dot_product", 4000).size == 4000
-    assert not list(tree.glob("*.pkl"))
+    assert ScannIndex.load(moved, "dot_product", _vectors(4000)).size == 4000
+    assert not [*tree.glob("*.pkl"), *tree.glob("dataset*")]
     assert all(str(tree.parent).encode() not in path.read_bytes() for path in tree.iterdir())
 
 
@@ -108,7 +138,7 @@ def test_pickled_ids_beside_an_index_are_never_opened(tree: Path, tmp_path: Path
 
     (tmp_path / "scann" / "scann_docids.pkl").write_bytes(pickle.dumps(Trap()))
 
-    ScannIndex.load(tmp_path / "scann", "dot_product", 4000)
+    ScannIndex.load(tmp_path / "scann", "dot_product", _vectors(4000))
 
     assert not mark.exists()
 
@@ -127,7 +157,7 @@ def test_k_beyond_the_index_is_filled(tmp_path: Path, n: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 20])
 def test_k_beyond_the_leaves_searched_is_filled(tree: Path, n: int) -> None:
-    index = ScannIndex.load(tree, "dot_product", 4000)
+    index = ScannIndex.load(tree, "dot_product", _vectors(4000))
 
     positions, scores = index.search(_vectors(n, seed=1), 3000, leaves_to_search=1)
 
@@ -139,14 +169,16 @@ def test_k_beyond_the_leaves_searched_is_filled(tree: Path, n: int) -> None:
 
 
 def test_k_beyond_the_written_reorder_is_still_met(tree: Path) -> None:
-    positions, _ = ScannIndex.load(tree, "dot_product", 4000).search(_vectors(1, seed=1), 100, leaves_to_search=40)
+    index = ScannIndex.load(tree, "dot_product", _vectors(4000))
+
+    positions, _ = index.search(_vectors(1, seed=1), 100, leaves_to_search=40)
 
     assert (positions >= 0).all()
 
 
 @pytest.mark.parametrize("k", [10, 300])
 def test_few_queries_are_answered_with_the_bits_of_each_alone(tree: Path, k: int) -> None:
-    index, queries = ScannIndex.load(tree, "dot_product", 4000), _vectors(9, seed=3)
+    index, queries = ScannIndex.load(tree, "dot_product", _vectors(4000)), _vectors(9, seed=3)
 
     positions, scores = index.search(queries, k, leaves_to_search=1)
 
@@ -156,7 +188,7 @@ def test_few_queries_are_answered_with_the_bits_of_each_alone(tree: Path, k: int
 
 
 def test_no_queries_give_empty_answers(tree: Path) -> None:
-    positions, scores = ScannIndex.load(tree, "dot_product", 4000).search(np.empty((0, 16), np.float32), 5)
+    positions, scores = ScannIndex.load(tree, "dot_product", _vectors(4000)).search(np.empty((0, 16), np.float32), 5)
 
     assert (positions.shape, scores.shape) == ((0, 5), (0, 5))
 
@@ -174,7 +206,7 @@ def test_no_queries_give_empty_answers(tree: Path) -> None:
 def test_wrong_query_is_refused_and_the_next_search_works(
     tree: Path, queries: NDArray[np.float32], k: int, told: str
 ) -> None:
-    index = ScannIndex.load(tree, "dot_product", 4000)
+    index = ScannIndex.load(tree, "dot_product", _vectors(4000))
 
     with pytest.raises(InputRefused, match=told):
         index.search(queries, k)
@@ -183,7 +215,7 @@ def test_wrong_query_is_refused_and_the_next_search_works(
 
 
 def test_threads_search_one_index_at_once(tree: Path) -> None:
-    index = ScannIndex.load(tree, "dot_product", 4000)
+    index = ScannIndex.load(tree, "dot_product", _vectors(4000))
     queries = _vectors(200, seed=1)
     wanted = [index.search(queries[row : row + 1], 10)[0][0].tolist() for row in range(200)]
     wrong: list[int] = []
@@ -202,7 +234,7 @@ def test_threads_search_one_index_at_once(tree: Path) -> None:
     assert wrong == []
 
 
-FILES = ["scann_assets.pbtxt", "scann_config.pb", "dataset.npy", "ah_codebook.pb", "serialized_partitioner.pb"]
+FILES = ["scann_assets.pbtxt", "scann_config.pb", "ah_codebook.pb", "serialized_partitioner.pb"]
 
 
 @pytest.mark.parametrize("file", [*FILES, "hashed_dataset.npy", "datapoint_to_token.npy"])
@@ -217,25 +249,25 @@ def test_damaged_index_is_unreadable(tree: Path, tmp_path: Path, file: str, dama
         (directory / file).write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
 
     with pytest.raises(IndexUnreadable):
-        ScannIndex.load(directory, "dot_product", 4000)
+        ScannIndex.load(directory, "dot_product", _vectors(4000))
 
 
 def test_index_that_names_a_file_outside_is_unreadable(tree: Path, tmp_path: Path) -> None:
     directory = tmp_path / "scann"
     shutil.copytree(tree, directory)
-    (directory / "dataset.npy").rename(tmp_path / "dataset.npy")
+    (directory / "hashed_dataset.npy").rename(tmp_path / "codes.npy")
     assets = (directory / "scann_assets.pbtxt").read_text()
-    (directory / "scann_assets.pbtxt").write_text(assets.replace('"dataset.npy"', f'"{tmp_path}/dataset.npy"'))
+    (directory / "scann_assets.pbtxt").write_text(assets.replace('"hashed_dataset.npy"', f'"{tmp_path}/codes.npy"'))
 
     with pytest.raises(IndexUnreadable, match="not in its directory"):
-        ScannIndex.load(directory, "dot_product", 4000)
+        ScannIndex.load(directory, "dot_product", _vectors(4000))
 
 
 def test_index_of_another_size_or_distance_is_unreadable(tree: Path) -> None:
     with pytest.raises(IndexUnreadable, match="holds 4000 vectors; 4001 were expected"):
-        ScannIndex.load(tree, "dot_product", 4001)
+        ScannIndex.load(tree, "dot_product", _vectors(4001))
     with pytest.raises(IndexUnreadable, match="squared_l2 was expected"):
-        ScannIndex.load(tree, "squared_l2", 4000)
+        ScannIndex.load(tree, "squared_l2", _vectors(4000))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from runtime import scann, scann_loading
+from runtime.errors import IndexUnreadable
 from runtime.scann import ScannIndex, write_index
 from runtime.scann_loading import load_unlocked
 
@@ -26,14 +28,14 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def unlocked(directory: Path) -> Any:
-    assets = scann._checked_assets(directory, "index")
-    return load_unlocked(scann._scann, directory, scann._read_config(directory, "index"), assets)
+    config, assets, _ = scann._read(directory, "index")
+    return load_unlocked(scann._scann, directory, config, assets, VECTORS.shape)
 
 
 def test_index_loaded_without_the_lock_answers_with_the_bits_of_the_constructors(index: Path) -> None:
     found = unlocked(index)
     assert found is not None, "this version of ScaNN was not tried: see TRIED"
-    plain = scann._scann.scann_pybind.ScannNumpy(str(index), scann._checked_assets(index, "index"))
+    plain = scann._load_locked(index, *scann._read(index, "index")[:2])
     assert (found.size(), found.config()) == (plain.size(), plain.config())
     for query in VECTORS[:50]:
         for ours, theirs in zip(found.search(query, 20, -1, -1), plain.search(query, 20, -1, -1), strict=True):
@@ -57,7 +59,10 @@ def test_other_version_of_the_library_is_left_to_its_constructor(index: Path, mo
     scann_loading._initialize.cache_clear()
     try:
         assert unlocked(index) is None
-        assert ScannIndex.load(index, "dot_product", 3000).size == 3000
+        assert ScannIndex.load(index, "dot_product", VECTORS).size == 3000
+        monkeypatch.setattr(tempfile, "tempdir", str(index / "absent"))  # where its constructor reads a file
+        with pytest.raises(IndexUnreadable, match=r"cannot be loaded by ScaNN: .*absent"):
+            ScannIndex.load(index, "dot_product", VECTORS)
     finally:
         scann_loading._initialize.cache_clear()
 
@@ -68,7 +73,7 @@ def test_other_version_of_the_library_is_left_to_its_constructor(index: Path, mo
         lambda page: page[:-1],
         lambda page: page + b"\0",
         lambda page: page.replace(b"'fortran_order'", b"'fortran_error'"),
-        lambda page: page.replace(b"<f4", b"<f8"),
+        lambda page: page.replace(b"<f4", b"<f8").replace(b"u1'", b"u2'"),
         lambda page: page.replace(b"(3000", b"(9000"),
         lambda page: b"\0" + page[1:],
         lambda page: b"",
@@ -79,5 +84,6 @@ def test_array_that_the_library_would_throw_upon_is_left_to_its_constructor(
 ) -> None:
     directory = tmp_path / "scann"
     shutil.copytree(index, directory)
-    (directory / "dataset.npy").write_bytes(change((directory / "dataset.npy").read_bytes()))
+    file = next(path for path in directory.iterdir() if path.name in {"dataset.npy", "hashed_dataset.npy"})
+    file.write_bytes(change(file.read_bytes()))
     assert unlocked(directory) is None

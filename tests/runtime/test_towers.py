@@ -286,15 +286,19 @@ def test_saved_model_tower_without_tensorflow_names_the_extra(towers: Path, monk
         SavedModelTower(towers / "query" / "saved_model")
 
 
-def test_thread_finds_what_was_prepared_for_it_and_answers_the_same(towers: Path) -> None:
+def test_threads_find_what_was_prepared_for_them_and_what_was_handed_on_and_answer_the_same(towers: Path) -> None:
     tower = CompiledTower(towers / "query" / F32)
     inputs = {each.name: np.ones((3, *(size or 1 for size in each.shape[1:])), each.dtype) for each in tower.inputs}
     tower.prepare()
     answers: list[dict[str, NDArray[Any]]] = [tower.run(inputs)]
     tower.prepare()
-    thread = threading.Thread(target=lambda: answers.append(tower.run(inputs)))
-    thread.start()
-    thread.join(20)
-    assert len(answers) == 2
+    tower.hand_on()
+    tower.hand_on()  # what is gone already
+    for _ in range(4):  # the last one finds nothing
+        thread = threading.Thread(target=lambda: answers.append(tower.run(inputs)))
+        thread.start()
+        thread.join(20)
+    answers.append(tower.run(inputs))
+    assert len(answers) == 6
     for name, array in answers[0].items():
-        assert answers[1][name].tobytes() == array.tobytes()
+        assert {each[name].tobytes() for each in answers} == {array.tobytes()}

@@ -2,11 +2,14 @@
 
 Source: NVIDIA-Merlin/HugeCTR at 2f2016f, sparse_operation_kit/dump_load.py: write_file_head, then `numpy.tofile` of
 keys and of vectors; HugeCTR/src/embeddings/localized_slot_sparse_embedding_hash.cu, dump_parameters: `key` as long
-long, `slot_id` as size_t, `emb_vector` as float.
+long, `slot_id` as size_t, `emb_vector` as float; HugeCTR/embedding_storage/weight_io/parameter_IO.cpp: dump_metadata,
+dump_embedding_weight, write_file_head.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +53,25 @@ def hugectr_dump(
     if slot_ids is not None:
         (directory / "slot_id").write_bytes(slot_ids.astype("<u8").tobytes())
     return directory
+
+
+def collection_dump(
+    root: Path, tables: Sequence[tuple[NDArray[Any], NDArray[np.float32]]], collection: int = 0, mixed: bool = False
+) -> Path:
+    """Writes what HugeCTR's `embedding_dump` writes of one embedding collection; returns the collection's directory."""
+    directory = root / f"embedding_collection_{collection}"
+    directory.mkdir(parents=True, exist_ok=True)
+    count = len(tables)
+    int64_keys = tables[0][0].dtype.name == "int64"
+    meta = struct.pack("<5i", count, int64_keys, mixed, 0, 0) + struct.pack(f"<{count}i", *range(count))
+    meta += struct.pack(f"<{count}Q", *(len(keys) for keys, _ in tables))
+    meta += struct.pack(f"<{count}i", *(vectors.shape[1] for _, vectors in tables))
+    (directory / "meta_data").write_bytes(meta)
+    for number, (keys, vectors) in enumerate(tables):
+        (directory / f"key{number}").write_bytes(file_head(1, number) + keys.tobytes())
+        (directory / f"weight{number}").write_bytes(file_head(2, number) + vectors.astype("<f4").tobytes())
+    return directory
+
+
+def file_head(kind: int, table: int) -> bytes:
+    return struct.pack("<32i", kind, table, *(0,) * 30)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,16 @@ from export.checkpoint.dumps import list_dump
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError
-from tests.export.checkpoint.dump_files import KEYS, SLOT, VECTORS, head, hugectr_dump, sok_dump
+from tests.export.checkpoint.dump_files import (
+    KEYS,
+    SLOT,
+    VECTORS,
+    collection_dump,
+    file_head,
+    head,
+    hugectr_dump,
+    sok_dump,
+)
 
 IDS = np.array([3, 2**40, 11, 7], np.int64)
 ROWS = np.arange(20, dtype=np.float32).reshape(4, 5)
@@ -104,4 +115,66 @@ def test_damaged_dump_of_hugectr_is_refused_by_name(tmp_path: Path, file: str, s
     path.unlink() if size < 0 else path.write_bytes(data[:size])
     with pytest.raises(CheckpointError, match="dump file") as refused:
         open_checkpoint(tmp_path / "t")
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("dtype", ["int64", "uint32"])
+def test_dump_of_embedding_collections_is_read_with_its_keys(tmp_path: Path, within: bool, dtype: str) -> None:
+    ids, wide = np.array([3, 2**31, 11, 7]).astype(dtype), np.full((3, 2), 0.5, np.float32)
+    place = collection_dump(tmp_path, [(ids, ROWS), (ids[:3], wide)], mixed=within)
+    checkpoint = open_checkpoint(place if within else tmp_path)
+    inventory = recognise(checkpoint)
+    assert inventory.storage == "HugeCTR"
+    assert [(each.name, each.rows, each.dim, each.dtype) for each in inventory.tables] == [
+        ("collection_0_table_0", 4, 5, "float32"),
+        ("collection_0_table_1", 3, 2, "float32"),
+    ]
+    first, second = inventory.tables
+    np.testing.assert_array_equal(checkpoint.read(first.key, 0, 4), ROWS)
+    np.testing.assert_array_equal(checkpoint.read(first.keys, 0, 4), ids)
+    np.testing.assert_array_equal(checkpoint.read(second.key, 1, 2), wide[1:])
+    np.testing.assert_array_equal(checkpoint.read(second.keys, 0, 3), ids[:3])
+
+
+def _meta(tables: int, kind: int, numbers: tuple[int, ...], keys: tuple[int, ...], dims: tuple[int, ...]) -> bytes:
+    count = len(numbers)
+    return struct.pack(f"<5i{count}i{count}Q{count}i", tables, kind, 0, 0, 0, *numbers, *keys, *dims)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "told"),
+    [
+        ("meta_data", lambda _: None, "meta_data is missing, which HugeCTR's embedding_dump writes"),
+        ("meta_data", lambda data: data[:10], "has 10 bytes, HugeCTR's embedding_dump's head alone 20"),
+        ("meta_data", lambda data: data[:-1], "does not tell embedding tables"),
+        ("meta_data", lambda _: _meta(0, 1, (), (), ()), "(0 tables, key type 1, which is 20 bytes)"),
+        ("meta_data", lambda _: _meta(2, 1, (0,), (4,), (5,)), "(2 tables, key type 1, which is 52 bytes)"),
+        ("meta_data", lambda _: _meta(1, 2, (0,), (4,), (5,)), "key type 2"),
+        ("meta_data", lambda _: _meta(2, 1, (1, 3), (4, 4), (5, 5)), "lists tables 1, 3, not all from 0 on"),
+        ("meta_data", lambda _: _meta(1, 1, (0,), (2**63,), (5,)), f"tells {2**63} keys of dim 5"),
+        ("meta_data", lambda _: _meta(1, 1, (0,), (4,), (-5,)), "tells 4 keys of dim -5"),
+        ("meta_data", lambda _: _meta(1, 1, (0,), (4,), (4,)), "holds 20 values"),
+        ("meta_data", lambda _: _meta(1, 0, (0,), (4,), (5,)), "key0 holds 8 values"),
+        ("key0", lambda _: None, "key0 is missing"),
+        ("key0", lambda data: data[:-8], "key0 holds 3 values"),
+        ("key0", lambda data: data[:-1], "ends within a int64"),
+        ("key0", lambda data: file_head(2, 0) + data[128:], "begins keys of table 0 (kind 2, table 0)"),
+        ("key0", lambda data: file_head(1, 1) + data[128:], "(kind 1, table 1)"),
+        ("weight0", lambda data: data[:100], "has 100 bytes"),
+        ("weight0", lambda data: data[:-20], "weight0 holds 15 values"),
+        ("weight0", lambda data: data + bytes(700), "several processes"),
+        ("weight0", lambda _: None, "weight0 is missing"),
+    ],
+)
+def test_damaged_dump_of_an_embedding_collection_is_refused_by_name(
+    tmp_path: Path, file: str, change: Callable[[bytes], bytes | None], told: str
+) -> None:
+    path = collection_dump(tmp_path, [(IDS, ROWS)]) / file
+    data = change(path.read_bytes())
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="dump file") as refused:
+        open_checkpoint(tmp_path)
     assert told in str(refused.value)

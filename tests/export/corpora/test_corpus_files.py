@@ -11,8 +11,8 @@ import pytest
 
 from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
 from bundle.stores import CandidateStore
-from export.candidates import write_candidates
 from export.corpora import samples as corpus_samples
+from export.corpora.candidates import write_candidates
 from export.corpora.files import locate_corpus
 from export.corpora.samples import read_rows
 from export.errors import NotConvertible, UsageError

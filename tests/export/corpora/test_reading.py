@@ -22,7 +22,7 @@ from bundle.manifest import (
     IdentityIds,
 )
 from bundle.stores import StoredColumns
-from export.candidates import write_candidates
+from export.corpora.candidates import write_candidates
 from export.errors import NotConvertible, UsageError
 from export.settings import CorpusPart
 

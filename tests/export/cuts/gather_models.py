@@ -262,6 +262,9 @@ class MidLevel(tf.Module):
         recent = tf.reshape(found["recent"], [-1, 8])
         return tf.concat([found["item"], found["bag"], recent], 1) @ self.kernel
 
+    def placed(self, features):
+        return self({**features, "item": features["item"][:, 1]})
+
     def twice(self, features):
         return self({**features, "recent": features["bag"]})
 

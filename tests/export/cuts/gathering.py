@@ -17,17 +17,17 @@ from bundle.manifest import TableSource
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary, write_vocabulary
 from export.checkpoint.reader import open_checkpoint
-from export.compiled import compile_tower
-from export.examples import Examples, make_examples
-from export.feature_pages import describe_features, model_vocabularies
+from export.checks.examples import Examples, make_examples
+from export.checks.replay import WrittenForm, compare_forms
 from export.frameworks import load_tensorflow
-from export.model_code import load_factory
+from export.model.code import load_factory
+from export.model.feature_pages import describe_features, model_vocabularies
+from export.model.tracing import TracedModel, trace_towers
 from export.oracle.original import Replay, checkpoint_rows, replay_original
-from export.replay import WrittenForm, compare_forms
-from export.savedmodels import write_saved_model
 from export.settings import ExportJob
-from export.tracing import TracedModel, trace_towers
-from export.weights import find_table_keys
+from export.towers.compiled import compile_tower
+from export.towers.savedmodels import write_saved_model
+from export.towers.weights import find_table_keys
 from tests.conftest import write_table
 
 HERE = Path(__file__).parent
@@ -115,7 +115,7 @@ def hold(made: Made, directory: Path, examples: Examples | None = None) -> dict[
     forms = []
     for tower in made.traced.towers:
         saved, path = paths.saved_model(tower.spec.name), paths.compiled_tower(tower.spec.name, "f32")
-        write_saved_model(tower, made.traced.root, made.prefix, "model", directory / saved)
+        write_saved_model(tower, made.traced.root, checkpoint, "model", directory / saved)
         assert compile_tower(directory / saved, "f32", directory / path).reason == ""
         forms += [
             WrittenForm(tower.spec.name, "saved_model", "f32", saved),

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from export.errors import NotConvertible
-from export.feature_pages import describe_features
 from export.frameworks import load_tensorflow
-from export.inline.graph import build_graph
-from export.towers import FeatureSpec
-from export.tracing import trace_towers
+from export.model.tracing import trace_towers
+from export.towers.descriptions import FeatureSpec
 from tests.export.cuts.gathering import HERE, Made, hold, make, recipe
 
 ID, RAGGED = {"dtype": "int64"}, {"dtype": "int64", "kind": "ragged"}
@@ -81,11 +78,3 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
         "words": ("embedding.tags", "bag", None, "sqrtn"),
     }
     hold(made, tmp_path)
-
-
-def test_input_with_two_readers_is_refused_in_a_self_contained_savedmodel() -> None:
-    job = recipe("build_serving", MID_LEVEL, towers={"tower": {"role": "query", "call": "twice"}})
-    traced = trace_towers(job, HERE, inside=True)
-    assert set(traced.spec.features) == {"item", "bag@items", "bag@items.sequence"}
-    with pytest.raises(NotConvertible, match=r"input 'bag' is read by several features .*write a bundle"):
-        build_graph(job, traced, describe_features(traced.spec, job), {}, {})

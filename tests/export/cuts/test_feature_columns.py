@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bundle.manifest import BucketIds, CrossedIds, HashIds, Unknown, VocabularyIds
+from bundle.manifest import BucketIds, CrossedIds, HashIds, IdentityIds, Unknown, VocabularyIds
 from export.cuts.feature_columns import columns_intercepted
 from export.cuts.lookups import Lookup
 from export.errors import NotConvertible
@@ -66,9 +66,12 @@ def test_columns_intercepted_dense_inputs_tells_rules_and_kinds() -> None:
     assert (one.kind, one.combiner, one.rule, one.unknown) == ("single", None, None, Unknown(rule="row", row=3))
     assert (one.table.rows, one.table.dim, one.padding) == (9, 4, -1)
     assert (many.kind, many.combiner, many.encoding, many.rule) == ("bag", "sqrtn", "dense", HashIds(buckets=50))
-    assert (text.rule, text.keys) == (VocabularyIds(vocabulary="text", oov_buckets=2, oov_first_row=2), ("a", "b"))
+    assert (text.rule, text.keys) == (VocabularyIds(vocabulary="text", oov_buckets=2, oov_first_row=2), (("a", "b"),))
     assert text.padding == ""
-    assert (found["number_embedding"].keys, found["number_embedding"].unknown) == ((7, 5), Unknown(rule="row", row=1))
+    assert (found["number_embedding"].keys, found["number_embedding"].unknown) == (
+        ((7, 5),),
+        Unknown(rule="row", row=1),
+    )
     age = found["age_bucketized_embedding"]
     assert (age.kind, age.rule, age.padding) == ("single", BucketIds(boundaries=(1.0, 5.0)), None)
 
@@ -91,11 +94,47 @@ def test_columns_intercepted_cross_and_weights_tells_every_input() -> None:
     assert weighted_ids.weights is not None
 
 
+def test_columns_intercepted_cross_of_columns_tells_what_makes_rows_of_each_key() -> None:
+    columns = [
+        identity("near", default=2),
+        fc.categorical_column_with_vocabulary_list("text", ["a", "b"]),
+        fc.categorical_column_with_vocabulary_list("number", [7, 5], num_oov_buckets=3),
+        "city",
+    ]
+    inputs = {"near": SPARSE, "text": dense(tf.string, 3), "number": dense(tf.int64, 1), "city": dense(tf.string)}
+    cross = lookups_of([embedded(fc.crossed_column(columns, 30))], inputs)["city_X_near_X_number_X_text_embedding"]
+    assert isinstance(cross.rule, CrossedIds)
+    near, text, number, city = cross.rule.keys
+    assert (near.ids, near.rows, near.unknown_row, near.padding) == (IdentityIds(), 9, 2, None)
+    assert (text.dtype, text.rows, text.unknown_row, text.padding) == ("string", 2, None, "")
+    assert isinstance(number.ids, VocabularyIds)
+    assert (number.dtype, number.ids.oov_buckets, number.rows, number.padding) == ("int64", 3, 5, -1)
+    assert (city.dtype, city.ids, city.padding) == ("string", None, None)
+    assert cross.keys == (("a", "b"), (7, 5))
+
+
+def test_columns_intercepted_indicator_of_what_no_tower_takes_is_a_lookup_without_a_table() -> None:
+    hashed = fc.categorical_column_with_hash_bucket("text", 7)
+    weighted = fc.weighted_categorical_column(identity("ids"), "weights")
+    inputs = {"text": dense(tf.string), "ids": SPARSE, "weights": tf.SparseTensorSpec([None, None], tf.float32)}
+    columns = [hashed, weighted, fc.crossed_column([hashed.key, "ids"], 11)]
+    found = lookups_of([fc.indicator_column(column) for column in columns], inputs)
+    told = {path: (lookup.kind, lookup.combiner, lookup.shape, lookup.variable) for path, lookup in found.items()}
+    assert told == {
+        "text_indicator": ("single", None, (None, 7), None),
+        "ids_weighted_by_weights_indicator": ("bag", "sum", (None, 9), None),
+        "ids_X_text_indicator": ("bag", "sum", (None, 11), None),
+    }
+    sequence = fc.indicator_column(fc.sequence_categorical_column_with_hash_bucket("seen", 5, tf.int64))
+    layer = tf.keras.experimental.SequenceFeatures([sequence])
+    assert lookups_of([], {"seen": dense(tf.int64, 4)}, layer)["seen_indicator"].shape == (None, 4, 5)
+
+
 def test_columns_intercepted_vocabulary_file_reads_its_first_keys(tmp_path: Path) -> None:
     file = tmp_path / "kinds.txt"
     file.write_text("x\ny é\nz\n", encoding="utf-8")
     column = fc.categorical_column_with_vocabulary_file("kind", str(file), vocabulary_size=2)
-    assert lookups_of([embedded(column)], {"kind": dense(tf.string)})["kind_embedding"].keys == ("x", "y é")
+    assert lookups_of([embedded(column)], {"kind": dense(tf.string)})["kind_embedding"].keys == (("x", "y é"),)
 
 
 def test_columns_intercepted_sequence_takes_the_declared_length() -> None:
@@ -117,6 +156,20 @@ def test_columns_intercepted_columns_of_tf1_share_their_table() -> None:
     assert names["c_embedding"] == "input_layer/c_embedding/embedding_weights"
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed")
+def test_columns_intercepted_linear_model_of_tf1_reads_crosses_of_columns_and_indicators() -> None:
+    kind = fc.categorical_column_with_vocabulary_list("kind", ["a", "b"], num_oov_buckets=1)
+    columns = [fc.crossed_column([kind, "city"], 50), kind, fc.indicator_column(fc.crossed_column(["city", "seen"], 8))]
+    inputs = {"kind": dense(tf.string), "city": dense(tf.string), "seen": SPARSE}
+    found = lookups_of([], inputs, lambda given: v1.feature_column.linear_model(given, columns, units=2))
+    assert {path: (lookup.table.rows, lookup.table.dim, lookup.kind) for path, lookup in found.items()} == {
+        "city_X_kind": (50, 2, "bag"),
+        "kind": (3, 2, "single"),
+        "city_X_seen_indicator": (8, 8, "bag"),
+    }
+    assert found["city_X_kind"].keys == (("a", "b"),)
+
+
 @pytest.mark.parametrize(
     ("column", "told"),
     [
@@ -125,10 +178,14 @@ def test_columns_intercepted_columns_of_tf1_share_their_table() -> None:
             lambda: embedded(fc.bucketized_column(fc.numeric_column("ids", normalizer_fn=tf.square), [1.0])),
             "leave normalizer_fn out",
         ),
-        (lambda: embedded(fc.crossed_column([identity("ids"), "ids"], 5)), "declare a sparse int64 input"),
+        (lambda: embedded(fc.crossed_column([identity("ids"), "ids"], 5)), "declare it as sparse"),
         (
-            lambda: fc.indicator_column(fc.categorical_column_with_hash_bucket("ids", 5, tf.int64)),
-            "'ids_indicator' is an indicator of HashedCategoricalColumn",
+            lambda: embedded(fc.crossed_column([fc.sequence_categorical_column_with_identity("ids", 5), "ids"], 5)),
+            "crosses column 'ids', a SequenceCategoricalColumn; inputs, and columns of buckets",
+        ),
+        (
+            lambda: fc.indicator_column(fc.categorical_column_with_hash_bucket("ids", 70_000, tf.int64)),
+            "'ids_indicator' is an indicator of 70000 numbers an example, and at most 65536",
         ),
         (
             lambda: embedded(fc.weighted_categorical_column(identity("ids"), "w"), use_safe_embedding_lookup=False),

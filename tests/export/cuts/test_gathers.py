@@ -12,8 +12,8 @@ import pytest
 
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
-from export.towers import DenseSpec, FeatureSpec
-from export.tracing import trace_towers
+from export.model.tracing import trace_towers
+from export.towers.descriptions import DenseSpec, FeatureSpec
 from tests.export.cuts.gathering import HERE, Made, hold, make, recipe
 
 ID = {"dtype": "int64"}
@@ -129,7 +129,7 @@ import json, re, sys
 sys.path.insert(0, {str(HERE.parents[2])!r})
 from tests.export.cuts.gathering import HERE, recipe
 from tests.export.cuts.test_gathers import EVERYTHING
-from export.tracing import trace_towers
+from export.model.tracing import trace_towers
 traced = trace_towers(recipe("build_everything_huge", EVERYTHING, {{"vector": "vector"}}), HERE)
 # Not ru_maxrss, which knows the process that this one was forked from, too.
 peak = int(re.search(r"VmHWM:\\s+([0-9]+)", open("/proc/self/status").read())[1]) << 10

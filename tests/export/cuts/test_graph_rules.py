@@ -8,11 +8,11 @@ import pytest
 
 from bundle.features import Column
 from bundle.manifest import ArithmeticIds, BucketIds, HashIds, IdRule, Unknown, VocabularyIds
+from export.checks.examples import Examples
 from export.errors import NotConvertible
-from export.examples import Examples
 from export.frameworks import load_tensorflow
-from export.towers import FeatureSpec
-from export.tracing import trace_towers
+from export.model.tracing import trace_towers
+from export.towers.descriptions import FeatureSpec
 from tests.export.cuts.gathering import HERE, Made, hold, make, recipe
 
 ROWS = 20_000
@@ -79,7 +79,7 @@ def test_rule_in_the_graph_becomes_data(rules: Made, name: str) -> None:
     _, rule, unknown, keys = RULES[name]
     spec = rules.traced.spec.features[name]
     assert isinstance(spec, FeatureSpec)
-    assert (spec.rule, spec.keys) == (rule, keys)
+    assert (spec.rule, spec.keys) == (rule, (keys,) if keys else ())
     assert spec.unknown == (None if unknown is None else Unknown(rule="row", row=unknown))
 
 

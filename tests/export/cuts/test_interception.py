@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from bundle.columns import Column
-from export.errors import NotConvertible
-from export.examples import Examples
+from bundle.manifest import EmbeddedFeature
+from export.checks.examples import Examples
+from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
-from export.settings import ExportJob
-from export.tracing import trace_towers
+from export.model.feature_pages import describe_features
+from export.model.tracing import trace_towers
+from export.settings import ExportJob, FeaturePart
 from tests.export.cuts.gathering import HERE, hold, make, recipe
 
 
@@ -37,21 +39,34 @@ def test_rows_one_by_one_are_scaled_to_max_norm_in_the_tower(tmp_path: Path) -> 
     hold(made, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("way", "part"),
-    [
-        ("bag", {"dtype": "int64", "kind": "ragged"}),
-        ("sparse", {"dtype": "int64", "kind": "sparse"}),
-        ("column", {"dtype": "int64", "shape": [2]}),
-    ],
-)
-def test_bag_with_max_norm_is_refused_in_one_line_with_the_users_line_and_the_cure(
-    way: str, part: dict[str, Any]
-) -> None:
-    job = asked(f"build_scaled_{way}", {way: part})
-    with pytest.raises(
-        NotConvertible, match=r"^lookup '.*' has max_norm.*once in the checkpoint.*\(interception_models.py:\d+\)$"
-    ):
+def test_bags_are_scaled_to_max_norm_and_filled_by_the_service(tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    inputs: dict[str, Any] = {
+        "bag": {"dtype": "int64", "kind": "ragged"},
+        "sparse": {"dtype": "int64", "kind": "sparse"},
+        "filled": {"dtype": "int64", "kind": "sparse"},
+        "column": {"dtype": "int64", "shape": [2]},
+    }
+    sparse = tf.SparseTensor([[0, 0]], tf.constant([1], tf.int64), [1, 1])
+    given = {"bag": tf.ragged.constant([[1, 2]], tf.int64), "sparse": sparse, "filled": sparse}
+    made = make(asked("build_scaled_bags", inputs), given | {"column": tf.constant([[3, -1]], tf.int64)}, tmp_path)
+    told = {
+        name: (page.kind, page.max_norm, page.empty_row)
+        for name, page in made.pages.items()
+        if isinstance(page, EmbeddedFeature)
+    }
+    assert told == {
+        "bag": ("bag", 0.5, None),
+        "sparse": ("bag", 0.5, None),
+        "filled": ("bag", None, 3),
+        "column": ("bag", 0.5, None),
+    }
+    hold(made, tmp_path)
+
+
+def test_default_id_that_is_no_row_is_refused() -> None:
+    job = asked("build_filled_beyond", {"filled": {"dtype": "int64", "kind": "sparse"}})
+    with pytest.raises(NotConvertible, match=r"has default_id=20000, which is no row of its 20000"):
         trace_towers(job, HERE)
 
 
@@ -70,26 +85,94 @@ def test_indicators_of_integers_and_buckets_are_computed_in_the_tower(tmp_path: 
     hold(made, tmp_path, Examples(3, {name: Column(values.reshape(-1)) for name, values in columns.items()}))
 
 
-@pytest.mark.parametrize("way", ["hashed", "beyond"])
-def test_indicator_that_no_tower_computes_is_refused_in_one_line_with_the_users_line_and_the_cure(way: str) -> None:
-    job = asked(f"build_indicator_{way}", {way: {"dtype": "int64"}})
-    told = rf"^column '{way}_indicator' is an indicator of .*numeric_column of shape .*\(interception_models.py:\d+\)$"
-    with pytest.raises(NotConvertible, match=told):
-        trace_towers(job, HERE)
-
-
-@pytest.mark.parametrize("way", ["sliced", "unstacked", "split"])
-def test_ids_cut_out_of_a_wide_input_are_told_with_the_cure_and_stay_inside_within_the_limit(
-    way: str, tmp_path: Path
-) -> None:
+def test_indicators_of_all_other_ids_are_counted_by_the_service(tmp_path: Path) -> None:
     tf = load_tensorflow()
-    job = asked(f"build_{way}", {"wide": {"dtype": "int64", "shape": [3]}})
+    inputs: dict[str, Any] = {
+        "hashed": {"dtype": "int64", "kind": "sparse"},
+        "beyond": {"dtype": "int64"},
+        "word": {"dtype": "string", "shape": [2]},
+        "rows": {"dtype": "int64", "kind": "sparse"},
+        "first": {"dtype": "string"},
+    }
+    columns = {
+        "hashed": Column(np.array([7, 7, 1 << 40, -1]), np.array([0, 2, 2, 4])),
+        "beyond": Column(np.array([4, 99, -1])),
+        "word": Column(np.array(["b", "a", "?", "", "b", "b"], object), np.array([0, 2, 4, 6])),
+        "rows": Column(np.array([8, 0, 8]), np.array([0, 0, 1, 3])),
+        "first": Column(np.array(["z", "", "unheard of"], object)),
+    }
+    sparse = tf.SparseTensor([[0, 0]], tf.constant([1], tf.int64), [1, 1])
+    given = {"hashed": sparse, "rows": sparse, "beyond": tf.constant([4], tf.int64)}
+    given |= {"word": tf.constant([["b", ""]]), "first": tf.constant(["x"])}
+    made = make(asked("build_counted", inputs), given, tmp_path)
+    assert not made.traced.spec.tables
+    assert {name: (page.kind, getattr(page, "indicator", 0)) for name, page in made.pages.items()} == {
+        "hashed@indicator": ("bag", 5),
+        "beyond": ("single", 4),
+        "word@indicator": ("bag", 2),
+        "rows": ("bag", 9),
+        "first@indicator": ("single", 3),
+        "word*first*hashed": ("bag", 40),
+    }
+    assert set(made.vocabularies) == {"beyond", "word", "first"}
+    hold(made, tmp_path)
+    hold(made, tmp_path, Examples(3, columns))
+
+
+def test_wide_deep_model_of_keras_over_indicators_equals_the_original(tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    inputs: dict[str, Any] = {
+        "city": {"dtype": "string", "shape": [1]},
+        "kind": {"dtype": "string"},
+        "price": {"dtype": "float32"},
+    }
+    given = {"city": tf.constant([["Oslo"]]), "kind": tf.constant(["a"]), "price": tf.constant([1.0])}
+    made = make(asked("build_wide_deep", inputs), given, tmp_path)
+    told = {(page.inputs, getattr(page, "table", ""), getattr(page, "indicator", None)) for page in made.pages.values()}
+    assert told == {
+        (("kind", "city"), "", 50),
+        (("city",), "", 30),
+        (("city",), "deep.city_embedding", None),
+        ((), "", None),
+    }
+    hold(made, tmp_path)
+
+
+@pytest.mark.parametrize("way", ["sliced", "unstacked", "split", "kept", "gathered"])
+def test_ids_at_places_of_a_wide_input_are_features(way: str, tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    job = asked(f"build_{way}", {"wide": {"dtype": "int64", "shape": [3]}}, table_threshold=10)
+    made = make(job, {"wide": tf.constant([[1, 2, 3]], tf.int64)}, tmp_path)
+    assert not made.traced.notes
+    told = {
+        (page.table, page.kind, page.place, page.places, page.ids.kind)
+        for page in made.pages.values()
+        if isinstance(page, EmbeddedFeature)
+    }
+    hashed = "identity" if way == "kept" else "hash"
+    assert told == {
+        ("tables.0", "single", 0, 3, "identity"),
+        ("tables.1", "single", 1, 3, "identity"),
+        ("tables.2", "single", 2, 3, hashed),
+    }
+    assert {page.inputs for page in made.pages.values()} == {("wide",)}
+    hold(made, tmp_path, Examples(2, {"wide": Column(np.array([19_999, 20, 3, 7, 699, 9]))}))
+    hold(made, tmp_path)
+
+
+def test_rule_of_the_recipe_for_an_input_whose_places_are_read_is_refused() -> None:
+    job = asked("build_sliced", {"wide": {"dtype": "int64", "shape": [3]}}, table_threshold=10)
+    job = job.model_copy(update={"features": {"wide": FeaturePart.model_validate({"ids": {"kind": "hash"}})}})
+    with pytest.raises(UsageError, match=r"features.wide.ids: the model takes ids out of this input by their places"):
+        describe_features(trace_towers(job, HERE).spec, job)
+
+
+def test_computed_ids_of_a_wide_input_stay_inside_within_the_limit(tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    job = asked("build_computed", {"wide": {"dtype": "int64", "shape": [3]}})
     made = make(job, {"wide": tf.constant([[1, 2, 3]], tf.int64)}, tmp_path)
     (note,) = made.traced.notes
-    told = "its ids are a part of input 'wide', which should be an input of its own, cut out by operation"
-    assert f"stays inside the towers: {told}" in note
-    if way == "sliced":  # LiteRT does the others with no integers of 64 bits
-        hold(made, tmp_path, Examples(2, {"wide": Column(np.array([1, 20, 3, 7, 19_999, 9]))}))
-    small = asked(f"build_{way}", {"wide": {"dtype": "int64", "shape": [3]}}, inline_bytes_max=1000)
-    with pytest.raises(NotConvertible, match=rf"{told} '.*' \(\w+\) \(interception_models.py:\d+\)"):
+    assert "stays inside the towers: its ids are computed by operation" in note
+    small = asked("build_computed", {"wide": {"dtype": "int64", "shape": [3]}}, inline_bytes_max=1000)
+    with pytest.raises(NotConvertible, match=r"its ids are computed by operation '.*' \(Mul\) \(interception_models"):
         trace_towers(small, HERE)

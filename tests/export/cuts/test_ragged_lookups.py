@@ -6,8 +6,8 @@ import pytest
 
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
-from export.towers import FeatureSpec
-from export.tracing import trace_towers
+from export.model.tracing import trace_towers
+from export.towers.descriptions import FeatureSpec
 from tests.export.cuts.gathering import HERE, hold, make, recipe
 
 RAGGED = {"dtype": "int64", "kind": "ragged"}

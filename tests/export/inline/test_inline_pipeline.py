@@ -22,7 +22,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Entry, Slice
 from export.frameworks import load_tensorflow
 from export.inline import pipeline as inline
-from export.model_code import load_factory
+from export.model.code import load_factory
 from tests.export.checkpoint.bundles import GRAPH, Box, node, object_graph, varint, write_bundle
 from tests.export.commands import Command
 from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint

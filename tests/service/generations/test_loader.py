@@ -13,12 +13,17 @@ from bundle import retention
 from bundle.errors import BundleError
 from service.generations.generation import Generation
 from service.generations.loader import Loader, LoadRefused, estimate, free_bytes
+from service.generations.pauses import Pauses
 from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]
 
 
-def loader(root: Path, warm_up: Callable[[Generation], None] = lambda generation: None, limit: int = 0) -> Loader:
+def no_warm_up(generation: Generation, pause: Pauses) -> None:
+    """Leaves a version as it was opened."""
+
+
+def loader(root: Path, warm_up: Callable[[Generation, Pauses], None] = no_warm_up, limit: int = 0) -> Loader:
     return Loader(root, None, "sizes", 2, limit, warm_up)
 
 
@@ -39,7 +44,7 @@ def test_failed_warm_up_leaves_nothing_mapped(write: Write, root: Path) -> None:
     write()
     before = maps()
 
-    def fail(generation: Generation) -> None:
+    def fail(generation: Generation, pause: Pauses) -> None:
         raise LoadRefused("no")
 
     with pytest.raises(LoadRefused):

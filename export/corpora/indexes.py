@@ -1,0 +1,345 @@
+"""Candidate vectors -> ScaNN index at the cheapest setting whose recall, against exact search, reaches the target."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import paths
+from bundle.manifest import CostPoint, Distance, Index, Recall
+from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
+from export.settings import IndexPart
+from runtime.errors import IndexRefused, IndexUnreadable, InputRefused
+from runtime.exact import ExactIndex, normalised
+from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex, settle
+from runtime.scann_build import Run, build_files, run_here
+from runtime.vectors import VectorFile
+
+Vectors = NDArray[np.float32]
+Positions = NDArray[np.int64]
+
+BRUTE_FORCE_BELOW = 20_000
+"""Source: google-research/scann docs/algorithms.md: below 20 000 points brute force, leaves about the square root."""
+_LEAF_SHARES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.35, 0.6, 1.0)
+_REORDER_PER_NEIGHBOR = (2, 5, 15, 45)
+_LEVELS_BEYOND_TARGET = 2
+_EXACT_TIMED, _EXACT_TIMED_BLOCKS = 16, 4
+_TIE = 1e-6
+_Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one search costs by: None of a brute force index."""
+
+    leaves_to_search: int | None = None
+    reorder: int | None = None
+
+    def told(self) -> dict[str, Any]:
+        """Returns the setting as the manifest writes it."""
+        told = {"leaves_to_search": self.leaves_to_search, "reorder": self.reorder}
+        return {name: value for name, value in told.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """Exact answers to the sampled queries."""
+
+    queries: Vectors
+    k: int
+    worst: NDArray[np.float64]
+    """[n] the exact score of the k-th neighbor: what a right neighbor reaches."""
+    search_s: float
+    """Median time of one exact search, seconds."""
+
+
+def build_index(base: Path, name: str, part: IndexPart, queries: Vectors, run: Run = run_here) -> Index:
+    """Builds, measures and writes one index. Vectors stay in their file, but for those of brute force.
+
+    Recall is measured on the index as it was written and loaded again. Settings are tried on the same queries, one
+    search at a time, as a service runs them; relative costs are medians of their times over those of exact search.
+
+    Args:
+      base: directory of the bundle that is being written; holds `indexes/<name>/vectors.bin`.
+      name: of the index.
+      part: what the recipe says of it.
+      queries: [q, dim] float32: what the query tower gave for real examples; up to `part.recall.queries` are taken,
+        evenly.
+      run: what encodes blocks of vectors, perhaps several at a time.
+    Returns:
+      The index' page of the manifest.
+    Raises:
+      UsageError: a parameter is unknown or does not belong to the kind.
+      NotConvertible: ScaNN cannot build from these vectors and parameters, or the queries are unfit.
+      VerificationFailed: no setting reaches the recall asked for.
+      DestinationError: the files cannot be written.
+    """
+    vectors = _opened(base / paths.index_vectors(name), name, queries)
+    kind, parameters = choose(part, name, len(vectors))
+    directory = base / paths.index_directory(name)
+    try:
+        _build(vectors, part.distance, kind, parameters, directory, name, run)
+        truth = _exact_answers(vectors, part, _sampled(queries, part.recall.queries))
+    except (IndexRefused, InputRefused) as problem:
+        raise NotConvertible(f"index {name!r}: {problem}") from problem
+    try:
+        points, recall = _settled(directory, vectors, truth, part, name, parameters)
+    except VerificationFailed:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    best = _cheapest(points, name, part)
+    return Index(
+        corpus=part.corpus,
+        query_tower=part.query_tower,
+        candidate_tower=part.candidate_tower,
+        kind=kind,
+        distance=part.distance,
+        dim=vectors.shape[1],
+        directory=paths.index_directory(name),
+        vectors=paths.index_vectors(name),
+        parameters=parameters | best[0].told(),
+        recall=Recall(
+            k=part.recall.k,
+            value=recall,
+            low=wilson_low(recall, len(truth.queries)),
+            queries=len(truth.queries),
+            target=part.recall.value,
+        ),
+        curve=tuple(sorted((point for _, point in points), key=lambda point: point.relative_cost)),
+    )
+
+
+def _settled(
+    directory: Path, vectors: VectorFile, truth: _Truth, part: IndexPart, name: str, parameters: dict[str, Any]
+) -> tuple[list[tuple[Setting, CostPoint]], float]:
+    """Measures settings, writes the best one and measures it again; one index at a time is in memory."""
+    settings = _settings(part, parameters, len(vectors))
+    points = _curve(_loaded(directory, part.distance, vectors, name), vectors, truth, part, settings)
+    setting, best = _cheapest(points, name, part)
+    settle(directory, setting.leaves_to_search, setting.reorder)
+    written = _loaded(directory, part.distance, vectors, name)
+    recall, _ = _measured(written, vectors, truth, part.distance, Setting())
+    if recall < part.recall.value:
+        raise VerificationFailed(
+            f"index {name!r}: recall@{part.recall.k} is {recall:.4f} once written, {best.recall:.4f} before; "
+            "export the index again"
+        )
+    return points, recall
+
+
+def recall_of_tables(
+    base: Path, name: str, part: IndexPart, page: Index, asked: Vectors, trained: Vectors, path: Path
+) -> Recall:
+    """Measures a written index against exact search over what the checkpoint's own rows would have given.
+
+    Args:
+      base: directory of the bundle that is being written.
+      name: of the index.
+      part: what the recipe says of it.
+      page: the index' page of the manifest.
+      asked: [q, dim] queries as the service will ask them, made of converted rows.
+      trained: [q, dim] the same queries, made of the checkpoint's own rows.
+      path: of the candidates' vectors, made of the checkpoint's own rows.
+    Raises:
+      VerificationFailed: it is less than `part.recall.of_tables`.
+    """
+    vectors = _opened(path, name, trained)
+    truth = _exact_answers(vectors, part, _sampled(trained, part.recall.queries))
+    index = _loaded(base / page.directory, page.distance, vectors, name)
+    recall, _ = _measured(index, vectors, truth, page.distance, Setting(), _sampled(asked, part.recall.queries))
+    wanted = part.recall.of_tables
+    if wanted is not None and recall < wanted:
+        raise VerificationFailed(
+            f"index {name!r}: recall@{truth.k} is {recall:.4f} against exact search over vectors made of the "
+            f"checkpoint's own rows, the recipe asks for {wanted}; lower indexes.{name}.recall.of_tables, or give the "
+            "tables a dtype that loses less"
+        )
+    low = wilson_low(recall, len(truth.queries))
+    return Recall(k=part.recall.k, value=recall, low=low, queries=len(truth.queries), target=wanted or 0.0)
+
+
+def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
+    """Picks the kind of index and what it is trained with.
+
+    Raises:
+      UsageError: a parameter is unknown or does not belong to the kind.
+    """
+    unknown = sorted(set(part.parameters) - set(TREE_PARAMETERS))
+    if unknown:
+        raise UsageError(f"indexes.{name}.parameters: unknown key {unknown[0]!r}; known: {', '.join(TREE_PARAMETERS)}")
+    kind: Kind = "brute_force" if size < BRUTE_FORCE_BELOW else "tree_ah"
+    if part.kind != "auto":
+        kind = part.kind
+    if kind == "brute_force":
+        if part.parameters:
+            raise UsageError(
+                f"indexes.{name}.parameters are of a tree, but {size} candidates are searched by brute force; "
+                "leave them out or set kind = 'tree_ah'"
+            )
+        return kind, {}
+    leaves = part.parameters.get("num_leaves", max(1, round(math.sqrt(size))))
+    chosen = {"num_leaves": leaves, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": part.recall.k}
+    return kind, chosen | part.parameters
+
+
+def wilson_low(share: float, queries: int) -> float:
+    """Returns the lower end of the 95 % Wilson interval of a share.
+
+    The neighbors of one query are found or missed together, so queries are counted, not neighbors: the interval is
+    never too narrow. Source: Wilson, JASA 22 (1927), p. 209.
+    """
+    square = _Z95 * _Z95
+    middle = share + square / (2 * queries)
+    spread = _Z95 * math.sqrt(share * (1 - share) / queries + square / (4 * queries * queries))
+    return max(0.0, (middle - spread) / (1 + square / queries))
+
+
+def _opened(path: Path, name: str, queries: Vectors) -> VectorFile:
+    if queries.ndim != 2 or not len(queries):
+        raise NotConvertible(f"index {name!r}: queries have shape {list(queries.shape)}; [q, dim] was expected, q >= 1")
+    try:
+        vectors = VectorFile(path, queries.shape[1])
+    except OSError as problem:
+        raise NotConvertible(f"index {name!r}: vectors cannot be read: {problem}") from problem
+    except InputRefused as problem:
+        raise NotConvertible(
+            f"index {name!r}: {problem}, which queries have; both towers must end in the same dim"
+        ) from problem
+    if not len(vectors):
+        raise NotConvertible(f"index {name!r}: vectors cannot be read: {path.name} is empty")
+    return vectors
+
+
+def _sampled(queries: Vectors, wanted: int) -> Vectors:
+    rows = np.unique(np.linspace(0, len(queries) - 1, min(wanted, len(queries))).round().astype(np.int64))
+    return np.ascontiguousarray(queries[rows], np.float32)
+
+
+def _exact_answers(vectors: VectorFile, part: IndexPart, queries: Vectors) -> _Truth:
+    k = min(part.recall.k, len(vectors))
+    found, _ = ExactIndex(vectors, part.distance).search(queries, k)
+    worst = np.array(
+        [_scores(vectors, row, query, part.distance).min() for row, query in zip(found, queries, strict=True)]
+    )
+    # Its time grows with the number of vectors, so it is taken over as many as may be in memory and fill no cache.
+    timed = vectors[: _EXACT_TIMED_BLOCKS * vectors.block_rows]
+    exact = ExactIndex(timed, part.distance)
+    times = []
+    for query in queries[:_EXACT_TIMED]:
+        began = time.perf_counter()
+        exact.search(query[np.newaxis], k)
+        times.append(time.perf_counter() - began)
+    return _Truth(queries, k, worst, float(np.median(times)) * len(vectors) / len(timed))
+
+
+def _scores(vectors: VectorFile, positions: Positions, query: Vectors, distance: Distance) -> NDArray[np.float64]:
+    # In float64, row by row: equal vectors get equal scores whatever stands beside them.
+    rows = vectors[positions]
+    if distance == "cosine":
+        rows, query = normalised(rows), normalised(query[np.newaxis])[0]
+    wide, asked = rows.astype(np.float64), query.astype(np.float64)
+    scores: NDArray[np.float64]
+    if distance == "squared_l2":
+        scores = -np.einsum("ij,ij->i", wide - asked, wide - asked)
+    else:
+        scores = np.einsum("ij,j->i", wide, asked)
+    return scores
+
+
+def _measured(
+    index: ScannIndex,
+    vectors: VectorFile,
+    truth: _Truth,
+    distance: Distance,
+    setting: Setting,
+    asked: Vectors | None = None,
+) -> tuple[float, float]:
+    """Returns recall and the median time of one search, seconds; `asked` is asked in place of the truth's queries.
+
+    A neighbor counts as right if its exact score reaches that of the true k-th one, less 1e-6 of it: among equals any
+    is as good, and float32 cannot tell closer ones apart.
+    """
+    right, times = 0, []
+    for query, worst, sent in zip(truth.queries, truth.worst, truth.queries if asked is None else asked, strict=True):
+        began = time.perf_counter()
+        found, _ = index.search(sent[np.newaxis], truth.k, setting.leaves_to_search, setting.reorder)
+        times.append(time.perf_counter() - began)
+        positions = np.unique(found[0][found[0] >= 0])
+        right += int((_scores(vectors, positions, query, distance) >= worst - _TIE * abs(worst)).sum())
+    return right / (truth.k * len(truth.queries)), float(np.median(times))
+
+
+def _settings(part: IndexPart, parameters: dict[str, Any], size: int) -> list[list[Setting]]:
+    # Levels of rising cost: each has one number of leaves, and the reorderings to try with it.
+    if not parameters:
+        return [[Setting()]]
+    leaves = sorted({math.ceil(share * parameters["num_leaves"]) for share in _LEAF_SHARES})
+    reorders = sorted({min(times * part.recall.k, size) for times in _REORDER_PER_NEIGHBOR})
+    if "leaves_to_search" in part.parameters:
+        leaves = [parameters["leaves_to_search"]]
+    if "reorder" in part.parameters:
+        reorders = [parameters["reorder"]]
+    return [[Setting(count, reorder) for reorder in reorders] for count in leaves]
+
+
+def _curve(
+    index: ScannIndex, vectors: VectorFile, truth: _Truth, part: IndexPart, levels: Sequence[Sequence[Setting]]
+) -> list[tuple[Setting, CostPoint]]:
+    # Levels beyond the first that reaches the target are tried too: more leaves with less reordering may be cheaper.
+    points: list[tuple[Setting, CostPoint]] = []
+    beyond = 0
+    for level in levels:
+        for setting in level:
+            recall, search_s = _measured(index, vectors, truth, part.distance, setting)
+            cost = search_s / truth.search_s
+            points.append((setting, CostPoint(parameters=setting.told(), recall=recall, relative_cost=cost)))
+        beyond += any(point.recall >= part.recall.value for _, point in points)
+        if beyond > _LEVELS_BEYOND_TARGET:
+            break
+    return points
+
+
+def _cheapest(points: Sequence[tuple[Setting, CostPoint]], name: str, part: IndexPart) -> tuple[Setting, CostPoint]:
+    reaching = [pair for pair in points if pair[1].recall >= part.recall.value]
+    if reaching:
+        return min(reaching, key=lambda pair: pair[1].relative_cost)
+    _, best = max(points, key=lambda pair: pair[1].recall)
+    raise VerificationFailed(
+        f"index {name!r}: recall@{part.recall.k} is {best.recall:.4f} at best (with {best.parameters}), "
+        f"the recipe asks for {part.recall.value}; lower indexes.{name}.recall.value, raise parameters.reorder or "
+        "leave leaves_to_search and reorder to be chosen, or set kind = 'brute_force'"
+    )
+
+
+def _build(
+    vectors: VectorFile,
+    distance: Distance,
+    kind: Kind,
+    parameters: dict[str, Any],
+    directory: Path,
+    name: str,
+    run: Run,
+) -> None:
+    # What an interrupted run left would be taken for a part of this index.
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        build_files(vectors, distance, kind, parameters, directory, run)
+    except OSError as problem:
+        raise DestinationError(
+            f"index {name!r} cannot be written: {problem}; free some space, then run again"
+        ) from problem
+
+
+def _loaded(directory: Path, distance: Distance, vectors: VectorFile, name: str) -> ScannIndex:
+    try:
+        return ScannIndex.load(directory, distance, vectors.mapped)
+    except IndexUnreadable as problem:
+        raise DestinationError(f"index {name!r} was not written whole: {problem}; is the disk full?") from problem

@@ -1,0 +1,243 @@
+"""Where bundles go: a root of this machine, or one in a store, which is staged here and sent file by file.
+
+In a store there is no rename that publishes: every file is sent and checked, then the manifest is written, the one
+thing that makes a version. What was sent is journaled, so that a run that was killed sends no finished file again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bundle import paths, staging
+from bundle.checksums import BLOCK_BYTES, Digest, digest
+from bundle.errors import DestinationExists, VersionBusy
+from bundle.manifest import Manifest, dump
+from bundle.staging import Staging
+from export.errors import DestinationError, UsageError
+from export.jobs.leases import Lease
+from export.places import place_of
+from export.plan import ExportPlan
+from runtime.remote import Place, RemotePath, Stamp
+
+_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+
+UPLOADS = 4
+"""Files sent at a time."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where bundles go.
+
+    Attributes:
+      root: of this machine: where versions are staged and, without a store, published.
+      store: the root in a store; None: `root` is the destination itself.
+    """
+
+    root: Path
+    store: RemotePath | None
+
+    def place(self, model: str, version: int) -> Place:
+        """Returns where a version will lie."""
+        return (self.store or self.root) / model / str(version)
+
+    def next_version(self, model: str) -> int:
+        """Returns the number after the newest version of a model."""
+        if self.store is None:
+            return staging.next_version(self.root, model)
+        with _told(self.store):
+            versions = self.store / model
+            numbers = sorted((int(name) for name in versions.listing() if _VERSION.fullmatch(name)), reverse=True)
+            # One without a manifest is of a run that did not end: it is gone on with.
+            return 1 + next((each for each in numbers if (versions / str(each) / paths.MANIFEST).is_file()), 0)
+
+    def refuse_links(self, plan: ExportPlan) -> None:
+        """Refuses hard links that cannot be made, or would be sent as the whole files that they lead to.
+
+        Raises:
+          UsageError: the plan has some and goes to a store.
+          DestinationError: it goes to another filesystem than the checkpoint's.
+        """
+        if self.store is not None and plan.links:
+            raise UsageError(
+                f"tables cannot be linked into {self.store}, which is no disk of this machine; copy them "
+                '(tables = "copy")'
+            )
+        existing = next(place for place in (self.root.absolute(), *self.root.absolute().parents) if place.exists())
+        for source in plan.links:
+            if Path(source).stat().st_dev != existing.stat().st_dev:
+                raise DestinationError(
+                    f"data file {source} cannot be linked under {self.root}: they are on different filesystems; copy "
+                    'the tables instead (tables = "copy")'
+                )
+
+    @contextmanager
+    def held(self, model: str, version: int) -> Iterator[Lease | None]:
+        """Keeps other exporters from a version in a store.
+
+        Raises:
+          VersionBusy: another run is writing it.
+          DestinationExists: it is there already.
+        """
+        if self.store is None:
+            yield None
+            return
+        self._sweep_published(self.store / model, model)
+        target = self.store / model / str(version)
+        if (target / paths.MANIFEST).is_file():
+            raise DestinationExists(f"{target} is there already; committed bundles are never overwritten")
+        with Lease(self.store / model, version, self._owner()) as lease:
+            yield lease
+
+    def publish(self, stage: Staging, page: Manifest, lease: Lease | None, moved: Callable[[int], None]) -> Place:
+        """Publishes a staged version: by one rename, or by sending it with the manifest last.
+
+        Args:
+          stage: where its files lie; nothing of it is left.
+          page: its manifest.
+          lease: what `held` gave.
+          moved: takes the bytes that were sent since its last call.
+        Raises:
+          BundleError: a staged file is not what the manifest says, or the version appeared meanwhile.
+          DestinationError: the store does not hold what was sent.
+          OSError: the store or the disk refuses; what was sent is not sent again by the next run.
+        """
+        if self.store is None or lease is None:
+            return stage.commit(page)
+        staging.check_files(stage.directory, page, tables="full")
+        target = self.store / page.model / str(page.version)
+        sent = _send_files(stage, page, target, moved)
+        for path, stamp in sent.items():
+            if (target / path).stamp() != stamp:
+                raise DestinationError(
+                    f"{target / path} was written by another program meanwhile; run the export again"
+                )
+        lease.check()
+        data, manifest = dump(page), target / paths.MANIFEST
+        try:
+            manifest.write(data, new=True)
+        except FileExistsError as problem:
+            raise DestinationExists(f"{target} appeared meanwhile; choose another version") from problem
+        if manifest.read(0, len(data) + 1) != data:
+            raise DestinationError(f"{manifest} does not hold what was sent; remove it and run the export again")
+        stage.discard()
+        return target
+
+    def _sweep_published(self, versions: RemotePath, model: str) -> None:
+        """Removes what a run left staged that was killed between its manifest and this."""
+        for path in (self.root / model).glob(".staging-*/"):
+            number = path.name.removeprefix(".staging-")
+            if _VERSION.fullmatch(number) and (versions / number / paths.MANIFEST).is_file():
+                with suppress(VersionBusy, DestinationExists):
+                    Staging(self.root, model, int(number)).discard()
+
+    def _owner(self) -> str:
+        """Returns who writes from this scratch directory: the same after a crash."""
+        path = self.root / "owner"
+        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("x") as file:
+                file.write(uuid.uuid4().hex)
+        except FileExistsError:
+            pass
+        return path.read_text()
+
+
+def open_destination(text: str, base: Path, scratch: Path) -> Destination:
+    """Returns the destination that a recipe or a command line names.
+
+    Args:
+      text: a path, relative to `base`, or a URL.
+      base: the recipe's folder.
+      scratch: where versions for a store are staged, each store in a directory of its own.
+    Raises:
+      UsageError: a URL that holds credentials, or of a store that is not known.
+    """
+    place = place_of(text, base)
+    if isinstance(place, Path):
+        return Destination(Path(os.path.normpath(place)), None)
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", place.url)[:40].strip("-")
+    return Destination(scratch.absolute() / f"{readable}-{hashlib.sha256(place.url.encode()).hexdigest()[:8]}", place)
+
+
+def published_bytes(page: Manifest) -> int:
+    """Returns the bytes of a bundle's files but the manifest."""
+    shards = sum(size for table in page.tables.values() for _, size in table.extents())
+    return sum(file.bytes for file in page.files) + shards
+
+
+def _send_files(stage: Staging, page: Manifest, target: RemotePath, moved: Callable[[int], None]) -> dict[str, Stamp]:
+    """Sends every file that the manifest names and that is not there yet; returns what the store says of each."""
+    listed = [file.path for file in page.files]
+    listed += [shard.file for table in page.tables.values() for shard, _ in table.extents()]
+    sent: dict[str, Stamp] = {}
+    running: dict[Future[Stamp], str] = {}
+
+    def note(done: Future[Stamp]) -> None:
+        path = running.pop(done)
+        sent[path] = done.result()
+        stage.finish(_step(path), asdict(sent[path]), [])
+        moved(sent[path].bytes)
+
+    with ThreadPoolExecutor(UPLOADS, thread_name_prefix="rowcast-upload") as pool:
+        for path in sorted(set(listed)):
+            known = stage.finished(_step(path))
+            stamp = Stamp(**known.payload) if known is not None else None
+            running[pool.submit(_send, stage.directory / path, target / path, stamp)] = path
+        try:
+            for done in as_completed(list(running)):
+                note(done)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for done in [each for each in running if not each.cancelled() and each.exception() is None]:
+                note(done)  # what arrived meanwhile is not sent again
+            raise
+    return sent
+
+
+def _step(path: str) -> str:
+    return f"sent {path}"
+
+
+def _send(source: Path, target: RemotePath, before: Stamp | None) -> Stamp:
+    """Sends one file unless it is there as it was sent before, and checks what the store holds of it."""
+    if before is not None:
+        try:
+            if target.stamp() == before:
+                return before
+        except FileNotFoundError:
+            pass
+    target.upload(source)
+    stamp = target.stamp()
+    if stamp.bytes != source.stat().st_size or not (target.vouched(source) or _read_again(target, source)):
+        raise DestinationError(f"{target} does not hold what was sent; run the export again")
+    return stamp
+
+
+def _read_again(target: RemotePath, source: Path) -> bool:
+    """Compares a file in a store with a local one by their crc32c: for stores that tell no checksum."""
+    with source.open("rb") as file:
+        expected = digest(file)
+    found = Digest()
+    while found.bytes < expected.bytes:
+        data = target.read(found.bytes, 2 * BLOCK_BYTES)
+        if not data:
+            return False
+        found.update(data)
+    return (found.crc32c, found.bytes) == (expected.crc32c, expected.bytes)
+
+
+@contextmanager
+def _told(store: RemotePath) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise DestinationError(f"destination {store} cannot be listed: {problem.strerror}") from problem

@@ -1,0 +1,181 @@
+"""Runs tasks on Ray; no other module imports it. Tasks read and write files themselves, only receipts come back."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from export.errors import ExportError, UsageError
+from export.jobs.attempts import ATTEMPTS_MAX, Result, StorageFailed, Task, attempt
+
+LOCAL = "ray-local"
+_REACHED_WITHIN_S = 10
+_STOPPED_WITHIN_S = 10
+_HEAD_BYTES = 64
+_OBJECT_STORE_BYTES = 100 << 20
+"""Nothing of size passes through it; unasked, Ray takes a third of the memory."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """How a file looks from here: its size and first bytes."""
+
+    path: str
+    size: int
+    head: bytes
+
+
+@dataclass(frozen=True)
+class RayExecutor:
+    """Workers of a Ray cluster that sees the same files.
+
+    Attributes:
+      where: HOST:PORT or ray://HOST:PORT of a cluster, or LOCAL: one that is begun here and ended with the run.
+      workers: tasks at a time; 0: two for each core of the cluster, so that none waits for the next.
+    """
+
+    where: str
+    workers: int = 0
+
+    def run(
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        on_done: Callable[[Task, Result], None] | None = None,
+        *,
+        memory_bytes: int = 0,
+        shared: Sequence[str] = (),
+    ) -> list[Result]:
+        """Runs tasks: see `export.jobs.executors.Executor`."""
+        if not tasks:
+            return []
+        seen = [sight for sight in map(_sight, shared) if sight is not None]
+        with self._connected() as ray:
+            _check_room(ray, memory_bytes)
+            remote = ray.remote(_attempt_there).options(
+                num_cpus=1,
+                memory=memory_bytes or None,
+                max_retries=ATTEMPTS_MAX - 1,
+                retry_exceptions=[StorageFailed],
+            )
+            window = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            left = iter(enumerate(tasks))
+            running: dict[Any, int] = {}
+            results: dict[int, Result] = {}
+            try:
+                while True:
+                    for place, task in islice(left, window - len(running)):
+                        running[remote.remote(function, task, seen)] = place
+                    if not running:
+                        return [results[place] for place in range(len(tasks))]
+                    for done in ray.wait(list(running), num_returns=1)[0]:
+                        place = running.pop(done)
+                        results[place] = _result(ray, done)
+                        if on_done is not None:
+                            on_done(tasks[place], results[place])
+            finally:
+                _stop(ray, list(running))
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        # Always by an address: without one Ray takes any cluster it finds, be it dead.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):  # where Ray tells of tasks tried again
+            yield from self._begun(ray, quiet)
+
+    def _begun(self, ray: Any, quiet: dict[str, Any]) -> Iterator[Any]:
+        try:
+            if self.where == LOCAL:
+                cores = self.workers or len(os.sched_getaffinity(0))
+                own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+                ray.init(address="local", **own, **quiet)
+            else:
+                _check_reached(self.where)
+                ray.init(address=self.where, **quiet)
+        except (OSError, RuntimeError, ray.exceptions.RayError) as problem:
+            raise UsageError(
+                f"no Ray cluster can be used at {self.where}: {_first_line(problem)}; give the address that "
+                "`ray start --head` told, the same releases of Ray and Python everywhere, and RAY_AUTH_MODE=token if "
+                "the cluster asks for tokens"
+            ) from problem
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _attempt_there(function: Callable[[Task], Result], task: Task, seen: Sequence[Sight]) -> Result:
+    """Runs on a worker, once it was found to see the files that the exporter sees."""
+    for expected in seen:
+        if _sight(expected.path) != expected:
+            raise UsageError(
+                f"Ray node {socket.gethostname()} does not see file {expected.path} as the exporter does; put the "
+                "checkpoint and the root where all machines find them under the same path, or give URLs"
+            )
+    return attempt(function, task)
+
+
+def _sight(path: str) -> Sight | None:
+    try:
+        with Path(path).open("rb") as file:
+            return Sight(path, os.fstat(file.fileno()).st_size, file.read(_HEAD_BYTES))
+    except OSError:
+        return None
+
+
+def _check_reached(where: str) -> None:
+    host, _, port = where.removeprefix("ray://").rpartition(":")
+    socket.create_connection((host, int(port)), _REACHED_WITHIN_S).close()
+
+
+def _check_room(ray: Any, memory_bytes: int) -> None:
+    # Ray would wait for such a machine for ever.
+    room = max((node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    if memory_bytes > room:
+        raise UsageError(
+            f"a task holds up to {memory_bytes} bytes, no Ray node gives more than {int(room)}; set "
+            "ROWCAST_EXPORT_BUDGET_BYTES lower"
+        )
+
+
+def _result(ray: Any, done: Any) -> Any:
+    """Returns what a task returned, or raises what it raised, as itself."""
+    try:
+        return ray.get(done)
+    except ray.exceptions.RayTaskError as problem:
+        cause = problem.cause
+        if isinstance(cause, StorageFailed):
+            raise cause.told from problem
+        if isinstance(cause, ExportError):
+            raise cause from problem
+        raise ExportError(
+            f"a Ray worker failed: {_first_line(cause)}; is the same release of rowcast installed on every node?"
+        ) from problem
+    except ray.exceptions.RayError as problem:
+        raise ExportError(
+            f"a task was lost {ATTEMPTS_MAX} times with its Ray worker or node ({type(problem).__name__}), as happens "
+            "when memory runs out; set ROWCAST_EXPORT_BUDGET_BYTES lower and run the export again"
+        ) from problem
+
+
+def _stop(ray: Any, running: list[Any]) -> None:
+    """Ends tasks: asks first, so that they remove what is unfinished, then ends their workers."""
+    if not running:
+        return
+    for force in (False, True):
+        for task in running:
+            ray.cancel(task, force=force)
+        _, running = ray.wait(running, num_returns=len(running), timeout=_STOPPED_WITHIN_S)
+
+
+def _first_line(problem: BaseException) -> str:
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)

@@ -1,0 +1,245 @@
+"""Calls the user's model in a graph, once for each call of the recipe, with placeholders where it looks up."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from export.cuts.interception import lookups_intercepted
+from export.cuts.lookups import Lookup, MakeTable, batch_size
+from export.cuts.named_graphs import NamedGraph
+from export.errors import ExportError, NotConvertible, UsageError
+from export.frameworks import load_tensorflow
+from export.model.origins import Source, identifier, origin, sources_of
+from export.settings import InputPart
+from export.user_lines import at_line, current_line, line_of_exception
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A lookup of a traced call.
+
+    Attributes:
+      lookup: what was asked.
+      activation: the placeholder that answered.
+      gather: whether it was a gather from a plain variable, which could as well stay in the graph.
+      line: of the user's code.
+    """
+
+    lookup: Lookup
+    activation: Any
+    gather: bool
+    line: str
+
+
+@dataclass(frozen=True, eq=False)
+class RawTrace:
+    """A traced call, as it was recorded.
+
+    Attributes:
+      function: a TensorFlow WrappedFunction.
+      inputs: what the call was given, in its graph.
+      lengths: placeholders of how many ids each example has, by ragged or sparse input, or dense one of a sequence.
+      result: what the call returned.
+      lookups: in the order of the call.
+    """
+
+    function: Any
+    inputs: Mapping[str, Any]
+    lengths: Mapping[str, Any]
+    result: Any
+    lookups: tuple[Recorded, ...]
+
+
+def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns what a tower's `call` names, taking one dict of inputs, in inference mode.
+
+    Raises:
+      UsageError: the model has no such attribute, or it cannot be called.
+    """
+    target = root
+    for step in path.split(".") if path else ():
+        if not hasattr(target, step):
+            raise UsageError(f"call {path!r}: {type(target).__name__} has no attribute {step!r}")
+        target = getattr(target, step)
+    if not callable(target):
+        raise UsageError(f"call {path or 'the model itself'!r} is a {type(target).__name__}, which cannot be called")
+    # A tf.function would put the lookups into a graph of its own, out of sight: its Python function is traced instead.
+    target = getattr(target, "python_function", target)
+    try:
+        parameters = inspect.signature(getattr(target, "call", target)).parameters
+    except (TypeError, ValueError):
+        parameters = {}  # type: ignore[assignment]
+    needed = [name for name, each in parameters.items() if each.default is each.empty and each.kind in _POSITIONAL]
+    if len(needed) > 1:
+        raise UsageError(
+            f"call {path or 'the model itself'!r} takes {', '.join(needed)}; a call takes one dict of inputs: add "
+            "a method to the model that does, and name it"
+        )
+    return functools.partial(target, training=False) if "training" in parameters else target
+
+
+def input_spec(part: InputPart) -> Any:
+    """Returns the TensorFlow type of one declared input, the batch left open."""
+    tf = load_tensorflow()
+    dtype = tf.as_dtype(part.dtype)
+    if part.kind == "ragged":
+        return tf.RaggedTensorSpec([None, None], dtype, ragged_rank=1, row_splits_dtype=tf.int64)
+    if part.kind == "sparse":
+        return tf.SparseTensorSpec([None, None], dtype)
+    return tf.TensorSpec([None, *part.shape], dtype)
+
+
+def zeros(lookup: Lookup) -> Any:
+    """Answers a lookup with zeros of its shape: while the model is built, nobody reads the values."""
+    tf = load_tensorflow()
+    activation = tf.zeros([batch_size(lookup.ids[0]), *lookup.shape[1:]])
+    return activation if tf.executing_eagerly() else tf.ensure_shape(activation, lookup.shape)
+
+
+def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table: MakeTable) -> RawTrace:
+    """Traces one call of the model.
+
+    Args:
+      root: the model.
+      path: of what is called.
+      parts: the inputs that it takes.
+      make_table: as of `lookups_intercepted`.
+    Raises:
+      NotConvertible: the model raises; names the user's line.
+    """
+    tf = load_tensorflow()
+    target = resolve_call(root, path)
+    lengths: dict[str, Any] = {}
+    given: dict[str, Any] = {}
+    recorder = _Recorder(given, lengths)
+
+    def called(inputs: Mapping[str, Any]) -> Any:
+        return target(inputs)
+
+    converted = called if isinstance(root, NamedGraph) else tf.autograph.to_graph(called)
+
+    names: dict[str, int] = {}
+
+    def distinct(make_variable: Callable[..., Any], **how: Any) -> Any:
+        # wrap_function knows variables by their names, which layers of Keras 3 that are built here may share.
+        name = how.get("name") or "Variable"
+        names[name] = names.get(name, 0) + 1
+        return make_variable(**{**how, "name": name if names[name] == 1 else f"{name}_{names[name]}"})
+
+    def body(inputs: Mapping[str, Any]) -> Any:
+        recorder.graph = tf.compat.v1.get_default_graph()
+        given.update(_opened(inputs, parts, lengths))
+        with tf.variable_creator_scope(distinct):
+            return converted(dict(given))
+
+    eagerly = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)  # tf.functions inside the call become part of the one graph
+    try:
+        answers = (recorder.record, recorder.record_gather, recorder.lengths_of)
+        with lookups_intercepted(make_table, *answers):
+            function = tf.compat.v1.wrap_function(body, [{name: input_spec(part) for name, part in parts.items()}])
+    except ExportError:
+        raise
+    except Exception as problem:
+        raise NotConvertible(
+            f"call {path or 'of the model itself'!r} with inputs {', '.join(parts)} raised {_told(problem)}"
+            f"{at_line(line_of_exception(problem))}"
+        ) from problem
+    finally:
+        tf.config.run_functions_eagerly(eagerly)
+    return RawTrace(function, given, lengths, function.structured_outputs, tuple(recorder.lookups))
+
+
+class _Recorder:
+    """Answers lookups with placeholders of the one graph that is traced."""
+
+    def __init__(self, given: Mapping[str, Any], lengths: dict[str, Any]) -> None:
+        self.lookups: list[Recorded] = []
+        self.graph: Any = None
+        self._given, self._lengths = given, lengths
+
+    def record(self, lookup: Lookup) -> Any:
+        """Answers a lookup that no graph could do without its table."""
+        tf = load_tensorflow()
+        graph = tf.compat.v1.get_default_graph()
+        if tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", ""):
+            return zeros(lookup)  # Keras asks for shapes only
+        if graph is not self.graph:
+            raise NotConvertible(
+                f"feature {lookup.path!r} is looked up inside a tf.function, tf.cond or tf.while_loop of the model"
+                f"{at_line(current_line())}; call the embedding layer outside it"
+            )
+        return self._placeholder(lookup, gather=False)
+
+    def record_gather(self, lookup: Lookup) -> Any:
+        """Answers a gather from a plain variable; elsewhere than in the traced graph TensorFlow does it."""
+        tf = load_tensorflow()
+        return self._placeholder(lookup, gather=True) if tf.compat.v1.get_default_graph() is self.graph else None
+
+    def lengths_of(self, ids: Any) -> Any:
+        """Answers how many places of a dense input are taken, of each example."""
+        tf = load_tensorflow()
+        source = origin(ids, sources_of(self._given))
+        if not isinstance(source, Source):
+            raise NotConvertible(
+                f"a sequence column is given ids that the model computes{at_line(current_line())}; give it an input as "
+                "it is"
+            )
+        if source.name not in self._lengths:
+            made = tf.compat.v1.placeholder(tf.int64, [None], name=identifier(f"{source.name}_lengths"))
+            self._lengths[source.name] = made
+        return tf.minimum(self._lengths[source.name], ids.shape.as_list()[1])
+
+    def _placeholder(self, lookup: Lookup, gather: bool) -> Any:
+        tf = load_tensorflow()
+        shape = lookup.shape if lookup.kind != "single" else (None, lookup.table.dim)
+        activation = tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))
+        self.lookups.append(Recorded(lookup, activation, gather, current_line()))
+        return activation if shape == lookup.shape else tf.expand_dims(activation, 1)
+
+
+def _opened(inputs: Mapping[str, Any], parts: Mapping[str, InputPart], lengths: dict[str, Any]) -> dict[str, Any]:
+    """Puts ragged and sparse inputs together anew, so that all but their values depends on their lengths alone.
+
+    What a model computes of row lengths, splits or indices then needs one dense input. Weights have the lengths of
+    their ids.
+    """
+    tf = load_tensorflow()
+    given = dict(inputs)
+    for name in sorted(inputs, key=lambda each: parts[each].weights_for is not None):
+        part, value = parts[name], inputs[name]
+        if part.kind == "dense":
+            continue
+        owner = part.weights_for if part.weights_for in lengths and parts[part.weights_for].kind == part.kind else name
+        if owner != name:
+            same = given[owner]
+            given[name] = (
+                same.with_values(value.values)
+                if part.kind == "ragged"
+                else tf.SparseTensor(same.indices, value.values, same.dense_shape)
+            )
+            continue
+        lengths[name] = tf.compat.v1.placeholder(tf.int64, [None], name=identifier(f"{name}_lengths"))
+        rows = tf.RaggedTensor.from_row_lengths(value.values, lengths[name], validate=False)
+        if part.kind == "ragged":
+            given[name] = rows
+            continue
+        places = tf.ragged.range(lengths[name]).values
+        indices = tf.stack([rows.value_rowids(), places], axis=1)
+        extent = tf.stack([tf.size(lengths[name], tf.int64), tf.reduce_max(lengths[name])])
+        given[name] = tf.SparseTensor(tf.ensure_shape(indices, [None, 2]), value.values, extent)
+    return given
+
+
+def _told(problem: Exception) -> str:
+    """Returns an exception in one line: Keras and AutoGraph wrap what was raised in pages of call stacks."""
+    raised = _RAISED.findall(str(problem))
+    return raised[-1] if raised else f"{type(problem).__name__}: {' '.join(str(problem).split())}"

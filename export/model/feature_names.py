@@ -1,0 +1,109 @@
+"""What features are called: as their input where nothing else reads it, else with what they read of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from bundle.manifest import CrossedIds, IdRule, VocabularyIds
+from export.cuts.lookups import table_name
+from export.model.origins import distinct_identifiers
+from export.towers.descriptions import DenseSpec, FeatureSpec, Keys, ModelSpec, TensorSpec, TowerSpec
+
+Features = Mapping[str, FeatureSpec | DenseSpec]
+
+
+class FeatureNames:
+    """Names for features while calls are traced: equal ones of several calls have one name."""
+
+    def __init__(self) -> None:
+        self._names: dict[FeatureSpec, str] = {}
+
+    def name(self, feature: FeatureSpec) -> str:
+        """Returns `<input>@<table>`, of a cross `<a>*<b>@<table>`, and what it does where that is not enough."""
+        if feature not in self._names:
+            plain = f"{'*'.join(feature.inputs)}@{feature.table or 'indicator'}"
+            names = (plain, f"{plain}.{feature.combiner or feature.kind}")
+            taken = set(self._names.values())
+            number = 2
+            while names[0] in taken:
+                names, number = (*names[1:], f"{plain}.{number}"), number + 1
+            self._names[feature] = names[0]
+        return self._names[feature]
+
+
+def finally_named(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpec:
+    """Gives the features that are used their names in the bundle.
+
+    Args:
+      model: with the names they had while it was traced.
+      vocabularies: names that the recipe has given to vocabularies.
+    """
+    readers: dict[str, int] = {}
+    for spec in model.features.values():
+        for name in spec.reads:
+            readers[name] = readers.get(name, 0) + 1
+    names: dict[str, str] = {}
+    for name, spec in model.features.items():
+        crossed, short = len(spec.reads) > 1, "*".join(spec.reads)
+        alone = short not in names.values() if crossed else readers[short] == 1
+        names[name] = short if alone else name
+    named = {names[name]: _renamed(spec, names[name]) for name, spec in model.features.items()}
+    towers = {name: _tower(tower, names) for name, tower in model.towers.items()}
+    return ModelSpec(model.tables, _vocabularies_named(named, set(vocabularies)), towers)
+
+
+def _renamed(spec: FeatureSpec | DenseSpec, name: str) -> FeatureSpec | DenseSpec:
+    own = spec.reads == (name,)
+    if isinstance(spec, DenseSpec):
+        return replace(spec, name=name, input="" if own else spec.reads[0])
+    return replace(spec, name=name, inputs=() if own else spec.reads)
+
+
+def _tower(tower: TowerSpec, names: Mapping[str, str]) -> TowerSpec:
+    finals = [names.get(tensor.feature, tensor.feature) for tensor in tower.inputs]
+    tensors = distinct_identifiers(finals)
+    inputs = tuple(
+        TensorSpec(tensors[final], tensor.dtype, tensor.shape, final)
+        for tensor, final in zip(tower.inputs, finals, strict=True)
+    )
+    return replace(tower, inputs=inputs)
+
+
+def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, FeatureSpec | DenseSpec]:
+    """Gives the vocabularies that the model holds a name each; equal ones share it."""
+    known: dict[Keys, str] = {}
+    named: dict[str, FeatureSpec | DenseSpec] = {}
+    for name, spec in features.items():
+        named[name] = spec
+        if not isinstance(spec, FeatureSpec) or spec.rule is None or not spec.keys:
+            continue
+        for keys, read in zip(spec.keys, _readers(spec.rule, spec.reads), strict=True):
+            if keys not in known:
+                short = chosen = table_name(read, "vocabulary of input")
+                number = 2
+                while chosen in taken:
+                    chosen, number = f"{short}_{number}", number + 1
+                taken.add(chosen)
+                known[keys] = chosen
+        named[name] = replace(spec, rule=_with_names(spec.rule, iter([known[keys] for keys in spec.keys])))
+    return named
+
+
+def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
+    """Returns the input of each vocabulary of a rule."""
+    if isinstance(rule, CrossedIds):
+        return [read for read, key in zip(reads, rule.keys, strict=True) if isinstance(key.ids, VocabularyIds)]
+    return list(reads)
+
+
+def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
+    """Returns a rule with these names for the vocabularies that it reads."""
+    if isinstance(rule, VocabularyIds):
+        return rule.model_copy(update={"vocabulary": next(names)})
+    if isinstance(rule, CrossedIds):
+        told = [
+            key if key.ids is None else key.model_copy(update={"ids": _with_names(key.ids, names)}) for key in rule.keys
+        ]
+        return rule.model_copy(update={"keys": tuple(told)})
+    return rule

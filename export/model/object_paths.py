@@ -1,0 +1,82 @@
+"""Where variables sit in the user's model: by the attributes that lead to them, as checkpoints know them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from export.cuts.lookups import table_name
+from export.frameworks import load_tensorflow
+from export.model.origins import resource
+from export.towers.descriptions import TableFacts
+
+_COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
+_COLUMN = re.compile(r"/(embedding_weights|embeddings|weights)$")
+
+
+def object_paths(root: Any) -> dict[str, tuple[str, Any]]:
+    """Returns the attribute path of every variable of a model and the object that holds it, by its resource."""
+    tf = load_tensorflow()
+    if not hasattr(root, "_trackable_children"):
+        return {}
+    view = tf.train.TrackableView(root)
+    found: dict[str, tuple[str, Any]] = {}
+    seen = {id(root)}
+    queue: list[tuple[Any, str, Any]] = [(root, "", None)]
+    for trackable, path, owner in queue:  # grows while it is walked: breadth first
+        handle = getattr(trackable, "handle", None)
+        if handle is not None:
+            found.setdefault(resource(handle), (path, owner))
+        children = dict(view.children(trackable))
+        # Keras 3 keeps layers in lists and dicts out of TensorFlow's checkpoints, and knows them by their own names.
+        children.update({layer.name: layer for layer in getattr(trackable, "_layers", ()) if _is_keras_3(layer)})
+        for name, child in children.items():
+            if id(child) not in seen:
+                seen.add(id(child))
+                queue.append((child, f"{path}.{name}" if path else name, trackable))
+    return found
+
+
+def _is_keras_3(layer: Any) -> bool:
+    return any(kind.__module__.startswith("keras.src.layers") for kind in type(layer).__mro__)
+
+
+def name_tables(
+    variables: Mapping[str, Any], paths: Mapping[str, tuple[str, Any]], taken: set[str]
+) -> dict[str, TableFacts]:
+    """Returns what tables that are plain variables are called, by their resources; not as those in `taken`.
+
+    A table is called as its object path without what Keras adds to it; a layer that Keras numbers, by the name that its
+    owner gave it. `config_name` is the whole path, or, of a variable outside the model's objects, its name: a table of
+    TF1 is called as the last scope of that.
+    """
+    named: dict[str, TableFacts] = {}
+    for key, variable in variables.items():
+        path, owner = paths.get(key, ("", None))
+        whole = path or variable.name.partition(":")[0]
+        longer = whole if path else _COLUMN.sub("", whole).replace("/", ".")
+        short = table_name(_short(whole, owner) if path else longer.rpartition(".")[2], "table")
+        name = short
+        if name in taken:
+            name = table_name(longer, "table")
+        number = 2
+        while name in taken:
+            name, number = f"{short}_{number}", number + 1
+        taken.add(name)
+        rows, dim = variable.shape.as_list()
+        named[key] = TableFacts(name, whole, rows, dim)
+    return named
+
+
+def _short(path: str, owner: Any) -> str:
+    steps = _COLUMN.sub("", path).split(".")
+    if len(steps) > 1 and steps[-1] in ("embeddings", "_embeddings"):
+        steps = steps[:-1]
+    own = getattr(owner, "name", "")
+    # Keras counts the layers of a class that it names itself: the number is another in each program.
+    counted = re.sub(r"(?<!^)(?=[A-Z])", "_", type(owner).__name__).lower()
+    if _COUNTED.fullmatch(steps[-1]) and isinstance(own, str) and own and not re.fullmatch(rf"{counted}(_\d+)?", own):
+        return own
+    plain = [step for step in steps if not step.startswith("_")]
+    return ".".join(plain or steps)

@@ -1,0 +1,63 @@
+"""Opens what a recipe's training left: its checkpoint, and the model that its factory returns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from export.checkpoint.averages import find_averages
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.cuts.named_graphs import AVERAGE, load_named
+from export.errors import CheckpointError
+from export.model.code import load_factory
+from export.places import place_of
+from export.settings import ExportJob
+from export.tables.dumped import open_dumps, with_dumps
+
+
+def open_job(job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
+    """Opens a recipe's checkpoint, with dumped tables, and says in the recipe how variables are found in it.
+
+    Args:
+      job: the recipe.
+      base: its folder.
+    Raises:
+      CheckpointError: there is none, or it cannot be read, or it lacks the averages that the recipe asks for.
+    """
+    checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
+    if job.checkpoint.by is None:
+        named = checkpoint.storage.kind == "TensorFlow" and checkpoint.graph is None
+        part = job.checkpoint.model_copy(update={"by": "names" if named else "objects"})
+        job = job.model_copy(update={"checkpoint": part})
+    if job.checkpoint.averages:
+        checkpoint = _averaged(checkpoint, job)
+    return with_dumps(checkpoint, open_dumps(job, base)), job
+
+
+def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:
+    """Returns the checkpoint whose variables are read as their moving averages."""
+    by_names = job.checkpoint.by == "names"
+    averages = {} if by_names else find_averages(checkpoint)
+    if not averages and not (by_names and any(key.endswith(AVERAGE) for key in checkpoint.entries)):
+        which = f"none of its variables is called ...{AVERAGE}" if by_names else "no optimizer in it keeps some"
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix} has no moving averages ({which}), which checkpoint.averages asks for; "
+            "leave it out"
+        )
+    storage = replace(checkpoint.storage, averages=averages)
+    return Checkpoint(checkpoint.prefix, checkpoint.fingerprint, {**checkpoint.entries}, checkpoint.name, storage)
+
+
+def build_root(job: ExportJob, base: Path) -> Any:
+    """Returns the recipe's model: what its factory returns, or, of a checkpoint by names, a NamedGraph of it.
+
+    Raises:
+      UsageError: there is no such factory.
+      NotConvertible: it raises, or returns what the checkpoint does not go with.
+    """
+
+    def load() -> Any:
+        return load_factory(job.code.factory, base)()
+
+    return load_named(job.code.factory, load, job.checkpoint.averages) if job.checkpoint.by == "names" else load()

@@ -1,0 +1,81 @@
+"""Finds every table of a model in its checkpoint, under the bundle's names: by the model's objects, by metadata, or as
+the recipe says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from export.checkpoint.layout_file import read_layouts
+from export.checkpoint.name_tables import DIV_OR_MOD, is_partitioned
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.recognition import recognise
+from export.checkpoint.slot_tables import with_slots
+from export.checkpoint.specs import Inventory, Statements
+from export.cuts.named_graphs import NamedGraph
+from export.cuts.stand_ins import line_of_variable
+from export.errors import CheckpointError
+from export.model.tracing import TracedModel
+from export.settings import ExportJob
+from export.tables.dumped import vectors_key
+from export.towers.descriptions import TableFacts
+from export.towers.weights import find_table_keys
+
+
+def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob, base: Path) -> Inventory:
+    """Finds every table that a tower of the model reads; with their slot variables if the recipe wants them.
+
+    Args:
+      checkpoint: the open checkpoint.
+      traced: the model.
+      job: the recipe.
+      base: its folder, which its paths are relative to.
+    Raises:
+      NotConvertible: a table is not there, or cannot be exported; says how to name it.
+      CheckpointError: a table has another shape there.
+    """
+    layouts = read_layouts(base / job.checkpoint.layout) if job.checkpoint.layout is not None else ()
+    found = recognise(checkpoint, Statements(layouts=layouts))
+    keys = find_table_keys(traced, checkpoint, job.checkpoint.object_path)
+    named = {}
+    for name, spec in traced.spec.tables.items():
+        stated = vectors_key(checkpoint, name) or (job.tables[name].key if name in job.tables else None)
+        if stated or name not in {table.name for table in layouts}:
+            named[name] = stated or keys.get(name) or _by_name(found, spec, traced.tables[name])
+    mod = {name for name, part in job.tables.items() if part.mod}
+    if isinstance(traced.root, NamedGraph):
+        mod |= {name for name, variable in traced.tables.items() if _is_mod(variable, checkpoint, named[name])}
+    inventory = recognise(checkpoint, Statements(named, tuple(sorted(mod)), layouts))
+    if isinstance(traced.root, NamedGraph):  # the model's own lookups tell the strategy
+        tables = tuple(replace(each, note="") if each.note == DIV_OR_MOD else each for each in inventory.tables)
+        inventory = replace(inventory, tables=tables)
+    for name, spec in traced.spec.tables.items():
+        _check_shape(inventory, name, spec)
+    return with_slots(checkpoint, inventory, traced.spec.tables) if job.output.with_slots else inventory
+
+
+def _by_name(found: Inventory, spec: TableFacts, variable: Any) -> str:
+    """Returns what the checkpoint calls a table that is not where the model's objects lead to."""
+    line = line_of_variable(variable)
+    if line and spec.config_name not in {table.name for table in found.tables}:
+        raise CheckpointError(
+            f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in checkpoint "
+            f"{found.checkpoint}; the model code is not the one that was saved, or its variable has another place "
+            f"there: name it as tables.{spec.name}.key"
+        )
+    return found.table(spec.config_name).name
+
+
+def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:
+    entry = checkpoint.entries.get(key)
+    return variable.mod and entry is not None and is_partitioned(entry)
+
+
+def _check_shape(inventory: Inventory, name: str, spec: TableFacts) -> None:
+    stored = inventory.table(name)
+    if (stored.rows, stored.dim) != (spec.rows, spec.dim):
+        raise CheckpointError(
+            f"table {name!r} is [{spec.rows}, {spec.dim}] in the model and [{stored.rows}, {stored.dim}] in checkpoint "
+            f"{inventory.checkpoint} ({stored.key!r}); the model code is not the one that was saved"
+        )

@@ -1,0 +1,143 @@
+"""Key indexes of tables whose rows are found by key: made of the keys beside their vectors, and judged by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import files, manifest, paths
+from bundle.errors import BundleError, FormatError
+from bundle.keys import ENTRY_BYTES, KeyIndex, KeyIndexWriter
+from bundle.staging import Staging
+from export.checkpoint.datafiles import check_unchanged, stamps_of
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.specs import TableSpec
+from export.errors import CheckpointError, VerificationFailed
+from export.tables.dumped import BLOCK_KEYS, KeyFile
+
+SAMPLED_BLOCKS, SAMPLED_KEYS = 64, 16
+"""Keys of a table that are looked up when it is verified: so many blocks of so many; with `--full` all."""
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+"""Source: Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014 (the odd constant)."""
+_MASK = (1 << 64) - 1
+
+
+def write_key_indexes(
+    checkpoint: Checkpoint, tables: Iterable[TableSpec], stage: Staging
+) -> dict[str, manifest.KeyIndex]:
+    """Writes the index of every table that has keys, but for those that an earlier run finished.
+
+    Args:
+      checkpoint: holds the keys.
+      tables: that are exported; slot variables have the keys of their table.
+      stage: where they are written.
+    Returns:
+      Their pages, by the table's name.
+    Raises:
+      CheckpointError: a key comes twice, or is no int64 from 0 on; names it.
+    """
+    pages = {}
+    for table in tables:
+        if not table.keys or table.slot_of:
+            continue
+        file = paths.key_index(table.name)
+        if stage.finished(file) is None:
+            _write(checkpoint, table, stage.directory / file)
+            stage.finish(file, table.rows)
+        pages[table.name] = manifest.KeyIndex(file=file, size=table.rows)
+    return pages
+
+
+def _write(checkpoint: Checkpoint, table: TableSpec, path: Path) -> None:
+    entry = checkpoint.entries[table.keys]
+    with KeyIndexWriter(path) as index:
+        for first in range(0, table.rows, BLOCK_KEYS):
+            keys = checkpoint.read(table.keys, first, min(BLOCK_KEYS, table.rows - first))
+            wrong = keys.view(np.int64) < 0 if keys.dtype.itemsize == 8 else keys < 0
+            if wrong.any():
+                place = int(np.argmax(wrong))
+                raise CheckpointError(
+                    f"table {table.name!r}: the key of row {first + place} in {table.keys!r} is {keys[place]}; ids are "
+                    "integers from 0 to 2^63 - 1: map them to such before training"
+                )
+            index.append(keys.astype(np.int64))
+        check_unchanged(stamps_of(entry.slices))
+        try:
+            index.finish()
+        except FormatError as problem:
+            raise CheckpointError(f"table {table.name!r}: {table.keys!r}: {problem}; dump it anew") from problem
+
+
+def check_key_indexes(
+    checkpoint: Checkpoint,
+    root: Path,
+    tables: Mapping[str, manifest.Table],
+    keys: Mapping[str, manifest.KeyIndex],
+    full: bool = False,
+) -> None:
+    """Holds every entry of a bundle's indexes to the dump, and looks keys up as a service does: some, or all of them.
+
+    Entries are read in the file's order and not through a map: keys lie all over it, and it would count as memory.
+
+    Raises:
+      VerificationFailed: a key leads to another row than that of its vector.
+    """
+    for name, page in keys.items():
+        dumped = checkpoint.storage.dumped.get(tables[name].source.key)
+        if dumped is None:
+            raise VerificationFailed(
+                f"table {name!r} is found by keys, which checkpoint {checkpoint.prefix} does not have; compare with "
+                "the dump, or with the recipe that names it"
+            )
+        file = KeyFile(dumped)
+        if page.size != file.size:
+            raise VerificationFailed(f"table {name!r}: its key index holds {page.size} keys, the dump {file.size}")
+        try:
+            _check(name, files.locate(root, page.file), file, full)
+        except BundleError as problem:
+            raise VerificationFailed(str(problem)) from problem
+
+
+def _check(name: str, index: Path, file: KeyFile, full: bool) -> None:
+    whole = _sum_of(index, file.size) == sum(_sum(keys, first) for first, keys in file.blocks()) & _MASK
+    if full or not whole or file.size <= SAMPLED_BLOCKS * SAMPLED_KEYS:
+        blocks: Iterable[tuple[int, NDArray[np.int64]]] = file.blocks()
+    else:
+        firsts = np.linspace(0, file.size - SAMPLED_KEYS, SAMPLED_BLOCKS).astype(np.int64)
+        blocks = ((int(first), file.read(int(first), SAMPLED_KEYS)) for first in firsts)
+    opened = KeyIndex(index, file.size)
+    for first, keys in blocks:
+        rows = opened.find(keys)
+        wrong = rows != np.arange(first, first + keys.size)
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            raise VerificationFailed(
+                f"table {name!r}: key {keys[place]} of the dump is row {first + place} there and row {rows[place]} by "
+                "the bundle's index; nothing may be published; run the export again, and report it if it persists"
+            )
+    if not whole:
+        raise VerificationFailed(f"table {name!r}: its key index holds entries that the dump does not have")
+
+
+def _sum_of(index: Path, size: int) -> int:
+    """Returns the sum over all entries of an index, in whatever order they lie."""
+    total = 0
+    for first in range(0, size, BLOCK_KEYS):
+        entries = np.fromfile(index, "<i8", 2 * min(BLOCK_KEYS, size - first), offset=first * ENTRY_BYTES)
+        keys, rows = entries.reshape(-1, 2).T
+        total += _mixed(keys, rows)
+    return total & _MASK
+
+
+def _sum(keys: NDArray[np.int64], first: int) -> int:
+    return _mixed(keys, np.arange(first, first + keys.size))
+
+
+def _mixed(keys: NDArray[np.int64], rows: NDArray[np.int64]) -> int:
+    """Returns a sum over pairs of key and row that others are unlikely to have."""
+    mixed = keys.astype(np.uint64) * _ODD + rows.astype(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD
+    return int((mixed ^ (mixed >> np.uint64(32))).sum(dtype=np.uint64))

@@ -1,0 +1,85 @@
+"""Tables that are not copied: hard links into the checkpoint's data files, where its slices are the bundle's shards.
+
+A slice's crc32c in the checkpoint is the shard's; its bytes are not read. What else lies in a data file (slot
+variables, other tables) is no content of the bundle, and stays on the disk as long as the link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from bundle import files, manifest
+from bundle.manifest import Shard
+from export.errors import CheckpointError, DestinationError
+from export.plan import ExportPlan, TablePlan
+from export.tables.sources import source_of
+
+
+def link_files(plan: ExportPlan, directory: Path) -> None:
+    """Links the data files that a plan names; those that an earlier run linked stay.
+
+    Args:
+      plan: the plan.
+      directory: where bundle paths begin.
+    Raises:
+      CheckpointError: a data file is gone.
+      DestinationError: the destination cannot hold hard links to it: another filesystem, or one without such.
+    """
+    for source, path in plan.links.items():
+        link = directory / path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if link.exists() and not link.samefile(source):
+                link.unlink()
+            if not link.exists():
+                os.link(source, link)
+        except FileNotFoundError as problem:
+            raise CheckpointError(
+                f"data file {source} is gone; did its training job delete the checkpoint?"
+            ) from problem
+        except OSError as problem:
+            raise DestinationError(_refused(source, link, problem)) from problem
+        files.sync(link.parent)
+
+
+def linked_table(table: TablePlan, links: Mapping[str, str]) -> manifest.Table:
+    """Returns a linked table's entry in the manifest.
+
+    Args:
+      table: its plan.
+      links: data file -> bundle path.
+    """
+    shards = [
+        Shard(
+            file=links[part.file],
+            offset=part.offset,
+            first_row=part.starts[0],
+            rows=part.shape[0],
+            crc32c=part.crc32c or 0,
+            blocks=(),
+        )
+        for part in table.linked
+    ]
+    spec = table.spec
+    return manifest.Table.model_validate(
+        {
+            "rows": spec.rows,
+            "dim": spec.dim,
+            "dtype": spec.dtype,
+            "shards": tuple(shards),
+            "source": source_of(spec.layout, spec.key),
+        }
+    )
+
+
+def _refused(source: str, link: Path, problem: OSError) -> str:
+    reasons = {
+        errno.EXDEV: "they are on different filesystems",
+        errno.EPERM: "the filesystem or its rules forbid hard links to it (is it another user's?)",
+        errno.EMLINK: "it has as many links as the filesystem allows",
+    }
+    reason = reasons.get(problem.errno or 0, problem.strerror or str(problem))
+    return f'data file {source} cannot be linked as {link}: {reason}; copy the tables instead (tables = "copy")'

@@ -1,0 +1,235 @@
+"""One task: rows of a stored variable -> rows of a table -> one shard, in bounded memory. Plain arguments, no handles.
+
+Whatever a task reads it sums in the same pass. A crc32c of the checkpoint covers a whole slice: slices that lie within
+one task are checked there, those shared by several tasks by `check_sources`, from what each of them read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from bundle import manifest
+from bundle.codecs import SCALE_BYTES, row_bytes
+from bundle.fields import Page
+from bundle.manifest import Shard
+from bundle.tables import ShardWriter
+from export.checkpoint.arrays import ArrayRows, SpooledRows
+from export.checkpoint.bands import SlicesOverlap
+from export.checkpoint.layouts import lane_ranges
+from export.checkpoint.stored_rows import SliceRows, SourceSum, StoredRows
+from export.checkpoint.variables import Slice
+from export.errors import CheckpointError, DestinationError
+from export.plan import ExportPlan, TablePlan
+from export.tables.conversions import Conversion, ErrorSums, table_error
+from export.tables.dealing import stripes_of
+from export.tables.sources import source_of
+from export.tables.tasks import RestTask, TableTask
+from export.tables.write_behind import BUFFERS, WriteBehind
+
+
+class Receipt(Page):
+    """What a finished task tells: small, plain, fit for a journal.
+
+    Attributes:
+      key: the variable that was read.
+      shard: what was written; None: the task only summed.
+      scales: of its int8 rows.
+      error: of its rows, if they were converted.
+    """
+
+    step: str
+    table: str
+    key: str
+    shard: Shard | None
+    sources: tuple[SourceSum, ...]
+    scales: Shard | None = None
+    error: ErrorSums | None = None
+
+    def files(self, task: TableTask | RestTask) -> list[manifest.File]:
+        """Returns the files that the task wrote."""
+        written = []
+        if isinstance(task, TableTask):
+            for shard, size in ((self.shard, row_bytes(task.written_dtype, task.dim)), (self.scales, SCALE_BYTES)):
+                if shard is not None:
+                    written.append(manifest.File(path=shard.file, bytes=shard.rows * size, crc32c=shard.crc32c))
+        return written
+
+
+def copy_rows(task: TableTask) -> Receipt:
+    """Writes one shard.
+
+    Raises:
+      CheckpointError: a data file is gone, cut short or damaged; no shard is left behind.
+      DestinationError: the shard cannot be written, e.g. the disk is full; none is left behind.
+      NotConvertible: a value cannot be converted; names its row.
+    """
+    try:
+        with ExitStack() as opened:
+            stored = opened.enter_context(_open_rows(task))
+            size = None if _in_order(stored, task) else task.rows * row_bytes(task.written_dtype, task.dim)
+            writer = opened.enter_context(_writer(task, task.file, size))
+            scales = opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES)) if task.scales else None
+            error = None
+            if task.converted:
+                error = _convert(stored, task, writer, scales)
+            else:
+                with WriteBehind(writer) as behind:
+                    _copy(stored, task, behind)
+            _refuse_damaged(stored, f"table {task.table!r}", task)
+            return Receipt(
+                step=task.step,
+                table=task.table,
+                key=task.key,
+                shard=_closed(task, task.file, writer),
+                sources=stored.sums(),
+                scales=_closed(task, task.scales, scales) if task.scales and scales else None,
+                error=error,
+            )
+    except SlicesOverlap as problem:
+        raise CheckpointError(f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew") from problem
+    except OSError as problem:
+        place = Path(task.directory, task.file)
+        raise DestinationError(
+            f"shard {place} cannot be written: {problem.strerror or problem}; once it can, run again: it resumes"
+        ) from problem
+
+
+def sum_rest(task: RestTask) -> Receipt:
+    """Reads rows of a stack that belong to no exported table: the crc32c of a slice covers them too.
+
+    Raises:
+      CheckpointError: a data file is gone, cut short or damaged.
+    """
+    count = max(1, task.block_bytes // task.stored_row_bytes)
+    buffer = np.empty((count, task.stored_row_bytes), np.uint8)
+    first, end = task.ranges[0][0], task.ranges[-1][1]
+    with SliceRows(task.slices, task.columns, task.itemsize, first, end - first) as stored:
+        for low, high in task.ranges:
+            for row in range(low, high, count):
+                stored.read_into(row, buffer[: min(count, high - row)])
+        _refuse_damaged(stored, f"variable {task.key!r}", task)
+        return Receipt(step=task.step, table="", key=task.key, shard=None, sources=stored.sums())
+
+
+def carry_out(task: TableTask | RestTask) -> Receipt:
+    """Does a task, whichever kind it is; errors as of `copy_rows` and `sum_rest`."""
+    return copy_rows(task) if isinstance(task, TableTask) else sum_rest(task)
+
+
+def check_sources(plan: ExportPlan, receipts: Sequence[Receipt]) -> None:
+    """Checks every slice of every copied variable against the checkpoint's crc32c, by the sums that the tasks returned.
+
+    Args:
+      plan: the plan that was run.
+      receipts: of all its tasks, in any order, of this run and of earlier ones.
+    Raises:
+      CheckpointError: a slice does not match, or not all of it was read; names file and rows.
+    """
+    read: dict[tuple[str, str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for receipt in receipts:
+        for each in receipt.sources:
+            count, crc = read[receipt.key, each.file, each.slice_offset]
+            read[receipt.key, each.file, each.slice_offset] = count + each.bytes, crc ^ each.crc32c
+    for table in plan.tables:
+        for part in table.slices if table.tasks else ():
+            what = f"table {table.spec.name!r} ({table.spec.key!r})"
+            count, crc = read[table.spec.key, Path(part.file).name, part.offset]
+            if count != part.bytes:
+                raise CheckpointError(
+                    f"{what}: {count} of the {part.bytes} bytes from byte {part.offset} on of {part.file} were read; "
+                    "run the export again"
+                )
+            if part.bytes and part.crc32c not in (None, crc):
+                raise CheckpointError(_damaged(what, part))
+
+
+def manifest_table(table: TablePlan, receipts: Sequence[Receipt]) -> manifest.Table:
+    """Returns a table's entry in the manifest.
+
+    Args:
+      table: its plan.
+      receipts: of all its tasks; those of other tables are passed over.
+    Raises:
+      ValueError: (pydantic's) shards are missing.
+    """
+    spec = table.spec
+    own = [(each.shard, each) for each in receipts if each.table == spec.name and each.shard is not None]
+    own.sort(key=lambda pair: pair[0].first_row)
+    errors = [each.error for _, each in own if each.error is not None]
+    return manifest.Table.model_validate(
+        {
+            "rows": spec.rows,
+            "dim": spec.dim,
+            "dtype": table.dtype,
+            "shards": tuple(shard for shard, _ in own),
+            "scales": tuple(each.scales for _, each in own if each.scales is not None),
+            "error": table_error(spec.dtype, spec.dim, errors) if errors else None,
+            "source": source_of(spec.layout, spec.key),
+        }
+    )
+
+
+def _open_rows(task: TableTask) -> StoredRows:
+    if task.array is not None and task.layout.lanes == 1:
+        return ArrayRows(task.array)
+    if task.array is not None:
+        lanes = [(lane.first, lane.first + lane.rows) for lane in lane_ranges(task.layout, task.first_row, task.rows)]
+        return SpooledRows(task.array, task.stored_row_bytes, lanes, task.directory)
+    first, end = task.stored_range
+    return SliceRows(task.slices, task.stored[1], task.itemsize, first, end - first)
+
+
+def _writer(task: TableTask, file: str, size: int | None) -> ShardWriter:
+    return ShardWriter(Path(task.directory, file), None if task.attempts is None else Path(task.attempts), size)
+
+
+def _closed(task: TableTask, file: str, writer: ShardWriter) -> Shard:
+    digest = writer.close()
+    return Shard(file=file, first_row=task.first_row, rows=task.rows, crc32c=digest.crc32c, blocks=digest.blocks)
+
+
+def _copy(stored: StoredRows, task: TableTask, behind: WriteBehind) -> None:
+    if _in_order(stored, task):
+        for piece, crc in stored.pieces(lambda: behind.room_bytes, BUFFERS):
+            behind.write(piece, crc)
+    else:
+        for stripes in stripes_of(stored, task, behind.wait):
+            behind.place([((first - task.first_row) * rows.shape[1], rows) for first, rows in stripes])
+
+
+def _in_order(stored: StoredRows, task: TableTask) -> bool:
+    """Returns whether the shard's bytes come one behind the other."""
+    return task.as_stored and stored.undivided
+
+
+def _convert(stored: StoredRows, task: TableTask, writer: ShardWriter, scales: ShardWriter | None) -> ErrorSums:
+    conversion = Conversion(task.table, task.dtype, task.written_dtype)
+    for stripes in stripes_of(stored, task):
+        for first, rows in stripes:
+            at = first - task.first_row
+            for piece in conversion.pieces(rows, first):
+                writer.place(at * row_bytes(task.written_dtype, task.dim), piece.stored)
+                if scales is not None and piece.scales is not None:
+                    scales.place(at * SCALE_BYTES, piece.scales)
+                at += len(piece.stored)
+    return conversion.error
+
+
+def _refuse_damaged(stored: StoredRows, what: str, task: TableTask | RestTask) -> None:
+    part = stored.damaged()
+    if part is not None:
+        raise CheckpointError(_damaged(f"{what} ({task.key!r})", part))
+
+
+def _damaged(what: str, part: Slice) -> str:
+    first, end = part.starts[0], part.starts[0] + part.shape[0]
+    return (
+        f"{what}: rows {first} to {end} of the stored variable do not match their checksum in data file {part.file} "
+        f"(bytes {part.offset} to {part.offset + part.bytes}): the checkpoint is damaged; copy it anew or take an "
+        "older one"
+    )

@@ -1,0 +1,35 @@
+"""What is made of traced towers before they are written: ranking towers in parts, many inputs packed into one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bundle import manifest
+from export.model.tracing import TracedModel
+from export.settings import ExportJob
+from export.towers.packing import pack_part, pack_tower
+from export.towers.parts import Split, split_tower
+
+
+def arrange_towers(
+    traced: TracedModel, job: ExportJob, pages: Mapping[str, manifest.Feature]
+) -> tuple[TracedModel, dict[str, Split]]:
+    """Splits the ranking towers that the recipe lets be split, and packs inputs.
+
+    Args:
+      traced: the model, an input of a tower for each feature.
+      job: the recipe.
+      pages: the manifest's features.
+    Returns:
+      The model with its towers as they are written, and by ranking tower its parts.
+    """
+    splits, towers = {}, []
+    for tower in traced.towers:
+        name = tower.spec.name
+        if tower.spec.role == "ranking" and job.towers[name].split:
+            found = split_tower(tower, {each.feature: pages[each.feature].role for each in tower.spec.inputs})
+            splits[name] = Split(tuple(pack_part(part) for part in found.parts), found.notes)
+        towers.append(pack_tower(tower))
+    spec = replace(traced.spec, towers={tower.spec.name: tower.spec for tower in towers})
+    return replace(traced, spec=spec, towers=tuple(towers)), splits

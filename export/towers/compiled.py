@@ -1,0 +1,84 @@
+"""Compiles SavedModels of towers for LiteRT: float32, or weights in int8 with dynamic ranges."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from bundle.manifest import Precision
+from export.errors import DestinationError
+from export.frameworks import load_tensorflow
+from export.towers.descriptions import SIGNATURE
+
+_REASON_CHARACTERS = 300
+_LACKING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What became of a compilation: `bytes` written, or the `reason` why LiteRT cannot run the tower ("": it can)."""
+
+    precision: Precision
+    bytes: int = 0
+    reason: str = ""
+
+
+def compile_tower(saved_model: Path, precision: Precision, path: Path) -> Compiled:
+    """Compiles one tower; its signature `serving_default` keeps the names of the SavedModel's.
+
+    A tower with operations that LiteRT lacks is no error: it keeps its SavedModel, and the reason is told.
+
+    Args:
+      saved_model: directory of the tower's SavedModel.
+      precision: f32, or int8 (weights in int8, activations quantised by their range at run time).
+      path: file to write; nothing is written if LiteRT cannot run the tower.
+    Raises:
+      DestinationError: the file cannot be written.
+    """
+    tf = load_tensorflow()
+    try:
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=[SIGNATURE])
+        if precision == "int8":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        flatbuffer = converter.convert()
+        reason = _why_not_run(flatbuffer)
+    except Exception as problem:  # noqa: BLE001 - the converter raises of many kinds, all meaning the same
+        reason = _why_not_compiled(problem)
+    if reason:
+        return Compiled(precision, reason=reason)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(flatbuffer)
+    except OSError as problem:
+        raise DestinationError(f"compiled tower {path} cannot be written: {problem}") from problem
+    return Compiled(precision, bytes=len(flatbuffer))
+
+
+def _why_not_run(flatbuffer: bytes) -> str:
+    """Runs the tower on batches of 1 and 3: some operations convert, and fail only then."""
+    import numpy as np
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=flatbuffer, num_threads=1)
+    runner = interpreter.get_signature_runner(SIGNATURE)
+    for n in (1, 3):
+        inputs = {
+            name: np.ones([n if size < 0 else size for size in details["shape_signature"]], details["dtype"])
+            for name, details in runner.get_input_details().items()
+        }
+        for name, values in runner(**inputs).items():
+            if values.shape[:1] != (n,):
+                return f"output {name!r} of a batch of {n} has shape {values.shape}"
+    return ""
+
+
+def _why_not_compiled(problem: Exception) -> str:
+    """Returns what a converter complains of, without the pages of its graph."""
+    text = str(problem)
+    lacking = sorted({name for listed, one in _LACKING.findall(text) for name in (listed or one).split(", ")})
+    if lacking:
+        return f"LiteRT has no operation {', '.join(lacking)}"
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(problem).__name__)[
+        :_REASON_CHARACTERS
+    ]

@@ -1,0 +1,100 @@
+"""Writes every tower and part of one: as a SavedModel for CPUs, and compiled for LiteRT where that can run it.
+
+A part without a form that its tower has would leave a service that runs that form nothing to run, so such a tower
+keeps no parts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bundle import paths
+from bundle.manifest import Precision
+from bundle.staging import Staging
+from export.checkpoint.reader import Checkpoint
+from export.checks.replay import WrittenForm
+from export.towers.compiled import compile_tower
+from export.towers.half_products import in_bfloat16
+from export.towers.parts import TracedPart
+from export.towers.pruning import TracedTower
+from export.towers.savedmodels import write_saved_model
+
+
+@dataclass(frozen=True)
+class TowerFiles:
+    """Where towers are written, and what of.
+
+    Attributes:
+      stage: the version being written; what it finished before is taken as it is.
+      root: the model that they were traced from.
+      checkpoint, object_path: the checkpoint, and where the model sits in it.
+      notes: what the user should know is appended.
+    """
+
+    stage: Staging
+    root: Any
+    checkpoint: Checkpoint
+    object_path: str
+    notes: list[str] = field(default_factory=list)
+
+    def write(
+        self, tower: TracedTower, parts: Sequence[TracedPart], precisions: Sequence[Precision]
+    ) -> list[WrittenForm]:
+        """Writes one tower and its parts; returns the forms there are of each.
+
+        Raises:
+          CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
+          DestinationError: a file cannot be written.
+          NotConvertible: what was written is not what the tower says.
+        """
+        name = tower.spec.name
+        forms = self._forms(tower, name, "", precisions)
+        of_parts = [self._forms(part, name, part.spec.name, precisions) for part in parts]
+        wanted = {(form.kind, form.precision) for form in forms}
+        for part, found in zip(parts, of_parts, strict=True):
+            missing = sorted(wanted - {(form.kind, form.precision) for form in found})
+            if missing:
+                shutil.rmtree(self.stage.directory / "towers" / name / "parts")
+                self.notes.append(
+                    f"tower {name!r} is not split: its part {part.spec.name!r} has no form {' '.join(missing[0])}, "
+                    "which the whole tower has"
+                )
+                return forms
+        return forms + [form for found in of_parts for form in found]
+
+    def _forms(
+        self, cut: TracedTower | TracedPart, tower: str, part: str, precisions: Sequence[Precision]
+    ) -> list[WrittenForm]:
+        saved = self._saved(cut, tower, part, "f32")
+        forms = [WrittenForm(tower, "saved_model", "f32", saved, part)]
+        for precision in precisions:
+            if precision == "bf16":
+                half = self._saved(in_bfloat16(cut), tower, part, precision)
+                forms.append(WrittenForm(tower, "saved_model", precision, half, part))
+                continue
+            path = paths.compiled_tower(tower, precision, part)
+            finished = self.stage.finished(path)
+            if finished is None:
+                reason = compile_tower(self.stage.directory / saved, precision, self.stage.directory / path).reason
+                self.stage.finish(path, reason)
+            else:
+                reason = str(finished.payload)
+            if not reason:
+                forms.append(WrittenForm(tower, "litert", precision, path, part))
+            elif isinstance(cut, TracedTower):
+                self.notes.append(
+                    f"tower {tower!r} is not compiled for LiteRT ({precision}): {reason}{cut.spec.half_cure}"
+                )
+        return forms
+
+    def _saved(self, cut: TracedTower | TracedPart, tower: str, part: str, precision: Precision) -> str:
+        path = paths.saved_model(tower, part, precision)
+        if self.stage.finished(path) is None:
+            directory = self.stage.directory / path
+            shutil.rmtree(directory, ignore_errors=True)  # an interrupted run's
+            write_saved_model(cut, self.root, self.checkpoint, self.object_path, directory)
+            self.stage.finish(path)
+        return path

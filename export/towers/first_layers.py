@@ -1,0 +1,87 @@
+"""Divides layers over a context's and a candidate's activations side by side: [c, x] W = c W_c + x W_x.
+
+The first half is then the context's, computed once, and what is handed on is as wide as the layer instead of the
+context. So a context of thousands of features is not repeated for every candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from export.frameworks import load_tensorflow
+from export.towers.data_flow import CONTEXT, DataFlow
+from export.towers.pruning import TracedTower, narrowed
+
+COLUMNS_MIN = 64
+"""Of the context, in the input of a layer: with fewer, to hand on the layer's width costs more than it saves."""
+
+
+def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
+    """Returns a tower whose layers over both sides are sums of a layer over each.
+
+    Args:
+      tower: as it was traced, an input for each feature.
+      per: CONTEXT, CANDIDATE or both of each input by name.
+    """
+    name, count = tower.spec.name, len(tower.spec.inputs)
+    function, variables = narrowed(name, tower.function, tower.function.graph.inputs[:count], _outputs(tower))
+    copy = replace(tower, function=function, variables=variables)  # which is changed in place
+    flow = DataFlow(copy, per)
+    found = [layer for operation in function.graph.get_operations() if (layer := _layer(operation, flow)) is not None]
+    if not found:
+        return tower
+    outputs = dict(_outputs(copy))
+    for product, join, once in found:
+        with function.graph.as_default():
+            total = _total(product, join, once)
+        old = product.outputs[0]
+        for operation in old.consumers():
+            for position, tensor in enumerate(operation.inputs):
+                if tensor.name == old.name:
+                    operation._update_input(position, total)
+        outputs = {key: total if each.name == old.name else each for key, each in outputs.items()}
+    function, variables = narrowed(name, function, function.graph.inputs[:count], outputs)
+    return replace(tower, function=function, variables=variables)
+
+
+def _outputs(tower: TracedTower) -> Mapping[str, Any]:
+    outputs: Mapping[str, Any] = tower.function.structured_outputs
+    return outputs
+
+
+def _layer(operation: Any, flow: DataFlow) -> tuple[Any, Any, list[bool]] | None:
+    """Returns a product to be divided, what joins its input, and which of the joined are of the context alone."""
+    if operation.type != "MatMul" or operation.get_attr("transpose_a") or flow.per(operation.inputs[1]):
+        return None
+    if operation.outputs[0].dtype.name != "float32":
+        return None
+    join = operation.inputs[0].op
+    while join.type == "Identity":
+        join = join.inputs[0].op
+    if join.type != "ConcatV2" or join.outputs[0].shape.rank != 2:
+        return None
+    if load_tensorflow().get_static_value(join.inputs[len(join.inputs) - 1]) not in (1, -1):
+        return None
+    pieces = list(join.inputs)[:-1]
+    once = [flow.per(piece) == CONTEXT for piece in pieces]
+    if any(piece.shape[1] is None for piece in pieces) or all(once):
+        return None
+    columns = sum(piece.shape[1] for piece, held in zip(pieces, once, strict=True) if held)
+    return (operation, join, once) if columns >= COLUMNS_MIN else None
+
+
+def _total(product: Any, join: Any, once: list[bool]) -> Any:
+    tf = load_tensorflow()
+    transposed = product.get_attr("transpose_b")
+    pieces = list(join.inputs)[:-1]
+    weights = tf.split(product.inputs[1], [piece.shape[1] for piece in pieces], axis=1 if transposed else 0)
+    halves = []
+    for wanted in (True, False):
+        taken = [piece for piece, held in zip(pieces, once, strict=True) if held == wanted]
+        rows = [part for part, held in zip(weights, once, strict=True) if held == wanted]
+        joined = taken[0] if len(taken) == 1 else tf.concat(taken, 1)
+        kernel = rows[0] if len(rows) == 1 else tf.concat(rows, 1 if transposed else 0)
+        halves.append(tf.matmul(joined, kernel, transpose_b=transposed))
+    return halves[0] + halves[1]

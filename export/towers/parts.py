@@ -1,0 +1,231 @@
+"""Cuts a ranking tower by data flow: what a context needs once, what candidates share, and each output's own rest.
+
+A part is a function of its own. `context` makes, once for each context, what depends on context features alone;
+`trunk` makes for each candidate what two or more outputs need; what only one output needs is a part called after it. A
+part that would save next to nothing is folded into those that take its results. Layers over both sides are divided
+first (export/towers/first_layers.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bundle import manifest
+from bundle.tower_pages import Per
+from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, named
+from export.towers.descriptions import TensorSpec
+from export.towers.first_layers import divide_layers
+from export.towers.pruning import TracedTower, narrowed
+
+MULTIPLY_ADDS_MIN = 256
+"""For one example: a part that would save less is not made, since each part is called on its own."""
+_AGAIN_MAX = 1.1
+"""How much of the work for candidates may be done again in several parts before they stay together."""
+
+
+@dataclass(frozen=True)
+class PartSpec:
+    """One part of a tower, as it was cut; the fields are those of its page in the manifest."""
+
+    name: str
+    per: Per
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class TracedPart:
+    """A part as a function of the tensors of `spec.inputs`, and the variables that it reads."""
+
+    spec: PartSpec
+    function: Any
+    variables: tuple[Any, ...]
+    cost: int
+    """Multiply-adds for one example."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """What became of a tower; no parts where cutting it would not pay."""
+
+    parts: tuple[TracedPart, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What stays together, and why."""
+
+
+def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split:
+    """Cuts one ranking tower.
+
+    Args:
+      tower: as it was traced, an input for each feature.
+      roles: of each feature.
+    """
+    name, outputs = tower.spec.name, dict(tower.function.structured_outputs)
+    if len({tensor.name for tensor in outputs.values()}) < len(outputs):
+        return Split(notes=(f"tower {name!r} is not split: two of its outputs are the same",))
+    per = {each.name: CONTEXT if roles[each.feature] == "context" else CANDIDATE for each in tower.spec.inputs}
+    flow = DataFlow(divide_layers(tower, per), per)
+    if flow.loops:
+        return Split(notes=(f"tower {name!r} is not split: a loop of TF1 goes through it",))
+    try:
+        rows = flow.rows
+    except Exception as problem:  # noqa: BLE001 - operations raise of many kinds on examples that they cannot take
+        told = " ".join(str(problem).split())[:200]
+        return Split(notes=(f"tower {name!r} is not split: it could not be tried on made examples: {told}",))
+    return _Cutting(flow, rows).split()
+
+
+class _Cutting:
+    """Chooses the tensors at which one tower is cut."""
+
+    def __init__(self, flow: DataFlow, rows: set[str]) -> None:
+        self._flow, self._rows = flow, rows
+        self._name = flow.tower.spec.name
+        self._names: dict[str, str] = {}
+        self._notes: list[str] = []
+        for output, tensor in flow.outputs.items():
+            self._names.setdefault(tensor.name, output)
+
+    def split(self) -> Split:
+        """Returns the parts, and notes on what is not cut."""
+        flow = self._flow
+        once = self._context_cut()
+        parts = [self._part("context", "context", once, {})] if once else []
+        each = {name: tensor for name, tensor in flow.outputs.items() if tensor.name not in once}
+        whole = flow.cost(flow.upstream(each.values(), once)[0])
+        shared, heads = self._candidate_cuts(each, once)
+        made, stops = [], dict(once)
+        if shared:
+            made.append(self._part("trunk" if heads else "candidate", "candidate", shared, stops))
+            stops |= shared
+        for name, tensor in heads.items():
+            made.append(self._part(f"head-{name}", "candidate", {tensor.name: tensor}, stops))
+            stops[tensor.name] = tensor
+        if heads and sum(part.cost for part in made) > _AGAIN_MAX * whole:
+            self._notes.append(
+                f"the outputs of tower {self._name!r} stay together: apart they would repeat what they share, since "
+                "no tensor between them holds a row for each candidate"
+            )
+            made = [self._part("candidate", "candidate", {t.name: t for t in each.values()}, once)]
+        parts += made
+        return Split(tuple(parts) if len(parts) > 1 else (), tuple(self._notes))
+
+    def _context_cut(self) -> dict[str, Any]:
+        """Returns the tensors that depend on context features alone and are taken per candidate, or are outputs."""
+        flow = self._flow
+        operations, _ = flow.upstream(flow.outputs.values(), ())
+        wanted = [tensor for tensor in flow.outputs.values() if flow.per(tensor) == CONTEXT]
+        for operation in operations:
+            if flow.per(operation.outputs[0]) != CONTEXT:
+                wanted += [tensor for tensor in operation.inputs if flow.per(tensor) == CONTEXT]
+        cut = self._cut(wanted, {})
+        if not cut:
+            self._tell_of_context(operations)
+        return cut
+
+    def _tell_of_context(self, operations: Sequence[Any]) -> None:
+        flow = self._flow
+        own = [operation for operation in operations if flow.per(operation.outputs[0]) == CONTEXT]
+        if not any(flow.per(tensor) == CONTEXT for tensor in flow.graph.inputs[: len(flow.inputs)]):
+            return
+        if (cost := flow.cost(own)) < MULTIPLY_ADDS_MIN:
+            self._notes.append(
+                f"tower {self._name!r} has no context part: only {cost} multiply-adds depend on context features alone"
+            )
+            return
+        mixing = [
+            operation
+            for operation in own
+            if not any(tensor.name in self._rows for tensor in operation.outputs)
+            and all(tensor.name in self._rows or not flow.per(tensor) for tensor in operation.inputs)
+            and operation.type not in ("Shape", "Placeholder")
+        ]
+        why = f"operation {named(mixing[0])} makes no row of its own for each context" if mixing else "none is large"
+        self._notes.append(f"tower {self._name!r} has no context part: {why}")
+
+    def _candidate_cuts(
+        self, outputs: Mapping[str, Any], stops: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the tensors that one part makes for all, and the outputs that have a part of their own, in order."""
+        flow = self._flow
+        derived = self._derived(outputs, stops)
+        primary = {name: tensor for name, tensor in outputs.items() if name not in derived}
+        needs = {name: flow.upstream([tensor], stops)[0] for name, tensor in primary.items()}
+        uses = Counter(operation.name for operations in needs.values() for operation in operations)
+        heads = {}
+        if len(primary) > 1:
+            for name, tensor in primary.items():
+                alone = [operation for operation in needs[name] if uses[operation.name] == 1]
+                if flow.cost(alone) >= MULTIPLY_ADDS_MIN and tensor.name in self._rows:
+                    heads[name] = tensor
+        wanted = [
+            taken
+            for name in heads
+            for operation in needs[name]
+            if uses[operation.name] == 1
+            for taken in operation.inputs
+            if flow.per(taken) and uses[taken.op.name] > 1
+        ]
+        heads |= {name: outputs[name] for name, of in derived.items() if of & {t.name for t in heads.values()}}
+        shared = self._cut(wanted, stops)
+        return shared | {tensor.name: tensor for name, tensor in outputs.items() if name not in heads}, heads
+
+    def _derived(self, outputs: Mapping[str, Any], stops: Mapping[str, Any]) -> dict[str, set[str]]:
+        """Returns the outputs that are next to nothing once others are known, as a product is, and those others."""
+        derived: dict[str, set[str]] = {}
+        for name, tensor in outputs.items():
+            others = {each.name for other, each in outputs.items() if other != name and other not in derived}
+            operations, reached = self._flow.upstream([tensor], others | set(stops))
+            if reached & others and self._flow.cost(operations) < MULTIPLY_ADDS_MIN:
+                derived[name] = reached & others
+        return derived
+
+    def _cut(self, wanted: Iterable[Any], stops: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns tensors to be handed on, by name: each holds rows and saves work; what does not is looked behind."""
+        flow = self._flow
+        cut: dict[str, Any] = {}
+        seen = set(stops) | set(flow.inputs)
+        queue = list(wanted)
+        for tensor in queue:  # grows while it is walked
+            if tensor.name in seen or not flow.per(tensor):
+                continue
+            seen.add(tensor.name)
+            saved = flow.cost(flow.upstream([tensor], stops, values=True)[0])
+            if tensor.name in self._rows and saved >= MULTIPLY_ADDS_MIN:
+                cut[tensor.name] = tensor
+            else:
+                queue.extend(tensor.op.inputs)
+        return cut
+
+    def _part(self, name: str, per: Per, fetches: Mapping[str, Any], stops: Mapping[str, Any]) -> TracedPart:
+        flow = self._flow
+        operations, reached = flow.upstream(fetches.values(), set(stops))
+        feeds = [tensor for tensor in flow.graph.inputs[: len(flow.inputs)] if tensor.name in reached]
+        feeds += [tensor for tensor in stops.values() if tensor.name in reached]
+        names = [self._named(tensor, name) for tensor in fetches.values()]
+        function, variables = narrowed(
+            flow.tower.spec.name, flow.tower.function, feeds, dict(zip(names, fetches.values(), strict=True))
+        )
+        inputs = tuple(flow.inputs.get(tensor.name) or self._handed(tensor) for tensor in feeds)
+        outputs = tuple(
+            TensorSpec(which, tensor.dtype.name, tuple(tensor.shape.as_list()))
+            for which, tensor in zip(names, fetches.values(), strict=True)
+        )
+        spec = PartSpec(name, per, inputs, outputs)
+        return TracedPart(spec, function, variables, flow.cost(operations))
+
+    def _named(self, tensor: Any, part: str) -> str:
+        """Returns what the manifest calls a part's output: the tower's output, or a name of its own."""
+        if tensor.name not in self._names:
+            taken, number = set(self._names.values()) | set(self._flow.outputs), 0
+            while (name := f"{part}_{number}") in taken:
+                number += 1
+            self._names[tensor.name] = name
+        return self._names[tensor.name]
+
+    def _handed(self, tensor: Any) -> TensorSpec:
+        name = self._names[tensor.name]
+        return TensorSpec(name, tensor.dtype.name, tuple(tensor.shape.as_list()), tensor=name)

@@ -1,0 +1,154 @@
+"""Dense weights of towers from a checkpoint, by its object graph or by names; never a live value, never a table.
+
+The user's model and the checkpoint's object graph are walked together by attribute names, as TensorFlow's own restore
+does, but only the variables that a tower reads are read and checked: so tables cost nothing, and what the towers do not
+need may be missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from export.checkpoint.name_tables import is_partitioned
+from export.checkpoint.reader import Checkpoint
+from export.cuts.named_graphs import NamedGraph
+from export.cuts.stand_ins import line_of_variable
+from export.errors import CheckpointError
+from export.frameworks import load_tensorflow
+from export.model.origins import resource
+from export.model.tracing import TracedModel
+from export.user_lines import at_line
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a variable sits: `path` of attributes from the model, and its `key` in the checkpoint ("": not there)."""
+
+    path: str
+    key: str
+
+
+def restore_weights(variables: Iterable[Any], root: Any, checkpoint: Checkpoint, object_path: str) -> None:
+    """Assigns each variable its value in the checkpoint; arguments and errors as of `find_weights`."""
+    for variable, key in find_weights(variables, root, checkpoint, object_path):
+        variable.assign(checkpoint.read_all(key))
+        if hasattr(variable, "restored"):
+            variable.restored = True  # a matrix that is no table, whatever its size: TensorFlow saves it
+
+
+def find_weights(
+    variables: Iterable[Any], root: Any, checkpoint: Checkpoint, object_path: str
+) -> list[tuple[Any, str]]:
+    """Finds the key of each variable in the checkpoint; reads none.
+
+    Args:
+      variables: those that a tower reads.
+      root: the user's model, which they belong to.
+      checkpoint: what was trained.
+      object_path: attribute path of the model in the checkpoint, the recipe's `checkpoint.object_path`.
+    Raises:
+      CheckpointError: the checkpoint has no object graph or no object there, or variables are missing or of another
+        shape or dtype; names them.
+    """
+    places = find_places(root, checkpoint, object_path)
+    problems = []
+    found = []
+    for variable in variables:
+        place = places.get(resource(variable.handle), Place(variable.name, ""))
+        shape, dtype = tuple(variable.shape.as_list()), variable.dtype.name
+        if not place.key:
+            made = at_line(line_of_variable(variable))
+            problems.append(f"{place.path} {list(shape)}{made} is not in the checkpoint")
+            continue
+        entry = checkpoint.entries[place.key]
+        if tuple(entry.shape) != shape or entry.dtype != dtype:
+            problems.append(
+                f"{place.path} is {dtype} {list(shape)} in the model and {entry.dtype} {list(entry.shape)} there"
+            )
+            continue
+        if getattr(variable, "mod", False) and is_partitioned(entry):
+            problems.append(
+                f"{place.path} was saved in partitions that the `mod` strategy looks up, and stays inside a tower as a "
+                "whole, where its rows are others"
+            )
+            continue
+        found.append((variable, place.key))
+    if problems:
+        more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        where = f", or checkpoint.object_path ({object_path!r}) is not where the model sits"
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. The model code is not the one that "
+            f"was saved{'' if isinstance(root, NamedGraph) else where}"
+        )
+    return found
+
+
+def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
+    """Finds every variable of the model in the checkpoint, tables included, by the name of its resource.
+
+    Raises:
+      CheckpointError: the checkpoint has no object graph, or no object at `object_path`.
+    """
+    if isinstance(root, NamedGraph):
+        return {
+            resource(variable.handle): Place(name, root.key(name, checkpoint.entries))
+            for name, variable in root.variables.items()
+        }
+    graph = checkpoint.graph
+    if graph is None:
+        kind = checkpoint.storage.kind
+        how = "by variable names" if kind == "TensorFlow" else f"by {kind}"
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, by which a model's weights are "
+            "found; load it into the model and save that with tf.train.Checkpoint, or export its tables alone "
+            "(rowcast-export tables); where code of TF1 builds the graph, let the factory return a function that does"
+        )
+    node = 0
+    for step in path_steps(object_path):
+        children = graph.nodes[node].children
+        if step not in children:
+            raise CheckpointError(
+                f"checkpoint {checkpoint.prefix} has no object {object_path!r} (checkpoint.object_path): there is no "
+                f"{step!r} among {', '.join(sorted(children)) or 'no attributes'}"
+            )
+        node = children[step]
+    tf = load_tensorflow()
+    view = tf.train.TrackableView(root)
+    places: dict[str, Place] = {}
+    seen = {id(root)}
+    queue: list[tuple[Any, int | None, str]] = [(root, node, "")]
+    for trackable, at, path in queue:  # grows while it is walked: breadth first
+        handle = getattr(trackable, "handle", None)
+        if handle is not None:
+            known = places.get(resource(handle))
+            if known is None or not known.key:
+                key = graph.nodes[at].key if at is not None else ""
+                key = checkpoint.storage.averages.get(key, key)
+                places[resource(handle)] = Place(path, key if key in checkpoint.entries else "")
+        for name, child in view.children(trackable).items():
+            if id(child) not in seen:
+                seen.add(id(child))
+                below = graph.nodes[at].children.get(name) if at is not None else None
+                queue.append((child, below, f"{path}.{name}" if path else name))
+    return places
+
+
+def find_table_keys(model: TracedModel, checkpoint: Checkpoint, object_path: str) -> dict[str, str]:
+    """Returns the checkpoint's key of each of the model's tables.
+
+    A table that the checkpoint stores otherwise than as a variable of its own (a stack of a SparseCore) is left out: it
+    is known there by its name.
+    """
+    places = find_places(model.root, checkpoint, object_path)
+    found = {name: places.get(resource(variable.handle)) for name, variable in model.tables.items()}
+    return {name: place.key for name, place in found.items() if place is not None and place.key}
+
+
+def path_steps(object_path: str) -> list[str]:
+    """Returns the attributes of an object path: `a.b` or `a/b`."""
+    return [step for step in re.split(r"[./]", object_path) if step]

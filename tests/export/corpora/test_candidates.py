@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle import manifest, paths
+from bundle.features import FeatureReader
+from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, Unknown
+from bundle.stores import CandidateStore
+from bundle.tables import ShardWriter, TableReader
+from export.corpora import candidates
+from export.corpora.candidates import write_candidates, write_vectors
+from export.errors import DestinationError, NotConvertible
+from export.settings import CorpusPart
+from tests.runtime.tower_files import write_tower_files
+
+ROWS = 900
+PART = CorpusPart(file="movies.csv", id="id", features={"movie": "id", "year": "year"}, attributes=("year",))
+
+
+@pytest.fixture(scope="module")
+def towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("towers")
+    write_tower_files(directory)
+    return directory
+
+
+def _features(year_default: float | None = None) -> dict[str, Feature]:
+    return {
+        "movie": EmbeddedFeature(kind="single", table="movies", role="candidate", unknown=Unknown(rule="refuse")),
+        "year": DenseFeature(kind="dense", role="candidate", default=year_default),
+    }
+
+
+def _tower(result: str = "vector") -> manifest.Tower:
+    return manifest.Tower(
+        role="candidate",
+        inputs=(
+            manifest.TowerInput(name="movie", feature="movie", dtype="float32", shape=(None, 8)),
+            manifest.TowerInput(name="year", feature="year", dtype="float32", shape=(None,)),
+        ),
+        outputs=(manifest.TowerOutput(name="vector", dtype="float32", shape=(None, 8)),),
+        result=result,
+        forms=(
+            manifest.TowerForm(
+                kind="litert", precision="f32", path="candidate/compiled-f32.tflite", max_abs_error={"vector": 0}
+            ),
+        ),
+    )
+
+
+def _table() -> NDArray[np.float32]:
+    return np.random.default_rng(5).normal(size=(ROWS, 8)).astype(np.float32)
+
+
+def _reader(base: Path, features: dict[str, Feature]) -> FeatureReader:
+    file = paths.table_shard("movies", 0, 1)
+    writer = ShardWriter(base / file)
+    writer.write(_table().tobytes())
+    digest = writer.close()
+    table = manifest.Table(
+        rows=ROWS,
+        dim=8,
+        dtype="float32",
+        shards=(manifest.Shard(file=file, first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks),),
+        source=manifest.TableSource(layout="plain", key="movies"),
+    )
+    return FeatureReader(features, {"movies": TableReader(base, table)}, {})
+
+
+def _stage(base: Path, towers: Path, lines: list[str]) -> Path:
+    (base / "candidate").mkdir()
+    (base / "candidate" / "compiled-f32.tflite").write_bytes(
+        (towers / "candidate" / "compiled-f32.tflite").read_bytes()
+    )
+    source = base / "movies.csv"
+    source.write_text("id,year\n" + "".join(f"{line}\n" for line in lines))
+    return source
+
+
+def test_write_vectors_are_the_tower_over_the_rows_in_the_files_order(
+    towers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "BATCH_CANDIDATES", 64)
+    ids = np.random.default_rng(1).permutation(ROWS)[:500]
+    source = _stage(tmp_path, towers, [f"{movie},{1950 + movie % 70}" for movie in ids])
+    features = _features()
+
+    corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
+    dim = write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
+
+    assert (corpus.size, corpus.id_dtype, corpus.attributes) == (500, "int64", {"year": "int64"})
+    assert corpus.file == "candidates/movies/store.arrow"
+    assert CandidateStore(tmp_path / corpus.file, corpus).ids(np.arange(500)).tolist() == ids.tolist()
+    assert dim == 8
+    vectors = np.fromfile(tmp_path / "indexes/nearest/vectors.bin", "<f4").reshape(-1, dim)
+    with np.load(towers / "weights.npz") as weights:
+        joined = np.column_stack([_table()[ids].astype(np.float64), np.log(1950.0 + ids % 70)])
+        wanted: NDArray[np.float64] = joined @ weights["candidate"]
+    np.testing.assert_allclose(vectors, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_write_vectors_do_not_depend_on_the_batch(
+    towers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = _features()
+    source = _stage(tmp_path, towers, [f"{movie},2000" for movie in range(300)])
+    corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
+    written = []
+    for batch in (1, 7, 300):
+        monkeypatch.setattr(candidates, "BATCH_CANDIDATES", batch)
+        write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
+        written.append((tmp_path / paths.index_vectors("nearest")).read_bytes())
+
+    assert written[0] == written[1] == written[2]
+    assert len(written[0]) == 300 * 8 * 4
+
+
+def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(towers: Path, tmp_path: Path) -> None:
+    source = _stage(tmp_path, towers, ["3,1", "4,1"])
+    part = CorpusPart(file="movies.csv", id="id", features={"movie": "id"})
+    with_default, without = _features(year_default=1.0), _features()
+    corpus = write_candidates(tmp_path, "movies", part, with_default, source.parent)
+
+    write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, with_default))
+    vectors = np.fromfile(tmp_path / paths.index_vectors("nearest"), "<f4").reshape(-1, 8)
+    with np.load(towers / "weights.npz") as weights:
+        np.testing.assert_allclose(vectors, _table()[[3, 4]] @ weights["candidate"][:8], rtol=1e-5, atol=1e-6)
+
+    with pytest.raises(NotConvertible, match=r"feature 'year'.*name its column in candidates\.movies\.features"):
+        write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, without))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("700,-5", "the vector of candidate 700 (row 101) holds NaN"),
+        ("700,0", "the vector of candidate 700 (row 101) holds NaN or an infinity"),
+        ("900,1999", "candidate 900 (row 101): feature 'movie': id 900 is not in table 'movies'"),
+        ("-1,1999", "candidate -1 (row 101): feature 'movie': id -1 is not in table"),
+    ],
+)
+def test_write_vectors_unfit_candidate_is_named(
+    towers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, told: str
+) -> None:
+    monkeypatch.setattr(candidates, "BATCH_CANDIDATES", 64)
+    features = _features()
+    source = _stage(tmp_path, towers, [*(f"{movie},1999" for movie in range(100)), line, "800,1999"])
+    corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
+
+    with pytest.raises(NotConvertible) as refusal:
+        write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
+
+    assert told in str(refusal.value)
+
+
+def test_write_vectors_without_the_tower_is_not_convertible(towers: Path, tmp_path: Path) -> None:
+    features = _features()
+    corpus = write_candidates(tmp_path, "movies", PART, features, _stage(tmp_path, towers, ["3,1999"]).parent)
+    (tmp_path / "candidate" / "compiled-f32.tflite").unlink()
+
+    with pytest.raises(NotConvertible, match=r"index 'nearest', corpus 'movies'.*missing"):
+        write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
+
+
+def test_write_candidates_duplicate_id_leaves_nothing_behind(towers: Path, tmp_path: Path) -> None:
+    source = _stage(tmp_path, towers, ["3,1999", "3,1998"])
+
+    with pytest.raises(NotConvertible, match="id 3 stands in rows 1 and 2"):
+        write_candidates(tmp_path, "movies", PART, _features(), source.parent)
+
+    assert not (tmp_path / "candidates").exists()
+
+
+def test_write_candidates_where_nothing_can_be_written_is_a_destination_error(towers: Path, tmp_path: Path) -> None:
+    source = _stage(tmp_path, towers, ["3,1999"])
+    (tmp_path / "candidates").write_text("a file where the directory should be")
+
+    with pytest.raises(DestinationError, match=r"candidates/movies/store\.arrow"):
+        write_candidates(tmp_path, "movies", PART, _features(), source.parent)

@@ -1,0 +1,195 @@
+"""Bundles go to a store whole, once, and are gone on with after a stop."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from rich.console import Console
+
+from bundle.errors import VersionBusy
+from bundle.manifest import parse
+from export import tables_only
+from export.checkpoint.specs import Statements
+from export.errors import DestinationError, ExportError, UsageError
+from export.jobs.destinations import open_destination, published_bytes
+from export.jobs.leases import Lease
+from export.progress import Progress
+from export.run_settings import ExportSettings
+from export.tables.staged import Published
+from runtime.remote import RemotePath, located
+from service.pull import pull
+from service.remote_bundles import find_bundle
+from tests.export.checkpoint.bundles import write_bundle
+from tests.export.commands import Command
+
+VALUES = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
+STORES = ["memory", "local"]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
+    place = located(f"{request.param}://{tmp_path}/store/bundles")
+    assert isinstance(place, RemotePath)
+    return place
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    write_bundle(tmp_path / "ckpt-1", VALUES)
+    return tmp_path / "ckpt-1"
+
+
+def export(checkpoint: Path, store: RemotePath, scratch: Path, version: int | None = None) -> Published:
+    settings, said = ExportSettings(), Statements({name: name for name in VALUES})
+    destination = open_destination(str(store), Path(), scratch)
+    progress = Progress(Console(quiet=True))
+    job = tables_only.TablesJob("m", version, said)
+    return tables_only.export_tables(
+        tables_only.prepare_tables(checkpoint, destination, job, settings), settings, progress
+    )
+
+
+def written(store: RemotePath, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    file = store / "m/1/tables" / name / "rows-00000-of-00001.bin"
+    return np.frombuffer(file.read(0, 1 << 30), np.float32).reshape(-1, 8)
+
+
+def test_publish_to_a_store_sends_every_file_and_the_manifest(
+    checkpoint: Path, store: RemotePath, tmp_path: Path
+) -> None:
+    published = export(checkpoint, store, tmp_path / "scratch")
+    assert str(published.directory) == f"{store}/m/1"
+    assert parse((store / "m/1/manifest.json").read(0, 1 << 20)) == published.page
+    for name, values in VALUES.items():
+        np.testing.assert_array_equal(written(store, name), values)
+    assert published_bytes(published.page) == sum(values.nbytes for values in VALUES.values())
+    assert set((store / "m").listing()) == {"1"}
+    assert [path for path in (tmp_path / "scratch").rglob("*") if path.is_file() and path.name != "owner"] == []
+
+
+def test_publish_to_a_store_is_what_a_service_pulls(checkpoint: Path, store: RemotePath, tmp_path: Path) -> None:
+    export(checkpoint, store, tmp_path / "scratch")
+    pulled = pull(find_bundle(str(store)), tmp_path / "root", None, lambda wanted: lambda moved: None)
+    assert (pulled.bundle, pulled.version) == (tmp_path / "root/m/1", 1)
+
+
+def test_next_version_in_a_store_follows_the_newest_complete_one(
+    checkpoint: Path, store: RemotePath, tmp_path: Path
+) -> None:
+    export(checkpoint, store, tmp_path / "scratch", version=4)
+    (store / "m/9/tables/t0/rows-00000-of-00001.bin").write(b"unfinished")
+    assert open_destination(str(store), Path(), tmp_path).next_version("m") == 5
+
+
+def test_publish_to_a_store_version_that_is_there_is_refused(
+    checkpoint: Path, store: RemotePath, tmp_path: Path
+) -> None:
+    export(checkpoint, store, tmp_path / "scratch", version=1)
+    with pytest.raises(DestinationError, match=f"{store}/m/1 is there already"):
+        export(checkpoint, store, tmp_path / "other", version=1)
+
+
+@pytest.fixture
+def broken(store: RemotePath, checkpoint: Path, tmp_path: Path) -> dict[str, float]:
+    """An upload that stopped before its last file; the times of the files that were sent."""
+    place = open_destination(str(store), Path(), tmp_path / "scratch").root
+    obstacle = store / "m/1/tables/t2/rows-00000-of-00001.bin/in-the-way"
+    obstacle.write(b"")
+    with pytest.raises(ExportError):
+        export(checkpoint, store, tmp_path / "scratch")
+    obstacle.remove()
+    if store.url.startswith("local"):
+        os.rmdir(obstacle.parent.url.removeprefix("local://"))
+    assert (place / "m/.staging-1.journal").is_file()
+    return {name: (store / f"m/1/tables/{name}/rows-00000-of-00001.bin").modified() for name in ("t0", "t1")}
+
+
+@pytest.mark.parametrize("store", ["local"], indirect=True)
+def test_publish_to_a_store_that_stopped_sends_no_finished_file_again(
+    checkpoint: Path, store: RemotePath, tmp_path: Path, broken: dict[str, float]
+) -> None:
+    export(checkpoint, store, tmp_path / "scratch")
+    for name, before in broken.items():
+        assert (store / f"m/1/tables/{name}/rows-00000-of-00001.bin").modified() == before
+        np.testing.assert_array_equal(written(store, name), VALUES[name])
+
+
+@pytest.mark.parametrize("store", ["local"], indirect=True)
+def test_publish_to_a_store_file_that_was_replaced_meanwhile_is_sent_again(
+    checkpoint: Path, store: RemotePath, tmp_path: Path, broken: dict[str, float]
+) -> None:
+    (store / "m/1/tables/t0/rows-00000-of-00001.bin").write(b"of another")
+    export(checkpoint, store, tmp_path / "scratch")
+    np.testing.assert_array_equal(written(store, "t0"), VALUES["t0"])
+
+
+def test_publish_to_a_store_sweeps_what_was_published_before_its_run_was_killed(
+    checkpoint: Path, store: RemotePath, tmp_path: Path
+) -> None:
+    export(checkpoint, store, tmp_path / "scratch")
+    left = open_destination(str(store), Path(), tmp_path / "scratch").root / "m/.staging-1"
+    (left / "tables").mkdir(parents=True)
+    export(checkpoint, store, tmp_path / "scratch")
+    assert not left.exists()
+
+
+def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
+    checkpoint: Path, store: RemotePath, tmp_path: Path
+) -> None:
+    with Lease(store / "m", 1, "another"), pytest.raises(DestinationError, match="m/1 is being written by another run"):
+        export(checkpoint, store, tmp_path / "scratch")
+    export(checkpoint, store, tmp_path / "scratch")
+
+
+def test_lease_of_a_run_that_was_killed_goes_to_its_own_next_run_or_after_a_while_to_anyone(store: RemotePath) -> None:
+    page = {"owner": "one", "host": "h", "time": "2026-01-01T00:00:00+00:00"}
+    (store / "m/.lease-1.json").write(orjson.dumps(page))
+    with Lease(store / "m", 1, "one"):
+        pass
+    (store / "m/.lease-1.json").write(orjson.dumps(page))
+    with Lease(store / "m", 1, "two") as lease:
+        lease.check()
+        assert json.loads((store / "m/.lease-1.json").read(0, 999))["owner"] == "two"
+    assert not (store / "m/.lease-1.json").is_file()
+
+
+def test_lease_that_was_taken_over_is_told_and_left_alone(store: RemotePath) -> None:
+    with Lease(store / "m", 1, "one") as lease:
+        (store / "m/.lease-1.json").write(orjson.dumps({"owner": "two", "host": "h", "time": "x"}))
+        with pytest.raises(VersionBusy, match="was taken over by another run on h"):
+            lease.check()
+    assert (store / "m/.lease-1.json").is_file()
+
+
+def test_open_destination_url_with_credentials_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="credentials"):
+        open_destination("s3://key:secret@bucket/x", Path(), tmp_path)
+
+
+def test_verify_of_a_url_says_how_to_bring_it_here(command: Command) -> None:
+    done = command("verify", "s3://models/bundles/m/1")
+    assert done.code == 2
+    assert "rowcast-serve pull s3://models/bundles/m/1 ROOT" in done.err
+
+
+def test_tables_linked_into_a_url_are_refused(command: Command, checkpoint: Path, tmp_path: Path) -> None:
+    done = command("tables", checkpoint, f"memory://{tmp_path}", "--table", "a=t1", "--tables", "link")
+    assert done.code == 2
+    assert "cannot be linked into memory://" in done.err
+
+
+def test_tables_to_a_url_stages_in_the_scratch_directory(
+    command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command("tables", checkpoint, store, "--table", "a=t1", "--json")
+    assert (done.code, json.loads(done.out)["bundle"]) == (0, f"{store}/tables/1")
+    assert len(list((tmp_path / ".rowcast-scratch").iterdir())) == 1
+    done = command("tables", checkpoint, store, "--table", "a=t1", "--version", "1")
+    assert done.code == 6
+    assert "is there already" in done.err

@@ -1,0 +1,109 @@
+"""Where tasks run: results in order, progress, failures, and workers that die."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from export.errors import CheckpointError, DestinationError, ExportError
+from export.jobs.attempts import ATTEMPTS_MAX
+from export.jobs.executors import LocalExecutor, worker_count
+from tests.export import task_functions
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_local_results_come_in_the_order_of_the_tasks(workers: int) -> None:
+    done: list[tuple[int, int]] = []
+    results = LocalExecutor(workers).run(
+        task_functions.square, range(7), lambda task, result: done.append((task, result))
+    )
+    assert results == [0, 1, 4, 9, 16, 25, 36]
+    assert sorted(done) == [(number, number * number) for number in range(7)]
+
+
+def test_local_several_workers_are_other_processes() -> None:
+    processes = {process for _, process in LocalExecutor(2).run(task_functions.process_id, range(4))}
+    assert os.getpid() not in processes
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_local_failure_of_a_task_is_the_failure_of_the_run(workers: int) -> None:
+    with pytest.raises(CheckpointError, match="three is not read"):
+        LocalExecutor(workers).run(task_functions.refuse_three, range(5))
+
+
+def test_local_worker_that_is_killed_is_told_with_the_cure() -> None:
+    with pytest.raises(ExportError, match="ROWCAST_EXPORT_WORKERS"):
+        LocalExecutor(2).run(task_functions.die, range(3))
+
+
+def test_local_worker_that_is_killed_once_is_replaced(tmp_path: Path) -> None:
+    marks = [str(tmp_path / str(number)) for number in range(5)]
+    Path(marks[3]).touch()
+    assert LocalExecutor(2).run(task_functions.die_once, marks) == marks
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_local_storage_that_fails_twice_is_tried_again(tmp_path: Path, workers: int) -> None:
+    marks = [str(tmp_path / name / "passes") for name in "ab"]
+    for mark in marks:
+        Path(mark).parent.mkdir()
+    assert LocalExecutor(workers).run(task_functions.fail_storage, marks) == [3, 3]
+
+
+@pytest.mark.parametrize(("name", "tries"), [("full", 1), ("broken", ATTEMPTS_MAX)])
+def test_local_storage_that_stays_broken_is_the_failure_of_the_run(tmp_path: Path, name: str, tries: int) -> None:
+    mark = tmp_path / name
+    with pytest.raises(DestinationError, match="cannot be written"):
+        LocalExecutor(1).run(task_functions.fail_storage, [str(mark)])
+    assert len(mark.read_text()) == tries
+
+
+def test_local_failing_listener_stops_the_run() -> None:
+    def full(task: int, result: int) -> None:
+        raise OSError(f"no space for the receipt of {task} ({result})")
+
+    with pytest.raises(OSError, match="no space"):
+        LocalExecutor(2).run(task_functions.square, range(3), full)
+
+
+def test_local_nothing_to_do_returns_nothing() -> None:
+    assert LocalExecutor(4).run(task_functions.square, []) == []
+
+
+def test_worker_count_zero_is_one_for_each_core() -> None:
+    assert worker_count(0) == len(os.sched_getaffinity(0))
+    assert worker_count(3) == 3
+
+
+@pytest.mark.parametrize(("sent", "to_group"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
+def test_local_ended_from_outside_leaves_no_worker_behind(tmp_path: Path, sent: signal.Signals, to_group: bool) -> None:
+    """An orphan would write into the files of the next run. The pipe ends when the last worker has let go of it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    code = "import sys; from tests.export.task_functions import hold_two; hold_two(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(pipe)]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as parent:
+        lines = b""
+        while lines.count(b"\n") < 2:
+            lines += read_within(reader, 60)
+        if to_group:
+            os.killpg(parent.pid, sent)
+        else:
+            parent.send_signal(sent)
+        assert read_within(reader, 60) == b""
+    assert parent.returncode != 0
+    os.close(reader)
+
+
+def read_within(reader: int, limit_s: float) -> bytes:
+    """Reads what comes next; b"" when every writer is gone."""
+    assert select.select([reader], [], [], limit_s)[0], "a worker lives on"
+    return os.read(reader, 1000)

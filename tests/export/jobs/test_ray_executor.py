@@ -1,0 +1,115 @@
+"""Tasks on a Ray cluster of two nodes: the same results as on local processes, whatever dies."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle import manifest
+from bundle.staging import Staging
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.errors import CheckpointError, DestinationError, ExportError, UsageError
+from export.jobs.attempts import ATTEMPTS_MAX
+from export.jobs.ray_executor import RayExecutor
+from export.plan import Writing, plan_tables
+from export.run_settings import ExportSettings
+from export.tables.staged import copy_tables
+from tests.export import task_functions
+from tests.export.checkpoint.bundles import write_bundle
+
+pytest.importorskip("ray")
+NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+    nodes.add_node(**NODE)
+    yield nodes
+    nodes.shutdown()
+
+
+@pytest.fixture
+def executor(cluster: Any) -> RayExecutor:
+    return RayExecutor(cluster.address)
+
+
+def test_ray_results_come_in_the_order_of_the_tasks_from_other_processes(executor: RayExecutor) -> None:
+    done: list[tuple[int, Any]] = []
+    results = executor.run(task_functions.process_id, range(9), lambda task, result: done.append((task, result)))
+    assert [number for number, _ in results] == list(range(9))
+    assert sorted(done) == list(enumerate(results))
+    assert os.getpid() not in {process for _, process in results}
+
+
+def test_ray_failures_of_tasks_come_back_as_themselves(executor: RayExecutor, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"^three is not read$"):
+        executor.run(task_functions.refuse_three, range(5))
+    passes, broken = tmp_path / "passes", tmp_path / "broken"
+    assert executor.run(task_functions.fail_storage, [str(passes)]) == [3]
+    with pytest.raises(DestinationError, match="cannot be written: Input/output error"):
+        executor.run(task_functions.fail_storage, [str(broken)])
+    assert len(broken.read_text()) == ATTEMPTS_MAX
+
+
+def test_ray_worker_that_is_killed_is_replaced_so_many_times(executor: RayExecutor, tmp_path: Path) -> None:
+    marks = [str(tmp_path / str(number)) for number in range(3)]
+    assert executor.run(task_functions.die_once, marks) == marks
+    with pytest.raises(ExportError, match=rf"lost {ATTEMPTS_MAX} times.*ROWCAST_EXPORT_BUDGET_BYTES"):
+        executor.run(task_functions.die, [0])
+
+
+def test_ray_worker_that_sees_other_files_is_told(executor: RayExecutor) -> None:
+    own = "/proc/self/comm"  # the same path, and another file for each process
+    with pytest.raises(UsageError, match=rf"node {socket.gethostname()} does not see file {own} as the exporter does"):
+        executor.run(task_functions.square, [1], shared=[own])
+    assert executor.run(task_functions.square, [3], shared=["/etc/passwd", "/is/not/here"]) == [9]
+
+
+def test_ray_task_that_no_node_has_room_for_is_told(executor: RayExecutor) -> None:
+    with pytest.raises(UsageError, match="no Ray node gives more than"):
+        executor.run(task_functions.square, [1], memory_bytes=1 << 50)
+
+
+def test_ray_cluster_that_is_not_there_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = f"127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(UsageError, match=f"no Ray cluster can be used at {where}: .*refused"):
+        RayExecutor(where).run(task_functions.square, [1])
+
+
+def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(cluster: Any, tmp_path: Path) -> None:
+    values = np.random.default_rng(5).standard_normal((4000, 2000)).astype(np.float32)
+    write_bundle(tmp_path / "ckpt", {"t": values}, boxes={"t": [[(0, 1000), (0, -1)], [(1000, 3000), (0, -1)]]})
+    checkpoint = open_checkpoint(tmp_path)
+    pages: list[dict[str, manifest.Table]] = []
+    staged: list[dict[str, bytes]] = []
+    node, calls = cluster.add_node(**NODE), itertools.count(1)
+
+    def lose_node(_: int) -> None:
+        if next(calls) == 30:
+            cluster.remove_node(node, allow_graceful=False)
+
+    for where, moved in (("local", lambda _: None), (cluster.address, lose_node)):
+        with Staging(tmp_path / "bundles", "tables", len(pages) + 1) as stage:
+            plan = plan_tables(
+                checkpoint, recognise(checkpoint, {"t": "t"}), stage.directory, writing={"t": Writing(shard_rows=37)}
+            )
+            tables = copy_tables(plan, stage, ExportSettings(executor=where), moved)
+            pages.append(tables)
+            staged.append({shard.file: (stage.directory / shard.file).read_bytes() for shard in tables["t"].shards})
+    assert node not in cluster.list_all_nodes()
+    assert pages[0] == pages[1]
+    assert staged[0] == staged[1]
+    assert b"".join(staged[0].values()) == values.tobytes()

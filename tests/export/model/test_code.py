@@ -1,0 +1,131 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from export.errors import NotConvertible, UsageError
+from export.model.code import RESERVED, load_factory
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_load_factory_file_beside_the_recipe_builds_independent_models(tmp_path: Path) -> None:
+    write(tmp_path / "code" / "layers_of_mine.py", "WIDTH = 7\n")
+    write(tmp_path / "code" / "model.py", "import layers_of_mine\ndef build():\n    return [layers_of_mine.WIDTH]\n")
+    build = load_factory("code/model.py:build", tmp_path)
+    first, second = build(), build()
+    assert first == second == [7]
+    assert first is not second
+
+
+def test_load_factory_file_runs_the_file_once(tmp_path: Path) -> None:
+    write(tmp_path / "model.py", "made = []\ndef build():\n    made.append(1)\n    return made\n")
+    load_factory("model.py:build", tmp_path)()
+    assert load_factory("model.py:build", tmp_path)() == [1, 1]
+
+
+def test_load_factory_changed_file_is_read_anew(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.py", "def build():\n    return 1\n")
+    assert load_factory("model.py:build", tmp_path)() == 1
+    path.write_text("def build():\n    return 2\n")
+    assert load_factory("model.py:build", tmp_path)() == 2
+
+
+def test_load_factory_package_beside_the_recipe_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "rankers_a" / "__init__.py", "")
+    write(tmp_path / "rankers_a" / "small.py", "def build():\n    return 'small'\n")
+    assert load_factory("rankers_a.small:build", tmp_path)() == "small"
+
+
+def test_load_factory_import_inside_the_function_is_found_and_the_path_left_as_it_was(tmp_path: Path) -> None:
+    write(tmp_path / "late_of_mine.py", "VALUE = 3\n")
+    write(tmp_path / "model.py", "def build():\n    import late_of_mine\n    return late_of_mine.VALUE\n")
+    before = list(sys.path)
+    assert load_factory("model.py:build", tmp_path)() == 3
+    assert sys.path == before
+
+
+@pytest.mark.parametrize("reference", ["model.py", "model:", ":build", "model.py:build()", ""])
+def test_load_factory_malformed_reference_tells_the_form(reference: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"'package.module:function' or 'file.py:function' was expected"):
+        load_factory(reference, tmp_path)
+
+
+def test_load_factory_missing_file_names_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"'nowhere.py', and .*nowhere.py does not exist"):
+        load_factory("nowhere.py:build", tmp_path)
+
+
+def test_load_factory_missing_module_names_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no module 'nowhere_at_all', neither installed nor in"):
+        load_factory("nowhere_at_all.model:build", tmp_path)
+
+
+def test_load_factory_missing_function_lists_those_there(tmp_path: Path) -> None:
+    write(tmp_path / "model.py", "def make(): ...\ndef build_all(): ...\n")
+    with pytest.raises(UsageError, match=r"has no function 'build'; it has build_all, make"):
+        load_factory("model.py:build", tmp_path)
+
+
+def test_load_factory_module_that_raises_names_what_it_raised(tmp_path: Path) -> None:
+    write(tmp_path / "model.py", "1 / 0\n")
+    with pytest.raises(NotConvertible, match=r"importing it raised ZeroDivisionError: division by zero"):
+        load_factory("model.py:build", tmp_path)
+
+
+def test_load_factory_missing_dependency_of_the_module_is_not_taken_for_the_module(tmp_path: Path) -> None:
+    write(tmp_path / "model.py", "import a_library_not_there\n")
+    with pytest.raises(NotConvertible, match=r"No module named 'a_library_not_there'"):
+        load_factory("model.py:build", tmp_path)
+
+
+def test_factory_that_raises_names_what_it_raised(tmp_path: Path) -> None:
+    write(tmp_path / "model.py", "def build():\n    raise KeyError('sizes')\n")
+    with pytest.raises(NotConvertible, match=r"factory model.py:build: calling it raised KeyError: 'sizes'"):
+        load_factory("model.py:build", tmp_path)()
+
+
+def test_factory_that_needs_arguments_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "model.py", "def build(rows):\n    return rows\n")
+    with pytest.raises(NotConvertible, match=r"missing 1 required positional argument: 'rows'"):
+        load_factory("model.py:build", tmp_path)()
+
+
+def test_factory_that_returns_nothing_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "model.py", "def build():\n    pass\n")
+    with pytest.raises(NotConvertible, match=r"returned None; it must return the built model"):
+        load_factory("model.py:build", tmp_path)()
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_load_factory_file_called_as_a_package_of_rowcast_says_so(name: str, tmp_path: Path) -> None:
+    write(tmp_path / f"{name}.py", "def build():\n    return 1\n")
+    with pytest.raises(UsageError, match=f"'{name}' is a package of rowcast itself, which hides it; rename"):
+        load_factory(f"{name}.py:build", tmp_path)
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_load_factory_package_called_as_a_package_of_rowcast_says_so(name: str, tmp_path: Path) -> None:
+    write(tmp_path / name / "__init__.py", "")
+    write(tmp_path / name / "model.py", "def build():\n    return 1\n")
+    with pytest.raises(UsageError, match=f"'{name}' is a package of rowcast itself, which hides it; rename"):
+        load_factory(f"{name}.model:build", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from {name} import layers_of_mine", "import {name}.layers_of_mine", "import {name}\n{name}.layers_of_mine"],
+)
+@pytest.mark.parametrize("name", RESERVED)
+def test_load_factory_model_that_imports_a_hidden_package_says_so(name: str, line: str, tmp_path: Path) -> None:
+    write(tmp_path / name / "__init__.py", "")
+    write(tmp_path / name / "layers_of_mine.py", "WIDTH = 3\n")
+    write(tmp_path / "model.py", line.format(name=name) + "\ndef build():\n    return 1\n")
+    with pytest.raises(
+        UsageError, match=f"imports '{name}', which is a package of rowcast itself and hides the user's"
+    ):
+        load_factory("model.py:build", tmp_path)

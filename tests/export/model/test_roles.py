@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from export.errors import UsageError
+from export.model.roles import input_roles
+from export.settings import ExportJob
+from export.subset import reduced
+from export.towers.descriptions import DenseSpec, ModelSpec, TensorSpec, TowerSpec
+from tests.export.cutting import recipe
+
+Role = Literal["query", "candidate", "ranking"]
+READ: dict[str, tuple[Role, tuple[str, ...]]] = {
+    "ask": ("query", ("user", "country")),
+    "offer": ("candidate", ("item", "country")),
+    "rank": ("ranking", ("user", "item", "price", "age", "hour")),
+}
+
+
+def tower(name: str, role: Role, inputs: tuple[str, ...]) -> TowerSpec:
+    tensors = tuple(TensorSpec(each, "float32", (None,), each) for each in inputs)
+    return TowerSpec(name, role, "", inputs, {}, tensors, (TensorSpec("result", "float32", (None,)),), "result")
+
+
+MODEL = ModelSpec(
+    {},
+    {name: DenseSpec(name, "float32", ()) for name in ("user", "country", "item", "price", "age", "hour")},
+    {name: tower(name, *told) for name, told in READ.items()},
+)
+STORES = {
+    "candidates": {"items": {"file": "i.csv", "id": "id", "features": {"price": "price"}}},
+    "contexts": {"users": {"file": "u.csv", "id": "id", "features": {"age": "age"}}},
+}
+
+
+def job(**parts: Any) -> ExportJob:
+    inputs = {name: {"dtype": "float32"} for name in MODEL.features}
+    towers = {name: {"role": role, "inputs": list(read)} for name, (role, read) in READ.items()}
+    return recipe("build", inputs, towers, STORES | parts)
+
+
+def test_input_roles_follow_from_towers_and_stores() -> None:
+    roles = input_roles(MODEL, job())
+    assert roles == {
+        "user": "context",
+        "country": "context",  # told both ways, but no ranking tower reads it
+        "item": "candidate",
+        "price": "candidate",
+        "age": "context",
+        "hour": "context",  # nothing tells
+    }
+
+
+def test_input_roles_that_the_recipe_states_hold() -> None:
+    stated = {"hour": {"role": "candidate"}, "price": {"role": "context"}}
+    roles = input_roles(MODEL, job(features=stated))
+    assert (roles["hour"], roles["price"]) == ("candidate", "context")
+
+
+def test_input_roles_told_both_ways_must_be_stated() -> None:
+    both = STORES["candidates"]["items"] | {"features": {"user": "user"}}
+    told = (
+        "input 'user' is a context's by tower 'ask', and a candidate's by candidates.items; state .* features.user.role"
+    )
+    with pytest.raises(UsageError, match=told):
+        input_roles(MODEL, job(candidates={"items": both}))
+    stated = job(candidates={"items": both}, features={"user": {"role": "candidate"}})
+    assert input_roles(MODEL, stated)["user"] == "candidate"
+
+
+def test_reduced_recipe_keeps_the_roles_that_dropped_towers_told() -> None:
+    part = reduced(job(), MODEL, ["rank"])
+    alone = MODEL.of("rank")
+    assert input_roles(alone, part) == {name: input_roles(MODEL, job())[name] for name in alone.inputs}

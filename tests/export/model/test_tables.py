@@ -1,0 +1,62 @@
+"""The tables of a model in its checkpoint: by its objects, by name, and as the recipe says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.specs import Inventory
+from export.errors import NotConvertible, UsageError
+from export.model.tables import recognise_tables
+from export.settings import ExportJob
+from tests.export.cutting import Cut
+
+
+def tables(movies: Cut, base: Path, **said: Any) -> Inventory:
+    """What is found for the movies' recipe with keys of some sections changed."""
+    page = movies.job.model_dump()
+    for section, keys in said.items():
+        page[section] |= keys
+    return recognise_tables(open_checkpoint(movies.prefix), movies.model, ExportJob.model_validate(page), base)
+
+
+def test_recognise_tables_with_slots_adds_those_of_the_models_tables(movies: Cut, tmp_path: Path) -> None:
+    found = tables(movies, tmp_path, output={"with_slots": True})
+    assert {table.name for table in found.tables if not table.slot_of} >= set(movies.tables)
+    slots = {table.name: table for table in found.tables if table.slot_of}
+    assert {table.slot_of for table in slots.values()} == set(movies.tables)
+    assert all((spec.rows, spec.dim) == movies.tables[spec.slot_of].shape for spec in slots.values())
+
+
+def test_recognise_tables_takes_a_key_that_is_the_name_of_a_recognised_table(movies: Cut, tmp_path: Path) -> None:
+    plain = tables(movies, tmp_path)
+    name = movies.model.spec.tables["genres_all"].config_name
+    found = tables(movies, tmp_path, tables={"genres_all": {"key": name}})
+    assert found.table("genres_all") == plain.table("genres_all")
+
+
+def test_recognise_tables_follows_the_layout_file(movies: Cut, tmp_path: Path) -> None:
+    users = tables(movies, tmp_path).table("users")
+    stated = (
+        f'[tables.users]\nkey = "{users.key}"\nkind = "sparse_core"\nrows = {users.rows}\ndim = {users.dim}\ncores = '
+    )
+    (tmp_path / "layout.toml").write_text(stated + "2\n")
+    found = tables(movies, tmp_path, checkpoint={"layout": "layout.toml"})
+    assert (found.table("users").origin, found.table("users").layout.lanes) == ("layout file", 2)
+    assert {table.name for table in found.tables} >= set(movies.tables)
+    (tmp_path / "layout.toml").write_text(stated + "3\n")
+    with pytest.raises(NotConvertible, match="3 cores"):
+        tables(movies, tmp_path, checkpoint={"layout": "layout.toml"})
+
+
+def test_recognise_tables_without_the_layout_file_of_the_recipe_is_refused(movies: Cut, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.toml cannot be read"):
+        tables(movies, tmp_path, checkpoint={"layout": "none.toml"})
+
+
+def test_recognise_tables_by_mod_in_one_piece_is_refused(movies: Cut, tmp_path: Path) -> None:
+    with pytest.raises(NotConvertible, match=r"'users'.* 1 row range"):
+        tables(movies, tmp_path, tables={"users": {"mod": True}})

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from export.errors import NotConvertible, UsageError
+from export.frameworks import load_tensorflow
+from export.model.tracing import trace_towers
+from export.settings import ExportJob
+from export.towers.descriptions import DenseSpec, FeatureSpec, TableFacts
+from export.towers.pages import check_limits
+from tests.export.cutting import HERE, Cut, movies_recipe, one_recipe, recipe
+
+
+def test_trace_towers_movies_finds_tables_and_features(movies: Cut) -> None:
+    assert movies.model.spec.tables == {
+        "genres_all": TableFacts("genres_all", "genres/all", 9, 4),
+        "movies": TableFacts("movies", "movies", 40, 8),
+        "hours": TableFacts("hours", "hours", 24, 4),
+        "users": TableFacts("users", "users", 50, 8),
+    }
+    assert movies.model.spec.features == {
+        "user_id": FeatureSpec("user_id", "users", "single", "dense"),
+        "history": FeatureSpec("history", "movies", "bag", "ragged", "mean"),
+        "hour": FeatureSpec("hour", "hours", "single", "dense"),
+        "movie_id": FeatureSpec("movie_id", "movies", "single", "dense"),
+        "genres": FeatureSpec("genres", "genres_all", "bag", "ragged", "sum"),
+        "year": DenseSpec("year", "float32", ()),
+    }
+
+
+def test_trace_towers_one_call_of_the_layer_is_split_by_what_each_tower_needs(movies: Cut) -> None:
+    needed = {name: {part.feature for part in tower.inputs} for name, tower in movies.model.spec.towers.items()}
+    assert needed == {
+        "query": {"user_id", "history", "hour"},
+        "candidate": {"movie_id", "genres", "year"},
+        "ranking": {"user_id", "history", "hour", "movie_id", "genres", "year"},
+    }
+    query = movies.model.spec.towers["query"]
+    assert {part.name: (part.dtype, part.shape) for part in query.inputs}["history"] == ("float32", (None, 8))
+    assert [(part.name, part.dtype, part.shape) for part in query.outputs] == [("vector", "float32", (None, 8))]
+    assert query.result == "vector"
+    assert [len(tower.variables) for tower in movies.model.towers] == [4, 4, 12]
+
+
+def test_trace_towers_pruned_function_computes_the_tower(movies: Cut) -> None:
+    tf = load_tensorflow()
+    tower = movies.model.towers[0]
+    random = np.random.default_rng(1)
+    inputs = {part.feature: random.standard_normal((5, part.shape[1] or 0)).astype("f4") for part in tower.spec.inputs}
+    got = tower.function(*(tf.constant(inputs[part.feature]) for part in tower.spec.inputs))["vector"].numpy()
+    weights = [variable.numpy().astype(np.float64) for variable in tower.variables]
+    hidden = np.concatenate([inputs["user_id"], inputs["history"], inputs["hour"]], 1) @ weights[0] + weights[1]
+    np.testing.assert_allclose(got, np.maximum(hidden, 0) @ weights[2] + weights[3], rtol=1e-5, atol=1e-5)
+
+
+def test_trace_towers_leaves_tensorflow_as_it_was(movies: Cut) -> None:
+    tf = load_tensorflow()
+    embedding = tf.tpu.experimental.embedding
+    config = embedding.FeatureConfig(embedding.TableConfig(3, 2, tf.ones_initializer(), name="t"))
+    layer = embedding.TPUEmbeddingForServing(config, None)
+    assert layer(tf.constant([0, 1])).numpy().tolist() == [[1, 1], [1, 1]]
+
+
+def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(ads: Cut) -> None:
+    assert ads.model.spec.features == {
+        "ad": FeatureSpec("ad", "ads", "single", "dense"),
+        "clicks": FeatureSpec("clicks", "ads", "bag", "ragged", "mean", weights="click_weights", ids_dtype="int32"),
+        "recent": FeatureSpec("recent", "ads", "sequence", "ragged", length=3),
+        "words": FeatureSpec("words", "words", "bag", "sparse", "sqrtn", weights="word_weights"),
+        "slots": FeatureSpec("slots", "slots", "sequence", "dense", length=2),
+    }
+    shapes = {part.feature: part.shape for part in ads.model.spec.towers["ranking"].inputs}
+    assert shapes["recent"] == (None, 3, 4)
+    assert shapes["ad"] == (None, 4)
+
+
+def test_trace_towers_call_that_is_a_method_has_its_own_outputs(ads: Cut) -> None:
+    context, ranking = ads.model.spec.towers["context"], ads.model.spec.towers["ranking"]
+    assert (context.result, context.keys) == ("result", {"result": None})
+    assert (ranking.result, set(ranking.keys)) == ("click", {"click", "hidden"})
+    assert len(ads.model.towers[0].variables) == 1
+    assert len(ads.model.towers[1].variables) == 2
+
+
+def test_trace_towers_same_input_and_table_twice_is_one_feature() -> None:
+    model = trace_towers(one_recipe("build_looks_up_twice"), HERE)
+    assert [part.feature for part in model.spec.towers["tower"].inputs] == ["item"]
+    tf = load_tensorflow()
+    one = tf.ones([1, 4])
+    plain = trace_towers(one_recipe("build_plain"), HERE)
+    for tower in (model.towers[0], plain.towers[0]):
+        for variable in tower.variables:
+            variable.assign(tf.ones(variable.shape))
+    assert plain.towers[0].function(one)["result"].numpy().tolist() == [[5, 5]]
+    assert model.towers[0].function(one)["result"].numpy().tolist() == [[9, 9]]
+
+
+def test_trace_towers_small_keras_embedding_stays_inside() -> None:
+    model = trace_towers(one_recipe("build_small_keras_table"), HERE)
+    assert model.spec.tables == {}
+    assert model.spec.features == {"item": DenseSpec("item", "int64", (), below=100)}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "build_computed_ids",
+            r"ids of feature 'item' are computed by operation .*\(Mul\) \(tower_models.py:\d+\) of the model",
+        ),
+        (
+            "build_in_a_condition",
+            "'item' is looked up inside a tf.function, tf.cond or tf.while_loop.*call the embedding",
+        ),
+        ("build_reads_the_table", "tower 'tower' reads table 'items' other than by its embedding layer"),
+        (
+            "build_raises",
+            r"call 'of the model itself' with inputs item raised ValueError: .*no such way.*\(tower_models.py:\d+\)",
+        ),
+        ("build_a_fixed_batch", r"output 'result' has shape \(4, 2\); \[batch, ...\]"),
+    ],
+)
+def test_trace_towers_model_that_cannot_be_cut_names_why_and_the_cure(function: str, message: str) -> None:
+    with pytest.raises(NotConvertible, match=f"(?s){message}"):
+        trace_towers(one_recipe(function), HERE)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"call": "score"}, "call 'score': One has no attribute 'score'"),
+        ({"call": "way"}, "call 'way' is a str, which cannot be called"),
+        ({"inputs": ["items"]}, "towers.tower.inputs names 'items'; the recipe's inputs: item"),
+        ({"outputs": {"vector": "query"}}, "returns no dict but a .*; leave towers.tower.outputs out"),
+        ({"result": "score"}, "towers.tower.result is 'score'; it must be one of its outputs: result"),
+        ({"precisions": ["f32", "int8"]}, "state its limit as towers.tower.max_abs_error.int8"),
+        ({"serve": "int8"}, "towers.tower.precisions has no 'int8'"),
+    ],
+)
+def test_trace_towers_recipe_that_the_model_does_not_fit_says_so(part: dict[str, object], message: str) -> None:
+    job = recipe("build_plain", {"item": {"dtype": "int64"}}, {"tower": {"role": "query", **part}})
+    with pytest.raises(UsageError, match=message):
+        trace_towers(job, HERE)
+
+
+def test_trace_towers_unnamed_results_of_a_dict_are_listed() -> None:
+    job = movies_recipe(towers={"query": {"role": "query"}})
+    with pytest.raises(
+        UsageError, match=r"returns several results \(.*query.*\); name those wanted in towers.query.out"
+    ):
+        trace_towers(job, HERE)
+
+
+def test_trace_towers_unknown_key_of_the_results_is_named() -> None:
+    job = movies_recipe(towers={"query": {"role": "query", "outputs": {"vector": "qeury"}}})
+    with pytest.raises(UsageError, match=r"towers.query.outputs names 'qeury'"):
+        trace_towers(job, HERE)
+
+
+PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}
+
+
+@pytest.mark.parametrize(
+    ("calls", "problem", "message"),
+    [
+        # Each call alone is fine: what follows knows tables by name, and would give one tower the other's table.
+        (
+            {"query": "query", "candidate": "candidate"},
+            NotConvertible,
+            "two tables are called 'things'.*<new name>.key",
+        ),
+        ({"query": "pair"}, UsageError, "call 'pair' returns a tuple; let it return a dict of tensors or one tensor"),
+        ({"query": ""}, UsageError, "call 'the model itself' takes user, item; a call takes one dict of inputs"),
+        ({"query": "wrong_key"}, NotConvertible, "call 'wrong_key' with inputs user, item raised ValueError: .{,120}$"),
+    ],
+)
+def test_trace_towers_calls_that_cannot_be_cut_name_why_and_the_cure(
+    calls: dict[str, str], problem: type[Exception], message: str
+) -> None:
+    towers = {
+        role: {
+            "role": role,
+            "call": call,
+            **({"inputs": ["user" if role == "query" else "item"]} if len(calls) > 1 else {}),
+        }
+        for role, call in calls.items()
+    }
+    with pytest.raises(problem, match=message):
+        trace_towers(recipe("build_two_layers", PAIR, towers), HERE)
+
+
+def test_check_limits_limit_of_a_float32_tower_is_refused() -> None:
+    job = recipe("build_plain", {"item": {"dtype": "int64"}}, {"tower": {"role": "query", "max_abs_error": {"f32": 1}}})
+    with pytest.raises(UsageError, match=r"max_abs_error\.f32: the tower computes in float32"):
+        check_limits(job, trace_towers(job, HERE).spec)
+
+
+def test_trace_towers_weights_that_the_recipe_does_not_tell_are_named(ads: Cut) -> None:
+    page = ads.job.model_dump()
+    page["inputs"]["click_weights"]["weights_for"] = None
+    with pytest.raises(UsageError, match=r'write inputs.click_weights.weights_for = "clicks"'):
+        trace_towers(ExportJob.model_validate(page), HERE)
+
+
+def test_trace_towers_float_ids_are_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"input 'item' is float32, and feature 'item' takes it as ids"):
+        trace_towers(one_recipe("build_plain", item={"dtype": "float32"}), HERE)
+
+
+def test_trace_towers_ids_of_several_examples_in_one_row_are_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"shape \(None, 2, 2\); \[batch\] or \[batch, length\] was expected"):
+        trace_towers(one_recipe("build_a_fixed_batch", item={"dtype": "int64", "shape": [2, 2]}), HERE)
+
+
+def test_trace_towers_refusal_inside_keras_layers_is_one_sentence(movies: Cut) -> None:
+    page = movies.job.model_dump()
+    page["inputs"]["user_id"]["shape"] = [2, 2]
+    with pytest.raises(NotConvertible, match=r"\Afeature 'user_id' was given a dense tensor of shape [^\n]*\Z"):
+        trace_towers(ExportJob.model_validate(page), HERE)
+
+
+def test_trace_towers_table_of_a_billion_rows_takes_no_memory() -> None:
+    # 16 GB of rows; data segments are limited to what TensorFlow itself takes.
+    program = f"""
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
+sys.path.insert(0, {str(HERE.parents[1])!r})
+from tests.export.cutting import HERE, one_recipe
+from export.model.tracing import trace_towers
+model = trace_towers(one_recipe("build_huge"), HERE)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+print(json.dumps({{"rows": model.spec.tables["items"].rows, "peak": peak}}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["rows"] == 1_000_000_000
+    assert told["peak"] < 2 << 30
+
+
+@pytest.mark.parametrize("function", ["build_large_keras_table", "build_called_keras_table"])
+def test_large_keras_embedding_stays_inside_where_it_may(function: str) -> None:
+    traced = trace_towers(one_recipe(function), HERE, inside=True)
+    assert {tuple(each.shape) for each in traced.towers[0].variables} == {(20_000, 3), (3, 2), (2,)}
+    assert not traced.spec.tables

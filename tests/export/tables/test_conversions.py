@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.manifest import TableError
+from export.checkpoint.variables import NUMPY_DTYPES
+from export.errors import NotConvertible, UsageError, VerificationFailed
+from export.tables.conversions import (
+    PIECE_VALUES,
+    Conversion,
+    ErrorLimits,
+    ErrorSums,
+    read_dtypes,
+    table_error,
+    written_dtype,
+)
+
+READ: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+
+def converted(values: NDArray[Any], source: str, target: str) -> tuple[NDArray[Any], Any, ErrorSums]:
+    """Converts rows; returns what was stored, the scales if there are any, and the error."""
+    conversion = Conversion("t", source, target)
+    rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
+    pieces = list(conversion.pieces(rows, 0))
+    scales = None if pieces[0].scales is None else np.concatenate([each.scales for each in pieces])
+    return np.concatenate([each.stored for each in pieces]), scales, conversion.error
+
+
+def floats(rows: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
+    """Values of every size that embeddings have, exact ties among them, and some rows of zeros."""
+    random = np.random.default_rng(seed)
+    values = (random.standard_normal((rows, dim)) * 10.0 ** random.uniform(-9, 3, (rows, 1))).astype(np.float32)
+    values[::5] = np.round(values[::5] * 64) / 64
+    values[::11] = 0
+    return values
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "bfloat16", "float16", "int32", "int64"])
+@pytest.mark.parametrize("target", ["float32", "bfloat16", "float16"])
+def test_converted_values_are_the_nearest_with_ties_to_even(source: str, target: str) -> None:
+    values = floats(500, 9).astype(np.float64)
+    if source == "float64":
+        values[1::7] = (1 + 2.0**-8 + 2.0**-40) * 2.0 ** np.arange(-4, 5)  # rounded twice, it would be a tie
+    values = values.astype(NUMPY_DTYPES[source])
+    stored, scales, error = converted(values, source, target)
+    found = stored.view(READ[target]).astype(np.float64)
+    assert scales is None
+    below, above = (
+        np.nextafter(stored.view(READ[target]), READ[target](end)).astype(np.float64) for end in (-np.inf, np.inf)
+    )
+    exact, even = values.astype(np.float64), stored.view(np.uint32 if target == "float32" else np.uint16) % 2 == 0
+    for other in (below, above):
+        apart, further = np.abs(found - exact), np.abs(other - exact)
+        assert ((apart < further) | ((apart == further) & even)).all()
+    assert error.max_abs == pytest.approx(np.abs(found - exact).max(), rel=1e-6)
+    assert (np.signbit(found) == np.signbit(exact)).all()
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dim", [1, 3, 64, 65, 300])
+def test_int8_rows_are_nearest_to_their_scale(source: str, dim: int) -> None:
+    values = floats(200, dim).astype(NUMPY_DTYPES[source])
+    stored, scales, _ = converted(values, source, "int8")
+    exact = values.astype(np.float64)
+    largest = np.abs(exact).max(axis=1)
+    np.testing.assert_allclose(scales, largest / 127, rtol=1e-6)
+    assert (np.abs(stored.astype(int)).max(axis=1) == np.where(largest > 0, 127, 0)).all()
+    apart = np.abs(stored * scales.astype(np.float64)[:, np.newaxis] - exact)
+    assert (apart <= scales[:, np.newaxis] * 0.50001).all()
+
+
+def test_int8_row_too_small_for_a_scale_becomes_zeros() -> None:
+    values = np.array([[1e-44, 0], [1e-36, -1e-37], [0, 0], [1, -2]], np.float32)
+    stored, scales, error = converted(values, "float32", "int8")
+    assert stored.tolist() == [[0, 0], [0, 0], [0, 0], [64, -127]]
+    assert scales.tolist() == [0, 0, 0, np.float32(2) / np.float32(127)]
+    assert error.cosine_min == 0
+
+
+@pytest.mark.parametrize("target", ["float32", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("source", ["float32", "float64"])
+def test_error_is_that_of_all_rows_as_they_are_read(source: str, target: str) -> None:
+    values = floats(PIECE_VALUES // 5 + 100, 5, seed=3).astype(NUMPY_DTYPES[source])
+    stored, scales, sums = converted(values, source, target)
+    read = stored * scales[:, np.newaxis] if target == "int8" else stored.view(READ[target])
+    exact, read = values.astype(np.float64), read.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(read, axis=1)
+    alike = np.where(exact.any(axis=1), 0.0, 1.0)
+    np.divide((exact * read).sum(axis=1), lengths, out=alike, where=lengths > 0)
+    error = table_error(source, 5, [sums])
+    assert error.source_dtype == source
+    assert error.max_abs == pytest.approx(np.abs(read - exact).max(), rel=1e-6)
+    assert error.rms == pytest.approx(math.sqrt(np.square(read - exact).mean()), rel=1e-5)
+    assert (error.cosine_min, error.cosine_mean) == pytest.approx((alike.min(), alike.mean()), abs=2e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25, 1e37])
+def test_error_of_rows_whose_squares_leave_float32_is_right(scale: float) -> None:
+    values = np.random.default_rng(1).uniform(0.5, 1, (50, 8)).astype(np.float32) * np.float32(scale)
+    for target in ("bfloat16", "int8"):
+        _, _, sums = converted(values, "float32", target)
+        assert 0 < sums.squares < 1e-4 * np.square(values.astype(np.float64)).sum()
+        assert 0.9999 < sums.cosine_min < 1
+
+
+def test_error_joined_in_any_order_is_the_same() -> None:
+    parts = [converted(floats(40, 6, seed), "float32", "int8")[2] for seed in range(9)]
+    assert table_error("float32", 6, parts) == table_error("float32", 6, parts[::-1])
+    whole = converted(np.concatenate([floats(40, 6, seed) for seed in range(9)]), "float32", "int8")[2]
+    assert table_error("float32", 6, parts) == table_error("float32", 6, [whole])
+
+
+def test_exact_conversion_has_no_error() -> None:
+    values = floats(100, 4).astype(np.float16)
+    error = table_error("float16", 4, [converted(values, "float16", "float32")[2]])
+    assert error == TableError(source_dtype="float16", max_abs=0, rms=0, cosine_min=1, cosine_mean=1)
+
+
+@pytest.mark.parametrize("target", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_value_that_is_not_finite_is_refused_with_its_row(target: str, value: float) -> None:
+    values = np.ones((30_000, 3), np.float32)
+    values[29_000, 1] = value
+    with pytest.raises(NotConvertible, match=r"table 't': row 29000 holds -?(nan|inf) in column 1"):
+        converted(values, "float32", target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "value"),
+    [
+        ("float32", "float16", 65520.0),
+        ("float32", "bfloat16", 3.4e38),
+        ("float64", "float32", -1e39),
+        ("float64", "int8", 1e39),
+    ],
+)
+def test_value_too_large_for_the_target_is_refused(source: str, target: str, value: float) -> None:
+    values = np.ones((4, 2), NUMPY_DTYPES[source])
+    values[2, 1] = value
+    with pytest.raises(NotConvertible, match=f"row 2 .* column 1, which is too large for {target}"):
+        converted(values, source, target)
+
+
+def test_largest_values_that_round_into_the_target_are_kept() -> None:
+    values = np.array([[65519.996, -65504]], np.float32)
+    assert converted(values, "float32", "float16")[0].tolist() == [[65504, -65504]]
+
+
+def test_integer_that_no_float_holds_is_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"row 1 .* no float holds exactly"):
+        converted(np.array([[1], [1 << 60]], np.int64), "int64", "float32")
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "expected"),
+    [
+        ("float32", None, "float32"),
+        ("bfloat16", None, "bfloat16"),
+        ("float64", None, "float32"),
+        ("int32", "float32", "float32"),
+        ("float32", "int8", "int8"),
+    ],
+)
+def test_dtype_is_kept_unless_asked_for_or_float64(stored: str, asked: str | None, expected: str) -> None:
+    assert written_dtype("t", stored, asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "what"),
+    [
+        ("int64", None, "--dtype t=float32"),
+        ("uint8", None, "holds uint8"),
+        ("string", "float32", "holds string"),
+    ],
+)
+def test_dtype_of_what_may_be_no_embedding_must_be_stated(stored: str, asked: str | None, what: str) -> None:
+    with pytest.raises(NotConvertible, match=what):
+        written_dtype("t", stored, asked)
+
+
+def test_dtypes_of_all_and_of_some_tables_are_told_apart() -> None:
+    assert read_dtypes([]) == (None, ())
+    assert read_dtypes(["int8"]) == ("int8", ())
+    assert read_dtypes(["a=int8", "float16", "b=x=float32"]) == ("float16", (("a", "int8"), ("b=x", "float32")))
+
+
+@pytest.mark.parametrize("asked", ["int4", "a=int4", "a=", "="])
+def test_unknown_dtype_is_refused(asked: str) -> None:
+    with pytest.raises(UsageError, match="one of float32, bfloat16, float16, int8"):
+        read_dtypes([asked])
+
+
+@pytest.mark.parametrize(
+    ("limits", "what"),
+    [
+        (ErrorLimits(max_abs=0.05), "max_abs_error of its converted rows is 0.06, tables.t.max_abs_error = 0.05"),
+        (ErrorLimits(rms=0.009), "rms_error"),
+        (ErrorLimits(cosine_min=0.999), "cosine_min of its converted rows is 0.99"),
+    ],
+)
+def test_limits_refuse_what_breaks_them(limits: ErrorLimits, what: str) -> None:
+    error = TableError(source_dtype="float32", max_abs=0.06, rms=0.01, cosine_min=0.99, cosine_mean=1)
+    ErrorLimits(0.06, 0.01, 0.99).check("t", error)
+    with pytest.raises(VerificationFailed, match=what):
+        limits.check("t", error)
+
+
+def test_halves_of_every_pattern_and_between_are_rounded_as_numpy_does() -> None:
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    between = (halves[:-1].astype(np.float64) + halves[1:]) / 2
+    near = np.concatenate([halves, *(between * factor for factor in (1, 1 - 1e-7, 1 + 1e-7))]).astype(np.float32)
+    values = np.stack([near, -near], axis=1)
+    stored = converted(values, "float32", "float16")[0]
+    assert (stored.view(np.uint16) == values.astype(np.float16).view(np.uint16)).all()
+    assert Fraction(float(between[0])) == Fraction(1, 1 << 25)

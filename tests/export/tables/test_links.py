@@ -1,0 +1,154 @@
+"""Tables that are linked instead of copied: what can be, what the page says of it, what stands in the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bundle import manifest
+from bundle.tables import TableReader
+from export.checkpoint.layouts import Mod
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.checkpoint.specs import Inventory, Statements
+from export.checks.table_rows import verify_tables
+from export.errors import CheckpointError, DestinationError, VerificationFailed
+from export.jobs.destinations import open_destination
+from export.plan import ExportPlan, Writing, plan_tables
+from export.tables.links import link_files, linked_table
+from tests.export.checkpoint.bundles import write_bundle
+
+VALUES = np.random.default_rng(3).standard_normal((101, 6)).astype(np.float32)
+CUTS: dict[str, Any] = {
+    "whole": None,
+    "rows": [[(34, 67), (0, -1)], [(0, 33), (0, -1)], [(33, 1), (0, -1)]],
+    "columns": [[(0, -1), (4, 2)], [(0, -1), (0, 4)]],
+}
+
+
+LINK = Writing(link=True)
+
+
+def planned(directory: Path, cut: str = "whole", values: Any = VALUES, way: Writing = LINK) -> ExportPlan:
+    boxes = {"t": CUTS[cut]} if CUTS[cut] else None
+    write_bundle(directory / "ckpt", {"flag": np.zeros(3, bool), "t": values}, boxes=boxes, files=2)
+    checkpoint = open_checkpoint(directory)
+    return plan_tables(checkpoint, inventory(directory), directory / "out", writing={"t": way})
+
+
+def inventory(directory: Path) -> Inventory:
+    return recognise(open_checkpoint(directory), Statements({"t": "t"}))
+
+
+def linked(directory: Path, plan: ExportPlan) -> dict[str, manifest.Table]:
+    (directory / "out").mkdir()
+    link_files(plan, directory / "out")
+    return {table.spec.name: linked_table(table, plan.links) for table in plan.tables}
+
+
+@pytest.mark.parametrize("cut", ["whole", "rows"])
+@pytest.mark.parametrize("dtype", ["f4", "f2", ml_dtypes.bfloat16])
+def test_linked_table_reads_as_the_checkpoint_without_a_byte_written(tmp_path: Path, cut: str, dtype: Any) -> None:
+    values = VALUES.astype(dtype)
+    plan = planned(tmp_path, cut, values)
+    assert (plan.tasks, plan.bytes, plan.read_bytes, plan.linked_bytes) == ((), 0, 0, values.nbytes)
+    tables = linked(tmp_path, plan)
+    assert [shard.rows for shard in tables["t"].shards] == ([101] if cut == "whole" else [33, 1, 67])
+    assert all(shard.blocks == () for shard in tables["t"].shards)
+    rows = np.array([100, 0, 33, 33, 34, 32, 7])
+    read = TableReader(tmp_path / "out", tables["t"]).gather(rows)
+    assert np.array_equal(read, values.astype(np.float32)[rows])
+    for how in (None, 20):
+        assert verify_tables(open_checkpoint(tmp_path), tmp_path / "out", tables, how)["t"].rows == 101
+    for file in (tmp_path / "out" / "linked").iterdir():
+        assert file.stat().st_nlink == 2
+
+
+def test_linked_files_outlive_the_checkpoint(tmp_path: Path) -> None:
+    tables = linked(tmp_path, planned(tmp_path))
+    for file in tmp_path.glob("ckpt*"):
+        file.unlink()
+    assert np.array_equal(TableReader(tmp_path / "out", tables["t"]).gather(np.arange(101)), VALUES)
+
+
+def test_link_files_again_keeps_the_links_and_replaces_what_is_another_file(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    linked(tmp_path, plan)
+    link = tmp_path / "out" / next(iter(plan.links.values()))
+    link.unlink()
+    link.write_text("of a run on another checkpoint")
+    for _ in range(2):
+        link_files(plan, tmp_path / "out")
+        assert link.samefile(next(iter(plan.links)))
+
+
+def test_linked_slice_that_is_damaged_is_found_by_a_full_comparison(tmp_path: Path) -> None:
+    tables = linked(tmp_path, planned(tmp_path, "rows"))
+    file = tmp_path / "out" / tables["t"].shards[0].file
+    data = bytearray(file.read_bytes())
+    data[tables["t"].shards[0].offset + 5] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(VerificationFailed, match="does not match its digests"):
+        verify_tables(open_checkpoint(tmp_path), tmp_path / "out", tables, None)
+
+
+@pytest.mark.parametrize(
+    ("cut", "way", "why"),
+    [
+        ("columns", LINK, "cut by columns"),
+        ("whole", Writing(link=True, dtype="float16"), "converted from float32 to float16"),
+    ],
+)
+def test_plan_tables_what_cannot_be_linked_is_copied_and_says_why(
+    tmp_path: Path, cut: str, way: Writing, why: str
+) -> None:
+    plan = planned(tmp_path, cut, way=way)
+    assert len(plan.tasks) == 1
+    assert why in plan.to_json()["tables"]["t"]["note"]
+    assert plan.links == {}
+
+
+def test_plan_tables_dealt_rows_are_copied(tmp_path: Path) -> None:
+    boxes = {"t": [[(0, 51), (0, -1)], [(51, 50), (0, -1)]]}
+    write_bundle(tmp_path / "ckpt", {"t": VALUES}, boxes=boxes)
+    checkpoint = open_checkpoint(tmp_path)
+    found = recognise(checkpoint, Statements({"t": "t"}, ("t",)))
+    assert found.table("t").layout == Mod((0, 51))
+    plan = plan_tables(checkpoint, found, tmp_path / "out", writing={"t": Writing(link=True)})
+    assert "do not lie in order" in plan.tables[0].note
+
+
+def test_link_files_data_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    for file in tmp_path.glob("*.data*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match=r"ckpt\.data.* is gone"):
+        linked(tmp_path, plan)
+
+
+def test_link_files_on_another_filesystem_says_to_copy(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    elsewhere = Path("/dev/shm") / f"rowcast-{os.getpid()}"
+    if elsewhere.parent.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("one filesystem only")
+    try:
+        with pytest.raises(DestinationError, match='tables = "copy"'):
+            link_files(plan, elsewhere)
+    finally:
+        shutil.rmtree(elsewhere)
+
+
+def test_refuse_links_to_another_filesystem_is_told_by_the_plan(tmp_path: Path) -> None:
+    elsewhere = Path("/dev/shm")
+    if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        elsewhere = Path("/proc")
+    plan = planned(tmp_path)
+    open_destination(str(tmp_path / "not" / "yet"), tmp_path, tmp_path).refuse_links(plan)
+    with pytest.raises(DestinationError, match="different filesystems"):
+        open_destination(str(elsewhere / "rowcast-none"), tmp_path, tmp_path).refuse_links(plan)

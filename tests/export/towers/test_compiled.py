@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from export.checkpoint.reader import open_checkpoint
+from export.errors import DestinationError
+from export.model.tracing import trace_towers
+from export.towers.compiled import compile_tower
+from export.towers.savedmodels import write_saved_model
+from runtime.savedmodels import SavedModelTower
+from runtime.towers import CompiledTower
+from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
+
+
+@pytest.fixture(scope="module")
+def ranking(movies: Cut, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("ranking")
+    checkpoint = open_checkpoint(movies.prefix)
+    write_saved_model(movies.model.towers[2], movies.model.root, checkpoint, "model", directory / "saved_model")
+    return directory
+
+
+def inputs(n: int) -> dict[str, NDArray[Any]]:
+    random = np.random.default_rng(n)
+    dims = {"user_id": 8, "history": 8, "hour": 4, "movie_id": 8, "genres": 4}
+    columns = {name: random.standard_normal((n, dim)).astype(np.float32) for name, dim in dims.items()}
+    return columns | {"year": random.standard_normal(n).astype(np.float32)}
+
+
+def test_compile_tower_f32_keeps_names_and_values(ranking: Path) -> None:
+    made = compile_tower(ranking / "saved_model", "f32", ranking / "compiled-f32.tflite")
+    assert (made.reason, made.bytes) == ("", (ranking / "compiled-f32.tflite").stat().st_size)
+    compiled, saved = CompiledTower(ranking / "compiled-f32.tflite"), SavedModelTower(ranking / "saved_model")
+    assert {part.name for part in compiled.inputs} == {part.name for part in saved.inputs}
+    for n in (1, 2, 7):
+        got, expected = compiled.run(inputs(n)), saved.run(inputs(n))
+        np.testing.assert_allclose(got["score"], expected["score"], rtol=1e-5, atol=1e-5)
+
+
+def test_compile_tower_int8_is_smaller_and_near(ranking: Path) -> None:
+    assert compile_tower(ranking / "saved_model", "int8", ranking / "compiled-int8.tflite").reason == ""
+    assert compile_tower(ranking / "saved_model", "f32", ranking / "f32.tflite").bytes > (
+        (ranking / "compiled-int8.tflite").stat().st_size
+    )
+    got = CompiledTower(ranking / "compiled-int8.tflite").run(inputs(50))["score"]
+    expected = SavedModelTower(ranking / "saved_model").run(inputs(50))["score"]
+    assert 0 < np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("function", "lacking"), [("build_odd_operation", "Betainc"), ("build_half", "BiasAdd, MatMul")]
+)
+def test_compile_tower_with_an_operation_that_litert_lacks_tells_the_reason(
+    function: str, lacking: str, tmp_path: Path
+) -> None:
+    job = one_recipe(function)
+    prefix, _ = save_checkpoint(job, tmp_path)
+    model = trace_towers(job, HERE)
+    write_saved_model(model.towers[0], model.root, open_checkpoint(prefix), "model", tmp_path / "saved_model")
+    made = compile_tower(tmp_path / "saved_model", "f32", tmp_path / "compiled.tflite")
+    assert made.reason == f"LiteRT has no operation {lacking}"
+    assert made.bytes == 0
+    assert not (tmp_path / "compiled.tflite").exists()
+
+
+def test_compile_tower_destination_below_a_file_is_told(ranking: Path, tmp_path: Path) -> None:
+    (tmp_path / "towers").write_text("in the way")
+    with pytest.raises(DestinationError, match=r"cannot be written"):
+        compile_tower(ranking / "saved_model", "f32", tmp_path / "towers" / "compiled.tflite")

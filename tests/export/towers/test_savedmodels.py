@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError, DestinationError
+from export.frameworks import load_tensorflow
+from export.model.tracing import trace_towers
+from export.towers.savedmodels import write_saved_model
+from export.towers.weights import find_table_keys, restore_weights
+from runtime.savedmodels import SavedModelTower
+from tests.export.cutting import HERE, Cut, movies_recipe
+
+
+def written(movies: Cut, number: int, directory: Path) -> Path:
+    tower = movies.model.towers[number]
+    write_saved_model(tower, movies.model.root, open_checkpoint(movies.prefix), "model", directory / tower.spec.name)
+    return directory / tower.spec.name
+
+
+def test_write_saved_model_signature_has_the_names_of_features_and_outputs(movies: Cut, tmp_path: Path) -> None:
+    tower = SavedModelTower(written(movies, 1, tmp_path))
+    assert {(part.name, part.dtype, part.shape) for part in tower.inputs} == {
+        ("movie_id", "float32", (None, 8)),
+        ("genres", "float32", (None, 4)),
+        ("year", "float32", (None,)),
+    }
+    assert [(part.name, part.dtype, part.shape) for part in tower.outputs] == [("vector", "float32", (None, 8))]
+
+
+def test_write_saved_model_holds_the_checkpoint_s_weights_not_live_ones(movies: Cut, tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    for variable in movies.model.towers[0].variables:
+        variable.assign(tf.zeros(variable.shape))
+    tower = SavedModelTower(written(movies, 0, tmp_path))
+    checkpoint = tf.train.load_checkpoint(str(movies.prefix))
+    layer = "model/query_tower/layer_with_weights-{}/{}/.ATTRIBUTES/VARIABLE_VALUE"
+    kernels = [checkpoint.get_tensor(layer.format(which, "kernel")).astype(np.float64) for which in (0, 1)]
+    biases = [checkpoint.get_tensor(layer.format(which, "bias")).astype(np.float64) for which in (0, 1)]
+    random = np.random.default_rng(2)
+    inputs = {
+        name: random.standard_normal((4, dim)).astype(np.float32)
+        for name, dim in {"user_id": 8, "history": 8, "hour": 4}.items()
+    }
+    hidden = np.concatenate([inputs["user_id"], inputs["history"], inputs["hour"]], 1) @ kernels[0] + biases[0]
+    expected = np.maximum(hidden, 0) @ kernels[1] + biases[1]
+    np.testing.assert_allclose(tower.run(inputs)["vector"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_write_saved_model_stores_no_table_and_no_foreign_weight(movies: Cut, tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    stored = tf.train.list_variables(str(written(movies, 0, tmp_path) / "variables" / "variables"))
+    shapes = sorted(tuple(shape) for key, shape in stored if not key.startswith("_CHECKPOINTABLE"))
+    assert shapes == [(8,), (20, 64), (64,), (64, 8)]
+
+
+def test_write_saved_model_destination_that_is_a_file_is_told(movies: Cut, tmp_path: Path) -> None:
+    (tmp_path / "query").write_text("in the way")
+    with pytest.raises(DestinationError, match=r"tower 'query' cannot be written to"):
+        written(movies, 0, tmp_path)
+
+
+def test_restore_weights_of_another_shape_names_the_variable(movies: Cut) -> None:
+    model = trace_towers(movies_recipe("build_movies_without_head"), HERE)
+    checkpoint = open_checkpoint(movies.prefix)
+    with pytest.raises(
+        CheckpointError,
+        match=r"head.kernel is float32 \[24, 3\] in the model and float32 \[24, 1\] there; head.bias.*not the one that",
+    ):
+        restore_weights(model.towers[2].variables, model.root, checkpoint, "model")
+
+
+def test_restore_weights_only_those_that_the_tower_reads_must_match(movies: Cut) -> None:
+    model = trace_towers(movies_recipe("build_movies_without_head"), HERE)
+    restore_weights(model.towers[0].variables, model.root, open_checkpoint(movies.prefix), "model")
+
+
+def test_restore_weights_not_in_the_checkpoint_names_the_variable(movies: Cut, ads: Cut) -> None:
+    with pytest.raises(
+        CheckpointError,
+        match=r"query_tower.layer_with_weights-0.kernel \[20, 64\] \(tower_models.py:\d+\) is not in the checkpoint",
+    ):
+        restore_weights(movies.model.towers[0].variables, movies.model.root, open_checkpoint(ads.prefix), "model")
+
+
+def test_restore_weights_unknown_object_path_lists_what_is_there(movies: Cut) -> None:
+    with pytest.raises(CheckpointError, match=r"no object 'modle' \(checkpoint.object_path\).*'modle' among model, "):
+        restore_weights(movies.model.towers[0].variables, movies.model.root, open_checkpoint(movies.prefix), "modle")
+
+
+def test_find_table_keys_gives_the_variable_of_each_table(movies: Cut) -> None:
+    checkpoint = open_checkpoint(movies.prefix)
+    keys = find_table_keys(movies.model, checkpoint, "model")
+    assert set(keys) == {"users", "hours", "movies", "genres_all"}
+    for name, key in keys.items():
+        assert checkpoint.read_all(key).tolist() == movies.tables[name].tolist()
+
+
+def test_write_saved_model_again_writes_the_same_bytes(movies: Cut, tmp_path: Path) -> None:
+    """TensorFlow counts functions up over the process, and a resumed run has traced fewer of them."""
+    first, second = (written(movies, 2, tmp_path / name) for name in "ab")
+    files = [{path.name: path.read_bytes() for path in each.rglob("*") if path.is_file()} for each in (first, second)]
+    assert sorted(files[0]) == ["saved_model.pb", "variables.data-00000-of-00001", "variables.index"]
+    assert files[0] == files[1]
