@@ -28,7 +28,7 @@ from service.seen_ids import SeenIds
 
 CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model", "other")
 PHASES = ("decode", "admit", "queue", "lookup", "compute", "search", "encode")
-SHED = ("calls", "candidates", "deadline", "bodies", "draining", "expired", "gone")
+SHED = ("calls", "line", "candidates", "deadline", "bodies", "draining", "expired", "gone")
 """Why a call was not computed: too many calls, candidates or bytes of bodies at once; it would have been late; the
 service goes down; it was late, or its caller left, while it was queued."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

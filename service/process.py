@@ -120,11 +120,10 @@ class Service:
         self._announcing = threading.Lock()
         self._told = self._engine.problem
 
-    def _warm_up(self, generation: Generation) -> None:
+    def _warm_up(self, generation: Generation, pause: Pauses) -> None:
         """Has a version answer made-up requests, and recorded ones, before it is served."""
-        self._engine.warm_up(generation)
-        self._recording.try_out(generation)
-        self._engine.prepare_loop(generation)
+        self._engine.warm_up(generation, pause)
+        self._recording.try_out(generation, pause)
 
     async def run(self) -> int:
         """Serves until a signal, then drains; returns the exit code.

@@ -97,8 +97,10 @@ class ServiceSettings(BaseSettings):
     turn_us_max: int = Field(default=5_000, ge=0, le=1_000_000)
     """Calls measured to take no longer are computed on the event loop in their turn, unless that keeps others waiting
     beside an idle core, microseconds; 0: all calls in line are for the compute threads."""
-    in_flight_max: int = Field(default=64, ge=1, le=100_000)
-    """Calls admitted at once, computing or in line; one more is refused at once rather than kept waiting."""
+    in_flight_max: int = Field(default=512, ge=1, le=100_000)
+    """Calls admitted at once, short ones too; one more is refused at once rather than kept waiting."""
+    in_line_max: int = Field(default=64, ge=1, le=100_000)
+    """Calls that wait in line at once, which short ones do not; one more is refused at once, not answered late."""
     in_flight_candidates_max: int = Field(default=100_000, ge=1, le=1_000_000_000)
     """Candidates of the calls admitted at once; a call is refused that would be over it, unless it is the only one."""
     retry_after_s: float = Field(default=0.1, gt=0, le=3600)
@@ -117,6 +119,8 @@ class ServiceSettings(BaseSettings):
     """Values in one request, over all of its features, ids and exclusions."""
     body_bytes_max: int = Field(default=16 << 20, ge=1_024, le=1 << 30)
     """Size of one request's body, bytes."""
+    intake_bytes_max: int = Field(default=1 << 30, ge=1_024, validate_default=True)
+    """Bodies that are on their way, bytes of all together at each door of one process; at least body_bytes_max."""
     tls_cert: Path | None = None
     """Certificate and what is between it and its root, PEM; both doors then speak TLS (1.2 or newer) and nothing else.
     A file that changes is read again: new connections get the new certificate."""
@@ -155,6 +159,13 @@ class ServiceSettings(BaseSettings):
     def _runs_there(cls, value: str, others: ValidationInfo) -> str:
         if value == "gpu" and others.data.get("precision") == "int8":
             raise ValueError("precision int8 is LiteRT's, which runs on the CPU; take f32 or bf16, or leave it out")
+        return value
+
+    @field_validator("intake_bytes_max")
+    @classmethod
+    def _takes_a_body(cls, value: int, others: ValidationInfo) -> int:
+        if value < (largest := others.data.get("body_bytes_max", 0)):
+            raise ValueError(f"no body of body_bytes_max, {largest}, would ever arrive; give at least as many bytes")
         return value
 
     @field_validator("tls_key")

@@ -133,6 +133,19 @@ def _feature(manifest: Manifest, name: str, stored: bool) -> FeatureDetails:
             stored=stored,
             readers=readers,
         )
+    if feature.places is not None:  # a list of just so many
+        return FeatureDetails(
+            name=name,
+            kind="dense",
+            type=_type(manifest, feature, name),
+            role=role,
+            required=required,
+            shape=(feature.places,),
+            unknown=_unknown(feature),
+            default=default,
+            stored=stored,
+            readers=readers,
+        )
     return FeatureDetails(
         name=name,
         kind=feature.kind,
@@ -180,6 +193,7 @@ def _reader(manifest: Manifest, name: str) -> ReaderDetails:
         inputs=inputs,
         kind=feature.kind,
         role=feature.role,
+        shape=() if feature.indicator is None else (feature.indicator,),
         table=feature.table,
         ids=feature.ids.model_dump(mode="json"),
         unknown=_unknown(feature),

@@ -8,10 +8,9 @@ A permit and a lease are held until the job has really ended, also when the call
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -73,7 +72,9 @@ class Engine:
         """Makes an engine that answers from `switch`, computing in so many threads, which are all cores unless told."""
         self._switch, self._settings, self._metrics = switch, settings, metrics
         paces = Paces(settings.inline_us_max / 1e6, settings.turn_us_max / 1e6)
-        self._scheduler = Scheduler(threads, paces, settings.retry_after_s, metrics, occupancy or Occupancy(threads))
+        self._scheduler = Scheduler(
+            threads, paces, settings.in_line_max, settings.retry_after_s, metrics, occupancy or Occupancy(threads)
+        )
         limits = (settings.in_flight_max, settings.in_flight_candidates_max, lambda: self._scheduler.retry_after_s)
         self._callers, self._admission = Admission(*limits), Admission(*limits)
         metrics.in_flight.set_function(lambda: self.in_flight)
@@ -84,7 +85,7 @@ class Engine:
     @property
     def crowded(self) -> bool:
         """Whether `refusal` is worth asking: some calls are refused, or would be if their deadlines were near."""
-        return not self._callers.left or self._scheduler.wait_s > 0
+        return not self._callers.left or self._scheduler.crowded
 
     def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
         """Returns why a call is refused before its body is there, and counts it; None: it is not, as far as is known.
@@ -98,7 +99,7 @@ class Engine:
         refused = self._callers.full()
         if refused is None:
             latest = time.monotonic() + self._settings.timeout_s
-            refused = self._scheduler.late(name, latest if deadline is None else min(deadline, latest))
+            refused = self._scheduler.refusal(name, latest if deadline is None else min(deadline, latest))
         if refused is not None:
             self._shed(name, refused.reason)
         return refused
@@ -191,23 +192,18 @@ class Engine:
         """Calls admitted and not yet ended."""
         return self._admission.in_flight
 
-    def warm_up(self, generation: Generation) -> None:
-        """Answers synthetic requests with a generation in every compute thread, before it is served. Blocks.
+    def warm_up(self, generation: Generation, pause: Callable[[], object]) -> None:
+        """Answers synthetic requests with a generation before it is served, in the calling thread.
 
+        Args:
+          pause: called after each piece of work.
         Raises:
           LoadRefused: a request cannot be answered: the bundle's parts do not fit each other.
         """
-        for job in self._scheduler.in_each(functools.partial(warm_up.run, generation, self._settings)):
-            try:
-                job.result()
-            except (ServiceError, BundleError) as problem:
-                raise LoadRefused(f"a synthetic request cannot be answered: {problem}") from problem
-
-    def prepare_loop(self, generation: Generation) -> None:
-        """Makes what the event loop needs for its first call of a generation, which would hold it up. Blocks."""
-        for tower in generation.towers.values():
-            for part in tower.parts:
-                part.network.prepare()
+        try:
+            warm_up.run(generation, self._settings, pause)
+        except (ServiceError, BundleError) as problem:
+            raise LoadRefused(f"a synthetic request cannot be answered: {problem}") from problem
 
     def drain(self) -> None:
         """Refuses every new call from now on; those that were let in go on."""

@@ -8,6 +8,7 @@ may wait in their sockets although a core is idle; where that happens, threads a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,11 @@ _NEWS = 0.05
 """How much the share of calls that were kept waiting follows the newest one."""
 _SELDOM, _OFTEN = 0.15, 0.4
 """Shares of calls kept waiting below which the loop computes first, and above which threads do."""
+
+
+_ROUNDS_MAX, _QUIET_S = 16, 15e-6
+"""Before its turn the loop goes round until a round was as short as one in which nothing came, but only so often.
+A round costs a microsecond; a new connection takes some four from its acceptance to its first call."""
 
 
 class Hands:
@@ -58,7 +64,7 @@ class Hands:
         """Tells of a job that was put in line."""
         if self._loop is not job.loop:
             self._loop, self._turn_due = job.loop, False
-        idle = self._occupancy.idle
+        idle = self._occupancy.idle_beside(self._own)
         if self._loop_first:  # it came while the loop computed, and a core was idle beside that
             kept_waiting = self._just_turned and idle > (not self._turn_due)
         else:  # it would have, had the loop computed
@@ -70,6 +76,11 @@ class Hands:
             self._loop_first = True
         self._call(job.loop)
 
+    @property
+    def _own(self) -> int:
+        """How many are at work here, or about to be."""
+        return self._at_work + self._turn_due
+
     def _call(self, loop: asyncio.AbstractEventLoop) -> None:
         """Calls as many to the line as have work there and a core."""
         begun = self._line.busy
@@ -78,13 +89,13 @@ class Hands:
             waiting -= 1
         while waiting > 0 and (self._call_thread() if self._loop_first else self._call_loop(loop)):
             waiting -= 1
-        self._occupancy.keep(self._at_work + self._turn_due)
+        self._occupancy.keep(self._own)
 
     def _call_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
         if self._turn_due or not self._line.first_on_loop or not self._room():
             return False
         self._turn_due = True
-        loop.call_soon(self._turn)
+        self._listen(loop, _ROUNDS_MAX, 0.0)
         return True
 
     def _call_thread(self) -> bool:
@@ -96,9 +107,15 @@ class Hands:
 
     def _room(self) -> bool:
         """Whether one more may be at work: within the share of this worker, or on a core that others leave idle."""
-        own = self._at_work + self._turn_due
-        self._occupancy.keep(own)
-        return own < self._threads.count or self._occupancy.idle > 0
+        return self._own < self._threads.count or self._occupancy.idle_beside(self._own) > 0
+
+    def _listen(self, loop: asyncio.AbstractEventLoop, rounds: int, before_s: float) -> None:
+        """Has the loop hear what has come, which while it computes it cannot; then it is its turn."""
+        now = time.perf_counter()
+        if rounds and now - before_s > _QUIET_S:
+            loop.call_soon(self._listen, loop, rounds - 1, now)
+        else:
+            self._turn()
 
     def _turn(self) -> None:
         loop = asyncio.get_running_loop()
@@ -128,9 +145,15 @@ class Hands:
                     self._compute(jobs)
                 finally:
                     self._line.ended(jobs)
-            own = self._at_work + self._turn_due
-            goes_on = len(self._line) > 0 and (own <= self._threads.count or self._occupancy.idle >= 0)
+            goes_on = self._goes_on()
             self._tell_loop(jobs, not goes_on)
+
+    def _goes_on(self) -> bool:
+        """Whether a thread has more to do. Where the loop comes first and has no turn, the next job is the loop's: else
+        the two would hand each other the interpreter's lock for as long as the line is not empty."""
+        if not len(self._line) or (self._loop_first and not self._turn_due and self._line.first_on_loop):
+            return False
+        return self._own <= self._threads.count or self._occupancy.idle_beside(self._own) >= 0
 
     def _tell_loop(self, jobs: Sequence[AnyJob], ended: bool) -> None:
         try:

@@ -146,6 +146,10 @@ def look_up(generation: Generation, request: Lookup, settings: ServiceSettings, 
         raise NotFound(f"model {generation.model!r} version {generation.version} has no feature {name[:128]!r}")
     if not isinstance(feature, EmbeddedFeature):
         raise InvalidArgument(f"feature {name!r} is dense: it has no table to look up in")
+    if feature.indicator is not None:
+        raise InvalidArgument(f"feature {name!r} is an indicator: it has no table to look up in")
+    if feature.place is not None:
+        raise InvalidArgument(f"feature {name!r} reads one of several values of its input: no id alone is one")
     if isinstance(feature.ids, CrossedIds):
         raise InvalidArgument(f"feature {name!r} crosses several inputs: no id alone has a row of its table")
     (read,) = inputs_of(name, feature)

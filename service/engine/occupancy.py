@@ -21,10 +21,10 @@ class Occupancy:
         self._cores, self._own = cores, 0
         self._tell, self._others = tell, others
 
-    @property
-    def idle(self) -> int:
-        """Cores that nobody keeps at work; below 0: more is computed at once than there are cores."""
-        return self._cores - self._own - (0 if self._others is None else self._others())
+    def idle_beside(self, own: int) -> int:
+        """Tells how many cores nobody keeps at work if this process keeps so many; below 0: more is computed at once
+        than there are cores."""
+        return self._cores - own - (0 if self._others is None else self._others())
 
     def keep(self, own: int) -> None:
         """Tells how many this process keeps at work from now on."""

@@ -23,8 +23,8 @@ _ORDINARY = 2
 _NEWS, _DOUBTED = 0.1, 0.98
 """How much the usual time of a kind follows the newest call, and what is left of it when it refuses one."""
 _AWAY_MIN, _AWAY_MAX, _AWAY_MORE, _FORGIVEN = 8.0, 4096.0, 2, 0.95
-"""Calls that go to the threads after one that held the loop up: twice as many each time, and 5 % less with each call
-that did not, so that a kind that is often slow (its rows are read from the disk) is kept off the loop."""
+"""Calls that go elsewhere after one that held the loop up: twice as many each time, and 5 % less with each call that
+did not, so that a kind that is often slow (its rows are read from the disk) is kept off the loop."""
 
 
 class Where(Enum):
@@ -59,11 +59,12 @@ class Paces:
         pace = self._known(generation).get(kind)
         if pace is None:
             return Where.THREAD
+        seconds = pace.least_s * _ORDINARY
         if pace.away:
             pace.away -= 1
-            return Where.THREAD
-        seconds = pace.least_s * _ORDINARY
-        if seconds <= self._at_once_s:
+            if pace.to_threads:
+                return Where.THREAD
+        elif seconds <= self._at_once_s:
             return Where.AT_ONCE
         return Where.ANYWHERE if seconds <= self._turn_s else Where.THREAD
 
@@ -96,16 +97,20 @@ class Paces:
         """Tells since when some calls, answered or not, were computed on the loop; they have just ended."""
         pace = self._kinds[generation][kind]
         limit_s = (self._at_once_s if where is Where.AT_ONCE else self._turn_s) * calls
-        if time.perf_counter() - since.clock_s <= limit_s or not self._own_fault(since, limit_s):
+        late = time.perf_counter() - since.clock_s > limit_s
+        read = late and self._read_from_disk()
+        if not read and (not late or time.thread_time() - since.cpu_s <= limit_s):  # in time, but for other processes
             pace.next_away = max(_AWAY_MIN, pace.next_away * _FORGIVEN)
             return
         pace.away = int(pace.next_away)
         pace.next_away = min(_AWAY_MAX, pace.next_away * _AWAY_MORE)
+        # What was only too long to go before others is cheapest on the loop still, in its turn.
+        pace.to_threads = read or where is Where.ANYWHERE
 
-    def _own_fault(self, since: Began, limit_s: float) -> bool:
-        """Whether a call held the loop up by computing or by reading from the disk; other processes may have, too."""
+    def _read_from_disk(self) -> bool:
+        """Whether the loop waited for the disk since this was asked last."""
         faults, self._faults = self._faults, _major_faults()
-        return time.thread_time() - since.cpu_s > limit_s or self._faults > faults
+        return self._faults > faults
 
 
 class Began(NamedTuple):
@@ -121,11 +126,12 @@ class Began(NamedTuple):
 
 
 class _Pace:
-    __slots__ = ("away", "least_s", "next_away", "usual_s")
+    __slots__ = ("away", "least_s", "next_away", "to_threads", "usual_s")
 
     def __init__(self, least_s: float = float("inf"), usual_s: float = 0.0) -> None:
         self.least_s, self.usual_s = least_s, usual_s
         self.away, self.next_away = 0, _AWAY_MIN
+        self.to_threads = False
 
 
 def _major_faults() -> int:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from service.engine import company
 from service.engine.hands import Hands
@@ -24,7 +23,6 @@ from service.errors import DeadlineExceeded, NotReady, Overloaded
 from service.metrics import Metrics
 
 AnyJob = Job[Any, Any]
-Result = TypeVar("Result")
 
 _SAFETY = 2.0
 """Times the expected wait that a call must have: it is to be answered in time also if those before it take longer than
@@ -39,18 +37,19 @@ class Scheduler:
     """The line, the turns and the threads. Its methods run on one event loop, but where they tell otherwise."""
 
     def __init__(
-        self, threads: int, paces: Paces, retry_after_s: float, metrics: Metrics, occupancy: Occupancy
+        self, threads: int, paces: Paces, line_max: int, retry_after_s: float, metrics: Metrics, occupancy: Occupancy
     ) -> None:
         """Begins with no call.
 
         Args:
           threads: that compute.
           paces: tell which calls the event loop may compute.
+          line_max: calls that wait in line.
           retry_after_s: least time that a refused caller is told to wait, seconds.
           metrics: are told what is queued, joined and shed.
           occupancy: tells whether cores are idle.
         """
-        self._retry_after_s, self._metrics, self._paces = retry_after_s, metrics, paces
+        self._line_max, self._retry_after_s, self._metrics, self._paces = line_max, retry_after_s, metrics, paces
         self._threads, self._line = ComputeThreads(threads), Line(threads)
         self._turns = Turns(self._paces, self._at_once)
         self._hands = Hands(self._line, self._threads, occupancy, self._compute, self._in_turn, self._computed)
@@ -68,8 +67,13 @@ class Scheduler:
         """When a caller that is refused now had better come again, seconds: once what is in line was computed."""
         return max(self._retry_after_s, self._line.wait_s)
 
-    def late(self, name: str, deadline: float) -> Overloaded | None:
-        """Returns why a call that is not decoded yet would be refused for its deadline; None: it would not.
+    @property
+    def crowded(self) -> bool:
+        """Whether a call that is not short would wait, or be refused."""
+        return self._line.wait_s > 0 or len(self._line) >= self._line_max
+
+    def refusal(self, name: str, deadline: float) -> Overloaded | None:
+        """Returns why a call that is not decoded yet would be refused for the line; None: it would not.
 
         Args:
           name: of the call: neither its kind nor how long that takes is known, but those of its name are.
@@ -77,6 +81,8 @@ class Scheduler:
         """
         if self._short.get(name, 1.0) > _RARE:
             return None
+        if (full := self._full()) is not None:
+            return full
         wait_s = self._line.wait_s
         if not wait_s or time.monotonic() + _SAFETY * wait_s <= deadline:
             return None
@@ -86,7 +92,7 @@ class Scheduler:
         """Has a job computed; whoever waits is told, and what it holds is released, when that is done.
 
         Raises:
-          Overloaded: its deadline would be over.
+          Overloaded: the line is full, or its deadline would be over.
         """
         generation = job.lease.generation
         where = self._paces.where(generation, job.kind)
@@ -96,6 +102,8 @@ class Scheduler:
         if short:
             self._turns.add(job)
             return
+        if (full := self._full()) is not None:
+            raise full
         now, wait_s = time.monotonic(), self._line.wait_s
         job.expected_s = self._paces.usual_s(generation, job.kind)
         # No margin here: what was let in in spite of it would be decoded for nothing, again and again.
@@ -115,10 +123,6 @@ class Scheduler:
         if self._line.drop(job):
             job.steps.shed()
             self._release(job)
-
-    def in_each(self, compute: Callable[[], Result]) -> list[Future[Result]]:
-        """Has something computed as often as there are threads; any thread may ask for it."""
-        return [self._threads.computed(compute) for _ in range(self._threads.count)]
 
     def close(self) -> None:
         """Ends the threads; jobs that were not begun are dropped."""
@@ -167,6 +171,11 @@ class Scheduler:
     def _overdue(self, job: AnyJob) -> None:
         job.settle(DeadlineExceeded("the time for this call is over"))
         self.drop(job)
+
+    def _full(self) -> Overloaded | None:
+        if len(self._line) < self._line_max:
+            return None
+        return Overloaded(f"{self._line_max} calls wait in line, no more do at once", self.retry_after_s, "line")
 
     def _overloaded(self, wait_s: float) -> Overloaded:
         told = f"this call would take about {wait_s:.3f} s, too long to be sure of its deadline"

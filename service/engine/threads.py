@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TypeVar
 
 from service import logs
 
 log = logs.logger(__name__)
 
 Task = Callable[[], object]
-Result = TypeVar("Result")
 
 
 class ComputeThreads:
@@ -30,19 +27,6 @@ class ComputeThreads:
     def submit(self, task: Task) -> None:
         """Hands in what nobody waits for; what it raises is logged."""
         self._tasks.put(task)
-
-    def computed(self, compute: Callable[[], Result]) -> Future[Result]:
-        """Hands in what somebody waits for."""
-        future: Future[Result] = Future()
-
-        def task() -> None:
-            try:
-                future.set_result(compute())
-            except BaseException as problem:  # noqa: BLE001 - whoever waits is told of it
-                future.set_exception(problem)
-
-        self._tasks.put(task)
-        return future
 
     def close(self) -> None:
         """Ends the threads, each after the task that it is at; further ones are never begun."""

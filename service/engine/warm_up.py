@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from bundle.errors import UnknownRefused
 from bundle.features import Column
 from bundle.manifest import CrossedIds, DenseFeature, EmbeddedFeature, Manifest, VocabularyIds
 from service.engine import embedding, ranking, recommendation, retrieval, towers
+from service.engine.jobs import Work
 from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
 from service.engine.steps import Steps
 from service.generations.generation import Generation
@@ -22,9 +24,11 @@ _EXAMPLES = (1, 64)
 """Examples of each run of a tower: one alone, and enough to grow every buffer once."""
 
 
-def run(generation: Generation, settings: ServiceSettings) -> None:
+def run(generation: Generation, settings: ServiceSettings, pause: Callable[[], object]) -> None:
     """Runs every tower, reads every table and store, searches every index, and makes one request of every call.
 
+    Args:
+      pause: called after each.
     Raises:
       ServiceError, BundleError: a request cannot be answered.
       Exception: whatever a tower or an index raises.
@@ -32,6 +36,7 @@ def run(generation: Generation, settings: ServiceSettings) -> None:
     steps = Steps("warm_up", math.inf, None)
     for table in generation.tables.values():
         table.gather(np.array([0, table.rows - 1], np.int64))
+        pause()
     for tower in generation.towers.values():
         for n in _EXAMPLES:
             work = tower.work(frozenset(output.name for output in tower.page.outputs))
@@ -39,41 +44,41 @@ def run(generation: Generation, settings: ServiceSettings) -> None:
             for place in values.each:
                 place.array[...] = 0
             towers.run(tower, work, values, generation.model, steps)[tower.page.result].reshape(n, -1)
+            pause()
     for store in generation.contexts.values():
         store.store.features(store.store.positions(store.store.ids(np.zeros(1, np.int64))), store.page.features)
+        pause()
     for name, index in generation.indexes.items():
         first = index.corpus.store.ids(np.zeros(1, np.int64))
         attributes = tuple(index.corpus.page.attributes)
         for exact in (False, True):
             request = Retrieval(Target(), 1, ids=first, index=name, attributes=attributes, exact=exact)
             retrieval.retrieve(generation, request, settings, steps)
-    try:
-        _ask(generation, settings, steps)
-    except UnknownRefused:
-        return  # no id of such a vocabulary can be invented; its tower was run above
+            pause()
+    for answer, asked in _requests(generation):
+        with contextlib.suppress(UnknownRefused):  # no id of such a vocabulary can be invented; its tower was run above
+            answer(generation, asked, settings, steps)
+        pause()
 
 
-def _ask(generation: Generation, settings: ServiceSettings, steps: Steps) -> None:
-    """Embeds, ranks and recommends for features that are made up."""
+def _requests(generation: Generation) -> Iterator[tuple[Work[Any, Any], Any]]:
+    """Yields what embeds, ranks and recommends, each with a request for features that are made up."""
     manifest = generation.manifest
     for name, tower in generation.towers.items():
-        features = _columns(generation, tower.inputs)
-        embedding.embed(generation, Embedding(Target(), name, features), settings, steps)
+        yield embedding.embed, Embedding(Target(), name, _columns(generation, tower.inputs))
         if tower.page.role != "ranking":
             continue
         context, candidate = tower.by_role["context"], tower.by_role["candidate"]
         asked = _columns(generation, context)
         if candidate:
-            ranked = Ranking(Target(), asked, candidates=_columns(generation, candidate), tower=name)
-            ranking.rank(generation, ranked, settings, steps)
+            yield ranking.rank, Ranking(Target(), asked, candidates=_columns(generation, candidate), tower=name)
         for index_name, index in generation.indexes.items():
             unstored = set(candidate) - set(index.corpus.page.features)
             if any(manifest.default_of(name) is None for name in unstored):
                 continue  # such candidates are ranked by features that callers send
             query = generation.towers[index.page.query_tower]
-            asked.update(_columns(generation, query.inputs))
-            wanted = Recommendation(Target(), asked, 1, 1, index=index_name, tower=name)
-            recommendation.recommend(generation, wanted, settings, steps)
+            asked = {**asked, **_columns(generation, query.inputs)}
+            yield recommendation.recommend, Recommendation(Target(), asked, 1, 1, index=index_name, tower=name)
 
 
 def _columns(generation: Generation, names: Iterable[str]) -> dict[str, Column]:
@@ -85,6 +90,7 @@ def _columns(generation: Generation, names: Iterable[str]) -> dict[str, Column]:
         sizes = [math.prod(each.shape) for each in readers if isinstance(each, DenseFeature) and each.take == "values"]
         embedded = [each for each in readers if isinstance(each, EmbeddedFeature)]
         texts = any(_takes_texts(manifest, name, each) for each in embedded)
+        sizes += [each.places for each in embedded if each.places is not None]
         size = sizes[0] if sizes else 1
         value: NDArray[Any] = (
             np.array(["0"], object) if texts else np.zeros(size, np.int64)

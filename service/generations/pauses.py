@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-SHARE = 0.125
-"""Of a core, at most, while calls are answered."""
+SHARE = 1 / 64
+"""Of a core, at most, while calls are answered: with more, their p99 rises; figures in docs/adr/0020."""
+REST_S = 1.0
+"""The longest rest: an index of a million vectors, 0.8 s in one piece, would ask for 50 s."""
 CALLED_S = 0.5
 """So long after a call was last seen they may go on coming: of short ones most pieces see none."""
 PIECE_S = 0.0005
@@ -43,5 +45,5 @@ class Pauses:
         if spent_s < PIECE_S:
             return
         if now_s < self._called_until:
-            self._sleep(spent_s * (1 / SHARE - 1))
+            self._sleep(min(spent_s * (1 / SHARE - 1), REST_S))
         self.begin()

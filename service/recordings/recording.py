@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from service.errors import ServiceError
 from service.generations.generation import Generation
 from service.generations.switch import Switch
@@ -32,9 +34,11 @@ class Recording:
         self.record = None if self._recorder is None else self._recorder.offer
         """For doors."""
 
-    def try_out(self, generation: Generation) -> None:
+    def try_out(self, generation: Generation, pause: Callable[[], object]) -> None:
         """Asks a version, before it is served, what the one that answers now was asked.
 
+        Args:
+          pause: called after each call.
         Raises:
           LoadRefused: it fails a call that the other one answers.
         """
@@ -46,10 +50,10 @@ class Recording:
         try:
             lease = self._switch.lease(generation.model)
         except ServiceError:
-            replay(generation, None, recorded, self._settings)
+            replay(generation, None, recorded, self._settings, pause)
             return
         with lease as before:
-            replay(generation, before, recorded, self._settings)
+            replay(generation, before, recorded, self._settings, pause)
 
     def close(self) -> None:
         """Ends the recording."""

@@ -76,7 +76,7 @@ class HotCalls:
         self.refusals = Refusals(desk)
         self.tokens = desk.guards.tokens
         settings = desk.settings
-        self.intake = Intake(settings.in_flight_max * settings.body_bytes_max, settings.retry_after_s)
+        self.intake = Intake(settings.intake_bytes_max, settings.retry_after_s)
 
 
 class HotCall:

@@ -27,7 +27,7 @@ class RpcServer:
             streams_max=settings.streams_max,
             connections_max=connections_max_of(settings),
             message_bytes_max=settings.body_bytes_max,
-            intake_bytes_max=settings.in_flight_max * settings.body_bytes_max,
+            intake_bytes_max=settings.intake_bytes_max,
             receive_s=settings.timeout_s,
             idle_s=settings.idle_s,
             age_s=settings.connection_age_s,

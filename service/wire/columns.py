@@ -149,6 +149,10 @@ def column(examples: list[Any], where: str) -> Column:
 def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
     """Packs the values of all features of one example: what `column` gives for each, thousands in a few steps.
 
+    Args:
+      table: JSON values by feature; an [m] int64 array stands for a list of integers.
+      where: what an error calls them.
+
     Raises:
       InvalidArgument: a value has another shape; names its feature.
     """
@@ -161,6 +165,8 @@ def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
             scalars[kind].append(name)
         elif kind is list and value and type(value[0]) in lists:
             lists[type(value[0])].append(name)
+        elif kind is np.ndarray:
+            found[name] = Column(value, offsets_of([len(value)]))
         else:
             found[name] = column([value], f"{where}.{name}")
     whole, reals = (
@@ -172,7 +178,10 @@ def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
         if packed[int].dtype != np.int64:
             raise InvalidArgument(where)
     except InvalidArgument:  # one of them is odd: it is told by its own name
-        return {name: column([value], f"{where}.{name}") for name, value in table.items()}
+        return {
+            name: found[name] if isinstance(value, np.ndarray) else column([value], f"{where}.{name}")
+            for name, value in table.items()
+        }
     for kind, values in packed.items():
         first = len(scalars[kind])
         for place, name in enumerate(scalars[kind]):

@@ -6,7 +6,7 @@ A body has options at its top, and either one request beside them or a list of r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from itertools import chain, pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ import orjson
 from numpy.typing import NDArray
 
 from bundle.features import Column
+from bundle.native import plain_lists
 from service.engine import requests
 from service.errors import InvalidArgument
 from service.wire.columns import column, columns_of_one, fields, flat, listed, numbers, offsets_of, shown
@@ -36,9 +37,25 @@ _EXPECTED: dict[type, str] = {
 def parse(body: bytes) -> Any:
     """Reads a body's JSON value.
 
+    Long lists of integers in its `features`, which are most of a ranking, come as [m] int64 arrays where compiled code
+    reads them.
+
     Raises:
       InvalidArgument: it is no JSON. NaN and infinities are none.
     """
+    split = None if plain_lists is None else plain_lists(body, "features")
+    if split is None:
+        return _value(body)
+    lists, rest = split
+    try:
+        value = orjson.loads(rest)
+    except orjson.JSONDecodeError:
+        return _value(body)  # fails too, and tells the place in the body
+    value["features"].update(lists)
+    return value
+
+
+def _value(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as problem:
@@ -292,19 +309,35 @@ def _columns(parts: list[Part], where: str) -> dict[str, Column]:
 
 
 def _longest(table: Part) -> int:
-    return max((len(listed(values, f"features.{name}")) for name, values in table.items()), default=0)
+    return max((len(_of_candidates(values, name)) for name, values in table.items()), default=0)
+
+
+def _of_candidates(values: Any, name: str) -> list[Any] | NDArray[np.int64]:
+    """Returns what is sent of one feature, a value for each candidate."""
+    return values if isinstance(values, np.ndarray) else listed(values, f"features.{name}")
 
 
 def _candidate_columns(tables: list[Part], counts: list[int]) -> dict[str, Column]:
+    if len(tables) == 1:
+        return {name: _candidate_column(values, counts[0], name) for name, values in tables[0].items()}
     columns = {}
     for name in _same_names(tables, "features"):
-        where = f"features.{name}"
-        lists = [listed(table[name], where) for table in tables]
+        lists = [_of_candidates(table[name], name) for table in tables]
         for values, count in zip(lists, counts, strict=True):
-            if len(values) != count:
-                raise InvalidArgument(f"{where} has {len(values)} values for {count} candidates; one each was expected")
-        columns[name] = column(lists[0] if len(lists) == 1 else list(chain.from_iterable(lists)), where)
+            _check_count(values, count, name)
+        columns[name] = column(list(chain.from_iterable(lists)), f"features.{name}")
     return columns
+
+
+def _candidate_column(sent: Any, count: int, name: str) -> Column:
+    values = _of_candidates(sent, name)
+    _check_count(values, count, name)
+    return Column(values) if isinstance(values, np.ndarray) else column(values, f"features.{name}")
+
+
+def _check_count(values: Sized, count: int, name: str) -> None:
+    if len(values) != count:
+        raise InvalidArgument(f"features.{name} has {len(values)} values for {count} candidates; one each was expected")
 
 
 def _context_ids(parts: list[Part]) -> requests.Ids | None:

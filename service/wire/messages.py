@@ -1,6 +1,7 @@
 """Protobuf messages to engine requests, and engine answers to protobuf messages.
 
-Packed bytes become arrays without touching each value, so the arrays of a request are read-only views of its body.
+Packed bytes become read-only arrays without touching each value. Where it was built, compiled code reads columns of
+plain numbers (`bundle/native/wire.h`); protobuf reads what that leaves, and everything elsewhere.
 Fields that a message does not know are skipped, as protobuf promises to newer callers.
 """
 
@@ -14,10 +15,15 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from bundle.features import Column
+from bundle.native import plain_columns
 from service.engine import requests
 from service.errors import InvalidArgument
 from service.wire.stubs import embedding_service_pb2 as pb
 
+_RETRIEVE_MAPS = (pb.RetrieveRequest.FEATURES_FIELD_NUMBER,)
+_RANK_MAPS = (pb.RankRequest.CONTEXT_FIELD_NUMBER, pb.RankRequest.CANDIDATES_FIELD_NUMBER)
+_RECOMMEND_MAPS = (pb.RecommendRequest.FEATURES_FIELD_NUMBER,)
+_EMBED_MAPS = (pb.EmbedRequest.FEATURES_FIELD_NUMBER,)
 _INT32, _INT64, _FLOAT32 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f4")
 
 
@@ -67,11 +73,11 @@ def read_retrieval(body: bytes, url: requests.Target | None = None) -> requests.
     Raises:
       InvalidArgument: the bytes are no such message, or packed bytes have no whole number of values.
     """
-    message = parse(pb.RetrieveRequest, body)
+    message, features = _parsed(pb.RetrieveRequest, body, _RETRIEVE_MAPS)
     return requests.Retrieval(
         target_of(message.model, url),
         k=message.k or 10,
-        features=_columns(message.features, "features") or None,
+        features=_columns(features, message.features, "features") or None,
         vectors=_packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
         ids=_ids(message.ids, "ids") if message.HasField("ids") else None,
         exclude=_exclusion(message),
@@ -89,12 +95,12 @@ def read_ranking(body: bytes, url: requests.Target | None = None) -> requests.Ra
     Raises:
       InvalidArgument: the bytes are no such message, or packed bytes have no whole number of values.
     """
-    message = parse(pb.RankRequest, body)
+    message, context, candidates = _parsed(pb.RankRequest, body, _RANK_MAPS)
     return requests.Ranking(
         target_of(message.model, url),
-        context=_columns(message.context, "context"),
+        context=_columns(context, message.context, "context"),
         candidate_ids=_ids(message.candidate_ids, "candidate_ids") if message.HasField("candidate_ids") else None,
-        candidates=_columns(message.candidates, "candidates"),
+        candidates=_columns(candidates, message.candidates, "candidates"),
         offsets=_offsets(message.offsets, "offsets"),
         heads=tuple(message.heads),
         k=message.k,
@@ -110,10 +116,10 @@ def read_recommendation(body: bytes, url: requests.Target | None = None) -> requ
     Raises:
       InvalidArgument: the bytes are no such message, or packed bytes have no whole number of values.
     """
-    message = parse(pb.RecommendRequest, body)
+    message, features = _parsed(pb.RecommendRequest, body, _RECOMMEND_MAPS)
     return requests.Recommendation(
         target_of(message.model, url),
-        features=_columns(message.features, "features"),
+        features=_columns(features, message.features, "features"),
         k=message.k or 10,
         candidates=message.candidates,
         exclude=_exclusion(message),
@@ -131,9 +137,9 @@ def read_embedding(body: bytes, url: requests.Target | None = None) -> requests.
     Raises:
       InvalidArgument: the bytes are no such message, or packed bytes have no whole number of values.
     """
-    message = parse(pb.EmbedRequest, body)
-    features = _columns(message.features, "features")
-    return requests.Embedding(target_of(message.model, url), message.tower, features)
+    message, features = _parsed(pb.EmbedRequest, body, _EMBED_MAPS)
+    columns = _columns(features, message.features, "features")
+    return requests.Embedding(target_of(message.model, url), message.tower, columns)
 
 
 def read_lookup(body: bytes, url: requests.Target | None = None) -> requests.Lookup:
@@ -229,24 +235,19 @@ def _column(message: pb.Column, *where: str) -> Column:
     return Column(values, _offsets(message.offsets, *where, "offsets"), weights)
 
 
-def _columns(columns: Mapping[str, pb.Column], where: str) -> dict[str, Column]:
-    # What most columns are is read here: thousands of them in one request are not worth a call each.
-    found: dict[str, Column] = {}
-    for name, message in columns.items():
-        integers = message.int64s
-        try:
-            if message.weights:
-                found[name] = _column(message, where, name)
-            elif integers:
-                offsets = message.offsets
-                cut = np.frombuffer(offsets, _INT32).astype(np.int64) if offsets else None
-                found[name] = Column(np.frombuffer(integers, _INT64), cut)
-            elif (numbers := message.float32s) and not message.offsets:
-                found[name] = Column(np.frombuffer(numbers, _FLOAT32))
-            else:
-                found[name] = _column(message, where, name)
-        except ValueError:  # no whole number of values
-            found[name] = _column(message, where, name)
+def _parsed(kind: type[Any], body: bytes, maps: tuple[int, ...]) -> tuple[Any, ...]:
+    """Returns a message, and of each of its maps with these numbers the columns that protobuf need not look at."""
+    split = None if plain_columns is None else plain_columns(body, maps, Column)
+    if split is None:
+        return parse(kind, body), *({} for _ in maps)
+    *found, rest = split
+    return parse(kind, rest), *found
+
+
+def _columns(found: dict[str, Column], left: Mapping[str, pb.Column], where: str) -> dict[str, Column]:
+    """Returns the columns found already and those left, which came before any found of the same name."""
+    if left:
+        return {name: _column(message, where, name) for name, message in left.items() if name not in found} | found
     return found
 
 

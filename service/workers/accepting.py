@@ -27,7 +27,8 @@ _LEAVE_S, _LOOKS = 0.001, 20
 _SLACK = 16
 """Where others hold so many, one more than they hold is no matter, nor are two more than twice as many."""
 _BATCH_MAX = 16
-"""Taken at once by a worker that holds so many fewer than the others, or that is the only one to take them."""
+"""Taken at once by a worker that is the only one to take them. Beside others it is one between two looks at the board:
+what that says of them may be of before a caller closed all of its connections to come again."""
 _TELL_S = 0.1
 """How often the others learn of connections that were closed."""
 _PAUSE_S = 1.0
@@ -88,7 +89,7 @@ class Accepting:
         self._take(room or 1)
 
     def _room(self) -> int:
-        """Tells how many connections this worker may take before it holds more than another that is ready."""
+        """Tells how many connections this worker may take now: none while another holds fewer that is ready."""
         board, own = self._place.board, self._place.index
         held = self._held()
         others = (each for each in range(board.workers) if each != own and board.state(each) is State.READY)
@@ -97,7 +98,7 @@ class Accepting:
             return _BATCH_MAX
         if board.state(own) is not State.READY:
             return 0
-        return max(0, min(_BATCH_MAX, least + least // _SLACK + 1 - held))
+        return int(held <= least + least // _SLACK)
 
     def _held(self) -> int:
         """Counts the connections of this worker, and lets the others know."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,14 @@ import httpx
 
 PATIENCE_S = 30
 PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Waits for what a thread or another process brings about in its own time."""
+    end = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class Lines:

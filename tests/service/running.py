@@ -114,6 +114,9 @@ class WaitingTower:
     def prepare(self) -> None:
         self._network.prepare()
 
+    def hand_on(self) -> None:
+        self._network.hand_on()
+
 
 class FailingTower(WaitingTower):
     """Fails as no tower should."""

@@ -70,6 +70,13 @@ def test_types_of_hashed_and_bucketed_features(write: Write, run: Run) -> None:
     assert (kinds["user"], kinds["city"]) == ("float32", "int64 or string")
 
 
+def test_input_whose_places_are_read_is_a_list_of_just_so_many(write: Write, run: Run) -> None:
+    placed = EmbeddedFeature(kind="single", table="users", role="context", place=1, places=3)
+    write(features={"user": placed})
+    user = next(each for each in described(run()).calls[0].features if each.name == "user")
+    assert (user.kind, user.type, user.shape, user.length, user.table) == ("dense", "int64", (3,), 0, "")
+
+
 def test_parts_tell_sizes_and_recall(write: Write, run: Run) -> None:
     write(size=25)
     details = described(run())

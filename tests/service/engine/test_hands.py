@@ -82,7 +82,7 @@ def test_long_calls_are_never_computed_on_the_loop(write: Write, run: Run) -> No
 def test_idle_cores_are_what_nobody_keeps_at_work() -> None:
     told: list[int] = []
     occupancy = Occupancy(4, told.append, lambda: 2)
-    assert occupancy.idle == 2
+    assert [occupancy.idle_beside(own) for own in (0, 1, 3)] == [2, 1, -1]
     for own in (1, 1, 3, 0):
         occupancy.keep(own)
-    assert (occupancy.idle, told) == (2, [1, 3, 0])
+    assert told == [1, 3, 0]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bundle.features import Column
+from bundle.manifest import EmbeddedFeature
 from service.engine.requests import Embedding, LookedUp, Lookup, Target
 from service.errors import InvalidArgument, NotFound, TooLarge
 from tests.service import oracles
@@ -50,6 +51,21 @@ def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(write: Write, run: Run)
     answer = look_up(run(), "history", column("m-3", "m-x"))
     assert answer.found.tolist() == [True, False]
     np.testing.assert_array_equal(answer.vectors, [small.tables["movies"][4], np.zeros(8)])
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"table": "users", "place": 1, "places": 3}, "reads one of several values of its input"),
+        ({"table": "", "indicator": 8}, "is an indicator: it has no table"),
+    ],
+)
+def test_lookup_of_what_has_no_row_of_an_id_alone_is_refused(
+    told: dict[str, Any], why: str, write: Write, run: Run
+) -> None:
+    write(features={"user": EmbeddedFeature(kind="single", role="context", **told)})
+    with pytest.raises(InvalidArgument, match=f"'user' {why}"):
+        look_up(run(), "user", column(1))
 
 
 def test_lookup_in_a_bag_reads_each_id_alone(write: Write, run: Run) -> None:

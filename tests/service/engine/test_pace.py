@@ -115,6 +115,17 @@ def test_kind_that_is_not_short_waits_for_whoever_is_free_unless_it_is_long() ->
         assert paces.where(loaded, kind) is where
 
 
+def test_short_kind_that_held_the_loop_up_is_left_to_whoever_is_free_and_to_the_threads_once_a_turn_did() -> None:
+    paces, loaded = Paces(LIMIT_S, 1000 * LIMIT_S), generation()
+    paces.computed(loaded, "a", LIMIT_S / 10)
+    paces.held_up(loaded, "a", burnt(), Where.AT_ONCE)
+    assert [paces.where(loaded, "a") for _ in range(9)] == [Where.ANYWHERE] * 8 + [Where.AT_ONCE]
+    paces = Paces(LIMIT_S, LIMIT_S)
+    paces.computed(loaded, "a", LIMIT_S / 10)
+    paces.held_up(loaded, "a", burnt(), Where.ANYWHERE)
+    assert paces.where(loaded, "a") is Where.THREAD
+
+
 def test_turn_that_held_the_loop_up_longer_than_a_turn_may_sends_its_kind_away() -> None:
     paces, loaded = Paces(0, LIMIT_S), generation()
     paces.computed(loaded, "a", LIMIT_S / 3)

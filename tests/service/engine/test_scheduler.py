@@ -165,6 +165,29 @@ def test_calls_that_enter_find_the_room_that_those_before_them_left(write: Write
     assert not engine.crowded
 
 
+def test_call_behind_a_full_line_is_refused_also_before_it_is_decoded(write: Write, run: Run) -> None:
+    write()
+    crowd = crowded(run, in_line_max=2)
+    engine = crowd.service.engine
+
+    async def press() -> None:
+        await crowd.hold()
+        waits = [crowd.begin() for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="2 calls wait in line"):
+            await crowd.ask()
+        with pytest.raises(Overloaded, match="2 calls wait in line") as full:
+            engine.enter("retrieve")
+        assert full.value.reason == "line"
+        engine.enter("rank").release()  # it may be short
+        await crowd.let_go()
+        await asyncio.gather(*waits)
+
+    asyncio.run(press())
+    assert crowd.shed("line") == 2
+    assert engine.in_flight == 0
+
+
 def test_caller_that_leaves_the_line_leaves_its_place(write: Write, run: Run) -> None:
     write()
     crowd = crowded(run, in_flight_max=WORKERS + 1)

@@ -98,7 +98,7 @@ def test_slow_call_is_never_computed_on_the_loop(limit_us: int, burn_s: float, w
 
 def test_call_that_turns_slow_holds_the_loop_up_once(write: Write, run: Run) -> None:
     write()
-    service = run(inline_us_max=LIMIT_US)
+    service = run(inline_us_max=LIMIT_US, turn_us_max=0)
     tower = seen(service)
 
     async def slower() -> None:

@@ -15,6 +15,8 @@ from service.engine.requests import Retrieval, Target
 from service.errors import NotFound, NotReady
 from service.generations import desired
 from service.generations.desired import DesiredModel
+from service.generations.generation import Generation
+from service.generations.pauses import Pauses
 from service.generations.watcher import DRAINED
 from tests.service.running import CALL, Running, flip, version_of
 from tests.service.small_bundle import SmallBundle
@@ -242,10 +244,10 @@ def test_rollback_does_not_wait_for_a_load_that_is_under_way(
     loading, go_on = threading.Event(), threading.Event()
     warm_up = two.engine.warm_up
 
-    def slow(generation: object) -> None:
+    def slow(generation: Generation, pause: Pauses) -> None:
         loading.set()
         assert go_on.wait(20)
-        warm_up(generation)  # type: ignore[arg-type]
+        warm_up(generation, pause)
 
     object.__setattr__(two.loader, "warm_up", slow)
     write(version=3)

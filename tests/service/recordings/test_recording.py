@@ -11,6 +11,7 @@ import pytest
 
 from bundle.manifest import dump
 from service.generations.generation import Generation
+from service.generations.pauses import Pauses
 from service.recordings.files import read_newest
 from service.recordings.recorder import BODY_BYTES_MAX, Recorder
 from service.recordings.recording import NAME, Recording
@@ -31,9 +32,9 @@ class Recorded:
         self.recording = Recording(service.settings, service.switch, "0")
         warm_up = service.loader.warm_up
 
-        def both(generation: Generation) -> None:
-            warm_up(generation)
-            self.recording.try_out(generation)
+        def both(generation: Generation, pause: Pauses) -> None:
+            warm_up(generation, pause)
+            self.recording.try_out(generation, pause)
 
         object.__setattr__(service.loader, "warm_up", both)
 
@@ -114,7 +115,7 @@ def test_service_that_records_nothing_keeps_and_asks_nothing(
     assert recording.record is None
     current = service.switch.current("movies")
     assert current is not None
-    recording.try_out(current)
+    recording.try_out(current, Pauses())
     recording.close()
     assert not (root / NAME).exists()
 

@@ -95,7 +95,7 @@ def cancelled(doors: RunningDoors) -> float:
 
 def test_caller_that_leaves_within_its_body_is_counted_and_asks_nothing(tmp_path: Path) -> None:
     engine = ScriptedEngine()
-    desk = desk_of(engine, settings_of(tmp_path, body_bytes_max=1024, in_flight_max=1))
+    desk = desk_of(engine, settings_of(tmp_path, body_bytes_max=1024, intake_bytes_max=1024))
     with RunningDoors(desk) as doors:
         for number in range(3):  # what is left of their bodies would fill the intake
             with line_to(doors) as line:

@@ -194,7 +194,7 @@ def test_connection_that_is_not_to_be_kept_is_closed_behind_a_refusal(crowd: Cro
 
 
 def test_bodies_that_are_too_much_together_are_counted(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, body_bytes_max=1024, in_flight_max=1)
+    settings = settings_of(tmp_path, body_bytes_max=1024, intake_bytes_max=1024)
     desk = desk_of(ScriptedEngine(), settings)
     with RunningDoors(desk) as doors, connect(doors) as first, connect(doors) as second:
         begun = request_of(RETRIEVE, bytes(1000))[:-100]

@@ -38,7 +38,10 @@ class Named(asyncio.Protocol):
         self._held[self._name] -= 1
 
 
-def run(several: list[Place], test: Callable[[Callable[[], Awaitable[str]], Counter[int]], Awaitable[None]]) -> None:
+Connect = Callable[[], Awaitable[str]]
+
+
+def run(several: list[Place], test: Callable[[Connect, Counter[int]], Awaitable[None]]) -> None:
     """Runs a test with every place taking connections; it gets what connects and returns the taker's name."""
 
     async def serve() -> None:
@@ -77,7 +80,7 @@ def test_connections_are_dealt_evenly_among_ready_workers(several: list[Place]) 
     for place in several:
         place.board.tell(place.index, State.READY)
 
-    async def test(connect: Callable[[], Awaitable[str]], held: Counter[int]) -> None:
+    async def test(connect: Connect, held: Counter[int]) -> None:
         for _ in range(30):
             await connect()
         assert held == {0: 10, 1: 10, 2: 10}
@@ -91,10 +94,23 @@ def test_connections_that_come_at_once_are_dealt_evenly_too(count: int, apart_ma
     for place in several:
         place.board.tell(place.index, State.READY)
 
-    async def test(connect: Callable[[], Awaitable[str]], held: Counter[int]) -> None:
+    async def test(connect: Connect, held: Counter[int]) -> None:
         await asyncio.gather(*(connect() for _ in range(count)))
         assert sum(held.values()) == count
         assert max(held.values()) - min(held.values()) <= apart_max
+
+    run(several, test)
+
+
+def test_connections_of_a_caller_that_starts_anew_are_dealt_evenly(several: list[Place]) -> None:
+    for place in several:
+        place.board.tell(place.index, State.READY)
+
+    async def test(connect: Connect, held: Counter[int]) -> None:
+        several[0].board.hold(1, Door.HTTP, 20)  # as they were a moment ago
+        several[0].board.hold(2, Door.HTTP, 20)
+        await asyncio.gather(*(connect() for _ in range(12)))
+        assert held == {0: 4, 1: 4, 2: 4}
 
     run(several, test)
 
@@ -105,14 +121,14 @@ def test_worker_that_is_not_ready_leaves_connections_to_those_that_are(several: 
     board.tell(1, State.READY)
     board.tell(2, State.DRAINING)
 
-    async def test(connect: Callable[[], Awaitable[str]], held: Counter[int]) -> None:
+    async def test(connect: Connect, held: Counter[int]) -> None:
         assert {await connect() for _ in range(5)} == {"1"}
 
     run(several, test)
 
 
 def test_workers_none_of_which_is_ready_take_connections_all_the_same(several: list[Place]) -> None:
-    async def test(connect: Callable[[], Awaitable[str]], held: Counter[int]) -> None:
+    async def test(connect: Connect, held: Counter[int]) -> None:
         assert len([await connect() for _ in range(6)]) == 6
 
     run(several, test)

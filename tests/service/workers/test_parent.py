@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.rpc.servicer import SERVICE
 from service.wire.stubs import embedding_service_pb2 as pb
-from tests.service.process import PATIENCE_S, Lines, Process
+from tests.service.process import PATIENCE_S, Lines, Process, until
 from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]
@@ -54,13 +53,6 @@ def retrieve(client: httpx.Client) -> httpx.Response:
 
 def workers_of(service: Process) -> list[psutil.Process]:
     return sorted(psutil.Process(service.process.pid).children(), key=lambda each: each.pid)
-
-
-def until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def value(page: str, name: str) -> float:
