@@ -3,19 +3,22 @@
 `python -m tests.bench.limits KIND BUNDLE` reads lines `CALLERS SECONDS` and answers each with a line of JSON. Kinds:
 `litert-f32`, `litert-int8` and `saved-model` run the whole ranking tower on 200 candidates whose inputs are ready in
 memory, `litert-f32 in parts` and `litert-int8 in parts` its context part once and then the rest;
-`scann` searches the index for query vectors that are ready in memory.
+`scann` searches the index, as ScaNN itself loads it, for query vectors that are ready in memory.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,15 +103,25 @@ def _values(inputs: Sequence[TowerInput], n: int) -> dict[str, NDArray[np.float3
     return {name: random.random(shape, np.float32) for name, shape in shapes.items()}
 
 
-def _scann(bundle: Path) -> Step:
-    from runtime.scann import ScannIndex
+def scann_alone(bundle: Path, name: str) -> Any:
+    """Loads an index as ScaNN itself does, with a copy of all vectors, by which it reorders."""
+    from runtime.scann import DATASET, _scann
 
-    manifest = read_manifest(bundle)
-    page = manifest.indexes["items"]
-    size = manifest.candidates["items"].size
-    index = ScannIndex.load(bundle / page.directory, page.distance, size)
+    page = read_manifest(bundle).indexes[name]
+    with tempfile.TemporaryDirectory() as beside:
+        directory = Path(beside) / "scann"
+        shutil.copytree(bundle / page.directory, directory)
+        np.save(directory / DATASET, np.fromfile(bundle / page.vectors, "<f4").reshape(-1, page.dim))
+        assets = (directory / "scann_assets.pbtxt").read_text()
+        listed = assets.replace('asset_path: "', f'asset_path: "{directory}/')
+        listed += f'assets {{ asset_type: DATASET_NPY asset_path: "{directory}/{DATASET}" }}'
+        return _scann.scann_pybind.ScannNumpy(str(directory), listed)
+
+
+def _search(bundle: Path) -> Step:
+    searcher, k = scann_alone(bundle, "items"), read_manifest(bundle).indexes["items"].recall.k
     queries = np.load(bundle.parent / "queries.npy")
-    return lambda at: index.search(queries[at % len(queries)][np.newaxis], page.recall.k)
+    return lambda at: searcher.search(queries[at % len(queries)], k, -1, -1)
 
 
 def _run(step: Step, callers: int, duration_s: float) -> Bare:
@@ -136,7 +149,7 @@ def _run(step: Step, callers: int, duration_s: float) -> Bare:
 def main() -> None:
     """Answers lines from stdin until it closes."""
     kind, bundle = sys.argv[1], Path(sys.argv[2])
-    step = _scann(bundle) if kind == "scann" else _ranking(kind, bundle)
+    step = _search(bundle) if kind == "scann" else _ranking(kind, bundle)
     step(0)
     for line in sys.stdin:
         callers, duration_s = line.split()

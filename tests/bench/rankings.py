@@ -68,7 +68,7 @@ def write(root: Path, work: RankingWorkload) -> None:
 
 def load(root: Path, model: str, precision: str) -> Generation:
     """Loads a model's version 1, for one thread."""
-    loader = Loader(root, precision, "sizes", 1, 0, lambda _: None)  # type: ignore[arg-type]
+    loader = Loader(root, precision, "sizes", 1, 0, lambda *_: None)  # type: ignore[arg-type]
     return loader.load(model, 1)
 
 

@@ -27,6 +27,7 @@ from service.metrics import Metrics
 from service.settings import ServiceSettings
 from service.wire import messages
 from tests.bench import requests
+from tests.bench.limits import scann_alone
 from tests.bench.workloads import RetrievalWorkload, write_retrieval
 
 JOINED = (1, 2, 4, 8, 16, 32)
@@ -37,7 +38,8 @@ class Costs:
     """CPU of one thread, least of the rounds, microseconds a query.
 
     Attributes:
-      bare: ScaNN's search for one query after another; `searched` the same through `runtime/scann`.
+      bare: ScaNN's search for one query after another, with its own copy of the vectors; `searched` through
+        `runtime/scann`.
       batched: ScaNN's search of so many queries at once.
       decoded, encoded: the request and the answer, as protobuf.
       joined: features, tower, search and ids of so many queries as one call; 1: alone.
@@ -54,7 +56,7 @@ class Costs:
 def measure(work: RetrievalWorkload, rounds: int) -> Costs:
     """Measures everything in turns, in this thread."""
     settings = ServiceSettings(root=work.directory.parent.parent)
-    loader = Loader(settings.root, None, "sizes", 1, 0, lambda _: None)
+    loader = Loader(settings.root, None, "sizes", 1, 0, lambda *_: None)
     generation = loader.load(work.model, 1)
     try:
         return _measure(generation, settings, work, rounds)
@@ -67,7 +69,7 @@ def _measure(generation: Generation, settings: ServiceSettings, work: RetrievalW
     assert isinstance(index.approximate, ScannIndex)
     bodies, vectors, metrics = requests.retrieve_messages(work), work.vectors, Metrics()
     asked = [messages.read_retrieval(body) for body in bodies]
-    searcher, scann = index.approximate, index.approximate._searcher
+    searcher, scann = index.approximate, scann_alone(work.directory, "items")
 
     def answered(request: Retrieval) -> Retrieved:
         return retrieval.retrieve(generation, request, settings, Steps("retrieve", time.monotonic() + 60, metrics))

@@ -82,7 +82,7 @@ def test_workload_retrieval_is_a_whole_bundle_with_a_tree(retrieval: RetrievalWo
     assert index.recall.value >= 0.95
     assert page.candidates["items"].size == 2000
     items = np.fromfile(retrieval.directory / index.vectors, "<f4").reshape(2000, 64)
-    found, scores = ScannIndex.load(retrieval.directory / index.directory, "dot_product", 2000).search(
+    found, scores = ScannIndex.load(retrieval.directory / index.directory, "dot_product", items).search(
         retrieval.vectors[:1], 100
     )
     np.testing.assert_allclose(scores[0], items[found[0]] @ retrieval.vectors[0], rtol=1e-4)

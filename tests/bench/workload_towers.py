@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle import manifest, paths
-from export.compiled import compile_tower
 from export.frameworks import load_tensorflow
-from export.packing import pack_part, pack_tower
-from export.parts import TracedPart, split_tower
-from export.pruning import TracedTower, narrowed
-from export.savedmodels import save_function
-from export.tower_pages import part_page
-from export.towers import TensorSpec, TowerSpec
+from export.towers.compiled import compile_tower
+from export.towers.descriptions import TensorSpec, TowerSpec
+from export.towers.packing import pack_part, pack_tower
+from export.towers.pages import part_page
+from export.towers.parts import TracedPart, split_tower
+from export.towers.pruning import TracedTower, narrowed
+from export.towers.savedmodels import save_function
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import CompiledTower
 

@@ -23,7 +23,7 @@ from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, To
 from bundle.staging import Staging
 from bundle.store_writer import write_store
 from bundle.tables import ShardWriter, TableReader
-from export.indexes import build_index
+from export.corpora.indexes import build_index
 from export.settings import IndexPart, RecallPart
 from runtime.towers import open_tower
 from tests.bench import workload_towers

@@ -83,7 +83,7 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
 def main() -> None:
     """Reads the arguments and runs."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--versions", type=int, default=200, help="versions published under load")
+    arguments.add_argument("--versions", type=int, default=144, help="versions published under load: 200 switches")
     arguments.add_argument("--workers", type=int, default=1, help="processes that serve them")
     arguments.add_argument("--callers", type=int, default=2000, help="callers that hang up, at each door")
     arguments.add_argument("--overload-s", type=float, default=10, help="seconds of overload")

@@ -137,9 +137,9 @@ class State:
 class Publisher:
     """Has a service serve version after version, and go back to the one before now and then."""
 
-    def __init__(self, service: Process, root: Path, originals: list[Path]) -> None:
-        """Begins behind version 1, which is served."""
-        self._service, self._root, self._originals = service, root, originals
+    def __init__(self, service: Process, workers: int, root: Path, originals: list[Path]) -> None:
+        """Begins behind version 1, which is served by so many processes."""
+        self._service, self._workers, self._root, self._originals = service, workers, root, originals
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{service.ports['admin']}", timeout=PATIENCE_S)
         self.version, self.switches = 1, 0
 
@@ -147,7 +147,8 @@ class Publisher:
         """Publishes a version by one rename, waits until every process answers with it, and takes the oldest away."""
         self.version += 1
         self._write(self._root / MODEL, self.version)
-        self._until(self.version)
+        self._await_load()
+        self.switches += 1
         if self.version % BOTH_WAYS_EVERY == 0:
             self._order("rollback", self.version - 1)
             self._order("unpin", self.version)
@@ -159,9 +160,7 @@ class Publisher:
         """Does what `next` does, but where no service looks."""
         beside = self._root.parent / "rehearsed"
         self._write(beside, self.version + 1)
-        self._until(self.version)
         shutil.rmtree(beside)
-        self.switches -= 1
 
     def _write(self, model: Path, version: int) -> None:
         aside = model / f".{version}"
@@ -172,17 +171,24 @@ class Publisher:
         manifest.write_bytes(page)
         aside.rename(model / str(version))
 
+    def _await_load(self) -> None:
+        """Waits for the log to tell of the version: to ask for it every moment would cost the service more than it."""
+        left = self._workers
+        while left:
+            left -= self._service.event("version_available")["version"] == self.version
+
     def _order(self, what: str, version: int) -> None:
         self._client.post(f"/v1/models/{MODEL}/{what}", json={}).raise_for_status()
-        self._until(version)
+        self.until(version)
+        self.switches += 1
 
-    def _until(self, version: int) -> None:
+    def until(self, version: int) -> None:
+        """Waits until every process answers with a version."""
         end = time.monotonic() + PATIENCE_S
         while self._client.get("/v1/status").json()["models"][0]["current"] != version:
             if time.monotonic() > end:
                 raise TimeoutError(f"version {version} never answered in every process")
             time.sleep(0.02)
-        self.switches += 1
 
     def close(self) -> None:
         self._client.close()
@@ -216,13 +222,20 @@ class Blocks:
 
 
 def switch_under_load(
-    service: Process, root: Path, originals: list[Path], versions: int, block_s: float, client: httpx.Client
+    service: Process,
+    workers: int,
+    root: Path,
+    originals: list[Path],
+    versions: int,
+    block_s: float,
+    client: httpx.Client,
 ) -> list[str]:
     """Publishes version after version under load; returns what is wrong."""
     body = REQUESTS["recommend"].SerializeToString()
     load = Load(Door(service.ports["http"], f"/v1/models/{MODEL}:recommend", PROTOBUF["content-type"]), [body])
-    publisher, seen, done, blocks = Publisher(service, root, originals), Seen(), threading.Event(), Blocks()
+    publisher, seen, done, blocks = Publisher(service, workers, root, originals), Seen(), threading.Event(), Blocks()
     settled, rates = None, list[float]()
+    publisher.until(1)
     with ThreadPoolExecutor(len(REQUESTS) * 2 + 1) as callers:
         jobs = [
             callers.submit(ask_on, service, door, call, seen, done) for door in ("http", "grpc") for call in REQUESTS
@@ -289,12 +302,12 @@ def run(versions: int, workers: int, block_s: float) -> list[str]:
         root = Path(scratch).resolve() / "bundles"
         originals = originals_of(compiled_towers(towers.resolve()), Path(scratch).resolve() / "originals")
         shutil.copytree(originals[0], root / MODEL / "1", copy_function=os.link)
-        roomy = ("--in-flight-max", "10000", "--in-flight-candidates-max", "10000000", "--timeout-s", "60")
+        limits = ("--in-flight-max", "10000", "--in-flight-candidates-max", "10000000", "--in-line-max", "10000")
+        roomy = (*limits, "--timeout-s", "60")
         service = Process(root, "--workers", str(workers), *roomy)
         try:
             with service.client() as client:
-                service.event("version_available")
-                return switch_under_load(service, root, originals, versions, block_s, client) + (
+                return switch_under_load(service, workers, root, originals, versions, block_s, client) + (
                     [] if service.stop(signal.SIGTERM) == 0 else ["the service did not drain"]
                 )
         finally:
@@ -304,7 +317,7 @@ def run(versions: int, workers: int, block_s: float) -> list[str]:
 def main() -> None:
     """Reads the arguments and runs."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--versions", type=int, default=200, help="versions published under load")
+    arguments.add_argument("--versions", type=int, default=144, help="versions published under load: 200 switches")
     arguments.add_argument("--workers", type=int, default=1, help="processes of the service")
     arguments.add_argument("--block-s", type=float, default=2, help="seconds of each block of load")
     options = arguments.parse_args()
