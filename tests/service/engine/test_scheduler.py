@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from service.engine.requests import Call, Ranking, Retrieval, Retrieved, Target
 from service.errors import DeadlineExceeded, Overloaded
+from tests.service.process import until
 from tests.service.running import CALL, WORKERS, Running, WaitingTower, column
 from tests.service.small_bundle import SmallBundle
 
@@ -290,11 +291,9 @@ def test_candidates_in_flight_are_bounded_but_for_a_call_alone(write: Write, run
 
 def test_engine_that_closes_ends_its_threads(write: Write, run: Run) -> None:
     write()
-    before = threading.active_count()
+    before = set(threading.enumerate())
     service = run()
-    assert threading.active_count() == before + WORKERS
+    begun = set(threading.enumerate()) - before
+    assert len(begun) == WORKERS
     service.engine.close()
-    end = time.monotonic() + 20
-    while threading.active_count() > before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    until(lambda: not begun & set(threading.enumerate()))
