@@ -129,7 +129,7 @@ def _run(step: Step, callers: int, duration_s: float) -> Bare:
     end = time.perf_counter() + duration_s
 
     def call(own: list[float], at: int) -> None:
-        while time.perf_counter() < end:
+        while not own or time.perf_counter() < end:  # one at least, however late a thread begins
             began = time.perf_counter()
             step(at)
             own.append(time.perf_counter() - began)

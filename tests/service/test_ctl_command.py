@@ -44,6 +44,8 @@ def service(request: pytest.FixtureRequest, write: Write, root: Path) -> Iterato
     write()
     running = Process(root, "--workers", str(request.param))
     try:
+        with running.client() as client:
+            until(lambda: client.get("/readyz").status_code == 200)  # else what comes next may be the first to be loaded
         yield running
     finally:
         running.kill()
