@@ -99,7 +99,7 @@ class Hands:
         return True
 
     def _call_thread(self) -> bool:
-        if self._at_work >= self._threads.count or not self._room():
+        if self._at_work >= self._threads.count or not self._line.first_in_thread or not self._room():
             return False
         self._at_work += 1
         self._threads.submit(self._in_thread)
@@ -151,7 +151,7 @@ class Hands:
     def _goes_on(self) -> bool:
         """Whether a thread has more to do. Where the loop comes first and has no turn, the next job is the loop's: else
         the two would hand each other the interpreter's lock for as long as the line is not empty."""
-        if not len(self._line) or (self._loop_first and not self._turn_due and self._line.first_on_loop):
+        if not self._line.first_in_thread or (self._loop_first and not self._turn_due and self._line.first_on_loop):
             return False
         return self._own <= self._threads.count or self._occupancy.idle_beside(self._own) >= 0
 

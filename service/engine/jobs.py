@@ -37,7 +37,7 @@ class Job(Generic[Request, Answer]):
       loop: on which somebody waits.
       leave: takes the job out of wherever it waits.
       expected_s: how long calls of its kind usually take, seconds.
-      on_loop: whether the event loop may compute it.
+      on_loop, in_thread: whether the event loop, and a compute thread beside it, is called for it.
       late: ends the caller's wait when its time is over.
       took_s: how long computing took, seconds; None: it was not computed to the end.
     """
@@ -56,6 +56,7 @@ class Job(Generic[Request, Answer]):
     leave: Callable[[Job[Request, Answer]], None]
     expected_s: float = field(default=0.0, init=False)
     on_loop: bool = field(default=False, init=False)
+    in_thread: bool = field(default=True, init=False)
     late: asyncio.TimerHandle | None = field(default=None, init=False)
     took_s: float | None = field(default=None, init=False)
     _outcome: Answer | ServiceError | None = field(default=None, init=False)

@@ -50,6 +50,12 @@ class Line:
             return next((job.on_loop for job in self._jobs), False)
 
     @property
+    def first_in_thread(self) -> bool:
+        """Whether a job waits, and a compute thread is to be called for the first."""
+        with self._lock:
+            return next((job.in_thread for job in self._jobs), False)
+
+    @property
     def wait_s(self) -> float:
         """How long a job that comes now will wait, by how long those before it usually take, seconds."""
         if self._room:

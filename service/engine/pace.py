@@ -20,6 +20,9 @@ _CREEP = 1.03
 measures the wait too, and the calls that did not wait are those that tell how long computing takes."""
 _ORDINARY = 2
 """A call takes up to so many times the least, as what it needs is in the caches or not."""
+_INTERPRETED = 2
+"""Kinds up to so many times as long as those that are computed at once are mostly the interpreter's work, too: with one
+thread beside the loop they took 0.85 ms of CPU each instead of 0.4, and fewer were answered."""
 _NEWS, _DOUBTED = 0.1, 0.98
 """How much the usual time of a kind follows the newest call, and what is left of it when it refuses one."""
 _AWAY_MIN, _AWAY_MAX, _AWAY_MORE, _FORGIVEN = 8.0, 4096.0, 2, 0.95
@@ -32,6 +35,8 @@ class Where(Enum):
 
     AT_ONCE = auto()
     """On the loop, before what is in line."""
+    LOOP = auto()
+    """In line, by the loop: a thread beside it would contend for the interpreter's lock for longer than it computes."""
     ANYWHERE = auto()
     """In line, by a compute thread or the loop."""
     THREAD = auto()
@@ -59,13 +64,14 @@ class Paces:
         pace = self._known(generation).get(kind)
         if pace is None:
             return Where.THREAD
-        seconds = pace.least_s * _ORDINARY
-        if pace.away:
-            pace.away -= 1
-            if pace.to_threads:
-                return Where.THREAD
-        elif seconds <= self._at_once_s:
+        seconds, away = pace.least_s * _ORDINARY, pace.away > 0
+        pace.away -= away
+        if away and (pace.to_threads or seconds > self._turn_s):
+            return Where.THREAD
+        if seconds <= self._at_once_s and not away:
             return Where.AT_ONCE
+        if seconds <= min(self._at_once_s * _INTERPRETED, self._turn_s):
+            return Where.LOOP
         return Where.ANYWHERE if seconds <= self._turn_s else Where.THREAD
 
     def _known(self, generation: Generation) -> dict[Hashable, _Pace]:
@@ -102,10 +108,12 @@ class Paces:
         if not read and (not late or time.thread_time() - since.cpu_s <= limit_s):  # in time, but for other processes
             pace.next_away = max(_AWAY_MIN, pace.next_away * _FORGIVEN)
             return
-        pace.away = int(pace.next_away)
-        pace.next_away = min(_AWAY_MAX, pace.next_away * _AWAY_MORE)
         # What was only too long to go before others is cheapest on the loop still, in its turn.
-        pace.to_threads = read or where is Where.ANYWHERE
+        to_threads = read or where is not Where.AT_ONCE
+        if pace.away and to_threads <= pace.to_threads:
+            return  # it was sent here before its kind was sent away: several that wait at once are no several failures
+        pace.away, pace.to_threads = int(pace.next_away), to_threads
+        pace.next_away = min(_AWAY_MAX, pace.next_away * _AWAY_MORE)
 
     def _read_from_disk(self) -> bool:
         """Whether the loop waited for the disk since this was asked last."""

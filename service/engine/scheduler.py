@@ -110,7 +110,7 @@ class Scheduler:
         if wait_s and now + wait_s + job.expected_s > job.steps.deadline:
             self._paces.doubted(generation, job.kind)
             raise self._overloaded(wait_s + job.expected_s)
-        job.on_loop = where is Where.ANYWHERE
+        job.on_loop, job.in_thread = where is not Where.THREAD, where is not Where.LOOP
         self._line.add(job)
         self._hands.added(job)
         job.late = job.loop.call_later(job.steps.deadline - now, self._overdue, job)

@@ -104,26 +104,38 @@ def test_call_that_only_waited_for_a_core_is_not_blamed() -> None:
     assert paces.where(loaded, "a") is Where.AT_ONCE
 
 
-def test_kind_that_is_not_short_waits_for_whoever_is_free_unless_it_is_long() -> None:
+def test_kind_that_is_not_short_waits_for_the_loop_then_for_whoever_is_free_and_a_long_one_for_a_thread() -> None:
     paces, loaded = Paces(LIMIT_S, 3 * LIMIT_S), generation()
     for kind, seconds, where in (
         ("short", LIMIT_S / 3, Where.AT_ONCE),
-        ("middle", LIMIT_S, Where.ANYWHERE),
+        ("nearly short", LIMIT_S, Where.LOOP),
+        ("middle", LIMIT_S * 1.2, Where.ANYWHERE),
         ("long", LIMIT_S * 2, Where.THREAD),
     ):
         paces.computed(loaded, kind, seconds)
         assert paces.where(loaded, kind) is where
 
 
-def test_short_kind_that_held_the_loop_up_is_left_to_whoever_is_free_and_to_the_threads_once_a_turn_did() -> None:
+def test_short_kind_that_held_the_loop_up_waits_for_the_loop_and_goes_to_the_threads_once_a_turn_did() -> None:
     paces, loaded = Paces(LIMIT_S, 1000 * LIMIT_S), generation()
     paces.computed(loaded, "a", LIMIT_S / 10)
     paces.held_up(loaded, "a", burnt(), Where.AT_ONCE)
-    assert [paces.where(loaded, "a") for _ in range(9)] == [Where.ANYWHERE] * 8 + [Where.AT_ONCE]
+    assert [paces.where(loaded, "a") for _ in range(9)] == [Where.LOOP] * 8 + [Where.AT_ONCE]
     paces = Paces(LIMIT_S, LIMIT_S)
     paces.computed(loaded, "a", LIMIT_S / 10)
-    paces.held_up(loaded, "a", burnt(), Where.ANYWHERE)
-    assert paces.where(loaded, "a") is Where.THREAD
+    paces.held_up(loaded, "a", burnt(), Where.AT_ONCE)
+    paces.held_up(loaded, "a", burnt(), Where.LOOP)
+    assert [paces.where(loaded, "a") for _ in range(17)] == [Where.THREAD] * 16 + [Where.AT_ONCE]
+
+
+def test_calls_that_were_sent_at_once_together_are_blamed_once() -> None:
+    paces, loaded = Paces(LIMIT_S, 1000 * LIMIT_S), generation()
+    paces.computed(loaded, "a", LIMIT_S / 10)
+    for _ in range(5):
+        paces.held_up(loaded, "a", burnt(), Where.AT_ONCE)
+    assert away(paces, loaded, "a") == 8
+    paces.held_up(loaded, "a", burnt(), Where.AT_ONCE)
+    assert away(paces, loaded, "a") == 16
 
 
 def test_turn_that_held_the_loop_up_longer_than_a_turn_may_sends_its_kind_away() -> None:
