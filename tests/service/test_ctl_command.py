@@ -44,8 +44,6 @@ def service(request: pytest.FixtureRequest, write: Write, root: Path) -> Iterato
     write()
     running = Process(root, "--workers", str(request.param))
     try:
-        with running.client() as client:
-            until(lambda: client.get("/readyz").status_code == 200)  # else what comes next may be the first to be loaded
         yield running
     finally:
         running.kill()
@@ -63,6 +61,7 @@ def answers(client: httpx.Client, path: str = "movies") -> set[int]:
 
 def test_operator_brings_a_version_back_and_forth_while_it_is_served(service: Process, write: Write) -> None:
     with service.client() as client:
+        until(lambda: client.get("/readyz").status_code == 200)  # else version 2 may be the first to be loaded
         write(version=2)
         page = told(service, "label", "movies", "next", "2")
         assert [each["version"] for each in page["models"][0]["versions"]] == [2, 1]
