@@ -8,9 +8,12 @@ import gc
 def main() -> None:
     """Runs the command line and exits the process."""
     gc.disable()  # of hundreds of modules nothing is garbage: a sixth of the time of a short command
-    from export.commands import run_commands
+    try:
+        from export.commands import run_commands
 
-    run_commands()
+        run_commands()
+    finally:
+        gc.freeze()  # nor will anything be that is left: Python would look through all of it before it ends
 
 
 if __name__ == "__main__":

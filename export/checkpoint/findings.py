@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from typing import NamedTuple
 
 from export.checkpoint.layouts import Layout, Plain
@@ -70,7 +71,7 @@ class Findings:
         """Adds what the checkpoint holds of slot variables, given as columns."""
         entries = list(map(self.checkpoint.entries.get, keys))
         slots: list[SlotSpec] = made(SlotSpec, names, keys, of, [entry.bytes if entry else 0 for entry in entries])
-        self.slots.update((key, slot) for key, entry, slot in zip(keys, entries, slots, strict=True) if entry)
+        self.slots.update(compress(zip(keys, slots, strict=True), entries))
 
     def refuse(self, name: str, key: str, reason: str) -> None:
         """Adds a table that cannot be exported."""
@@ -96,7 +97,7 @@ class Findings:
             step=step,
             tables=tuple(replace(table, slots=tuple(own[table.key])) if own[table.key] else table for table in ordered),
             refused=tuple(sorted(self.refused, key=lambda refused: refused.name)),
-            slots=tuple(self.slots[key] for key in sorted(self.slots)),
+            slots=tuple(map(self.slots.__getitem__, sorted(self.slots))),
             dense=tuple(
                 entry for key, entry in self.checkpoint.entries.items() if key not in taken and entry.dtype != "string"
             ),

@@ -26,8 +26,8 @@ StoredValue = bytes | StoredPlace
 """A small value lies in the tree itself."""
 
 
-def walk_store(tensorstore: Any, directory: Path) -> Iterator[tuple[str, StoredValue]]:
-    """Returns every key with its value. A node is read while the one before is looked at, the first one at once.
+def walk_store(tensorstore: Any, directory: Path) -> Iterator[dict[str, StoredValue]]:
+    """Returns each node's values by their keys. A node is read while the one before is looked at, the first at once.
 
     Raises:
       ValueError: (tensorstore's) the manifest or a node is missing or damaged, or nodes lie in one another.
@@ -39,8 +39,8 @@ def walk_store(tensorstore: Any, directory: Path) -> Iterator[tuple[str, StoredV
     return _below(dump, dump(root)) if root else iter(())
 
 
-def _below(dump: Callable[[str], Any], node: Any) -> Iterator[tuple[str, StoredValue]]:
-    """Yields what lies in a node that is being read, and below it."""
+def _below(dump: Callable[[str], Any], node: Any) -> Iterator[dict[str, StoredValue]]:
+    """Yields what lies in a node that is being read, and in those below it."""
     waiting: list[tuple[str, bytes]] = []
     prefix, read = b"", 0
     while node is not None:
@@ -51,9 +51,11 @@ def _below(dump: Callable[[str], Any], node: Any) -> Iterator[tuple[str, StoredV
         waiting += [(each["location"], here + each["subtree_common_prefix"]) for each in entries if "location" in each]
         location, prefix = waiting.pop() if waiting else ("", b"")
         node = dump(location) if location else None
-        for entry in entries:
-            if "location" not in entry:
-                yield (here + entry["key"]).decode(), _value(entry)
+        yield {
+            (here + entry["key"]).decode(): _place(entry) if "indirect_value" in entry else entry["inline_value"]
+            for entry in entries
+            if "location" not in entry
+        }
 
 
 def stored_reader(tensorstore: Any, base: dict[str, Any], stored: Mapping[str, StoredValue]) -> Callable[[str], bytes]:
@@ -85,10 +87,7 @@ def file_problems(directory: Path, values: Iterable[StoredValue]) -> Iterator[st
             yield f"data file {path} has {path.stat().st_size} bytes of {end}: it was cut short; copy it anew"
 
 
-def _value(entry: dict[str, Any]) -> StoredValue:
-    """Returns a leaf's value; one that lies elsewhere is told as `value:<directory>:<file>:<offset>:<bytes>`."""
-    if "indirect_value" not in entry:
-        data: bytes = entry["inline_value"]
-        return data
+def _place(entry: dict[str, Any]) -> StoredPlace:
+    """Returns where a value ends that lies elsewhere, told as `value:<directory>:<file>:<offset>:<bytes>`."""
     _, directory, file, offset, count = entry["indirect_value"].rsplit(":", 4)
     return StoredPlace(directory + file, int(offset) + int(count))

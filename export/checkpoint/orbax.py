@@ -15,6 +15,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
+from itertools import compress, cycle, repeat
+from operator import not_
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,16 +25,16 @@ import orjson
 
 from export.checkpoint.arrays import held_bytes, load_tensorstore
 from export.checkpoint.chunk_pieces import piece_format
-from export.checkpoint.ocdbt import file_problems, stored_reader, walk_store
+from export.checkpoint.ocdbt import StoredValue, file_problems, stored_reader, walk_store
+from export.checkpoint.orbax_leaves import DRIVERS, Leaf, listed_leaves, read_tree
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, can_be
+from export.checkpoint.wire import made
 from export.errors import CheckpointError
 from runtime.remote import local_stamp
 
 MANIFEST, TREE, STEP, COMMITTED = "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _STEP_NAME = re.compile(r"^(?:.*_)?(\d+)$")
-_DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
-_ARRAYS = ("jax.Array", "np.ndarray", "scalar")
 
 
 class OrbaxPlace(NamedTuple):
@@ -96,7 +98,7 @@ def list_orbax(place: OrbaxPlace) -> OrbaxListing:
       CheckpointError: its listing is damaged, or tensorstore is missing.
     """
     digest = hashlib.sha256()  # a file that ends with its own crc32c, as OCDBT's do, has the crc32c of every other
-    entries: list[Entry] = []
+    entries: dict[str, Entry] = {}
     problems: list[str] = []
     for name, directory in place.items.items():
         for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST):
@@ -104,9 +106,9 @@ def list_orbax(place: OrbaxPlace) -> OrbaxListing:
         tree = (directory / TREE).read_bytes() if (directory / TREE).is_file() else None
         digest.update(tree or b"")
         held, wrong = _list_item(directory, tree, f"{name}." if name else "")
-        entries += held
+        entries |= held
         problems += wrong
-    return OrbaxListing(f"sha256:{digest.hexdigest()[:16]}", {entry.key: entry for entry in entries}, tuple(problems))
+    return OrbaxListing(f"sha256:{digest.hexdigest()[:16]}", entries, tuple(problems))
 
 
 def _at(directory: Path) -> OrbaxPlace | None:
@@ -152,7 +154,7 @@ def _bytes_of(file: Path) -> bytes:
     return file.read_bytes() if file.is_file() else b""
 
 
-def _list_item(directory: Path, told: bytes | None, prefix: str) -> tuple[list[Entry], list[str]]:
+def _list_item(directory: Path, told: bytes | None, prefix: str) -> tuple[dict[str, Entry], list[str]]:
     """Returns every array of an item, by the metadata that each keeps beside its chunks, and what is missing.
 
     Args:
@@ -165,39 +167,34 @@ def _list_item(directory: Path, told: bytes | None, prefix: str) -> tuple[list[E
     base = {"driver": "file", "path": f"{directory.absolute()}/"}
     try:
         walk = walk_store(tensorstore, directory) if packed else iter(())  # in the background, as far as it can
-        tree = {} if told is None else _parsed(directory / TREE, told)
-        leaves = _leaves(tree) if tree else []
-        stored = dict(walk)
+        tree = None if told is None else read_tree(told)
+        stored: dict[str, StoredValue] = {}
+        for held in walk:
+            stored |= held
         problems = list(file_problems(directory, stored.values()))
-        leaves = leaves if tree else _listed_leaves(stored)
         read = stored_reader(tensorstore, base, stored) if packed else _file_reader(directory)
-        filled = not tree.get("store_array_data_equal_to_fill_value")  # else every chunk is stored
-        manifest = directory / MANIFEST
-        stamp = local_stamp(manifest.stat()) if packed else None
+        complete = tree is not None and tree.stores_fill  # every chunk is stored, those of zeros too
+        paths, files, metadata = _described(listed_leaves(stored) if tree is None else tree.leaves, read)
+        dtypes, shapes, chunks, held_bytes, possible = _columns(list(map(_form, files, metadata)), 5)
+        for path, shape, chunk in compress(zip(paths, shapes, chunks, strict=True), map(not_, possible)):
+            raise ValueError(f"array {path!r} has the shape {list(shape)} and chunks {list(chunk)}")
         where: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
-        specs = {
-            file: orjson.dumps({"driver": driver, "kvstore": where, "fill_missing_data_reads": filled}).decode()
-            for file, driver in _DRIVERS.items()
-        }
-        entries = []
-        for path, described, is_array in leaves:
-            metadata = read(f"{path}/{described}")
-            if metadata:
-                form = _form(_DRIVERS[described], metadata)
-                if not form.possible:
-                    raise ValueError(f"array {path!r} has the shape {list(form.shape)} and chunks {list(form.chunk)}")
-                file = manifest if packed else directory / path / described
-                stamped = stamp or local_stamp(file.stat())
-                store = ArrayStore(specs[described], form.chunk, form.held_bytes, str(file), stamped, f"{path}/")
-                entries.append(Entry(prefix + path, form.dtype, form.shape, (), store))
-                if not (packed or filled):
-                    problems += _missing_chunks(file.parent, entries[-1], orjson.loads(metadata))
-            elif is_array:
-                raise CheckpointError(f"Orbax checkpoint {directory} has no array {path!r}; copy it anew")
+        where = {"kvstore": where, "fill_missing_data_reads": not complete}
+        specs = {file: orjson.dumps({"driver": driver} | where).decode() for file, driver in DRIVERS.items()}
+        told_by = [directory / MANIFEST] if packed else list(map(directory.joinpath, paths, files))
+        stamps = [local_stamp(file.stat()) for file in told_by]
+        within = [f"{path}/" for path in paths]
+        specs_of = map(specs.__getitem__, files)
+        arrays = made(ArrayStore, specs_of, chunks, held_bytes, cycle(map(str, told_by)), cycle(stamps), within)
+        keys = [prefix + path for path in paths]
+        entries = made(Entry, keys, dtypes, shapes, repeat(()), arrays)
+        if complete and not packed:
+            for described, entry in zip(metadata, entries, strict=True):
+                problems += _missing_chunks(entry, orjson.loads(described))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(problem).splitlines()[0][:200]
         raise CheckpointError(f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew") from problem
-    return entries, problems
+    return dict(zip(keys, entries, strict=True)), problems
 
 
 def _file_reader(directory: Path) -> Callable[[str], bytes]:
@@ -207,37 +204,31 @@ def _file_reader(directory: Path) -> Callable[[str], bytes]:
     return read
 
 
-def _missing_chunks(directory: Path, entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
+def _described(leaves: Iterable[Leaf], read: Callable[[str], bytes]) -> list[tuple[Any, ...]]:
+    """Returns the paths of the leaves that hold an array, the files that describe them, and what these say."""
+    found = [
+        (path, file, metadata) for path, file, is_array in leaves if (metadata := read(f"{path}/{file}")) or is_array
+    ]
+    for path, _, metadata in found:
+        if not metadata:
+            raise ValueError(f"it has no array {path!r}")
+    return _columns(found, 3)
+
+
+def _columns(rows: list[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
+    """Returns the columns of rows, without a call of Python for each row."""
+    return list(zip(*rows, strict=True)) or [()] * count
+
+
+def _missing_chunks(entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
     """Yields what is wrong with an array that lies in a directory of its own, each chunk a file."""
+    assert entry.array is not None  # noqa: S101
+    directory = Path(entry.array.file).parent
     sizes = metadata.get("chunks") or metadata.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape", ())
     count = math.prod(-(-size // max(1, chunk)) for size, chunk in zip(entry.shape, sizes, strict=True))
-    found = sum(1 for file in directory.rglob("*") if file.is_file() and file.name not in _DRIVERS)
+    found = sum(1 for file in directory.rglob("*") if file.is_file() and file.name not in DRIVERS)
     if found < count:
         yield f"array {entry.key!r}: {count - found} of {count} chunks are missing in {directory}; copy all files"
-
-
-class _Leaf(NamedTuple):
-    """A leaf of the tree by its dotted path, the file that describes its array, and whether it must have one."""
-
-    path: str
-    file: str
-    is_array: bool
-
-
-def _leaves(tree: dict[str, Any]) -> list[_Leaf]:
-    """Returns the leaves of an item's tree that hold something."""
-    file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
-    return [
-        _Leaf(".".join([str(step["key"]) for step in leaf["key_metadata"]]), file, told.get("value_type") in _ARRAYS)
-        for leaf in tree["tree_metadata"].values()
-        if not (told := leaf["value_metadata"]).get("skip_deserialize")
-    ]
-
-
-def _listed_leaves(store: Iterable[str]) -> list[_Leaf]:
-    """Returns the arrays of a store whose tree is told in no format that is read here."""
-    keys = (key.rpartition("/") for key in store)
-    return [_Leaf(path, file, is_array=True) for path, _, file in keys if file in _DRIVERS]
 
 
 class _Form(NamedTuple):
@@ -251,10 +242,10 @@ class _Form(NamedTuple):
 
 
 @lru_cache(maxsize=4096)  # most arrays of a model share a few forms
-def _form(driver: str, data: bytes) -> _Form:
+def _form(file: str, data: bytes) -> _Form:
     metadata = orjson.loads(data)
     shape = tuple(int(size) for size in metadata["shape"])
-    if driver == "zarr":
+    if DRIVERS[file] == "zarr":
         dtype, chunk = _numpy_name(str(metadata["dtype"])), metadata["chunks"]
     else:
         dtype, chunk = str(metadata["data_type"]), metadata["chunk_grid"]["configuration"]["chunk_shape"]
@@ -275,13 +266,9 @@ def _numpy_name(dtype: str) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return _parsed(path, path.read_bytes())
-
-
-def _parsed(path: Path, data: bytes) -> dict[str, Any]:
     """Returns the JSON object that a file holds."""
     try:
-        found = orjson.loads(data)
+        found = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as problem:
         raise CheckpointError(f"{path} is no JSON: {problem}; copy the checkpoint anew") from problem
     if not isinstance(found, dict):

@@ -45,15 +45,14 @@ def find_in_tree(found: Findings) -> None:
     named = _by_tail(others, "._") if any(_KERAS_STATES in key for key in states) else {}
     if states:
         found.add_slots(*zip(*(_state(key, weights, named) for key in states), strict=True))
-    for key in entries:
-        slot = _STACK_SLOT.fullmatch(key) if "slot" in key else None
+    for key in [key for key in entries if "slot" in key]:
+        slot = _STACK_SLOT.fullmatch(key)
         of = (slot["keras"] or f"{slot['jax']}.table") if slot else ""
         if slot and of in entries:
             found.add_slot(slot["name"] or f"slot {slot['number']}", key, of)
     tables = []
-    for key, entry in entries.items():
-        if not key.endswith(_TABLE_ENDS) or key in found.slots:
-            continue
+    for key in [key for key in entries if key.endswith(_TABLE_ENDS) and key not in found.slots]:
+        entry = entries[key]
         stack = _STACK.fullmatch(key) if key.endswith("table") else None
         if stack and len(entry.shape) == 2:
             found.refuse(stack["jax"] or stack["keras"], key, _SPREAD)
@@ -114,8 +113,8 @@ def _state(key: str, weights: Mapping[str, str], named: Mapping[str, str]) -> tu
     root = ""
     while root not in _STATES:
         root, _, tail = tail.partition(".")
-    leaf = tail.rpartition(".")[2] or root
     if root == _KERAS_STATES:
+        leaf = _leaf(key)
         weight, _, name = leaf.rpartition("_")
         of = named.get(weight, "")
         return name if of else leaf, key, of
@@ -125,7 +124,7 @@ def _state(key: str, weights: Mapping[str, str], named: Mapping[str, str]) -> tu
         if of:
             return field, key, of
         field, _, tail = tail.partition(".")
-    return leaf, key, ""
+    return _leaf(key), key, ""
 
 
 def _origin(key: str, entry: Entry) -> Origin | None:

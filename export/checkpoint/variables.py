@@ -38,6 +38,7 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     )
 }
 """Fixed-width dtypes, by TensorFlow's name. Whatever else a checkpoint holds is listed, never read as rows."""
+_ITEMSIZES = {name: dtype.itemsize for name, dtype in NUMPY_DTYPES.items()}
 
 
 class Slice(NamedTuple):
@@ -94,13 +95,13 @@ class Entry(NamedTuple):
     @property
     def itemsize(self) -> int:
         """Bytes of one value; 0 where values have no fixed width."""
-        return NUMPY_DTYPES[self.dtype].itemsize if self.dtype in NUMPY_DTYPES else 0
+        return _ITEMSIZES.get(self.dtype, 0)
 
     @property
     def bytes(self) -> int:
         """Bytes of its values as stored, all slices together; uncompressed."""
         if self.array is not None:
-            return volume(self.shape) * self.itemsize
+            return math.prod(self.shape) * _ITEMSIZES.get(self.dtype, 0)
         return self.slices[0].bytes if len(self.slices) == 1 else sum(part.bytes for part in self.slices)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def write_orbax(directory: Path, count: int) -> Path:
         opened = tensorstore.KvStore.open(store).result().with_transaction(transaction)
         for leaf in leaves:
             opened.write(f"{leaf}/.zarray", described).result()
-    told = {"value_type": "jax.Array", "skip_deserialize": False}
+    told = {"value_type": "jax.Array", "skip_deserialize": False, "write_shape": [512, 256]}
     tree = {
         str(tuple(leaf.split("."))): {
             "key_metadata": [{"key": step, "key_type": 2} for step in leaf.split(".")],
@@ -119,7 +120,7 @@ def write_orbax(directory: Path, count: int) -> Path:
         for leaf in leaves
     }
     page = {"tree_metadata": tree, "use_zarr3": False, "store_array_data_equal_to_fill_value": True}
-    (directory / "_METADATA").write_bytes(orjson.dumps(page))
+    (directory / "_METADATA").write_text(json.dumps(page))  # as Orbax writes it
     return directory
 
 
