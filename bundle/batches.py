@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import ids
-from bundle.columns import Activation, Column, Offsets, checked_offsets
+from bundle import crosses, ids
+from bundle.columns import Activation, Column, Offsets, checked_together
+from bundle.combiner import combine_clipped, with_empty_row
 from bundle.crosses import Crossed
-from bundle.embedded import Embedded
+from bundle.embedded import UNKNOWN, Embedded
 from bundle.id_values import Rows, Values
 from bundle.indicators import Indicator
 from bundle.small_tables import Home, SideBySide
@@ -48,16 +49,23 @@ class Features:
         self.homes = [found[name].rows for name in self._names]
         self.firsts = np.array([found[name].first for name in self._names], np.int64)
         self.reads = [each.read for each in self.all]
-        self.rules = [rule for each in self.all if not isinstance(rule := each.rule, Crossed)]
+        self.rules = [ids.Known() if isinstance(each.rule, Crossed) else each.rule for each in self.all]
+        self.crosses = {place: each.rule for place, each in enumerate(self.all) if isinstance(each.rule, Crossed)}
         self.alike = _runs([(id(home), each.alike) for home, each in zip(self.homes, self.all, strict=True)])
         self.listed = [place for place, each in enumerate(self.all) if each.page.kind != "single"]
         self.cut = [place for place, each in enumerate(self.all) if each.page.length is not None]
-        self.padded = [place for place, each in enumerate(self.all) if each.page.padding is not None]
+        self.padded = [
+            place for place, each in enumerate(self.all) if each.page.padding is not None and place not in self.crosses
+        ]
         paddings = [self.all[place].page.padding for place in self.padded]
         self.paddings = None if any(isinstance(each, str) for each in paddings) else np.array(paddings, np.int64)
         """Those of `padded`, if all are numbers."""
+        self.instead = np.array(
+            [UNKNOWN if each.page.unknown.row is None else each.page.unknown.row for each in self.all]
+        )
+        """What unknown ids read, by place."""
+        self.refusing = [place for place, each in enumerate(self.all) if each.page.unknown.rule == "refuse"]
         self._singles = [each.page.kind == "single" for each in self.all]
-        self._apart = [each.apart for each in self.all]
 
     def activations(self, columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
@@ -65,21 +73,35 @@ class Features:
             return {}
         sent = [columns.get(read) for read in self.reads]
         one_each = (n,)
-        alone = [  # those that no others are like, and those among whose values defaults stand
-            apart or column is None or (single and (column.offsets is not None or column.values.shape != one_each))
-            for column, single, apart in zip(sent, self._singles, self._apart, strict=True)
+        alone = [  # those that take their defaults, and those among whose values defaults stand
+            column is None or (single and (column.offsets is not None or column.values.shape != one_each))
+            for column, single in zip(sent, self._singles, strict=True)
         ]
+        for place in self.crosses:
+            alone[place] = False
         if any(alone):
-            found = self._without(alone).activations(columns, n)
-            for name, each, by_itself in zip(self._names, self.all, alone, strict=True):
-                if by_itself:
-                    found[name] = each.activation(columns, n)
-            return found
+            return self._apart(alone, columns, n)
+        if self.crosses:
+            given = [self.all[place].crossed(columns, n) for place in self.crosses]
+            found = crosses.resolve_all(list(self.crosses.values()), given, n)
+            for place, made in zip(self.crosses, found, strict=True):
+                sent[place] = None if made is None else Column(*made)
+                alone[place] = made is None
+            if any(alone):  # a few with very many values
+                return self._apart(alone, columns, n)
         call = _Call(self, [column for column in sent if column is not None], n)
         return {
             name: Activation(values, unknown)
             for name, values, unknown in zip(self._names, call.vectors(), call.unknown, strict=True)
         }
+
+    def _apart(self, alone: Sequence[bool], columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
+        """Looks those up by themselves that are told, all others together."""
+        found = self._without(alone).activations(columns, n)
+        for name, each, by_itself in zip(self._names, self.all, alone, strict=True):
+            if by_itself:
+                found[name] = each.activation(columns, n)
+        return found
 
     def _without(self, left_out: Sequence[bool]) -> Features:
         key = bytes(left_out)  # callers of a kind leave the same features out
@@ -108,7 +130,9 @@ class _Call:
     def __init__(self, features: Features, columns: Sequence[Column], n: int) -> None:
         self._features, self._n = features, n
         self._alike = features.alike
-        self._offsets = _offsets(features, columns, n)
+        listed = [columns[place] for place in features.listed]
+        checked = checked_together([features.reads[place] for place in features.listed], listed, n)
+        self._offsets = dict(zip(features.listed, checked, strict=True))
         self._weights: dict[int, NDArray[np.float32]] = {}
         for place, column in enumerate(columns):
             if column.weights is not None:
@@ -119,42 +143,48 @@ class _Call:
         for place in features.cut:
             length = features.all[place].page.length or 0
             values[place], self._offsets[place] = _cut(values[place], self._offsets[place], length)
-        self._rows = ids.resolve_all(features.rules, values)
+        resolved = ids.resolve_all(features.rules, values)
         for place in _with_padding(features, values):
-            self._rows[place] = features.all[place].padded(self._rows[place], values[place])
+            resolved[place] = features.all[place].padded(resolved[place], values[place])
+        self._ends = np.cumsum([0, *(rows.size for rows in resolved)])
+        self._rows = np.concatenate(resolved)
         self.unknown = [0] * len(columns)
-        with_negative = _holders(self._rows, np.concatenate(self._rows) < 0)
-        if self._weights or with_negative:
-            self._leave_out(values, sorted({*self._weights, *with_negative}))
+        if np.count_nonzero(self._rows < 0):
+            self._replace_unknown(values)
+        if self._weights:
+            self._leave_out()
 
-    def _leave_out(self, values: Sequence[Values], places: Sequence[int]) -> None:
-        """Applies the unknown rules at these places, and leaves out of bags what does not count."""
-        for place in places:
-            each = self._features.all[place]
-            rows, self.unknown[place] = each.known(self._rows[place], values[place])
-            if each.page.kind == "bag":
-                weights = self._weights.get(place)
-                kept = each.kept(rows, weights)
-                if np.count_nonzero(kept) < kept.size:
-                    self._offsets[place] = np.concatenate([[0], np.cumsum(kept)])[self._offsets[place]]
-                    rows = rows[kept]
-                    if weights is not None:
-                        self._weights[place] = weights[kept]
-            self._rows[place] = rows
-        if self._weights:  # those with weights are not like those without
-            homes, all_ = self._features.homes, self._features.all
-            keys = [(id(homes[place]), each.alike, place in self._weights) for place, each in enumerate(all_)]
-            self._alike = _runs(keys)
+    def _replace_unknown(self, values: Sequence[Values]) -> None:
+        """Applies the unknown rules; see Embedded.known."""
+        unknown = self._rows == UNKNOWN
+        places = np.searchsorted(self._ends, np.flatnonzero(unknown), side="right") - 1
+        self.unknown = np.bincount(places, minlength=len(values)).tolist()
+        for place in self._features.refusing:
+            if self.unknown[place]:
+                sent = None if place in self._features.crosses else values[place]
+                self._features.all[place].known(self._of(place), sent)
+        self._rows[unknown] = self._features.instead[places]
+
+    def _leave_out(self) -> None:
+        """Makes rows negative that their weights leave out of bags; those with weights are not like those without."""
+        homes, features = self._features.homes, self._features.all
+        for place, weights in self._weights.items():
+            rows = self._of(place)
+            rows[~features[place].kept(rows, weights)] = UNKNOWN
+        keys = [(id(homes[place]), each.alike, place in self._weights) for place, each in enumerate(features)]
+        self._alike = _runs(keys)
+
+    def _of(self, first: int, end: int | None = None) -> Rows:
+        """Returns the rows of a place, or of those up to another."""
+        return self._rows[self._ends[first] : self._ends[first + 1 if end is None else end]]
 
     def vectors(self) -> list[NDArray[Any]]:
         """Reads and combines what is alike of a table at once; returns [n, dim] or [n, length, dim] of each feature."""
-        found: list[NDArray[Any]] = [_NO_ROWS] * len(self._rows)
+        found: list[NDArray[Any]] = [_NO_ROWS] * len(self._features.all)
         for first, end in self._alike:
-            home, rows = self._features.homes[first], self._rows[first]
-            if end - first > 1:
-                rows = np.concatenate(self._rows[first:end])
+            home, rows = self._features.homes[first], self._of(first, end)
             if isinstance(home, SideBySide):
-                starts = self._features.firsts[first:end].repeat([each.size for each in self._rows[first:end]])
+                starts = self._features.firsts[first:end].repeat(np.diff(self._ends[first : end + 1]))
                 rows = np.where(rows < 0, rows, rows + starts)
             found[first:end] = self._read(home, rows, range(first, end))
         return found
@@ -172,28 +202,23 @@ class _Call:
         if page.kind == "bag":
             weights = [self._weights[place] for place in places if place in self._weights]
             beside = np.concatenate(weights) if weights else None
-            return home.bags(rows, offsets, feature.combiner, beside).reshape(len(places), n, dim)
+            if page.empty_row is not None:
+                rows, offsets, beside = with_empty_row(rows, offsets, beside, self._empty_rows(places))
+            if page.max_norm is None:
+                found = home.bags(rows, offsets, feature.combiner, beside)
+            else:
+                found = combine_clipped(home.take, page.max_norm, rows, offsets, feature.combiner, beside)
+            return found.reshape(len(places), n, dim)
         length = page.length or 0
         example = np.repeat(np.arange(lengths.size), lengths)
         whole = np.zeros((lengths.size, length, dim), np.float32)
         whole[example, np.arange(example.size) - offsets[example]] = home.take(rows)
         return whole.reshape(len(places), n, length, dim)
 
-
-def _offsets(features: Features, columns: Sequence[Column], n: int) -> dict[int, Offsets]:
-    """Returns the checked offsets of bags and sequences by place; all are checked together, unless some are odd."""
-    given = [(place, columns[place]) for place in features.listed]
-    plain = [
-        offsets
-        for _, column in given
-        if (offsets := column.offsets) is not None and offsets.dtype == np.int64 and offsets.shape == (n + 1,)
-    ]
-    if plain and len(plain) == len(given) and all(column.values.ndim == 1 for _, column in given):
-        whole = np.concatenate(plain).reshape(-1, n + 1)
-        sound = (whole[:, 0] == 0) & (whole[:, -1] == [column.values.size for _, column in given])
-        if sound.all() and not np.count_nonzero(whole[:, 1:] < whole[:, :-1]):
-            return dict(zip(features.listed, whole, strict=True))
-    return {place: checked_offsets(features.reads[place], column, n) for place, column in given}
+    def _empty_rows(self, places: Sequence[int]) -> Rows:
+        """Returns what each bag of some features reads where nothing else is left in it."""
+        rows = np.array([self._features.all[place].page.empty_row for place in places])
+        return (rows + self._features.firsts[places]).repeat(self._n)
 
 
 def _holders(arrays: Sequence[NDArray[Any]], found: NDArray[np.bool_]) -> list[int]:

@@ -18,6 +18,8 @@ Weights = NDArray[np.float32]
 Vectors = NDArray[np.float32]
 Combiner = Literal["sum", "mean", "sqrtn"]
 
+_CLIPPED_TOGETHER = 1024
+"""Vectors clipped at a time, so that what is made of them stays in the cache."""
 _NOTHING = np.float32(-0.0)
 """What a sum begins with: any other 0 would turn a bag of -0.0 into 0.0 in one way of adding, and not in another."""
 
@@ -79,32 +81,49 @@ def combine_rows(
     return combine(take(rows), offsets, combiner, weights)
 
 
-def clipped(vectors: Vectors, max_norm: float) -> Vectors:
-    """Returns [m, dim] float32 vectors, those that are longer than `max_norm` scaled to that length.
+def combine_clipped(
+    take: Callable[[NDArray[np.int64]], Vectors],
+    max_norm: float,
+    rows: NDArray[np.int64],
+    offsets: Offsets,
+    combiner: Combiner,
+    weights: Weights | None = None,
+) -> Vectors:
+    """Does what `combine_rows` does with rows of which those that are longer than `max_norm` are scaled to that length.
 
     Source: TensorFlow 2.20, python/ops/clip_ops.py, clip_by_norm (the rule).
     """
     limit = np.float32(max_norm)
-    norms = np.sqrt(np.sum(vectors * vectors, axis=1, keepdims=True))
-    scaled: Vectors = vectors * limit / np.maximum(norms, limit)
-    return scaled
+
+    def clipped(rows: NDArray[np.int64]) -> Vectors:
+        vectors = take(rows)
+        for first in range(0, len(vectors), _CLIPPED_TOGETHER):
+            part = vectors[first : first + _CLIPPED_TOGETHER]
+            norms = np.sqrt(np.sum(part * part, axis=1, keepdims=True))
+            part *= limit
+            part /= np.maximum(norms, limit)
+        return vectors
+
+    return combine_rows(clipped, rows, offsets, combiner, weights)
 
 
 def with_empty_row(
-    rows: NDArray[np.int64], offsets: Offsets, weights: Weights | None, row: int
+    rows: NDArray[np.int64], offsets: Offsets, weights: Weights | None, row: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], Offsets, Weights | None]:
-    """Leaves negative rows out of bags, and puts `row` with weight 1 into those that have none then.
+    """Leaves negative rows out of bags, and puts a row with weight 1 into those that have none then.
 
     Args:
       rows, offsets, weights: as of `combine_rows`.
+      row: [n] int64, for each bag.
     Returns:
       The same, anew.
     Source: TensorFlow 2.20, python/ops/embedding_ops.py, safe_embedding_lookup_sparse with `default_id` (the rule).
     """
     kept = rows >= 0
     offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
-    starts = offsets[:-1][offsets[:-1] == offsets[1:]]
-    filled = np.insert(rows[kept], starts, row)
+    empty = offsets[:-1] == offsets[1:]
+    starts = offsets[:-1][empty]
+    filled = np.insert(rows[kept], starts, row[empty])
     beside = None if weights is None else np.insert(weights[kept], starts, np.float32(1))
     return filled, np.concatenate([[0], np.cumsum(np.maximum(np.diff(offsets), 1))]), beside
 

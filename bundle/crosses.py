@@ -3,76 +3,153 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle import fingerprints
-from bundle.columns import Offsets
+from bundle.columns import Column, Offsets, checked_together
 from bundle.errors import FeatureError
 from bundle.feature_pages import CrossedIds, CrossKey, VocabularyIds
-from bundle.id_values import Rows, Values, integers, numbers, strings, without
-from bundle.ids import Identity, Listed, Rule, hashes, within
+from bundle.id_values import Rows, Values, integers, strings, without
+from bundle.ids import Buckets, Identity, Listed, Rule, hashes
+from bundle.ids import resolve_all as rows_of_all
 from bundle.vocabularies import Vocabulary
 
 COMBINATIONS_MAX = 1 << 20
-"""Combinations made for one feature of one call: a few long bags have a great many."""
+"""Combinations made at a time: a few long bags have a great many."""
+_TOGETHER = 1 << 15
+"""Combinations hashed at a time, so that what is made of them stays in the cache."""
 
 
 class Crossed:
-    """Row = hash of one value of each input together, mod `buckets`; the values of the last input vary fastest."""
+    """Row = hash of one value of each input together, mod `buckets`; the values of the last input vary fastest.
+
+    Attributes:
+      names: of the inputs.
+      rows: of the table.
+      page: what the manifest says.
+      keys: what makes a number of a value of each input.
+    """
 
     def __init__(
         self, names: Sequence[str], rows: int, page: CrossedIds, vocabularies: Mapping[str, Vocabulary]
     ) -> None:
-        self._names, self._rows, self._page = names, rows, page
-        self._rules = [_rule(name, key, vocabularies) for name, key in zip(names, page.keys, strict=True)]
+        self.names, self.rows, self.page = names, rows, page
+        self.keys = [_rule(name, key, vocabularies) for name, key in zip(names, page.keys, strict=True)]
 
-    def resolve(self, columns: Sequence[tuple[Values, Offsets]]) -> tuple[Rows, Offsets]:
+    def resolve(self, columns: Sequence[Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the values of n examples.
 
         Args:
-          columns: of each input, its values and [n + 1] int64 offsets.
+          columns: of each input.
+          n: examples in each of them.
         Returns:
           [m] int64 rows, and [n + 1] int64 offsets: an example without a value of some input has no row.
         Raises:
-          FeatureError: a value does not fit its input, or there are more than `COMBINATIONS_MAX` combinations.
-        Source: TensorFlow 2.20, core/kernels/sparse_cross_op.cc, HashCrosser and ProductIterator (the rule).
+          FeatureError: a column does not fit its input, or there are more than `COMBINATIONS_MAX` combinations.
         """
-        columns = [
-            without(key.padding, *column) if key.padding is not None else column
-            for key, column in zip(self._page.keys, columns, strict=True)
-        ]
-        lengths = [np.diff(offsets) for _, offsets in columns]
-        # In floats: the product of a few long bags' lengths may not fit an int64.
-        if np.prod(np.array(lengths, np.float64), axis=0).sum() > COMBINATIONS_MAX:
-            raise FeatureError(
-                self._names[0], f"crossed with {', '.join(self._names[1:])} it has more than {COMBINATIONS_MAX} values"
-            )
-        counts = np.prod(np.array(lengths), axis=0, dtype=np.int64)
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        example = np.repeat(np.arange(counts.size), counts)
-        left = np.arange(offsets[-1]) - offsets[example]
-        places: list[NDArray[np.int64]] = []
-        for length, (_, starts) in zip(reversed(lengths), reversed(columns), strict=True):
-            places.append(starts[example] + left % length[example])
-            left //= length[example]
-        found = np.full(example.size, self._page.hash_key, np.uint64)
-        for number, ((values, _), place) in enumerate(zip(columns, reversed(places), strict=True)):
-            found = fingerprints.joined(found, self._hashed(number, values)[place])
-        return within((found % np.uint64(self._page.buckets)).astype(np.int64), self._rows), offsets
+        (found,) = resolve_all([self], [columns], n)
+        if found is None:
+            first, *others = self.names
+            raise FeatureError(first, f"crossed with {', '.join(others)} it has more than {COMBINATIONS_MAX} values")
+        return found
 
-    def _hashed(self, number: int, values: Values) -> NDArray[np.uint64]:
-        name, key, rule = self._names[number], self._page.keys[number], self._rules[number]
-        if rule is not None:
-            rows, otherwise = rule.resolve(values), -1 if key.unknown_row is None else key.unknown_row
-            return np.where(rows < 0, np.int64(otherwise), rows).view(np.uint64)
-        if key.boundaries is not None:
-            boundaries = np.asarray(key.boundaries, np.float32)
-            return np.searchsorted(boundaries, numbers(name, values), side="right").astype(np.uint64)
-        if key.dtype == "string":
-            return hashes(name, strings(name, values))
-        return integers(name, values).view(np.uint64)
+
+def resolve_all(
+    crosses: Sequence[Crossed], columns: Sequence[Sequence[Column]], n: int
+) -> list[tuple[Rows, Offsets] | None]:
+    """Returns what `Crossed.resolve` does of many crosses, made in one go for those of equally many inputs.
+
+    Args:
+      columns: of each input, by cross.
+    Returns:
+      None of a cross that has more than `COMBINATIONS_MAX` combinations, with those that were made before it.
+    Raises:
+      FeatureError: a column does not fit its input.
+    """
+    found: list[tuple[Rows, Offsets] | None] = [None] * len(crosses)
+    left = COMBINATIONS_MAX
+    for count in {len(cross.names) for cross in crosses}:
+        places = [place for place, cross in enumerate(crosses) if len(cross.names) == count]
+        alike, given = [crosses[place] for place in places], [columns[place] for place in places]
+        sent = [_packed(alike, given, key, n) for key in range(count)]
+        lengths = np.diff(np.array([[offsets for _, offsets in each] for each in sent]), axis=2)
+        # In floats: the product of a few long bags' lengths may not fit an int64.
+        total = np.cumsum(np.prod(lengths.astype(np.float64), axis=0).sum(axis=1))
+        fitting = int(np.searchsorted(total, left, side="right"))
+        left -= int(total[fitting - 1]) if fitting else 0
+        for part in _parts(total[:fitting]):
+            made = _joined(alike[part], [each[part] for each in sent], lengths[:, part])
+            for place, each in zip(places[part], made, strict=True):
+                found[place] = each
+    return found
+
+
+def _parts(total: NDArray[np.float64]) -> list[slice]:
+    """Cuts crosses, by their combinations with those before them, into parts of about `_TOGETHER`."""
+    if not total.size or total[-1] <= _TOGETHER:
+        return [slice(total.size)] if total.size else []
+    ends = [0, *(np.flatnonzero(np.diff(total // _TOGETHER)) + 1).tolist(), total.size]
+    return [slice(first, end) for first, end in pairwise(ends)]
+
+
+def _packed(
+    crosses: Sequence[Crossed], columns: Sequence[Sequence[Column]], key: int, n: int
+) -> list[tuple[Values, Offsets]]:
+    """Returns values and offsets of input number `key` of each cross, without those that only fill up."""
+    sent = [each[key] for each in columns]
+    offsets = checked_together([cross.names[key] for cross in crosses], sent, n)
+    found = []
+    for cross, column, starts in zip(crosses, sent, offsets, strict=True):
+        padding = cross.page.keys[key].padding
+        found.append((column.values, starts) if padding is None else without(padding, column.values, starts))
+    return found
+
+
+def _joined(
+    crosses: Sequence[Crossed], sent: Sequence[Sequence[tuple[Values, Offsets]]], lengths: NDArray[np.int64]
+) -> list[tuple[Rows, Offsets]]:
+    """Hashes every combination of values of the same example.
+
+    Args:
+      crosses: of equally many inputs.
+      sent: of each input, of each cross, values and offsets.
+      lengths: [inputs, crosses, n] int64 values of each example.
+    Source: TensorFlow 2.20, core/kernels/sparse_cross_op.cc, HashCrosser and ProductIterator (the rule).
+    """
+    n = lengths.shape[2]
+    counts = np.prod(lengths, axis=0, dtype=np.int64).reshape(-1)  # the examples of all crosses, one after another
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    bounds = offsets[::n] if n else np.zeros(len(crosses) + 1, np.int64)
+    sizes = np.diff(bounds)
+    example = np.repeat(np.arange(counts.size), counts)
+    left = np.arange(offsets[-1]) - offsets[example]
+    places: list[NDArray[np.int64]] = []
+    for each in reversed(lengths.reshape(len(lengths), -1)):
+        length = each[example]
+        places.append((np.cumsum(each) - each)[example] + left % length)
+        left //= length
+    hashed = np.array([cross.page.hash_key for cross in crosses], np.uint64).repeat(sizes)
+    for key, (each, place) in enumerate(zip(sent, reversed(places), strict=True)):
+        hashed = fingerprints.joined(hashed, _numbers(crosses, key, [values for values, _ in each])[place])
+    rows = (hashed % np.array([cross.page.buckets for cross in crosses], np.uint64).repeat(sizes)).astype(np.int64)
+    rows[rows >= np.array([cross.rows for cross in crosses]).repeat(sizes)] = -1
+    return [
+        (rows[first:end], offsets[number * n : (number + 1) * n + 1] - first)
+        for number, (first, end) in enumerate(zip(bounds.tolist(), bounds[1:].tolist(), strict=False))
+    ]
+
+
+def _numbers(crosses: Sequence[Crossed], key: int, values: Sequence[Values]) -> NDArray[np.uint64]:
+    """Returns what is hashed of each value of input number `key` of each cross, end to end."""
+    found = rows_of_all([cross.keys[key] for cross in crosses], values)
+    for place, cross in enumerate(crosses):
+        otherwise = cross.page.keys[key].unknown_row
+        if otherwise is not None:
+            found[place] = np.where(found[place] < 0, np.int64(otherwise), found[place])
+    return np.concatenate(found).view(np.uint64)
 
 
 def listed(name: str, rows: int, page: VocabularyIds, vocabularies: Mapping[str, Vocabulary]) -> Listed:
@@ -81,9 +158,37 @@ def listed(name: str, rows: int, page: VocabularyIds, vocabularies: Mapping[str,
     return Listed(name, rows, vocabularies[page.vocabulary], **told)
 
 
-def _rule(name: str, key: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> Rule | None:
+class _Integers:
+    """An integer as it is."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def resolve(self, values: Values) -> Rows:
+        return integers(self._name, values)
+
+    @staticmethod
+    def resolve_all(rules: Sequence[_Integers], columns: Sequence[Values]) -> list[Rows]:
+        return [integers(rule._name, values) for rule, values in zip(rules, columns, strict=True)]
+
+
+class _Strings:
+    """A string's hash."""
+
+    alike = ()
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def resolve(self, values: Values) -> Rows:
+        return hashes(self._name, strings(self._name, values)).view(np.int64)
+
+
+def _rule(name: str, key: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> Rule:
+    if key.boundaries is not None:
+        return Buckets(name, len(key.boundaries) + 1, key.boundaries)
     if key.ids is None or key.rows is None:
-        return None
+        return _Strings(name) if key.dtype == "string" else _Integers(name)
     if isinstance(key.ids, VocabularyIds):
         return listed(name, key.rows, key.ids, vocabularies)
     return Identity(name, key.rows)

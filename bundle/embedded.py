@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bundle import ids
 from bundle.columns import Activation, Column, Offsets, checked_offsets, place_of
-from bundle.combiner import Combiner, clipped, combine_rows, with_empty_row
+from bundle.combiner import Combiner, combine_clipped, with_empty_row
 from bundle.crosses import Crossed, listed
 from bundle.errors import FeatureError, RowOutOfRange, UnknownRefused
 from bundle.id_values import Rows, Values, is_padding, numbers
@@ -53,11 +53,19 @@ class Opened:
 
     Attributes:
       tables, vocabularies, keys: open, by name.
+      indicators: one of each width.
     """
 
     tables: Mapping[str, TableReader]
     vocabularies: Mapping[str, Vocabulary]
     keys: Mapping[str, KeyIndex]
+    indicators: dict[int, Indicator] = field(default_factory=dict)
+
+    def table(self, page: EmbeddedFeature) -> TableReader | Indicator:
+        """Returns what a feature reads; raises KeyError for a table that is not open."""
+        if page.indicator is None:
+            return self.tables[page.table]
+        return self.indicators.setdefault(page.indicator, Indicator(page.indicator))
 
 
 class Embedded:
@@ -69,7 +77,6 @@ class Embedded:
       rule: of its ids; of crossed ones, their cross.
       inputs: whose columns it takes.
       read: what its column is called, of one place of an input by `place_of`; of crossed ones, the first input.
-      apart: whether it is looked up by itself, since no others do as it does.
       reads_rows: whether its ids are rows, one of each example.
       alike: equal for features whose vectors may be combined together.
     """
@@ -84,16 +91,14 @@ class Embedded:
           drop_weights: its input is sent with weights, which another feature takes.
         """
         self.page, self.inputs = page, inputs_of(name, page)
-        self.table: TableReader | Indicator = (
-            opened.tables[page.table] if page.indicator is None else Indicator(page.indicator)
-        )
+        self.table = opened.table(page)
         self.rule: ids.Rule | Crossed = _rule(self.inputs, page, self.table.rows, opened)
         self._name, self._drop_weights = self.inputs[0], drop_weights
-        self.apart = isinstance(self.rule, Crossed) or page.max_norm is not None or page.empty_row is not None
         self.read = self._name if page.place is None else place_of(self._name, page.place)
         one_each = page.kind == "single" and page.padding is None
         self.reads_rows = one_each and isinstance(self.rule, ids.Identity)
-        self.alike = (self.table.dim, page.kind, page.combiner, page.length)
+        filled = page.empty_row is not None
+        self.alike = (self.table.dim, page.kind, page.combiner, page.length, page.max_norm, filled)
         self._default: tuple[Column, Activation] | None = None
         self._key_defaults: dict[str, Column] = {}
         if isinstance(page.ids, CrossedIds):
@@ -115,7 +120,7 @@ class Embedded:
     def rows(self, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of n examples; see FeatureReader.rows. Of padding the row is `PADDING`."""
         if isinstance(self.rule, Crossed):
-            return self._crossed(self.rule, columns, n)
+            return self.rule.resolve(self.crossed(columns, n), n)
         column = columns.get(self.read)
         if column is None:
             row, offsets = self.rows({self.read: self.needed_default()[0]}, 1)
@@ -128,7 +133,7 @@ class Embedded:
     def activation(self, columns: Mapping[str, Column], n: int) -> Activation:
         """See FeatureReader.activation."""
         if isinstance(self.rule, Crossed):
-            rows, offsets = self._crossed(self.rule, columns, n)
+            rows, offsets = self.rule.resolve(self.crossed(columns, n), n)
             rows, unknown = self.known(rows, None)
             return Activation(self._bag(rows, offsets, None), unknown)
         column = columns.get(self.read)
@@ -200,6 +205,23 @@ class Embedded:
             self._name, f"id {value!s:.80} is not in table {self.page.table!r}, and the feature refuses unknown ids"
         )
 
+    def crossed(self, columns: Mapping[str, Column], n: int) -> list[Column]:
+        """Returns what was sent for each input of a cross, or its default.
+
+        Raises:
+          FeatureError: an input was not sent and has none.
+        """
+        found = []
+        for name in self.inputs:
+            column = columns.get(name)
+            if column is None:
+                if name not in self._key_defaults:
+                    raise FeatureError(name, _NO_DEFAULT)
+                values = self._key_defaults[name].values
+                column = Column(np.tile(values, n), np.arange(n + 1, dtype=np.int64) * values.size)
+            found.append(column)
+        return found
+
     def kept(self, rows: Rows, weights: Weights | None) -> NDArray[np.bool_]:
         """Tells which ids of bags contribute."""
         kept = rows >= 0
@@ -237,33 +259,18 @@ class Embedded:
         assert not isinstance(self.rule, Crossed)  # noqa: S101 - asked before
         return self.padded(self.rule.resolve(values), values)
 
-    def _crossed(self, cross: Crossed, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
-        found = []
-        for name in self.inputs:
-            column = columns.get(name)
-            if column is None:
-                if name not in self._key_defaults:
-                    raise FeatureError(name, _NO_DEFAULT)
-                values = self._key_defaults[name].values
-                found.append((np.tile(values, n), np.arange(n + 1, dtype=np.int64) * values.size))
-            else:
-                found.append((column.values, checked_offsets(name, column, n)))
-        return cross.resolve(found)
-
     def _bag(self, rows: Rows, offsets: Offsets, weights: Weights | None, out: Vectors | None = None) -> Vectors:
         if weights is not None:
             rows = np.where(self.kept(rows, weights), rows, np.int64(UNKNOWN))
         if self.page.empty_row is not None:
-            rows, offsets, weights = with_empty_row(rows, offsets, weights, self.page.empty_row)
-        max_norm = self.page.max_norm
-        if max_norm is None:
+            empty_rows = np.full(offsets.size - 1, self.page.empty_row)
+            rows, offsets, weights = with_empty_row(rows, offsets, weights, empty_rows)
+        if self.page.max_norm is None:
             return self.table.bags(rows, offsets, self.combiner, weights, out)
-        combined = combine_rows(
-            lambda rows: clipped(self.table.take(rows), max_norm), rows, offsets, self.combiner, weights
-        )
+        found = combine_clipped(self.table.take, self.page.max_norm, rows, offsets, self.combiner, weights)
         if out is None:
-            return combined
-        out[...] = combined
+            return found
+        out[...] = found
         return out
 
     def _sequence(self, column: Column, n: int) -> Activation:

@@ -22,7 +22,10 @@ from bundle.vocabularies import Vocabulary
 
 
 class Rule(Protocol):
-    """How the ids of one input become rows of one table."""
+    """How the ids of one input become rows of one table.
+
+    A rule that has an attribute `alike` resolves as every other of its kind that has the same.
+    """
 
     def resolve(self, values: Values) -> Rows:
         """Returns [m] int64 rows, -1 where the id is unknown; raises FeatureError for what is no id."""
@@ -61,6 +64,7 @@ class Arithmetic:
         """Takes what a manifest's page tells."""
         self._name, self._rows, self._shift, self._divisor = name, rows, shift, divisor
         self._buckets, self._truncated, self._first_row = buckets, truncated, first_row
+        self.alike = (rows, shift, divisor, buckets, truncated, first_row)
 
     def resolve(self, values: Values) -> Rows:
         """Resolves integers; strings of decimal digits are integers. Sums beyond int64 wrap, as in TensorFlow.
@@ -124,6 +128,7 @@ class KeptHash:
         """Takes what a manifest's page tells."""
         self._name, self._rows, self._buckets, self._first_row = name, rows, buckets, first_row
         self._key, self._mask = key, None if mask is None else str(mask)
+        self.alike = (rows, buckets, first_row, key, self._mask)
 
     def resolve(self, values: Values) -> Rows:
         """Resolves integers and strings.
@@ -157,6 +162,7 @@ class Listed:
         self._name, self._rows, self._vocabulary, self._first_row = name, rows, vocabulary, first_row
         self._oov_buckets, self._oov_first_row, self._oov_hash = oov_buckets, oov_first_row, oov_hash
         self._mask = mask
+        self.alike = (rows, id(vocabulary), first_row, oov_buckets, oov_first_row, oov_hash, mask)
 
     def resolve(self, values: Values) -> Rows:
         """Resolves integers or strings, whichever the vocabulary holds.
@@ -218,10 +224,24 @@ class Keyed:
 
     def __init__(self, name: str, rows: int, keys: KeyIndex) -> None:
         self._name, self._rows, self._keys = name, rows, keys
+        self.alike = (rows, id(keys))
 
     def resolve(self, values: Values) -> Rows:
         """Resolves integers; strings of decimal digits are integers."""
         return within(self._keys.find(integers(self._name, values)), self._rows)
+
+
+class Known:
+    """What is given are rows."""
+
+    def resolve(self, values: Values) -> Rows:
+        """Returns them as they are."""
+        return values
+
+    @staticmethod
+    def resolve_all(_: Sequence[Known], columns: Sequence[Values]) -> list[Rows]:
+        """Does what `resolve` does, for many at once."""
+        return list(columns)
 
 
 def resolve_all(rules: Sequence[Rule], columns: Sequence[Values]) -> list[Rows]:
@@ -231,12 +251,29 @@ def resolve_all(rules: Sequence[Rule], columns: Sequence[Values]) -> list[Rows]:
     for place, rule in enumerate(rules):
         kinds.setdefault(type(rule), []).append(place)
     for kind, places in kinds.items():
-        together = getattr(kind, "resolve_all", None) if len(places) > 1 else None
-        if together is None:
-            for place in places:
-                found[place] = rules[place].resolve(columns[place])
-            continue
+        together = _one_by_one if len(places) == 1 else getattr(kind, "resolve_all", _alike_together)
         rows = together([rules[place] for place in places], [columns[place] for place in places])
+        for place, each in zip(places, rows, strict=True):
+            found[place] = each
+    return found
+
+
+def _one_by_one(rules: Sequence[Rule], columns: Sequence[Values]) -> list[Rows]:
+    return [rule.resolve(values) for rule, values in zip(rules, columns, strict=True)]
+
+
+def _alike_together(rules: Sequence[Rule], columns: Sequence[Values]) -> list[Rows]:
+    """Resolves the columns of rules that differ in nothing but their input's name as one column."""
+    found: list[Rows] = [np.empty(0, np.int64)] * len(rules)
+    groups: dict[Any, list[int]] = {}
+    for place, (rule, values) in enumerate(zip(rules, columns, strict=True)):
+        groups.setdefault((getattr(rule, "alike", place), values.dtype), []).append(place)
+    for places in groups.values():
+        sent = [columns[place] for place in places]
+        try:
+            rows = _split(rules[places[0]].resolve(np.concatenate(sent)), sent)
+        except FeatureError:  # it names the first input: the one that is meant says it itself
+            rows = _one_by_one([rules[place] for place in places], sent)
         for place, each in zip(places, rows, strict=True):
             found[place] = each
     return found
