@@ -27,10 +27,9 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-/* Rows asked for before they are needed: 16 are a tenth slower, 48 no faster (docs/adr/0011). */
-#ifndef AHEAD
-#define AHEAD 32
-#endif
+/* Rows asked for before they are needed: as many as these lines of the cache, at most so many (docs/adr/0011). */
+#define AHEAD 96
+#define ASKED_LINES 192
 #define WINDOW 512 /* rows whose places are known at once */
 #define LINE 64
 #define LINES_AHEAD 8 /* of one row; the CPU itself fetches what follows */
@@ -111,6 +110,13 @@ typedef struct {
 
 static const float NO_SCALE = 0;
 
+/* How many rows before it is needed a row is asked for. */
+INLINE ptrdiff_t ahead_of(Stored stored, ptrdiff_t row_bytes) {
+  const ptrdiff_t whole = (row_bytes + LINE - 1) / LINE, lines = whole < LINES_AHEAD ? whole : LINES_AHEAD;
+  const ptrdiff_t rows = ASKED_LINES / (lines + (stored == INT8));
+  return rows < AHEAD ? rows : AHEAD;
+}
+
 INLINE void ask(const Rows *from, const Window *window, ptrdiff_t k, Stored stored, ptrdiff_t row_bytes) {
   const char *at = (const char *)window->at[k];
   for (ptrdiff_t line = 0; line < row_bytes && line < LINES_AHEAD * LINE; line += LINE) __builtin_prefetch(at + line);
@@ -140,7 +146,8 @@ INLINE void advance(Rows *from, const int64_t *rows, ptrdiff_t k, ptrdiff_t n, u
   if (stored == INT8) locate(&from->scales, rows + k, known, (uintptr_t)&NO_SCALE, window->scale, sizeof(float));
   if (from->cold) tell_window(from, window, absent);
   if (begins)
-    for (ptrdiff_t next = 0; next < known && next < AHEAD; next++) ask(from, window, next, stored, row_bytes);
+    for (ptrdiff_t next = 0; next < known && next < ahead_of(stored, row_bytes); next++)
+      ask(from, window, next, stored, row_bytes);
 }
 
 /* A half's exponent and mantissa moved to where a float's are; its exponent then is 112 too small, 224 of infinities
@@ -177,13 +184,13 @@ INLINE ptrdiff_t width(Stored stored) { return stored == FLOAT32 ? 4 : stored ==
 
 INLINE void take_loop(Rows *from, const int64_t *rows, ptrdiff_t n, char *out, ptrdiff_t stride, Stored stored,
                       ptrdiff_t dim) {
-  const ptrdiff_t row_bytes = dim * width(stored);
+  const ptrdiff_t row_bytes = dim * width(stored), ahead = ahead_of(stored, row_bytes);
   Window window;
   window.end = 0;
   for (ptrdiff_t first = 0; first < n; first += WINDOW) {
     advance(from, rows, first, n, (uintptr_t)from->zeros, &window, stored, row_bytes);
     for (ptrdiff_t k = 0; k < window.end - first; k++) {
-      if (k + AHEAD < window.known) ask(from, &window, k + AHEAD, stored, row_bytes);
+      if (k + ahead < window.known) ask(from, &window, k + ahead, stored, row_bytes);
       const float scale = stored == INT8 ? *(const Float *)window.scale[k] : 1;
       float *restrict to = (float *)(out + (first + k) * stride);
       if (stored == FLOAT32) memcpy(to, (const void *)window.at[k], (size_t)row_bytes);
@@ -206,7 +213,7 @@ INLINE void add_row(float *restrict sums, const char *restrict at, Stored stored
 /* Adds front to back, as bundle/combiner.py does: the first row is copied, so that nothing is added to it. */
 INLINE void bags_loop(Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n, const float *weights,
                       Combiner combiner, char *out, ptrdiff_t stride, Stored stored, ptrdiff_t dim, int weighted) {
-  const ptrdiff_t row_bytes = dim * width(stored), rows_end = offsets[n];
+  const ptrdiff_t row_bytes = dim * width(stored), rows_end = offsets[n], ahead = ahead_of(stored, row_bytes);
   Window window;
   window.end = 0;
   for (ptrdiff_t bag = 0; bag < n; bag++) {
@@ -216,7 +223,7 @@ INLINE void bags_loop(Rows *from, const int64_t *rows, const int64_t *offsets, p
     for (ptrdiff_t row = offsets[bag]; row < offsets[bag + 1]; row++) {
       if (row >= window.end) advance(from, rows, row, rows_end, 0, &window, stored, row_bytes);
       const ptrdiff_t k = row - window.first;
-      if (k + AHEAD < window.known) ask(from, &window, k + AHEAD, stored, row_bytes);
+      if (k + ahead < window.known) ask(from, &window, k + ahead, stored, row_bytes);
       const char *at = (const char *)window.at[k];
       if (!at) continue;
       const float scale = stored == INT8 ? *(const Float *)window.scale[k] : 1;

@@ -3,7 +3,10 @@
 #define ROWCAST_NEAREST_H
 
 #define LANES 16
-#define CANDIDATES_AHEAD 8
+#define CANDIDATES_AHEAD 32 /* 16 take a tenth longer, 64 as long */
+
+#define FEW_KEYS 12 /* are sorted by putting each in its place */
+#define DIVISIONS_MAX 64
 
 typedef enum { DOT_PRODUCT, COSINE, SQUARED_L2 } Distance;
 
@@ -23,14 +26,18 @@ INLINE void add(Lanes value, Lanes asked, Distance distance, Lanes *sums, Lanes 
   if (distance == COSINE) *squares += value * value;
 }
 
+INLINE void ask_vector(const float *vectors, uint32_t position, ptrdiff_t dim) {
+  const char *at = (const char *)(vectors + (size_t)position * (size_t)dim);
+  const ptrdiff_t bytes = dim * (ptrdiff_t)sizeof *vectors;
+  for (ptrdiff_t line = 0; line < bytes && line < LINES_AHEAD * LINE; line += LINE) __builtin_prefetch(at + line);
+}
+
 INLINE void score_by(const float *vectors, const uint32_t *positions, ptrdiff_t n, ptrdiff_t dim, const float *query,
                      Distance distance, float *scores) {
-  const ptrdiff_t rest = dim % LANES, bytes = dim * (ptrdiff_t)sizeof *vectors;
+  const ptrdiff_t rest = dim % LANES;
+  for (ptrdiff_t k = 0; k < n && k < CANDIDATES_AHEAD; k++) ask_vector(vectors, positions[k], dim);
   for (ptrdiff_t k = 0; k < n; k++) {
-    if (k + CANDIDATES_AHEAD < n) {
-      const char *next = (const char *)(vectors + (size_t)positions[k + CANDIDATES_AHEAD] * (size_t)dim);
-      for (ptrdiff_t line = 0; line < bytes && line < LINES_AHEAD * LINE; line += LINE) __builtin_prefetch(next + line);
-    }
+    if (k + CANDIDATES_AHEAD < n) ask_vector(vectors, positions[k + CANDIDATES_AHEAD], dim);
     const float *vector = vectors + (size_t)positions[k] * (size_t)dim;
     Lanes sums = {0}, squares = {0};
     for (ptrdiff_t from = 0; from < dim - rest; from += LANES)
@@ -71,37 +78,64 @@ static float score_of(uint64_t key) {
   return score;
 }
 
+/* Divides keys[first] to keys[last] into those up to *right and those from *left on, none of which is smaller. */
+INLINE void divide(uint64_t *keys, ptrdiff_t first, ptrdiff_t last, ptrdiff_t *left, ptrdiff_t *right) {
+  const uint64_t one = keys[first], middle = keys[first + (last - first) / 2], other = keys[last];
+  const uint64_t low = one < middle ? one : middle, high = one < middle ? middle : one;
+  const uint64_t pivot = other < low ? low : other > high ? high : other;
+  ptrdiff_t up = first, down = last;
+  while (up <= down) {
+    while (keys[up] < pivot) up++;
+    while (keys[down] > pivot) down--;
+    if (up <= down) {
+      const uint64_t held = keys[up];
+      keys[up++] = keys[down];
+      keys[down--] = held;
+    }
+  }
+  *left = up, *right = down;
+}
+
 static int by_key(const void *one, const void *other) {
   const uint64_t left = *(const uint64_t *)one, right = *(const uint64_t *)other;
   return (left > right) - (left < right);
+}
+
+/* Sorts keys[first] to keys[last]; with no divisions left, by an order that does not hang on what they are. */
+static void sort_keys(uint64_t *keys, ptrdiff_t first, ptrdiff_t last, int divisions) {
+  while (last - first >= FEW_KEYS) {
+    if (divisions-- == 0) {
+      qsort(keys + first, (size_t)(last - first + 1), sizeof *keys, by_key);
+      return;
+    }
+    ptrdiff_t left, right;
+    divide(keys, first, last, &left, &right);
+    sort_keys(keys, first, right, divisions);
+    first = left;
+  }
+  for (ptrdiff_t k = first + 1; k <= last; k++) {
+    const uint64_t key = keys[k];
+    ptrdiff_t place = k;
+    for (; place > first && keys[place - 1] > key; place--) keys[place] = keys[place - 1];
+    keys[place] = key;
+  }
 }
 
 /* Puts the k smallest keys first, in order; the rest in any. Selects, then sorts no more than it must. */
 static void smallest_first(uint64_t *keys, ptrdiff_t n, ptrdiff_t k) {
   ptrdiff_t first = 0, last = n - 1;
   for (int tries = 0; k < n && first < last; tries++) {
-    if (tries == 64) { /* an order that selecting does not get through */
+    if (tries == DIVISIONS_MAX) { /* an order that selecting does not get through */
       k = n;
       break;
     }
-    const uint64_t one = keys[first], middle = keys[first + (last - first) / 2], other = keys[last];
-    const uint64_t low = one < middle ? one : middle, high = one < middle ? middle : one;
-    const uint64_t pivot = other < low ? low : other > high ? high : other;
-    ptrdiff_t left = first, right = last;
-    while (left <= right) {
-      while (keys[left] < pivot) left++;
-      while (keys[right] > pivot) right--;
-      if (left <= right) {
-        const uint64_t held = keys[left];
-        keys[left++] = keys[right];
-        keys[right--] = held;
-      }
-    }
+    ptrdiff_t left, right;
+    divide(keys, first, last, &left, &right);
     if (k <= right + 1) last = right;
     else if (k > left) first = left;
     else break;
   }
-  qsort(keys, (size_t)k, sizeof *keys, by_key);
+  sort_keys(keys, 0, k - 1, DIVISIONS_MAX);
 }
 
 /* nearest(vectors, query, positions, k, distance): [m] int64 positions and [m] float32 scores, the best m <= k. */

@@ -83,7 +83,7 @@ static void *run(void *given) {
     if (dtype == F32) bag > 1 ? read_call(row, job->ahead, out, F32, 1) : read_call(row, job->ahead, out, F32, 0);
     else if (dtype == BF16) bag > 1 ? read_call(row, job->ahead, out, BF16, 1) : read_call(row, job->ahead, out, BF16, 0);
     else bag > 1 ? read_call(row, job->ahead, out, INT8, 1) : read_call(row, job->ahead, out, INT8, 0);
-    at = at + 2 * call + 64 > ids_count ? 0 : at + call;
+    at = at + 2 * call + 128 > ids_count ? 0 : at + call;
     job->rows += (double)call;
   } while (now(CLOCK_MONOTONIC) < end);
   job->took = now(clock_used) - begun;

@@ -33,7 +33,7 @@ from bundle.tables import TableReader
 DIM = 32
 CALL, BAG = 2600, 10
 """Rows of one call, and of each bag in it."""
-AHEAD = (8, 16, 24, 32, 48)
+AHEAD = (16, 32, 48, 64, 96, 128)
 DTYPES: tuple[manifest.TableDtype, ...] = ("float32", "bfloat16", "int8")
 CHUNK = 1 << 16
 
