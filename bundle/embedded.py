@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle import ids
+from bundle.casts import CastFirst
 from bundle.columns import Activation, Column, Offsets, checked_offsets, place_of
 from bundle.combiner import Combiner, combine_clipped, with_empty_row
 from bundle.crosses import Crossed, listed
@@ -93,6 +94,8 @@ class Embedded:
         self.page, self.inputs = page, inputs_of(name, page)
         self.table = opened.table(page)
         self.rule: ids.Rule | Crossed = _rule(self.inputs, page, self.table.rows, opened)
+        if page.cast is not None and not isinstance(self.rule, Crossed):
+            self.rule = CastFirst(self.inputs[0], page.cast, self.rule)
         self._name, self._drop_weights = self.inputs[0], drop_weights
         self.read = self._name if page.place is None else place_of(self._name, page.place)
         one_each = page.kind == "single" and page.padding is None
@@ -314,7 +317,7 @@ def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Open
     if isinstance(rule, VocabularyIds):
         return listed(name, rows, rule, opened.vocabularies)
     if isinstance(rule, BucketIds):
-        return ids.Buckets(name, rows, rule.boundaries)
+        return ids.Buckets(name, rows, rule.boundaries, rule.first_row)
     if isinstance(rule, KeyedIds):
         return ids.Keyed(name, rows, opened.keys[rule.keys])
     if isinstance(rule, CrossedIds):

@@ -74,10 +74,17 @@ class VocabularyIds(Page):
 
 
 class BucketIds(Page):
-    """Row = number of `boundaries` that are <= the (float) value."""
+    """Row = `first_row` + number of `boundaries` that are <= the (float) value."""
 
     kind: Literal["buckets"] = "buckets"
     boundaries: Boundaries
+    first_row: Annotated[int, Field(ge=-1, lt=1 << 62, strict=True)] = 0
+    """-1: numbers below all boundaries are unknown."""
+
+    @model_serializer(mode="wrap")
+    def _without_first_row(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        page: dict[str, Any] = written(self)
+        return page if self.first_row else {name: value for name, value in page.items() if name != "first_row"}
 
 
 class CrossKey(Page):
@@ -138,6 +145,17 @@ IdRule = Annotated[
 ]
 
 
+class Cast(Page):
+    """What is sent becomes integers first, as TensorFlow casts; they are what the id rule is given."""
+
+    of: Literal["float32", "int64"]
+    """float32: numbers are sent; those that no integer is near, as 1e30, are the smallest integer."""
+    to: Literal["int32", "int64"]
+    """Integers that are sent wrap around."""
+    rounding: Literal["toward_zero", "down", "up", "half_even"] = "toward_zero"
+    """Of numbers."""
+
+
 class Unknown(Page):
     """What an id outside the table becomes.
 
@@ -189,6 +207,8 @@ class EmbeddedFeature(Page):
     place: Count | None = None
     """Of a single: which one of the `places` values that each example has in the input; None: it has one."""
     places: Length | None = None
+    cast: Cast | None = None
+    """None: ids are taken as they are."""
 
     @model_validator(mode="after")
     def _consistent(self) -> EmbeddedFeature:
@@ -219,11 +239,13 @@ class EmbeddedFeature(Page):
             raise ValueError("'place' is one of 'places', which is given with it")
         if self.place is not None and self.kind != "single":
             raise ValueError("'place' belongs to a single")
+        if self.cast is not None and isinstance(self.ids, BucketIds | CrossedIds):
+            raise ValueError("'cast' makes integers, which neither buckets nor crossed ids take")
         return self
 
     @model_serializer(mode="wrap")
     def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(written(self), "indicator", "max_norm", "empty_row", "place", "places")
+        return _without(written(self), "indicator", "max_norm", "empty_row", "place", "places", "cast")
 
 
 class DenseFeature(Page):

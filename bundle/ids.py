@@ -189,10 +189,10 @@ class Listed:
 
 
 class Buckets:
-    """Row = number of boundaries that are <= the value, compared as float32."""
+    """Row = `first_row` + number of boundaries that are <= the value, compared as float32."""
 
-    def __init__(self, name: str, rows: int, boundaries: Sequence[float]) -> None:
-        self._name, self._rows = name, rows
+    def __init__(self, name: str, rows: int, boundaries: Sequence[float], first_row: int = 0) -> None:
+        self._name, self._rows, self._first_row = name, rows, first_row
         self._boundaries = np.asarray(boundaries, np.float32)
 
     def resolve(self, values: Values) -> Rows:
@@ -201,7 +201,7 @@ class Buckets:
         Source: TensorFlow 2.20, core/kernels/bucketize_op.cc (the rule: std::upper_bound).
         """
         found = np.searchsorted(self._boundaries, numbers(self._name, values), side="right")
-        return within(found.astype(np.int64, copy=False), self._rows)
+        return within(found.astype(np.int64, copy=False) + self._first_row, self._rows)
 
     @staticmethod
     def resolve_all(rules: Sequence[Buckets], columns: Sequence[Values]) -> list[Rows]:
@@ -214,7 +214,8 @@ class Buckets:
         )
         sizes = [values.size for values in found]
         wanted = np.repeat(np.arange(len(rules)), sizes) + 1j * np.concatenate(found)
-        firsts = np.concatenate([[0], np.cumsum(counts)[:-1]]).repeat(sizes)
+        before = np.concatenate([[0], np.cumsum(counts)[:-1]]) - [rule._first_row for rule in rules]
+        firsts = before.repeat(sizes)
         rows = np.searchsorted(boundaries, wanted, side="right") - firsts
         return _split(_within_each(rows, [rule._rows for rule in rules], found), found)
 

@@ -20,6 +20,7 @@ from bundle.errors import DigestMismatch, FormatError, UnknownFormat
 from bundle.feature_pages import (
     ArithmeticIds,
     BucketIds,
+    Cast,
     CrossedIds,
     CrossKey,
     DenseFeature,
@@ -46,6 +47,7 @@ __all__ = [
     "BLOCK_BYTES",
     "ArithmeticIds",
     "BucketIds",
+    "Cast",
     "CrossKey",
     "CrossedIds",
     "DenseFeature",

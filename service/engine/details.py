@@ -165,6 +165,8 @@ def _feature(manifest: Manifest, name: str, stored: bool) -> FeatureDetails:
 
 def _type(manifest: Manifest, feature: EmbeddedFeature, name: str) -> str:
     """Returns the type of an input's values."""
+    if feature.cast is not None:
+        return feature.cast.of
     if isinstance(feature.ids, IdentityIds | ArithmeticIds | KeyedIds):
         return "int64"
     if isinstance(feature.ids, CrossedIds):

@@ -128,6 +128,8 @@ def test_buckets_count_the_boundaries_that_are_not_above() -> None:
     assert Buckets("f", 9, boundaries).resolve(values).tolist() == expected
     assert Buckets("f", 9, boundaries).resolve(np.array([-3, 11])).tolist() == [0, 4]
     assert Buckets("f", 3, boundaries).resolve(np.array([11])).tolist() == [-1]
+    assert Buckets("f", 9, boundaries, 5).resolve(np.array([-3, 11])).tolist() == [5, -1]
+    assert Buckets("f", 9, boundaries, -1).resolve(np.array([-3, 11])).tolist() == [-1, 3]
 
 
 @pytest.mark.parametrize(
