@@ -26,9 +26,10 @@ _LEAVE_S, _LOOKS = 0.001, 20
 """How long, and how often, a connection is left to workers that hold fewer, before whoever saw it takes it."""
 _SLACK = 16
 """Where others hold so many, one more than they hold is no matter, nor are two more than twice as many."""
-_BATCH_MAX = 16
-"""Taken at once by a worker that is the only one to take them. Beside others it is one between two looks at the board:
-what that says of them may be of before a caller closed all of its connections to come again."""
+_BATCH_MAX, _SHARE = 16, 4
+"""Taken at once by a worker that is the only one to take them. Beside others it is one between two looks at the board,
+since what that says of them may be of before a caller closed all of its connections to come again; a worker that holds
+many takes a share of so much more, or those that come in a crowd would wait for a round of a busy loop each."""
 _TELL_S = 0.1
 """How often the others learn of connections that were closed."""
 _PAUSE_S = 1.0
@@ -80,13 +81,14 @@ class Accepting:
             self._pause(_LEAVE_S, functools.partial(self._look_again, _LOOKS))
 
     def _look_again(self, looks: int) -> None:
-        """Takes what others have still not taken: as much as there is room for now, or one after the last look."""
+        """Takes what others have still not taken: as much as there is room for now, or after the last look what is no
+        matter."""
         room = self._room()
         if looks and not room:
             self._pause(_LEAVE_S, functools.partial(self._look_again, looks - 1))
             return
         self._listen()
-        self._take(room or 1)
+        self._take(room or max(1, self._held() // _SLACK))
 
     def _room(self) -> int:
         """Tells how many connections this worker may take now: none while another holds fewer that is ready."""
@@ -98,7 +100,7 @@ class Accepting:
             return _BATCH_MAX
         if board.state(own) is not State.READY:
             return 0
-        return int(held <= least + least // _SLACK)
+        return 0 if held > least + least // _SLACK else min(_BATCH_MAX, max(1, held // _SHARE))
 
     def _held(self) -> int:
         """Counts the connections of this worker, and lets the others know."""

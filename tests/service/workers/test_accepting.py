@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -113,6 +114,43 @@ def test_connections_of_a_caller_that_starts_anew_are_dealt_evenly(several: list
         assert held == {0: 4, 1: 4, 2: 4}
 
     run(several, test)
+
+
+def test_worker_that_holds_many_takes_several_at_once(several: list[Place]) -> None:
+    board, own = several[0].board, several[0]
+    for place in several:
+        board.tell(place.index, State.READY)
+        board.hold(place.index, Door.HTTP, 40)
+    took: Counter[int] = Counter()
+
+    async def serve() -> None:
+        loop, rounds, held = asyncio.get_running_loop(), 0, Counter({0: 40})
+
+        def go_round() -> None:
+            nonlocal rounds
+            rounds += 1
+            loop.call_soon(go_round)
+
+        class Counted(Named):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                took[rounds] += 1
+
+        listener = own.listeners[Door.HTTP].dup()
+        callers = [socket.create_connection(listener.getsockname()) for _ in range(10)]
+        go_round()
+        make = functools.partial(Counted, 0, held)
+        taking = await sharing(own, Door.HTTP)(listener, make, functools.partial(held.__getitem__, 0))
+        while took.total() < len(callers):
+            await asyncio.sleep(0)
+        taking.close()
+        for each in (listener, *callers):
+            each.close()
+        while held[0] > 40:
+            await asyncio.sleep(0)
+
+    asyncio.run(serve())
+    assert max(took.values()) == 10
 
 
 def test_worker_that_is_not_ready_leaves_connections_to_those_that_are(several: list[Place]) -> None:
