@@ -31,6 +31,7 @@ from export.model.code import load_factory
 from tests.export.cutting import HERE, movies_recipe, save_checkpoint
 from tests.export.exporting import MOVIE_IDS, MOVIES, changed, genres_of, recipe_of, title_of, write_project, year_of
 from tests.export.forked_runs import ForkedRuns
+from tests.service.process import until
 
 Array = NDArray[Any]
 Example = dict[str, Any]
@@ -278,6 +279,7 @@ def test_service_begins_empty_switches_without_a_failed_call_and_refuses_a_broke
         assert states[3][0] == "refused"
         assert "compiled-f32.tflite" in states[3][1]
         check_all(client, world, 2)
+    until(lambda: all(versions[-1:] == [2] for versions in seen) or bool(problems))
     finished.set()
     for caller in callers:
         caller.join(PATIENCE_S)
@@ -285,7 +287,6 @@ def test_service_begins_empty_switches_without_a_failed_call_and_refuses_a_broke
     for versions in seen:
         assert versions == sorted(versions)  # never back
         assert set(versions) <= {1, 2}
-        assert versions[-1] == 2
     assert service.get("/readyz") == 200
     assert service.stop() == 0
 

@@ -28,7 +28,7 @@ TABLES, ROWS, DIM = 20, 512, 512
 TABLE_BYTES = ROWS * DIM * 4
 BYTES = TABLES * TABLE_BYTES
 SECRET = "the-secret-of-this-test"
-PATIENCE_S = 40
+PATIENCE_S = 90
 
 
 def values(table: int) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
 
 

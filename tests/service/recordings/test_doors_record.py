@@ -7,9 +7,12 @@ from pathlib import Path
 
 import grpc
 
+from service.recordings.files import read_newest
+from service.recordings.recording import NAME
+from service.recordings.replay import CALLS_MAX
 from service.rpc.servicer import SERVICE
 from service.wire.stubs import embedding_service_pb2 as pb
-from tests.service.process import PATIENCE_S, Process
+from tests.service.process import PATIENCE_S, Process, until
 from tests.service.small_bundle import SmallBundle
 
 
@@ -28,6 +31,8 @@ def test_both_doors_record_what_they_answer_and_the_next_version_is_asked_it(
             user = pb.Column(int64s=(5).to_bytes(8, "little"))
             message = pb.LookupRequest(feature="user", ids=user).SerializeToString()
             channel.unary_unary(f"/{SERVICE}/Lookup")(message, timeout=PATIENCE_S)
+        recordings = root / NAME / "movies"
+        until(lambda: len(read_newest(recordings, CALLS_MAX, 1 << 20)) == 2)  # a thread writes them
         write(version=2)
         replayed = service.event("recordings_replayed")
         assert (replayed["version"], replayed["calls"], replayed["failed"]) == (2, 2, 0)
