@@ -31,6 +31,9 @@ _STAGING = re.compile(r"\.staging-([1-9][0-9]{0,17})(\.journal|\.lock|\.parts)?"
 
 _ATTEMPTS = ".attempts-"
 
+VECTORS_BYTES_MAX = 4 << 20
+"""Of an index' vectors that are read in full where tables go by size: more would hold up the start of a service."""
+
 
 class Staging:
     """One version while it is written. Used as a context, it lets go of its lock at the end and keeps its files."""
@@ -283,19 +286,20 @@ def check_files(
     tables: Literal["sizes", "full"] = "sizes",
     pause: Callable[[], object] = lambda: None,
 ) -> None:
-    """Holds a bundle's files against its manifest: all in full but table shards and key indexes, which may go by size.
+    """Holds a bundle's files against its manifest: all in full but what is mapped as table shards are, which may go by
+    size.
 
     Args:
-      tables: `sizes` compares the sizes of table shards and key indexes, `full` every byte of them.
+      tables: `sizes` compares the sizes of table shards and of `checked_later`, `full` every byte of them.
       pause: called after each file, and each block of a large one.
     Raises:
       DigestMismatch: a file is missing, has another size or other bytes; names file and block.
       UnsafePath: a file lies outside the bundle.
     """
     _check_sizes(bundle, manifest, pause)
-    mapped = {page.file for page in manifest.keys.values()} if tables == "sizes" else set()
+    later = {file.path for file in checked_later(manifest)} if tables == "sizes" else set()
     for file in manifest.files:
-        if file.path not in mapped:
+        if file.path not in later:
             _check_file(bundle, file, pause)
     for table in manifest.tables.values() if tables == "full" else ():
         for shard, size in table.extents():
@@ -303,6 +307,20 @@ def check_files(
                 stream.seek(shard.offset)
                 found = digest(stream, size, pause)
             _check_blocks(shard.file, shard.offset, found, shard.blocks, shard.crc32c)
+
+
+def checked_later(manifest: Manifest) -> tuple[File, ...]:
+    """Returns what else is mapped and read as the rows of tables are: key indexes, and large files of vectors.
+
+    Damage there is a wrong number, and ends no process.
+    """
+    keys = {page.file for page in manifest.keys.values()}
+    vectors = {page.vectors for page in manifest.indexes.values()}
+    return tuple(
+        file
+        for file in manifest.files
+        if file.path in keys or (file.path in vectors and file.bytes > VECTORS_BYTES_MAX)
+    )
 
 
 def _check_sizes(bundle: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None) -> None:

@@ -55,9 +55,9 @@ class ServiceSettings(BaseSettings):
     device: Literal["cpu", "gpu"] = "cpu"
     """Where towers run; gpu: from their SavedModels, with rowcast[savedmodel] and a GPU. Tables stay in CPU memory."""
     verify: Literal["sizes", "full"] = "sizes"
-    """Table shards before a version is served: by size (fast whatever the table), or every checksum."""
+    """Tables, and vectors of large indexes, before a version is served: by size (fast, whatever it is), or in full."""
     verify_bytes_per_s: int = Field(default=32 << 20, ge=0)
-    """Rate of the background check of table blocks, bytes a second; 0: no background check."""
+    """Rate of the background check of tables, bytes a second; of vectors four times as much; 0: neither is checked."""
     warm_bytes_max: int = Field(default=0, ge=0)
     """Most bytes of a version's tables that each process brings into memory in the background once it is served: whole
     tables, the smallest first; 0: none, rows come as they are asked for."""

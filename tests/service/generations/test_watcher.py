@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bundle import staging
 from bundle.manifest import dump
 from service.engine.requests import Recommendation, Retrieval, Target
 from service.errors import DataLoss, NotReady
@@ -268,6 +269,25 @@ def test_flipped_byte_of_an_int8_or_linked_table_is_found_while_serving(write: W
     service.watcher.check()
     assert f"tables/{file}.bin' (" in service.problem(1)
     assert f"tables/{file}.bin" in run(verify="full").problem(1)
+
+
+def test_flipped_byte_of_many_vectors_is_found_while_serving_or_by_a_full_check(
+    write: Write, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = write()
+    newer = write(version=2)
+    flip(newer.directory / "indexes/movies/vectors.bin")
+    monkeypatch.setattr(staging, "VECTORS_BYTES_MAX", 64)
+    service = run()
+    assert service.states() == {2: "available"}
+    service.watcher.check()
+    service.scan()
+    assert service.states() == {2: "refused", 1: "available"}
+    assert "indexes/movies/vectors.bin' (" in service.problem(2)
+    service.watcher.check()
+    total = small.vectors.nbytes + sum(rows.nbytes for rows in small.tables.values())
+    assert service.value("rowcast_checked_bytes_total", model="movies") == total
+    assert "vectors.bin" in run(verify="full").problem(2)
 
 
 def test_linked_file_that_was_cut_short_is_found_while_serving(write: Write, run: Run) -> None:
