@@ -220,6 +220,14 @@ class Blocks:
         )
         return steady, switching, switching / steady
 
+    def ratio_of_blocks(self, percent: float) -> tuple[float, float, float]:
+        """Returns the same of the median block, which a moment without a core does not move."""
+        steady, switching = (
+            float(np.median([np.percentile(block, percent) for block in each])) * 1e3
+            for each in (self.steady_s, self.switching_s)
+        )
+        return steady, switching, switching / steady
+
 
 def switch_under_load(
     service: Process,
@@ -269,6 +277,8 @@ def switch_under_load(
     for percent in (50, 99, 99.9):
         steady, switches, ratio = blocks.ratio(percent)
         SHOW.print(f"p{percent:g}: {steady:.2f} ms without switches, {switches:.2f} ms with: x {ratio:.2f}")
+    steady, switches, ratio = blocks.ratio_of_blocks(99)
+    SHOW.print(f"p99 of the median block: {steady:.2f} ms without switches, {switches:.2f} ms with: x {ratio:.2f}")
     assert settled is not None
     growth = after.memory_bytes / settled.memory_bytes - 1
     SHOW.print(f"{settled} -> {after}: memory {growth:+.1%}")
