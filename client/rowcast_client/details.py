@@ -103,6 +103,17 @@ class ReaderDetails:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     take: str = ""
+    place: int | None = None
+    """Of a single: which of the `places` values of each example it reads, from 0; None: the one that there is."""
+    places: int | None = None
+    max_norm: float | None = None
+    """Of a bag: rows that are longer are scaled to this length before they are combined."""
+    empty_row: int | None = None
+    """Of a bag: the row that it reads where nothing else is left in it."""
+    padding: int | str | None = None
+    """The id that only fills up and is left out."""
+    below: int | None = None
+    """Of a dense one: whole numbers are 0 to `below` - 1, others are refused."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +301,12 @@ def _reader(message: pb.ReaderDetails) -> ReaderDetails:
         shape=tuple(message.shape),
         dtype=message.dtype,
         take=message.take,
+        place=message.place if message.HasField("place") else None,
+        places=message.places if message.HasField("places") else None,
+        max_norm=message.max_norm if message.HasField("max_norm") else None,
+        empty_row=message.empty_row if message.HasField("empty_row") else None,
+        padding=json.loads(message.padding_json) if message.padding_json else None,
+        below=message.below if message.HasField("below") else None,
     )
 
 

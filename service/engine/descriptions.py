@@ -69,6 +69,17 @@ class ReaderDetails:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     take: str = ""
+    place: int | None = None
+    """Of a single: which of the `places` values of each example it reads, from 0; None: the one that there is."""
+    places: int | None = None
+    max_norm: float | None = None
+    """Of a bag: rows that are longer are scaled to this length before they are combined."""
+    empty_row: int | None = None
+    """Of a bag: the row that it reads where nothing else is left in it."""
+    padding: int | str | None = None
+    """The id that only fills up and is left out."""
+    below: int | None = None
+    """Of a dense one: whole numbers are 0 to `below` - 1, others are refused."""
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,14 @@ def _reader(manifest: Manifest, name: str) -> ReaderDetails:
     inputs = inputs_of(name, feature)
     if isinstance(feature, DenseFeature):
         return ReaderDetails(
-            name, inputs, feature.kind, feature.role, shape=feature.shape, dtype=feature.dtype, take=feature.take
+            name=name,
+            inputs=inputs,
+            kind=feature.kind,
+            role=feature.role,
+            shape=feature.shape,
+            dtype=feature.dtype,
+            take=feature.take,
+            below=feature.below,
         )
     return ReaderDetails(
         name=name,
@@ -203,6 +210,11 @@ def _reader(manifest: Manifest, name: str) -> ReaderDetails:
         encoding=feature.encoding if feature.kind == "bag" else "",
         weighted=feature.weighted,
         length=feature.length or 0,
+        place=feature.place,
+        places=feature.places,
+        max_norm=feature.max_norm,
+        empty_row=feature.empty_row,
+        padding=feature.padding,
     )
 
 

@@ -51,7 +51,7 @@ def details_message(details: descriptions.ModelDetails) -> pb.ModelDetails:
         indexes=[pb.IndexDetails(**vars(index)) for index in details.indexes],
         corpora=[pb.CorpusDetails(**vars(corpus)) for corpus in details.corpora],
         contexts=[pb.CorpusDetails(**vars(store)) for store in details.contexts],
-        readers=[_with_json(pb.ReaderDetails, reader, "ids") for reader in details.readers],
+        readers=[_with_json(pb.ReaderDetails, reader, "ids", "padding") for reader in details.readers],
         towers=[_tower_message(tower) for tower in details.towers],
         current=details.current,
         labels=details.labels,
@@ -76,11 +76,13 @@ def read_models(body: bytes) -> None:
     parse(pb.ListModelsRequest, body)
 
 
-def _with_json(kind: Any, told: Any, name: str) -> Any:
-    """Returns a message with one field as JSON, under its name with `_json` behind it; None: empty."""
+def _with_json(kind: Any, told: Any, *names: str) -> Any:
+    """Returns a message with some fields as JSON, under their names with `_json` behind them; None: empty."""
     values = dict(vars(told))
-    value = values.pop(name)
-    return kind(**values, **{f"{name}_json": "" if value is None else orjson.dumps(value).decode()})
+    for name in names:
+        value = values.pop(name)
+        values[f"{name}_json"] = "" if value is None else orjson.dumps(value).decode()
+    return kind(**values)
 
 
 def _tower_message(tower: descriptions.TowerDetails) -> pb.TowerDetails:

@@ -242,7 +242,9 @@ MORE_DETAILS: dict[str, Any] = {
     "readers": (
         descriptions.ReaderDetails("user", ("user",), "single", "context", "users", {"kind": "hash", "buckets": 4}),
         descriptions.ReaderDetails("x*y", ("x", "y"), "bag", "candidate", "users", {"kind": "crossed"}, "zeros", "sum"),
-        descriptions.ReaderDetails("dense", ("dense",), "dense", "candidate", shape=(2, 3), dtype="float32"),
+        descriptions.ReaderDetails("dense", ("dense",), "dense", "candidate", shape=(2, 3), dtype="float32", below=7),
+        descriptions.ReaderDetails("list", ("list",), "single", "context", "users", place=0, places=3, padding=""),
+        descriptions.ReaderDetails("bag", ("bag",), "bag", "context", "users", max_norm=0.5, empty_row=0, padding=-1),
     ),
     "towers": (
         descriptions.TowerDetails(
@@ -306,4 +308,7 @@ def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
         from_json = call.unpack(json_bodies.read_body(call.method, dump(value)))
         assert from_json == call.unpack(message)
     assert plain(told.unpack(details_message(details))) == plain(details)
+    newer = json.loads(dump(details_value(details)))
+    newer["readers"][0]["later"] = newer["towers"][0]["later"] = newer["later"] = {"what": 1}
+    assert plain(told.unpack(json_bodies.read_body(told.method, json.dumps(newer).encode()))) == plain(details)
     assert plain(listed.unpack(models_message(states))) == plain(states)

@@ -400,7 +400,7 @@ class FeatureDetails(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., type: _Optional[str] = ..., role: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., combiner: _Optional[str] = ..., weighted: _Optional[bool] = ..., unknown: _Optional[str] = ..., table: _Optional[str] = ..., required: _Optional[bool] = ..., default_json: _Optional[str] = ..., stored: _Optional[bool] = ..., readers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReaderDetails(_message.Message):
-    __slots__ = ("name", "inputs", "kind", "role", "table", "ids_json", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take")
+    __slots__ = ("name", "inputs", "kind", "role", "table", "ids_json", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding_json", "below")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -415,6 +415,12 @@ class ReaderDetails(_message.Message):
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     TAKE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NORM_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_ROW_FIELD_NUMBER: _ClassVar[int]
+    PADDING_JSON_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
     name: str
     inputs: _containers.RepeatedScalarFieldContainer[str]
     kind: str
@@ -429,7 +435,13 @@ class ReaderDetails(_message.Message):
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: str
     take: str
-    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[str] = ..., role: _Optional[str] = ..., table: _Optional[str] = ..., ids_json: _Optional[str] = ..., unknown: _Optional[str] = ..., combiner: _Optional[str] = ..., encoding: _Optional[str] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., take: _Optional[str] = ...) -> None: ...
+    place: int
+    places: int
+    max_norm: float
+    empty_row: int
+    padding_json: str
+    below: int
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[str] = ..., role: _Optional[str] = ..., table: _Optional[str] = ..., ids_json: _Optional[str] = ..., unknown: _Optional[str] = ..., combiner: _Optional[str] = ..., encoding: _Optional[str] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., take: _Optional[str] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding_json: _Optional[str] = ..., below: _Optional[int] = ...) -> None: ...
 
 class TowerDetails(_message.Message):
     __slots__ = ("name", "role", "inputs", "outputs", "result", "formula", "forms", "parts", "device")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bundle.manifest import BucketIds, EmbeddedFeature, HashIds, HeadEffect, dump
+from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, HashIds, HeadEffect, dump
 from bundle.paths import MANIFEST
 from service.engine.descriptions import EffectDetails, ModelDetails
 from service.engine.requests import Target
@@ -153,3 +153,16 @@ def test_effects_of_a_precision_are_told(write: Write, run: Run) -> None:
     told = {form.precision: form.effects for form in query.forms}
     assert told["bf16"]["vector"] == EffectDetails(0.98, 0.9, 10)
     assert told["f32"] == {}
+
+
+def test_readers_tell_what_becomes_of_places_long_rows_and_empty_bags(write: Write, run: Run) -> None:
+    placed = EmbeddedFeature(kind="single", table="users", role="context", place=1, places=3)
+    told = {"kind": "bag", "table": "cities", "role": "context", "inputs": ("user",), "combiner": "mean"}
+    bag = EmbeddedFeature.model_validate(told | {"max_norm": 1.5, "empty_row": 0, "padding": -1})
+    mood = DenseFeature(kind="dense", role="context", shape=(2,), dtype="int64", below=9)
+    write(features={"user": placed, "user@cities": bag, "mood": mood})
+    readers = {reader.name: reader for reader in described(run()).readers}
+    assert (readers["user"].place, readers["user"].places, readers["user"].max_norm) == (1, 3, None)
+    clipped = readers["user@cities"]
+    assert (clipped.max_norm, clipped.empty_row, clipped.padding, clipped.place) == (1.5, 0, -1, None)
+    assert (readers["mood"].below, readers["mood"].padding) == (9, None)
