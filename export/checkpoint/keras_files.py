@@ -22,6 +22,7 @@ import orjson
 
 from export.checkpoint.arrays import HDF5, held_bytes
 from export.checkpoint.hdf5_listing import Dataset, list_hdf5
+from export.checkpoint.other_files import told_by_name
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Slice, can_be, volume
 from export.errors import CheckpointError
 from runtime.remote import local_stamp
@@ -60,7 +61,8 @@ def find_keras(path: Path) -> Path | None:
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(len(_HDF))
-        return path if head == _HDF or head[: len(_ZIP)] == _ZIP or path.name.endswith(".weights.json") else None
+        zipped = head[: len(_ZIP)] == _ZIP and not told_by_name(path)  # PyTorch and numpy write zip files too
+        return path if head == _HDF or zipped or path.name.endswith(".weights.json") else None
     found = [child for child in sorted(path.iterdir()) if child.name.endswith(SUFFIXES) and child.is_file()]
     sharded = [child for child in found if child.name.endswith(".weights.json")]
     shards = {child.with_name(name) for child in sharded for name in _shards(child)}
@@ -116,7 +118,10 @@ def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
     """Returns where the weights lie in a .keras archive: first byte, size, crc32; and the model's configuration."""
     with _damage_told(archive), zipfile.ZipFile(archive) as file, archive.open("rb") as raw:
         if WEIGHTS not in file.namelist():
-            raise CheckpointError(f"{archive} is a zip file without {WEIGHTS}, no archive of Keras")
+            raise CheckpointError(
+                f"{archive} is a zip file without {WEIGHTS}, no archive of Keras (PyTorch writes "
+                "such files too, which are not read here)"
+            )
         info = file.getinfo(WEIGHTS)
         if info.compress_type != zipfile.ZIP_STORED:
             raise CheckpointError(f"{WEIGHTS} in {archive} is compressed; unzip the archive and give that file instead")

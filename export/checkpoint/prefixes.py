@@ -6,14 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint.sstable import MAGIC
+from export.checkpoint.other_files import STATE_FILE, is_orbax_part, told_by_ends, told_by_name
 from export.errors import CheckpointError
 from runtime.remote import Place, RemotePath, is_url, located
 
-STATE_FILE = "checkpoint"
 STATE_BYTES_MAX = 16 << 20
 
-_ORBAX_MARKERS = ("manifest.ocdbt", "_CHECKPOINT_METADATA", "_METADATA")
 _STATE_PATH = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 
 
@@ -32,7 +30,7 @@ def find_prefix(path: Place) -> Place:
             return path.with_name(path.stem)
         if _beside(path, ".index").is_file():
             return path
-        raise CheckpointError(_other_file(path) if path.is_file() else _missing(path))
+        raise CheckpointError(told_by_ends(path) if path.is_file() else _missing(path))
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
 
@@ -70,8 +68,8 @@ def _in_directory(directory: Place) -> Place:
     if indexes:
         newest = max(indexes)[2]
         return newest.with_name(newest.stem)
-    names = {file.name for file in _within(directory)}
-    if any(marker in names for marker in _ORBAX_MARKERS):
+    held = _within(directory)
+    if any(is_orbax_part(file.name) for file in held):
         remote = "it is read from this machine's disks only; copy it there first"
         missing = "it holds no tree of arrays; give the directory of a step, or of all steps"
         raise CheckpointError(
@@ -79,11 +77,12 @@ def _in_directory(directory: Place) -> Place:
         )
     if (directory / "saved_model.pb").is_file() and (directory / "variables" / "variables.index").is_file():
         return directory / "variables" / "variables"
-    for file in _within(directory):
-        if file.suffix in (".h5", ".hdf5", ".keras"):
-            raise CheckpointError(f"{directory} holds no checkpoint; {_other_file(file)}")
+    for file in held:
         if file.name.endswith("_temp") and file.is_dir():
             raise CheckpointError(_unfinished(str(file)[: -len("_temp")]))
+    for file in held:
+        if (file.suffix in (".h5", ".hdf5", ".keras") or told_by_name(file)) and file.is_file():
+            raise CheckpointError(f"{directory} holds no checkpoint; {told_by_ends(file)}")
     raise CheckpointError(f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index")
 
 
@@ -100,7 +99,7 @@ def _from_state(state: Place) -> Place:
         if _beside(prefix, ".index").is_file():
             return prefix
         if prefix.is_file() or _beside(prefix, "_temp").is_dir():
-            raise CheckpointError(_other_file(prefix) if prefix.is_file() else _unfinished(str(prefix)))
+            raise CheckpointError(told_by_ends(prefix) if prefix.is_file() else _unfinished(str(prefix)))
     present = ", ".join(sorted(file.stem for file in _indexes(state.parent))[-5:]) or "none"
     raise CheckpointError(
         f"state file {state} names {named!r}, which is not there (complete beside it: {present}); give a prefix"
@@ -117,36 +116,6 @@ def _unescaped(text: bytes) -> str:
         return simple.get(found[1], found[1])
 
     return re.sub(rb"\\([0-7]{1,3}|.)", plain, text).decode(errors="surrogateescape")
-
-
-def _ends(path: Place) -> tuple[bytes, bytes]:
-    """Returns the first 8 bytes of a file and the last ones, where a sorted string table has its magic number."""
-    if isinstance(path, RemotePath):
-        size = path.stamp().bytes
-        return path.read(0, min(8, size)), path.read(max(0, size - len(MAGIC)), min(size, len(MAGIC)))
-    with path.open("rb") as file:
-        head = file.read(8)
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - len(MAGIC)))
-        return head, file.read()
-
-
-def _other_file(path: Place) -> str:
-    """Says what a file is that is no checkpoint index."""
-    head, tail = _ends(path)
-    kinds = (
-        (".data-" in path.name, f"a data file of a checkpoint; give its prefix, {path.name.split('.data-')[0]}"),
-        (path.name == STATE_FILE, f"a state file; give its directory, {path.parent}"),
-        (head.startswith((b"\x89HDF", b"PK\x03\x04")), "a file of Keras, which is read from this machine's disks only"),
-        (
-            tail == MAGIC,
-            "a V1 checkpoint (a Saver with write_version=V1), which is not read here; save it with a V2 Saver",
-        ),
-    )
-    for found, kind in kinds:
-        if found:
-            return f"{path} is {kind}"
-    return f"{path} is no checkpoint; give a directory, a prefix or an .index file"
 
 
 def _unfinished(prefix: str) -> str:

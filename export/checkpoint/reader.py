@@ -21,7 +21,8 @@ from export.checkpoint.dumps import is_dump, list_dump
 from export.checkpoint.keras_files import find_keras, list_keras
 from export.checkpoint.objectgraph import ObjectGraph
 from export.checkpoint.orbax import OrbaxPlace, find_orbax, list_orbax
-from export.checkpoint.prefixes import STATE_FILE, find_prefix
+from export.checkpoint.other_files import STATE_FILE
+from export.checkpoint.prefixes import find_prefix
 from export.checkpoint.sstable import unmask
 from export.checkpoint.tensorbundle import file_problems, read_index
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, Storage, volume

@@ -77,6 +77,14 @@ def test_find_prefix_state_file_that_names_nothing_lists_what_is_there(tmp_path:
         ("model.ckpt", table([(b"", b"")]), "V1 checkpoint"),
         ("ckpt-1.data-00000-of-00001", b"1234", "give its prefix, ckpt-1"),
         ("checkpoint", b"", "give its directory"),
+        ("model.ckpt-1.meta", b"graph", "give its prefix, model.ckpt-1"),
+        ("_METADATA", b"{}", "part of an Orbax checkpoint; give its directory"),
+        ("saved_model.pb", b"", "give the SavedModel's directory"),
+        ("model.pt", b"PK\x03\x04", "checkpoint of PyTorch, .*tf.train.Checkpoint"),
+        ("lightning.ckpt", b"\x80\x02}", "a pickle .*tf.train.Checkpoint"),
+        ("model.safetensors", b"\x10\0\0\0\0\0\0\0{", "file of safetensors, .*tf.train.Checkpoint"),
+        ("table", b"\x93NUMPY\x01\0", "file of numpy"),
+        ("model.tflite", b"\x1c\0\0\0TFL3", "give its checkpoint"),
         ("notes.txt", b"hello", "no checkpoint"),
         ("empty", b"", "no checkpoint"),
     ],
@@ -85,6 +93,21 @@ def test_find_prefix_other_file_is_called_by_its_name(tmp_path: Path, name: str,
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CheckpointError, match=what):
         find_prefix(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("model.safetensors", "file of safetensors"),
+        ("__0_0.distcp", "of PyTorch"),
+        ("ckpt-1.data-00000-of-00001", "give its prefix, ckpt-1"),
+    ],
+)
+def test_find_prefix_directory_of_other_files_tells_what_they_are(tmp_path: Path, name: str, what: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).write_bytes(b"12345678")
+    with pytest.raises(CheckpointError, match=f"holds no checkpoint; .*{what}"):
+        find_prefix(tmp_path)
 
 
 def test_find_prefix_state_file_that_names_a_v1_checkpoint_says_so(tmp_path: Path) -> None:

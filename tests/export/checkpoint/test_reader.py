@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,13 @@ def test_reader_process_never_loads_tensorflow(tmp_path: Path) -> None:
 def test_name_that_is_no_utf8_can_be_told(tmp_path: Path) -> None:
     write_bundle(tmp_path / os.fsdecode(b"ckpt-\xff\x1b"), {"v": VALUES})
     assert open_checkpoint(tmp_path).name == "ckpt-\\xff\x1b"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("model.pt", "of PyTorch"), ("rows.npz", "of numpy"), ("x.ckpt", "PyTorch")]
+)
+def test_open_checkpoint_of_another_librarys_zip_file_says_what_it_is(tmp_path: Path, name: str, what: str) -> None:
+    with zipfile.ZipFile(tmp_path / name, "w") as file:
+        file.writestr("archive/data.pkl", b"x")
+    with pytest.raises(CheckpointError, match=what):
+        open_checkpoint(tmp_path / name)
