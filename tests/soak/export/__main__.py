@@ -35,6 +35,8 @@ from tests.golden.test_checkpoints import ENVIRONMENT
 ALL_S_MAX = 600
 BEGIN_NO_MORE_S = 510
 KILLS_MIN = 200
+LONG_SHARE = 6
+"""Of so many kills one is of a job that takes seconds: a whole run, worker processes, Ray."""
 ROWS = 15_000
 LAYOUTS = ("mid_level_hosts", "tfrs_adagrad", "partial", "stacks_2x4", "stacks_4x2_adam")
 RAY_NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
@@ -94,30 +96,32 @@ def a_worker(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: ran
 class Soak:
     """Jobs, what each should write, and what was seen; stops when its time is up."""
 
-    def __init__(self, base: Path, kills: int, seed: int) -> None:
-        self.base, self.kills, self.seed = base, kills, seed
+    def __init__(self, base: Path, seed: int) -> None:
+        self.base, self.seed = base, seed
         self.began = time.monotonic()
         self.seen: dict[tuple[str, str], Seen] = {}
-
-    @property
-    def done(self) -> bool:
-        return self.killed >= self.kills or time.monotonic() - self.began > BEGIN_NO_MORE_S
 
     @property
     def killed(self) -> int:
         return sum(seen.killed for seen in list(self.seen.values()))
 
-    def lane(self, forked: ForkedRuns, plan: Sequence[tuple[Job, Kill]]) -> None:
-        """Takes jobs in turn until all lanes together have killed enough, or the time is up."""
+    def lane(self, forked: ForkedRuns, plan: Sequence[tuple[Job, Kill]], kills: int) -> None:
+        """Takes jobs in turn until so many were killed, or the time is up."""
         lot = random.Random(f"{self.seed} {plan[0][0].name}")
         expected: dict[Job, Expected] = {}
-        while not self.done:
+        own = {(job.name, kill.__name__) for job, kill in plan}
+
+        def done() -> bool:
+            killed = sum(self.seen[which].killed for which in own if which in self.seen)
+            return killed >= kills or time.monotonic() - self.began > BEGIN_NO_MORE_S
+
+        while not done():
             for job, kill in plan:
                 if job not in expected:
                     expected[job] = undisturbed(forked, job, Path(tempfile.mkdtemp(dir=self.base)) / "expected")
                 seen = self.seen.setdefault((job.name, kill.__name__), Seen(expected[job].seconds))
                 self.point(forked, job, kill, expected[job], lot, seen)
-                if self.done:
+                if done():
                     break
         forked.close()
 
@@ -195,7 +199,7 @@ def soak(kills: int, seed: int) -> int:
     from ray.cluster_utils import Cluster
 
     base = Path(tempfile.mkdtemp(prefix="rowcast-soak-"))
-    all_of_it = Soak(base, kills, seed)
+    all_of_it = Soak(base, seed)
     cluster: Any = Cluster(initialize_head=True, head_node_args=RAY_NODE | {"include_dashboard": False})
     try:
         here = tables_job(base / "here", ROWS)
@@ -203,10 +207,12 @@ def soak(kills: int, seed: int) -> int:
         on_ray = tables_job(base / "ray", ROWS, "--workers", "4", "--executor", cluster.address)
         layouts = write_layouts(base / "layouts")
         light = [(job, kill) for job in (here, *layouts) for kill in (at_a_moment, at_a_change)]
-        heavy = [(write_run(base / "run"), at_a_moment), (pool, at_a_moment), (pool, a_worker), (on_ray, at_a_moment)]
+        whole = write_run(base / "run"), at_a_moment
+        long = [whole, (pool, at_a_moment), whole, (pool, a_worker), (on_ray, at_a_moment)]
+        of_long = kills // LONG_SHARE
         lanes = [
-            threading.Thread(target=all_of_it.lane, args=(ForkedRuns(tables_only=True), light)),
-            threading.Thread(target=all_of_it.lane, args=(ForkedRuns(), heavy)),
+            threading.Thread(target=all_of_it.lane, args=(ForkedRuns(tables_only=True), light, kills - of_long)),
+            threading.Thread(target=all_of_it.lane, args=(ForkedRuns(), long, of_long)),
         ]
         for lane in lanes:
             lane.start()
