@@ -25,14 +25,11 @@ from bundle import files, journal, paths
 from bundle.checksums import BLOCK_BYTES, Digest, digest
 from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, UnsafePath, VersionBusy
 from bundle.manifest import MANIFEST_BYTES_MAX, File, Manifest, dump, parse
+from bundle.mapped_files import checked_later
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _STAGING = re.compile(r"\.staging-([1-9][0-9]{0,17})(\.journal|\.lock|\.parts)?", re.ASCII)
-
 _ATTEMPTS = ".attempts-"
-
-VECTORS_BYTES_MAX = 4 << 20
-"""Of an index' vectors that are read in full where tables go by size: more would hold up the start of a service."""
 
 
 class Staging:
@@ -286,8 +283,7 @@ def check_files(
     tables: Literal["sizes", "full"] = "sizes",
     pause: Callable[[], object] = lambda: None,
 ) -> None:
-    """Holds a bundle's files against its manifest: all in full but what is mapped as table shards are, which may go by
-    size.
+    """Holds a bundle's files against its manifest: all in full but what is mapped and read by rows, which may go by size.
 
     Args:
       tables: `sizes` compares the sizes of table shards and of `checked_later`, `full` every byte of them.
@@ -307,20 +303,6 @@ def check_files(
                 stream.seek(shard.offset)
                 found = digest(stream, size, pause)
             _check_blocks(shard.file, shard.offset, found, shard.blocks, shard.crc32c)
-
-
-def checked_later(manifest: Manifest) -> tuple[File, ...]:
-    """Returns what else is mapped and read as the rows of tables are: key indexes, and large files of vectors.
-
-    Damage there is a wrong number, and ends no process.
-    """
-    keys = {page.file for page in manifest.keys.values()}
-    vectors = {page.vectors for page in manifest.indexes.values()}
-    return tuple(
-        file
-        for file in manifest.files
-        if file.path in keys or (file.path in vectors and file.bytes > VECTORS_BYTES_MAX)
-    )
 
 
 def _check_sizes(bundle: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None) -> None:

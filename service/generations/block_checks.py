@@ -15,7 +15,7 @@ from bundle import files
 from bundle.checksums import crc32c, extend
 from bundle.errors import BundleError, DigestMismatch
 from bundle.manifest import BLOCK_BYTES, Manifest
-from bundle.staging import checked_later
+from bundle.mapped_files import checked_later
 from service.generations.generation import Generation
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)

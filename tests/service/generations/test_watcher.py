@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle import staging
+from bundle import mapped_files
 from bundle.manifest import dump
 from service.engine.requests import Recommendation, Retrieval, Target
 from service.errors import DataLoss, NotReady
@@ -277,7 +277,7 @@ def test_flipped_byte_of_many_vectors_is_found_while_serving_or_by_a_full_check(
     small = write()
     newer = write(version=2)
     flip(newer.directory / "indexes/movies/vectors.bin")
-    monkeypatch.setattr(staging, "VECTORS_BYTES_MAX", 64)
+    monkeypatch.setattr(mapped_files, "VECTORS_BYTES_MAX", 64)
     service = run()
     assert service.states() == {2: "available"}
     service.watcher.check()
