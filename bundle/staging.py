@@ -283,7 +283,7 @@ def check_files(
     tables: Literal["sizes", "full"] = "sizes",
     pause: Callable[[], object] = lambda: None,
 ) -> None:
-    """Holds a bundle's files against its manifest: all in full but what is mapped and read by rows, which may go by size.
+    """Holds a bundle's files against its manifest: all in full but what is mapped by rows, which may go by size.
 
     Args:
       tables: `sizes` compares the sizes of table shards and of `checked_later`, `full` every byte of them.
