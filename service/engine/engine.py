@@ -82,11 +82,6 @@ class Engine:
         self._told = -math.inf
         self._details: WeakKeyDictionary[Generation, ModelDetails] = WeakKeyDictionary()
 
-    @property
-    def crowded(self) -> bool:
-        """Whether `refusal` is worth asking: some calls are refused, or would be if their deadlines were near."""
-        return not self._callers.left or self._scheduler.crowded
-
     def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
         """Returns why a call is refused before its body is there, and counts it; None: it is not, as far as is known.
 
@@ -120,7 +115,7 @@ class Engine:
         if self._callers.draining:
             self._shed(name, "draining")
         elif (refused := self.refusal(name, deadline)) is not None:
-            raise refused
+            raise refused.with_traceback(None)  # it may have been raised before
         return self._callers.admit()
 
     async def retrieve(self, request: Retrieval, call: Call) -> Retrieved:

@@ -7,8 +7,9 @@ that are there: nothing that comes later may take that away from it.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import Any
 
@@ -17,18 +18,25 @@ from service.engine.jobs import Job
 
 AnyJob = Job[Any, Any]
 
+_FORGOTTEN = 0.95
+"""What is left of what was seen of earlier jobs with each one that ends."""
+_SLOW_MAX = 4.0
+"""Times what its jobs take that the line is believed to take."""
+
 
 class Line:
     """Jobs that wait, and how long those before a new one will take. Safe to call from any thread."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
         """Begins with no job; about so many are computed at once."""
-        self._threads = threads
+        self._threads, self._clock = threads, clock
         self._lock = threading.Lock()
         self._jobs: OrderedDict[AnyJob, Hashable | None] = OrderedDict()
         self._alike: dict[Hashable, OrderedDict[AnyJob, None]] = {}
         self._candidates = self._busy = 0
         self._waiting_s = self._computed_s = 0.0
+        self._went_on: float | None = None
+        self._elapsed_s = self._expected_s = 0.0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -60,7 +68,13 @@ class Line:
         """How long a job that comes now will wait, by how long those before it usually take, seconds."""
         if self._room:
             return 0.0
-        return (self._waiting_s + self._computed_s / 2) / self._threads  # those in threads are half done
+        return self._slow * (self._waiting_s + self._computed_s / 2) / self._threads  # those in threads are half done
+
+    @property
+    def _slow(self) -> float:
+        """How much longer the line takes than its jobs: who computes them refuses others, too, and answers."""
+        seen = self._elapsed_s > self._expected_s > 0
+        return min(_SLOW_MAX, self._elapsed_s / self._expected_s) if seen else 1.0
 
     @property
     def _room(self) -> bool:
@@ -100,11 +114,16 @@ class Line:
 
     def ended(self, jobs: list[AnyJob]) -> None:
         """Tells that a thread is done with the jobs it took at once."""
+        expected_s, now = sum([job.expected_s for job in jobs]), self._clock()
         with self._lock:
             self._busy -= 1
-            self._computed_s -= sum([job.expected_s for job in jobs])
+            self._computed_s -= expected_s
             if not self._busy:
                 self._computed_s = 0.0  # what adding and subtracting left
+            if self._went_on is not None:  # some waited all the time since others ended
+                self._elapsed_s = self._elapsed_s * _FORGOTTEN + (now - self._went_on) * self._threads
+                self._expected_s = self._expected_s * _FORGOTTEN + expected_s
+            self._went_on = now if self._jobs else None
 
     def drop(self, job: AnyJob) -> bool:
         """Takes a job out if it still waits; tells whether it did."""

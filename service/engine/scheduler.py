@@ -55,6 +55,7 @@ class Scheduler:
         self._hands = Hands(self._line, self._threads, occupancy, self._compute, self._in_turn, self._computed)
         self._short: dict[str, float] = {}
         """By name of calls: the share of the last ones that was computed at once."""
+        self._told: tuple[str, float, Overloaded] | None = None
         metrics.queued(lambda: len(self._line), lambda: self._line.candidates)
 
     @property
@@ -66,11 +67,6 @@ class Scheduler:
     def retry_after_s(self) -> float:
         """When a caller that is refused now had better come again, seconds: once what is in line was computed."""
         return max(self._retry_after_s, self._line.wait_s)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether a call that is not short would wait, or be refused."""
-        return self._line.wait_s > 0 or len(self._line) >= self._line_max
 
     def refusal(self, name: str, deadline: float) -> Overloaded | None:
         """Returns why a call that is not decoded yet would be refused for the line; None: it would not.
@@ -86,7 +82,7 @@ class Scheduler:
         wait_s = self._line.wait_s
         if not wait_s or time.monotonic() + _SAFETY * wait_s <= deadline:
             return None
-        return self._overloaded(wait_s)
+        return self._refused("deadline", wait_s)
 
     def submit(self, job: AnyJob) -> None:
         """Has a job computed; whoever waits is told, and what it holds is released, when that is done.
@@ -103,13 +99,13 @@ class Scheduler:
             self._turns.add(job)
             return
         if (full := self._full()) is not None:
-            raise full
+            raise full.with_traceback(None)
         now, wait_s = time.monotonic(), self._line.wait_s
         job.expected_s = self._paces.usual_s(generation, job.kind)
         # No margin here: what was let in in spite of it would be decoded for nothing, again and again.
         if wait_s and now + wait_s + job.expected_s > job.steps.deadline:
             self._paces.doubted(generation, job.kind)
-            raise self._overloaded(wait_s + job.expected_s)
+            raise self._refused("deadline", wait_s + job.expected_s).with_traceback(None)
         job.on_loop, job.in_thread = where is not Where.THREAD, where is not Where.LOOP
         self._line.add(job)
         self._hands.added(job)
@@ -175,8 +171,14 @@ class Scheduler:
     def _full(self) -> Overloaded | None:
         if len(self._line) < self._line_max:
             return None
-        return Overloaded(f"{self._line_max} calls wait in line, no more do at once", self.retry_after_s, "line")
+        return self._refused("line", self._line.wait_s)
 
-    def _overloaded(self, wait_s: float) -> Overloaded:
-        told = f"this call would take about {wait_s:.3f} s, too long to be sure of its deadline"
-        return Overloaded(told, max(self._retry_after_s, wait_s), "deadline")
+    def _refused(self, reason: str, wait_s: float) -> Overloaded:
+        """Returns the same for all calls that are refused for the same: there may be many until the line is another."""
+        if self._told is None or self._told[:2] != (reason, wait_s):
+            if reason == "line":
+                told = f"{self._line_max} calls wait in line, no more do at once"
+            else:
+                told = f"this call would take about {wait_s:.3f} s, too long to be sure of its deadline"
+            self._told = reason, wait_s, Overloaded(told, max(self._retry_after_s, wait_s), reason)
+        return self._told[2]

@@ -9,6 +9,21 @@ from service.rest.schemas import Header, Reply
 CLOSE: Header = (b"connection", b"close")
 
 
+class Lines:
+    """The header lines of every response, joined when they change: the date does once a second."""
+
+    def __init__(self) -> None:
+        """Begins with none."""
+        self._headers: list[Header] = []
+        self._joined = b""
+
+    def of(self, headers: list[Header]) -> bytes:
+        """Returns the lines of these headers; a list that is given again is the same."""
+        if self._headers is not headers:
+            self._headers, self._joined = headers, b"".join([b"%b: %b\r\n" % header for header in headers])
+        return self._joined
+
+
 def whole(reply: Reply, request_id: str, before: bytes = b"", stays: bool = True) -> bytes:
     """Returns a reply as it goes over the wire.
 

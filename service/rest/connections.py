@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -20,9 +20,10 @@ from service.metrics import Metrics
 from service.rest import schemas
 from service.rest.answers import CLOSE, whole, without_body
 from service.rest.crowd import Crowd, Patience
+from service.rest.heads import Call, Memory
 from service.rest.hot_calls import HotCall, HotCalls
 from service.rest.paths import asked_of
-from service.rest.reading import Flow, ReaderWatch, step_bytes
+from service.rest.reading import Cycle, Flow, ReaderWatch, step_bytes
 from service.security.callers import Caller, caller_shown
 from service.wire.calls import request_id_of
 from service.wire.failures import failure_of, log_failure
@@ -34,21 +35,12 @@ _NEVER = float("inf")
 _LOG = logs.logger(__name__)
 
 
-class _Cycle(Protocol):
-    """A request and its response: a hot call, or uvicorn's own."""
-
-    keep_alive: bool
-    more_body: bool
-    response_started: bool
-    response_complete: bool
-
-
 class Connection(HttpToolsProtocol):
     """Refuses a head that is broken, too large or too slow, in the one shape of errors, and then closes; ends where
     its caller neither asks nor reads. Requests that were sent ahead of an answer wait unread."""
 
     flow: Flow
-    cycle: _Cycle | None  # type: ignore[assignment]
+    cycle: Cycle | None  # type: ignore[assignment]
 
     def __init__(
         self, crowd: Crowd, patience: Patience, metrics: Metrics, calls: HotCalls | None, *args: Any, **kwargs: Any
@@ -57,10 +49,8 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._crowd, self._patience, self._metrics, self._calls = crowd, patience, metrics, calls
         self.caller: Caller | None = None
-        self._answering: _Cycle | None = None
+        self._answering: Cycle | None = None
         self._unsent: tuple[HotCall, bytes] | None = None
-        self._before_of: list[tuple[bytes, bytes]] = []
-        self._before = b""
         self._idle_at = _NEVER
         self._joined = False
         self._in_head = False
@@ -70,6 +60,7 @@ class Connection(HttpToolsProtocol):
         self._late: asyncio.TimerHandle | None = None
         self._reader = ReaderWatch(self.loop, patience, self.cut)
         self._old_at = _NEVER
+        self._memory = Memory()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins the time that an idle connection is kept, also before its first request."""
@@ -105,26 +96,43 @@ class Connection(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """Parses what came, as far as it is not ahead of its answers."""
+        """Takes what came, as far as it is not ahead of its answers; between two requests that is mostly one call."""
         if self._held:
             self._held += data
-        elif self._calls is None or not self._calls.refusals.likely or not self._refuse_at_once(data, self._calls):
+        elif self._calls is None or not self._between:
             self._parse(data)
+        elif (call := self._memory.call_in(data)) is not None:
+            self._take_up(call, self._calls, data)
+        else:
+            self._parse(data)
+            self._learn(data, self._calls)
 
-    def _refuse_at_once(self, data: bytes, calls: HotCalls) -> bool:
-        """Refuses what is one whole call, if the service has no room for it; tells whether it did."""
-        between = self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
-        if self._in_head or not between or self.transport.is_closing() or self.loop.time() >= self._old_at:
-            return False
-        refused = calls.refusals.of_bytes(data, self._lines())
-        if refused is None:
-            return False
-        self.transport.write(refused)
-        self.server_state.total_requests += 1
+    @property
+    def _between(self) -> bool:
+        """Whether what comes now begins a request, and may be answered at once."""
+        over = self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
+        return over and not self._in_head and not self.flow.write_paused and not self.transport.is_closing()
+
+    def _take_up(self, call: Call, calls: HotCalls, data: bytes) -> None:
+        """Has a whole call answered, or refuses it, as if it had been parsed."""
+        stays = self.loop.time() < self._old_at
+        if stays and (refused := calls.refusals.of_whole(call, self._lines(calls))) is not None:
+            self.transport.write(refused)
+            self.server_state.total_requests += 1
+            self._crowd.worked(self)
+            self._set_idle()
+            return
+        self._idle_at = _NEVER
         self._crowd.works(self)
-        self._crowd.waits(self)
-        self._set_idle()
-        return True
+        self._in_hand(HotCall(calls, self, call.head.asked, b"POST", call.headers, stays, expects=False, room=stays))
+        self.on_body(data[call.body_at :])
+        self.on_message_complete()
+
+    def _learn(self, data: bytes, calls: HotCalls) -> None:
+        """Keeps the head of what was parsed for the next call."""
+        call = self.cycle
+        if isinstance(call, HotCall) and call.method == b"POST" and call.keep_alive and not self._in_head:
+            self._memory.learn(calls.heads, data, self.url, self.headers, call.asked)
 
     def _parse(self, data: bytes) -> None:
         at = 0
@@ -194,11 +202,15 @@ class Connection(HttpToolsProtocol):
         if self._calls is None or asked is None:
             self._begin_other()
             return
-        parser, before = self.parser, self.cycle
+        parser = self.parser
         stays = parser.should_keep_alive() and parser.get_http_version() != "1.0" and self.loop.time() < self._old_at
-        self.cycle = call = HotCall(
-            self._calls, self, asked, parser.get_method(), dict(self.headers), stays, self.expect_100_continue
+        self._in_hand(
+            HotCall(self._calls, self, asked, parser.get_method(), dict(self.headers), stays, self.expect_100_continue)
         )
+
+    def _in_hand(self, call: HotCall) -> None:
+        """Begins a call, or keeps it until those before it are answered."""
+        before, self.cycle = self.cycle, call
         if before is None or before.response_complete:
             self._start_asgi_task(call, self.app)
         else:
@@ -248,7 +260,7 @@ class Connection(HttpToolsProtocol):
     def answer(self, call: HotCall, reply: schemas.Reply, request_id: str) -> None:
         """Sends the reply to a call, once its caller has read enough of those before."""
         call.response_started = True
-        response = whole(reply, request_id, self._lines(), call.keep_alive)
+        response = whole(reply, request_id, self._lines(call.calls), call.keep_alive)
         if call.method == b"HEAD":
             response = without_body(response)
         if self.flow.write_paused:
@@ -353,12 +365,8 @@ class Connection(HttpToolsProtocol):
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(self._patience.idle_s, self.timeout_keep_alive_handler)
 
-    def _lines(self) -> bytes:
-        """Returns the header lines of every response."""
-        if self._before_of is not self.server_state.default_headers:
-            self._before_of = self.server_state.default_headers
-            self._before = b"".join([b"%b: %b\r\n" % header for header in self._before_of])
-        return self._before
+    def _lines(self, calls: HotCalls) -> bytes:
+        return calls.lines.of(self.server_state.default_headers)
 
     def _too_late(self) -> None:
         told = DeadlineExceeded(f"the headers were not here after {self._patience.head_s:g} s")

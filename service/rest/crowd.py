@@ -72,6 +72,11 @@ class Crowd:
         """A connection has no request any more: from now on it may be asked to make room."""
         self._waiting[member] = None
 
+    def worked(self, member: Member) -> None:
+        """A connection had a request, and waits for the next one."""
+        self._waiting.pop(member, None)
+        self._waiting[member] = None
+
     def works(self, member: Member) -> None:
         """A connection has a whole head: it is left alone."""
         self._waiting.pop(member, None)

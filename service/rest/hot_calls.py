@@ -19,7 +19,7 @@ from service.engine.jobs import Job
 from service.engine.requests import Call
 from service.errors import Cancelled, InvalidArgument, PermissionDenied, ServiceError
 from service.rest import schemas
-from service.rest.answers import CLOSE
+from service.rest.answers import CLOSE, Lines
 from service.rest.bodies import (
     DRAIN_BYTES_MAX,
     DRAIN_S_MAX,
@@ -32,6 +32,7 @@ from service.rest.bodies import (
     too_slow,
 )
 from service.rest.doorkeeper import refusal_headers
+from service.rest.heads import Heads
 from service.rest.paths import Asked
 from service.rest.refusals import Refusals
 from service.rest.schemas import Header, Headers, Reply
@@ -73,7 +74,7 @@ class HotCalls:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.refusals = Refusals(desk)
+        self.refusals, self.heads, self.lines = Refusals(desk), Heads(), Lines()
         self.tokens = desk.guards.tokens
         settings = desk.settings
         self.intake = Intake(settings.intake_bytes_max, settings.retry_after_s)
@@ -83,6 +84,8 @@ class HotCall:
     """One call; to its connection a request and its response, as uvicorn's own are. No exception leaves it.
 
     Attributes:
+      calls: what it shares with others.
+      asked: as its URL tells.
       method: of the request.
       keep_alive: whether the connection is kept behind the answer.
       expects: whether the caller waits until its body is asked for.
@@ -93,8 +96,9 @@ class HotCall:
     """
 
     __slots__ = (
-        *("method", "keep_alive", "expects", "response_started", "response_complete", "more_body", "draining"),
-        *("_ahead", "_arrival", "_asked", "_began", "_body", "_call", "_calls", "_context", "_headers", "_late"),
+        *("asked", "calls", "draining", "expects", "keep_alive", "method", "more_body"),
+        *("response_complete", "response_started"),
+        *("_ahead", "_arrival", "_began", "_body", "_call", "_context", "_headers", "_late"),
         *(
             "_line",
             "_name",
@@ -104,6 +108,7 @@ class HotCall:
             "_reading",
             "_request_id",
             "_rest_bytes",
+            "_room",
             "_several",
             "_started",
         ),
@@ -119,6 +124,7 @@ class HotCall:
         headers: Headers,
         keep_alive: bool,
         expects: bool,
+        room: bool = False,
     ) -> None:
         """Takes a request whose head is here.
 
@@ -129,12 +135,13 @@ class HotCall:
           method: of HTTP.
           headers: names in lower case.
           keep_alive, expects: as the attributes.
+          room: whether there was found to be room for it.
         """
         self.method, self.keep_alive, self.expects = method, keep_alive, expects
         self.response_started = self.response_complete = self.draining = False
         self.more_body = True
-        self._calls, self._line, self._asked, self._headers = calls, line, asked, headers
-        self._name = asked.counted_as
+        self.calls, self._line, self.asked, self._headers = calls, line, asked, headers
+        self._name, self._room = asked.counted_as, room
         self._ahead: list[bytes] = []
         self._phases: dict[str, float] = {}
         self._rest_bytes = 0
@@ -148,10 +155,11 @@ class HotCall:
     def begin(self) -> None:
         """Takes the request up: it is the first of its connection that is not answered."""
         self._started = time.perf_counter()
-        calls, headers = self._calls, self._headers
+        calls, headers = self.calls, self._headers
         self._request_id = request_id_of(_text(headers.get(_REQUEST_ID)), _text(headers.get(_TRACE_PARENT)))
         try:
-            refused = calls.refusals.of_call(self._asked, self.method, headers, self._request_id)
+            refusals = calls.refusals
+            refused = None if self._room else refusals.of_call(self.asked, self.method, headers, self._request_id)
             if refused is not None:
                 self._line.answer(self, refused, self._request_id)
                 return
@@ -210,7 +218,7 @@ class HotCall:
             self._context.run(step, *args)
 
     def _begin(self) -> None:
-        headers, asked, settings = self._headers, self._asked, self._calls.desk.settings
+        headers, asked, settings = self._headers, self.asked, self.calls.desk.settings
         try:
             require_permission(asked.model)
         except PermissionDenied as problem:
@@ -224,7 +232,7 @@ class HotCall:
             self._began = time.monotonic()
             timeout_s = timeout_s_of(_text(headers.get(_TIMEOUT_MS)))
             self._call = Call(self._request_id, None if timeout_s is None else self._began + timeout_s, self._phases)
-            self._arrival = Arrival(headers, settings.body_bytes_max, self._calls.intake)
+            self._arrival = Arrival(headers, settings.body_bytes_max, self.calls.intake)
         except Exception as problem:  # noqa: BLE001 - as above
             self._fail(problem)
             return
@@ -254,7 +262,7 @@ class HotCall:
             return
         try:
             self._enter()
-            self._ask(body, schemas.read_request(self._asked.operation, body, self._protobuf, self._target))
+            self._ask(body, schemas.read_request(self.asked.operation, body, self._protobuf, self._target))
         except Exception as problem:  # noqa: BLE001 - as above
             self._fail(problem)
 
@@ -262,21 +270,21 @@ class HotCall:
         try:
             body = await plain_of(body, arrival)
             self._enter()
-            read, operation = schemas.read_request, self._asked.operation
+            read, operation = schemas.read_request, self.asked.operation
             self._ask(body, await decoded(len(body), read, operation, body, self._protobuf, self._target))
         except Exception as problem:  # noqa: BLE001 - as above
             self._fail(problem)
 
     def _enter(self) -> None:
         self._started = time.perf_counter()
-        self._permit = self._calls.desk.engine.enter(self._name, self._call.deadline)
+        self._permit = self.calls.desk.engine.enter(self._name, self._call.deadline)
 
     def _ask(self, body: bytes, asked: tuple[Any, bool]) -> None:
         self._took("decode", self._started)
         request, self._several = asked
         self._body, self._target = body, request.target
         told = self._told if self._context is None else self._told_in_context
-        self._waiting = self._calls.desk.engine.start(self._name, request, self._call, told)
+        self._waiting = self.calls.desk.engine.start(self._name, request, self._call, told)
 
     def _told_in_context(self, outcome: Any) -> None:
         self._run(self._told, outcome)
@@ -287,7 +295,7 @@ class HotCall:
         if isinstance(outcome, ServiceError):
             self._fail(outcome)
             return
-        operation = self._asked.operation
+        operation = self.asked.operation
         try:
             began = time.perf_counter()
             if schemas.wants_protobuf(self._headers):
@@ -295,7 +303,7 @@ class HotCall:
             else:
                 reply = schemas.written(None, operation.write_json(outcome, self._several))
             self._took("encode", began)
-            self._calls.desk.answered(self._name, self._target, outcome.model, self._protobuf, self._body)
+            self.calls.desk.answered(self._name, self._target, outcome.model, self._protobuf, self._body)
             self._body = b""
         except Exception as problem:  # noqa: BLE001 - as above
             self._fail(problem)
@@ -331,7 +339,7 @@ class HotCall:
             self._arrival = None
         failure = failure_of(problem, self._request_id)
         log_failure(_LOG, self._name, failure, problem)
-        desk = self._calls.desk
+        desk = self.calls.desk
         if isinstance(problem, IntakeFull):
             desk.metrics.shed(self._name, problem.reason)
         self._answered(failure.code.value)
@@ -341,7 +349,7 @@ class HotCall:
         """Counts the call before its answer is sent, so that whoever has that finds it counted."""
         if self._permit is not None:
             self._permit.release()
-        self._calls.desk.metrics.answered("http", self._name, code, time.perf_counter() - self._started)
+        self.calls.desk.metrics.answered("http", self._name, code, time.perf_counter() - self._started)
 
     def _send(self, reply: Reply) -> None:
         if self._phases:
@@ -350,11 +358,11 @@ class HotCall:
 
     def _took(self, phase: str, began: float) -> None:
         seconds = self._phases[phase] = time.perf_counter() - began
-        self._calls.desk.metrics.phase(self._name, phase, seconds)
+        self.calls.desk.metrics.phase(self._name, phase, seconds)
 
     def _watch(self) -> None:
         """Refuses a body that is late, or looks again when it will be."""
-        settings, now = self._calls.desk.settings, time.monotonic()
+        settings, now = self.calls.desk.settings, time.monotonic()
         end, deadline = self._began + settings.timeout_s, self._call.deadline
         if deadline is not None:
             end = min(end, deadline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
@@ -25,6 +26,15 @@ def step_bytes(data: bytes, body_bytes_left: int) -> int:
     """
     few = len(data) <= _FEW_BYTES_MAX and data.count(b"\r\n\r\n") <= _FEW  # each head ends so
     return len(data) if few else max(_STEP_BYTES, body_bytes_left)
+
+
+class Cycle(Protocol):
+    """A request and its response, as its connection knows it: a hot call, or uvicorn's own."""
+
+    keep_alive: bool
+    more_body: bool
+    response_started: bool
+    response_complete: bool
 
 
 class Flow(FlowControl):

@@ -1,31 +1,41 @@
 """Calls that there is no room for, answered by the connection they came on.
 
 That costs a fraction of refusing them in the application, so that those who flood a service take little from those
-whom it answers; figures in docs/adr/0014. A call that came in one piece is not even parsed, but only looked at: it is
-refused if there is no doubt where it ends.
+whom it answers; figures in docs/adr/0014 and 0026. A call whose head was seen before is not parsed, and what it is told
+is ready but for its id.
 """
 
 from __future__ import annotations
 
-import re
 import time
+from functools import lru_cache
+from typing import NamedTuple
 
 from service.engine.desk import Desk
-from service.errors import InvalidArgument
+from service.errors import InvalidArgument, Overloaded
 from service.rest import schemas
 from service.rest.answers import whole
 from service.rest.guard import text_of
-from service.rest.paths import Asked, asked_of
+from service.rest.heads import Call
+from service.rest.paths import Asked
 from service.rest.schemas import Headers, Reply
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, request_id_of, timeout_s_of
 from service.wire.failures import failure_of
 from service.wire.operations import OPERATIONS
 
-_DIGITS_MAX = 9
-_REQUEST = re.compile(rb"POST (/[!-~]+) HTTP/1\.1\r\n((?:[!-9;-~]+:[ -~\t]*\r\n)+)\r\n")
-"""What most clients send of a call: a line, headers, nothing odd."""
-_UNUSUAL = frozenset({b"transfer-encoding", b"connection", b"expect", b"upgrade"})
-"""Headers that say how to go on; whoever sends one is left to the parser."""
+_CODE = Overloaded.code.value
+_KEPT_MAX = 64
+_TIMEOUT_MS = TIMEOUT_MS.encode()
+_SOME_ID = "0" * 31 + "-"
+"""As long as a new id, and like no other text."""
+
+
+class _Ready(NamedTuple):
+    """A response without its id."""
+
+    refused: Overloaded
+    before: bytes
+    parts: list[bytes]
 
 
 class Refusals:
@@ -34,51 +44,59 @@ class Refusals:
     def __init__(self, desk: Desk) -> None:
         """Refuses what the desk's engine has no room for."""
         self._engine, self._metrics = desk.engine, desk.metrics
+        self._ready: dict[bool, _Ready] = {}
 
-    @property
-    def likely(self) -> bool:
-        """Whether some calls are refused now."""
-        return self._engine.crowded
-
-    def of_bytes(self, data: bytes, before: bytes) -> bytes | None:
-        """Returns the whole response to bytes that are one whole call, and refused; None: they are to be parsed.
+    def of_whole(self, call: Call, before: bytes) -> bytes | None:
+        """Returns the whole response to a call that is refused; None: it is not, as far as its head tells.
 
         Args:
-          data: what came on a connection between two requests.
+          call: all of it.
           before: header lines that every response has.
         """
-        found = _REQUEST.match(data)
-        asked = None if found is None else asked_of(found[1])
-        if found is None or asked is None:
+        head = call.head
+        refused = self._refused(head.asked, call.timeout_ms)
+        if refused is None:
             return None
-        headers: dict[bytes, bytes] = {}
-        for line in found[2].split(b"\r\n")[:-1]:
-            name, _, value = line.partition(b":")
-            name = name.lower()
-            if name in headers or name in _UNUSUAL:
-                return None
-            headers[name] = value.strip(b" \t")
-        length = headers.get(b"content-length", b"")
-        if not length.isdigit() or len(length) > _DIGITS_MAX or found.end() + int(length) != len(data):
-            return None
-        request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
-        refused = self._refused(asked, headers, request_id)
-        return None if refused is None else whole(refused, request_id, before)
+        if head.names_itself:
+            headers = call.headers
+            request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
+        else:
+            request_id = request_id_of(None, None)
+        if len(request_id) != len(_SOME_ID):
+            return self._response(refused, request_id, before, head.protobuf)
+        ready = self._ready.get(head.protobuf)
+        if ready is None or ready.refused is not refused or ready.before != before:
+            parts = self._response(refused, _SOME_ID, before, head.protobuf).split(_SOME_ID.encode())
+            ready = self._ready[head.protobuf] = _Ready(refused, before, parts)
+        return request_id.encode().join(ready.parts)
 
     def of_call(self, asked: Asked, method: bytes, headers: Headers, request_id: str) -> Reply | None:
         """Returns the reply to a call that is refused; None: it is not, as far as its head tells."""
-        return self._refused(asked, headers, request_id) if method == b"POST" and self._engine.crowded else None
+        refused = self._refused(asked, headers.get(_TIMEOUT_MS)) if method == b"POST" else None
+        return None if refused is None else _reply(refused, request_id, schemas.wants_protobuf(headers))
 
-    def _refused(self, asked: Asked, headers: Headers, request_id: str) -> Reply | None:
-        if asked.name not in OPERATIONS:
+    def _response(self, refused: Overloaded, request_id: str, before: bytes, protobuf: bool) -> bytes:
+        return whole(_reply(refused, request_id, protobuf), request_id, before)
+
+    def _refused(self, asked: Asked, timeout_ms: bytes | None) -> Overloaded | None:
+        """Returns why a call is refused, and counts it."""
+        name = asked.name
+        if name not in OPERATIONS:
             return None
         try:
-            timeout_s = timeout_s_of(text_of(headers, TIMEOUT_MS))
+            timeout_s = None if timeout_ms is None else _timeout_s_of(timeout_ms)
         except InvalidArgument:
             return None
-        refused = self._engine.refusal(asked.name, None if timeout_s is None else time.monotonic() + timeout_s)
-        if refused is None:
-            return None
-        failure = failure_of(refused, request_id)
-        self._metrics.answered("http", asked.name, failure.code.value, 0.0)
-        return schemas.failed(failure, schemas.wants_protobuf(headers))
+        refused = self._engine.refusal(name, None if timeout_s is None else time.monotonic() + timeout_s)
+        if refused is not None:
+            self._metrics.answered("http", name, _CODE, 0.0)
+        return refused
+
+
+@lru_cache(_KEPT_MAX)
+def _timeout_s_of(told: bytes) -> float | None:
+    return timeout_s_of(told.decode("latin-1"))
+
+
+def _reply(refused: Overloaded, request_id: str, protobuf: bool) -> Reply:
+    return schemas.failed(failure_of(refused, request_id), protobuf)

@@ -58,10 +58,6 @@ class ScriptedEngine:
         self.given_up = threading.Event()
         self._callers = Admission(100, 1000, lambda: 1.0)
 
-    @property
-    def crowded(self) -> bool:
-        return self._callers.left < 1
-
     def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
         return self._callers.full()
 

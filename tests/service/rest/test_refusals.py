@@ -26,7 +26,6 @@ class Crowd:
 
     def __init__(self, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[str, float | None]] = []
-        monkeypatch.setattr(ScriptedEngine, "crowded", True)
         monkeypatch.setattr(engine, "refusal", self.refusal)
 
     def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
@@ -40,7 +39,7 @@ def crowd(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Crowd:
 
 
 def test_scripted_engine_is_asked_as_the_real_one_is() -> None:
-    for name in ("crowded", "refusal", "enter"):
+    for name in ("refusal", "enter"):
         assert hasattr(Engine, name), name
 
 
@@ -65,6 +64,26 @@ def test_protobuf_call_without_room_gets_a_message(crowd: Crowd, http: httpx.Cli
     details = pb.ErrorDetails.FromString(answer.content)
     assert (answer.status_code, details.code) == (429, "OVERLOADED")
     assert details.request_id == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("form", [{}, PROTOBUF])
+def test_refusals_of_one_connection_tell_each_call_its_own_id(
+    form: dict[str, str], crowd: Crowd, http: httpx.Client
+) -> None:
+    given = ["r-1", "r-22", "a" * 32, "b" * 32, "c" * 128, "r-1"]
+    told = [http.post(RETRIEVE, content=b"", headers=form | {"x-request-id": name}) for name in given]
+    told += [http.post(RETRIEVE, content=b"", headers=form) for _ in range(3)]
+    ids = [answer.headers["x-request-id"] for answer in told]
+    assert ids[: len(given)] == given
+    assert len(set(ids[len(given) :])) == 3
+    for name, answer in zip(ids, told, strict=True):
+        if form:
+            details = pb.ErrorDetails.FromString(answer.content)
+            assert (details.message, details.request_id) == ("64 calls are in flight", name)
+        else:
+            error = {"code": "OVERLOADED", "message": "64 calls are in flight", "request_id": name}
+            assert answer.json() == {"error": error}
+        assert answer.headers["retry-after"] == "2"
 
 
 def test_deadline_of_a_call_is_told_to_the_engine(crowd: Crowd, http: httpx.Client) -> None:
