@@ -129,6 +129,8 @@ def make_examples(
             ids = _known_ids(name, page, (first, rows), beyond, keys, int(sizes.sum()), random)
         if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
             ids = ids.astype(str).astype(object)
+        if spec and not crossed and spec.ids_dtype.startswith("int") and ids.dtype.kind == "f":
+            ids = np.floor(ids).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         again = offsets[:-1][sizes > 1]
         ids[again[::2] + 1] = ids[again[::2]]
@@ -184,7 +186,11 @@ def _known_ids(
         low, high = (min(rule.boundaries, default=0.0), max(rule.boundaries, default=0.0))
         return random.uniform(low - 1, high + 1, size).astype(np.float32)
     low, high = reached
-    return random.integers(low, max(low + 1, min(high, beyond)), size)
+    ids = random.integers(low, max(low + 1, min(high, beyond)), size)
+    cast = page.cast if isinstance(page, manifest.EmbeddedFeature) else None
+    if cast is None or cast.of != "float32":
+        return ids
+    return (ids + (-0.25 if cast.rounding == "up" else 0.25)).astype(np.float32)
 
 
 def _reach(spec: FeatureSpec, rows: int) -> tuple[int, int]:

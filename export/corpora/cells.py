@@ -89,7 +89,7 @@ class Cells:
                         f"a feature of shape {feature.shape} takes {size}"
                     )
             values = cells.floats() if feature.dtype == "float32" else cells.integers()
-        elif isinstance(feature.ids, BucketIds):
+        elif isinstance(feature.ids, BucketIds) or (feature.cast is not None and feature.cast.of == "float32"):
             values = cells.floats()
         else:
             values = cells.feature_ids(integers_only=isinstance(feature.ids, IdentityIds | ArithmeticIds))

@@ -6,22 +6,26 @@ lookup tables, of integers' arithmetic, and of the layers StringLookup, IntegerL
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from bundle.manifest import ArithmeticIds, BucketIds, HashIds, IdRule, Unknown, VocabularyIds
+from bundle.manifest import ArithmeticIds, BucketIds, Cast, HashIds, IdRule, Unknown, VocabularyIds
+from export.cuts.places import Followed, Values
+from export.cuts.steps import KNOWN, SEARCHES, SERIES, find_steps
 from export.frameworks import load_tensorflow
-from export.model.origins import Source, Sources, origin
+from export.model.origins import Source, hands_on
 from export.towers.descriptions import Keys
 
 _UNNAMED = "vocabulary"
 """What a vocabulary is called until all of them are known."""
-
-Tables = Mapping[str, Any]
-"""Handles of lookup tables, by the name of the tensor that holds one in the graph."""
+_ROUNDED: dict[str, Literal["down", "up", "half_even"]] = {
+    "Floor": "down",
+    "Ceil": "up",
+    "Round": "half_even",
+    "Rint": "half_even",
+}
 
 
 @dataclass(frozen=True)
@@ -32,20 +36,20 @@ class FoundIds:
     rule: IdRule | None = None
     unknown: Unknown | None = None
     keys: tuple[Keys, ...] = ()
+    cast: Cast | None = None
 
 
-def find_ids(tensor: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | Any:
+def find_ids(ids: Values, call: Followed, rows: int) -> FoundIds | Values:
     """Follows ids back to an input.
 
     Args:
-      tensor: rows of a table.
-      sources: the call's inputs.
-      tables: the model's lookup tables.
+      ids: rows of a table.
+      call: they are of.
       rows: of the table.
     Returns:
-      What was found, or the operation that is not understood.
+      What was found, or the values that are computed in a way that is not understood.
     """
-    found = origin(tensor, sources)
+    found = call.origin(ids)
     if isinstance(found, Source):
         return FoundIds(found)
     simple = {"Bucketize": _buckets, "Cast": _cut_off}
@@ -53,104 +57,181 @@ def find_ids(tensor: Any, sources: Sources, tables: Tables, rows: int) -> FoundI
     simple |= dict.fromkeys(("Sub", "FloorDiv", "FloorMod", "TruncateMod"), _computed)
     nested = {"LookupTableFindV2": _vocabulary, "AddV2": _shifted, "SelectV2": _chosen}
     result = None
-    if found.type in simple:
-        result = simple[found.type](found, sources)
-    elif found.type in nested:
-        result = nested[found.type](found, sources, tables, rows)
+    if found.inputs and found.type in simple:
+        result = simple[found.type](found, call)
+    elif found.inputs and found.type in nested:
+        result = nested[found.type](found, call, rows)
+    if result is None:
+        steps = find_steps(found, call, rows)
+        result = None if steps is None else FoundIds(*steps)
     return found if result is None else result
 
 
-def _hash(operation: Any, sources: Sources) -> FoundIds | None:
-    texts = origin(operation.inputs[0], sources)
-    if not isinstance(texts, Source):
-        plain = texts.type == "AsString" and texts.inputs[0].dtype.is_integer and texts.get_attr("width") <= 0
-        plain = plain and not _narrows(texts.inputs[0], sources)
-        texts = origin(texts.inputs[0], sources) if plain else None
-    if not isinstance(texts, Source):
+def blamed(values: Values, call: Followed, rows: int) -> Values:
+    """Returns what of a computation no rule tells: behind what rules do tell, if there is one thing behind it."""
+    while True:
+        operands = values.tensor.op.inputs if values.type in SEARCHES else [each.tensor for each in values.inputs]
+        computed = [each for each in operands if call.constant(each) is None]
+        read = [each for each in computed if each.op.type == "ReadVariableOp"]
+        known = values.type in KNOWN or values.type in _RULES
+        before = call.origin(Values((read or computed)[0])) if known and (read or len(computed) == 1) else None
+        if before is None or isinstance(before, Source) or before.type == "Placeholder":
+            return values
+        if isinstance(find_ids(before, call, rows), FoundIds):
+            return values
+        values = before
+
+
+_RULES = frozenset({"FloorMod", "TruncateMod", "StringToHashBucketFast", "StringToHashBucketStrong", "AsString"})
+
+
+def cure_of(values: Values) -> str:
+    """Returns what to change about what no rule tells."""
+    if values.type == "ReadVariableOp":
+        return "make a constant of the variable that its ids are computed with, since ids are told without a checkpoint"
+    if "PyFunc" in values.type:
+        return "write the function in TensorFlow's own operations, or let callers send what it returns"
+    if values.type in SEARCHES | {"Bucketize", "Cast"} | SERIES:
+        return (
+            "let the number only rise with what is sent, on all of its line (tf.maximum(x, 0.) in front of a logarithm)"
+        )
+    return (
+        "let callers send what is looked up, as an input of its own, or compute it by sums, quotients and remainders "
+        "of constants, hashes, vocabularies or buckets"
+    )
+
+
+def _whole(values: Values, call: Followed) -> FoundIds | None:
+    """Returns the input that integers are, or what is cast to them; None if they are computed otherwise."""
+    found = call.origin(values)
+    if isinstance(found, Source):
+        return FoundIds(found, cast=Cast(of="int64", to="int32") if _narrows(values, call) else None)
+    to = found.tensor.dtype.name
+    if found.type != "Cast" or to not in ("int32", "int64") or not found.inputs[0].tensor.dtype.is_floating:
         return None
-    key = tuple(operation.get_attr("key")) if operation.type == "StringToHashBucketStrong" else None
-    return FoundIds(texts, HashIds(buckets=operation.get_attr("num_buckets"), key=key))
+    number = call.origin(found.inputs[0])
+    rounding = _ROUNDED.get("" if isinstance(number, Source) else number.type, "toward_zero")
+    if isinstance(number, Values) and rounding != "toward_zero":
+        number = call.origin(number.inputs[0])
+    cast = Cast(of="float32", to=to, rounding=rounding)
+    return FoundIds(number, cast=cast) if isinstance(number, Source) else None
 
 
-def _narrows(tensor: Any, sources: Sources) -> bool:
-    """Tells whether large ids of an input wrap around on their way, and so are others."""
-    while tensor.name not in sources and tensor.op.inputs:
-        before = max(tensor.op.inputs, key=lambda each: each.op.type != "Const")
-        if tensor.op.type == "Cast" and before.dtype.size > tensor.dtype.size:
+def _is(values: Values, found: FoundIds, call: Followed) -> bool:
+    """Tells whether values are what some ids are made of."""
+    same = _whole(values, call) if values.tensor.dtype.is_integer else None
+    if same is None:
+        return call.origin(values) == found.source and found.cast is None
+    real = [None if each is None or each.of != "float32" else each for each in (same.cast, found.cast)]
+    return same.source == found.source and real[0] == real[1]
+
+
+def _hash(values: Values, call: Followed) -> FoundIds | None:
+    texts = call.origin(values.inputs[0])
+    found = FoundIds(texts) if isinstance(texts, Source) else None
+    if isinstance(texts, Values) and texts.type == "AsString" and texts.tensor.op.get_attr("width") <= 0:
+        whole = texts.inputs[0].tensor.dtype.is_integer
+        found = _whole(texts.inputs[0], call) if whole else None
+    if found is None:
+        return None
+    operation = values.tensor.op
+    key = tuple(operation.get_attr("key")) if values.type == "StringToHashBucketStrong" else None
+    return replace(found, rule=HashIds(buckets=operation.get_attr("num_buckets"), key=key))
+
+
+def _narrows(values: Values, call: Followed) -> bool:
+    """Tells whether large integers wrap around on their way from where they are computed, and so are others."""
+    tensor = values.tensor
+    while tensor.name not in call.sources and tensor.op.inputs:
+        before = tensor.op.inputs[0]
+        if tensor.op.type == "Cast" and before.dtype.is_integer and before.dtype.size > tensor.dtype.size:
             return True
+        if not hands_on(tensor.op):
+            return False
         tensor = before
     return False
 
 
-def _buckets(operation: Any, sources: Sources) -> FoundIds | None:
-    values = origin(operation.inputs[0], sources)
-    if not isinstance(values, Source) or operation.inputs[0].dtype.name != "float32":
+def _buckets(values: Values, call: Followed) -> FoundIds | None:
+    number = call.origin(values.inputs[0])
+    if not isinstance(number, Source) or values.inputs[0].tensor.dtype.name != "float32":
         return None
-    return FoundIds(values, BucketIds(boundaries=tuple(operation.get_attr("boundaries"))))
+    return FoundIds(number, BucketIds(boundaries=tuple(values.tensor.op.get_attr("boundaries"))))
 
 
-def _vocabulary(operation: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | None:
-    handle, ids, default = operation.inputs
-    source, beyond = origin(ids, sources), _constant(default)
-    table = tables.get(origin_name(handle))
-    if not isinstance(source, Source) or table is None or beyond is None or _narrows(ids, sources):
+def _vocabulary(values: Values, call: Followed, rows: int) -> FoundIds | None:
+    handle, ids, default = values.inputs
+    source = call.origin(ids)
+    found = (
+        _whole(ids, call) if ids.tensor.dtype.is_integer else FoundIds(source) if isinstance(source, Source) else None
+    )
+    table, beyond = call.captured.get(origin_name(handle.tensor)), call.number(default)
+    if found is None or table is None or beyond is None:
         return None
-    raw = load_tensorflow().raw_ops
-    keys, values = raw.LookupTableExportV2(table_handle=table, Tkeys=ids.dtype, Tvalues=default.dtype)
-    order = np.argsort(values.numpy())
-    positions = values.numpy()[order]
-    if not positions.size or not np.array_equal(positions, np.arange(positions[0], positions[0] + positions.size)):
+    raw, keys_dtype = load_tensorflow().raw_ops, ids.tensor.dtype
+    keys, positions = raw.LookupTableExportV2(table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype)
+    order = np.argsort(positions.numpy())
+    places = positions.numpy()[order]
+    if not places.size or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
         return None
     ordered = keys.numpy()[order].tolist()
-    found: Keys = tuple(map(int, ordered)) if ids.dtype.is_integer else tuple(key.decode() for key in ordered)
-    rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(positions[0]))
-    return FoundIds(source, rule, _row(beyond, rows), (found,))
+    known: Keys = tuple(map(int, ordered)) if keys_dtype.is_integer else tuple(key.decode() for key in ordered)
+    rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(places[0]))
+    return replace(found, rule=rule, unknown=_row(beyond, rows), keys=(known,))
 
 
-def _computed(operation: Any, sources: Sources) -> FoundIds | None:
+def _computed(values: Values, call: Followed) -> FoundIds | None:
     """Integers plus a constant, then divided by one, then the remainder of one, then plus one, or some of these."""
-    found = _arithmetic(operation, sources) if operation.inputs[0].dtype.is_integer else None
-    if found is None:
+    found = _arithmetic(values, call) if values.inputs[0].tensor.dtype.is_integer else None
+    rule = None if found is None else found.rule
+    if found is None or not isinstance(rule, ArithmeticIds):
         return None
-    source, rule = found
-    return FoundIds(source, None if rule == ArithmeticIds() else rule)
+    if found.cast is not None and found.cast.of == "int64" and rule.divisor == 1 and rule.buckets is None:
+        found = replace(found, cast=None)  # an id beyond the table is unknown: it never wraps
+    return replace(found, rule=None if rule == ArithmeticIds() else rule)
 
 
-def _arithmetic(operation: Source | Any, sources: Sources) -> tuple[Source, ArithmeticIds] | None:
+def _arithmetic(values: Values, call: Followed) -> FoundIds | None:
     """Returns the input that integers come from, and what is computed of them; None: what no rule tells."""
-    if isinstance(operation, Source):
-        return operation, ArithmeticIds()
-    if operation.type not in ("AddV2", "Sub", "FloorDiv", "FloorMod", "TruncateMod"):
+    found = _whole(values, call)
+    if found is not None:
+        return replace(found, rule=ArithmeticIds())
+    last = call.origin(values)
+    if isinstance(last, Source) or last.type not in ("AddV2", "Sub", "FloorDiv", "FloorMod", "TruncateMod"):
         return None
-    first, second = operation.inputs
-    if operation.type == "AddV2" and _constant(second) is None:
+    if len(last.inputs) != 2:
+        return None
+    first, second = last.inputs
+    if last.type == "AddV2" and call.number(second) is None:
         first, second = second, first
-    constant = _constant(second)
-    before = _arithmetic(origin(first, sources), sources) if constant is not None else None
-    if before is None:
+    constant = call.number(second)
+    before = _arithmetic(first, call) if constant is not None else None
+    if before is None or not isinstance(before.rule, ArithmeticIds):
         return None
-    (source, rule), number = before, int(constant)
+    rule, number = before.rule, int(constant)
     divided = rule.divisor > 1 or rule.buckets is not None
-    if operation.type in ("AddV2", "Sub"):
-        summand = number if operation.type == "AddV2" else -number
+    if last.type in ("AddV2", "Sub"):
+        summand = number if last.type == "AddV2" else -number
         changed = {"first_row": rule.first_row + summand} if divided else {"shift": rule.shift + summand}
         refused = changed.get("first_row", 0) < 0
     else:
-        modulo = {"buckets": number, "truncated": operation.type == "TruncateMod"}
-        changed = {"divisor": number} if operation.type == "FloorDiv" else modulo
+        modulo = {"buckets": number, "truncated": last.type == "TruncateMod"}
+        changed = {"divisor": number} if last.type == "FloorDiv" else modulo
         again = rule.buckets is not None or rule.first_row > 0 or (divided and "divisor" in changed)
-        refused = again or number <= 0 or _narrows(first, sources)
-    return None if refused else (source, rule.model_copy(update=changed))
+        wraps = not isinstance(call.origin(first), Source) and _narrows(first, call)
+        refused = again or number <= 0 or wraps
+    return None if refused else replace(before, rule=rule.model_copy(update=changed))
 
 
-def _shifted(operation: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | None:
+def _shifted(values: Values, call: Followed, rows: int) -> FoundIds | None:
     """Integers, or a hash or a vocabulary whose rows begin further down."""
-    computed = _computed(operation, sources)
+    computed = _computed(values, call)
     if computed is not None:
         return computed
-    for tensor, other in (operation.inputs, tuple(operation.inputs)[::-1]):
-        shift = _size(other, tables) if other.op.type == "LookupTableSizeV2" else _constant(other)
-        found = find_ids(tensor, sources, tables, rows) if shift is not None and shift >= 0 else None
+    for ids, other in (values.inputs, values.inputs[::-1]):
+        size = other.type == "LookupTableSizeV2"
+        shift = _size(other.tensor, call) if size else call.number(other)
+        found = find_ids(ids, call, rows) if shift is not None and shift >= 0 else None
         if not isinstance(found, FoundIds) or found.unknown is not None:
             continue
         rule = found.rule
@@ -159,36 +240,36 @@ def _shifted(operation: Any, sources: Sources, tables: Tables, rows: int) -> Fou
     return None
 
 
-def _chosen(operation: Any, sources: Sources, tables: Tables, rows: int) -> FoundIds | None:
+def _chosen(values: Values, call: Followed, rows: int) -> FoundIds | None:
     """A row for ids outside the table or for one that masks, or rows for keys that a vocabulary does not hold."""
-    condition, first, second = operation.inputs
+    condition, first, second = values.inputs
     for taken, other, inside in ((first, second, True), (second, first, False)):
-        row = _constant(other)
+        row = call.number(other)
         if row is None:
             continue
-        found = find_ids(taken, sources, tables, rows)
+        found = find_ids(taken, call, rows)
         if not isinstance(found, FoundIds):
             return None
-        if found.rule is None and _bounds(condition, found, sources, rows, inside):
+        if found.rule is None and _bounds(condition, found, call, rows, inside):
             return replace(found, unknown=_row(row, rows))
-        mask = _mask(condition, found, sources) if row == 0 and not inside else None
+        mask = _mask(condition, found, call) if row == 0 and not inside else None
         if mask is not None and isinstance(found.rule, VocabularyIds | HashIds) and found.rule.mask is None:
             return replace(found, rule=found.rule.model_copy(update={"mask": mask}))
         return None
-    listed, beyond = (first, second) if condition.op.type == "NotEqual" else (second, first)
-    found = find_ids(listed, sources, tables, rows)
-    asked = [origin_name(each) for each in condition.op.inputs if _constant(each) != -1]
-    missing = condition.op.type in ("Equal", "NotEqual") and asked == [origin_name(listed)]
+    listed, beyond = (first, second) if condition.type == "NotEqual" else (second, first)
+    found = find_ids(listed, call, rows)
+    asked = [origin_name(each.tensor) for each in condition.inputs if call.number(each) != -1]
+    missing = condition.type in ("Equal", "NotEqual") and asked == [origin_name(listed.tensor)]
     if not (missing and isinstance(found, FoundIds) and isinstance(found.rule, VocabularyIds)) or found.unknown:
         return None
-    hashed = _beyond(beyond, found.source, sources, tables, rows)
+    hashed = _beyond(beyond, found, call, rows)
     return replace(found, rule=found.rule.model_copy(update=hashed)) if hashed is not None else None
 
 
-def _beyond(tensor: Any, source: Source, sources: Sources, tables: Tables, rows: int) -> dict[str, Any] | None:
+def _beyond(values: Values, listed: FoundIds, call: Followed, rows: int) -> dict[str, Any] | None:
     """Returns which rows keys take that a vocabulary does not hold."""
-    found = find_ids(tensor, sources, tables, rows)
-    if not isinstance(found, FoundIds) or found.source != source:
+    found = find_ids(values, call, rows)
+    if not isinstance(found, FoundIds) or (found.source, found.cast) != (listed.source, listed.cast):
         return None
     rule = found.rule
     if isinstance(rule, HashIds) and rule.key is None and rule.mask is None:
@@ -200,60 +281,42 @@ def _beyond(tensor: Any, source: Source, sources: Sources, tables: Tables, rows:
     return None
 
 
-def _mask(condition: Any, found: FoundIds, sources: Sources) -> int | str | None:
+def _mask(condition: Values, found: FoundIds, call: Followed) -> int | str | None:
     """Returns the id that a condition is true of."""
-    from tensorflow.python.framework import tensor_util
-
-    test = condition.op
-    if test.type != "Equal" or origin(test.inputs[0], sources) != found.source:
+    if condition.type != "Equal" or not condition.inputs or not _is(condition.inputs[0], found, call):
         return None
-    value = tensor_util.constant_value(test.inputs[1])
+    value = call.constant(condition.inputs[1].tensor)
     one = value.flat[0] if value is not None and value.size == 1 else None
     if isinstance(one, bytes):
         return one.decode()
-    return int(one) if one is not None and value.dtype.kind in "iu" else None
+    return int(one) if value is not None and one is not None and value.dtype.kind in "iu" else None
 
 
-def _cut_off(operation: Any, sources: Sources) -> FoundIds | None:
+def _cut_off(values: Values, call: Followed) -> FoundIds | None:
     """Whole numbers that were sent as floats, as Keras 2 takes the ids of an Input without a dtype."""
-    source = origin(operation.inputs[0], sources)
-    whole = operation.outputs[0].dtype.is_integer and operation.inputs[0].dtype.is_floating
-    return FoundIds(source) if whole and isinstance(source, Source) else None
+    found = _whole(values, call)
+    return found if found is not None and found.cast is not None and found.cast.of == "float32" else None
 
 
-def _bounds(condition: Any, found: FoundIds, sources: Sources, rows: int, inside: bool) -> bool:
+def _bounds(condition: Values, found: FoundIds, call: Followed, rows: int, inside: bool) -> bool:
     """Tells whether a condition is true exactly of ids inside the table (or outside it)."""
-    test = condition.op
     both, lower, upper = ("LogicalAnd", "GreaterEqual", "Less") if inside else ("LogicalOr", "Less", "GreaterEqual")
-    parts = [part.op for part in test.inputs] if test.type == both else [test]
     limits = {}
-    for part in parts:
-        if len(part.inputs) != 2 or origin(part.inputs[0], sources) != found.source:
+    for part in condition.inputs if condition.type == both else [condition]:
+        if len(part.inputs) != 2 or not _is(part.inputs[0], found, call):
             return False
-        limits[part.type] = _constant(part.inputs[1])
+        limits[part.type] = call.number(part.inputs[1])
     return limits in ({lower: 0, upper: rows}, {upper: rows})
 
 
-def _size(tensor: Any, tables: Tables) -> int | None:
+def _size(tensor: Any, call: Followed) -> int | None:
     """Returns how many keys a lookup table of the model holds."""
-    table = tables.get(origin_name(tensor.op.inputs[0]))
+    table = call.captured.get(origin_name(tensor.op.inputs[0]))
     return None if table is None else int(load_tensorflow().raw_ops.LookupTableSizeV2(table_handle=table))
 
 
 def _row(row: float, rows: int) -> Unknown | None:
     return Unknown(rule="row", row=int(row)) if 0 <= row < rows else None
-
-
-def _constant(tensor: Any) -> Any:
-    """Returns the one number that a tensor holds everywhere, if it is known."""
-    from tensorflow.python.framework import tensor_util
-
-    if tensor.op.type in ("Fill", "BroadcastTo", "Identity", "Cast"):
-        return _constant(tensor.op.inputs[1 if tensor.op.type == "Fill" else 0])
-    if tensor.op.type in ("ZerosLike", "OnesLike"):
-        return int(tensor.op.type == "OnesLike")
-    value = tensor_util.constant_value(tensor)
-    return value.flat[0] if value is not None and value.size == 1 and value.dtype.kind in "iuf" else None
 
 
 def origin_name(handle: Any) -> str:

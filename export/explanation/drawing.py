@@ -295,6 +295,9 @@ def _kind(page: EmbeddedFeature) -> str:
         told.append("weighted")
     if page.place is not None and page.places is not None:
         told.append(f"value {page.place + 1} of {page.places}")
+    if page.cast is not None:
+        rounded = "" if page.cast.of == "int64" else f", rounded {page.cast.rounding.replace('_', ' ')}"
+        told.append(f"cast to {page.cast.to}{rounded}")
     if page.max_norm is not None:
         told.append(f"rows clipped to {page.max_norm:g}")
     if page.empty_row is not None:
@@ -313,7 +316,7 @@ def _ids(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
             beyond = f", else hash mod {rule.oov_buckets}" if rule.oov_buckets else ""
             return f"place in vocabulary {rule.vocabulary}{_from(rule.first_row)}{beyond}"
         case BucketIds() as rule:
-            return f"bucket of {len(rule.boundaries) + 1}"
+            return f"bucket of {len(rule.boundaries) + 1}{_from(max(rule.first_row, 0))}"
         case CrossedIds() as rule:
             return f"cross of {' and '.join(inputs)} mod {rule.buckets}"
         case KeyedIds():

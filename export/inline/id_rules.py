@@ -29,7 +29,7 @@ def rows_of(rule: manifest.IdRule, values: Any, vocabularies: Vocabularies) -> A
         rows = _hashed(values, rule.buckets, rule.key) + rule.first_row
         return rows if rule.mask is None else tf.where(_texts(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
     if isinstance(rule, manifest.BucketIds):
-        return _bucketized(values, rule.boundaries)
+        return _bucketized(values, rule.boundaries) + rule.first_row
     if isinstance(rule, manifest.VocabularyIds):
         values = values if values.dtype == tf.string else tf.cast(values, tf.int64)
         position = vocabularies[rule.vocabulary].lookup(values)
@@ -41,6 +41,15 @@ def rows_of(rule: manifest.IdRule, values: Any, vocabularies: Vocabularies) -> A
         rows = tf.where(position < 0, beyond, position + rule.first_row)
         return rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
     return tf.cast(values, tf.int64)
+
+
+def cast(page: manifest.Cast, values: Any) -> Any:
+    """Returns ids as the integers that a rule is given."""
+    tf = load_tensorflow()
+    if page.of == "int64":
+        return tf.cast(tf.cast(values, page.to), tf.int64)
+    rounded = {"toward_zero": tf.identity, "down": tf.floor, "up": tf.math.ceil, "half_even": tf.round}[page.rounding]
+    return tf.cast(tf.cast(rounded(tf.cast(values, tf.float32)), page.to), tf.int64)
 
 
 def crossed(rule: manifest.CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:

@@ -15,7 +15,7 @@ from export.checkpoint.specs import TableSpec
 from export.cuts.embedding_layers import original_lookup
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
-from export.inline.id_rules import Vocabularies, crossed, rows_of
+from export.inline.id_rules import Vocabularies, cast, crossed, rows_of
 from export.model.tracing import TracedModel
 from export.settings import ExportJob, HashRule, InputPart, KeyedRule
 from export.towers.descriptions import FeatureSpec, ModelSpec
@@ -163,6 +163,7 @@ class Lookups:
         """Returns rows of a table for flat ids, -1 where they stay unknown."""
         tf = load_tensorflow()
         page = self._page(spec)
+        values = values if page.cast is None else cast(page.cast, values)
         rows = rows_of(page.ids, values, self._vocabularies)  # a cross has made its rows: they are taken as they are
         known = (rows >= 0) & (rows < self._traced.spec.rows_of(spec))
         if page.unknown.rule == "refuse":

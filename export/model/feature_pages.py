@@ -112,6 +112,7 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob, role
         empty_row=spec.empty_row,
         place=spec.place,
         places=None if spec.place is None else spec.places,
+        cast=spec.cast if ids_are_the_models else None,
     )
 
 

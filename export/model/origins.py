@@ -1,4 +1,4 @@
-"""Walks a traced graph: where a tensor's values come from, and what some results need."""
+"""Walks a traced graph: where a tensor's values come from, what some results need, and who reads what."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def origin(tensor: Any, sources: Sources) -> Source | Any:
     """
     while tensor.name not in sources:
         operation = tensor.op
-        if not (operation.type in _SAME_VALUES or _widens(operation)) or not operation.inputs:
+        if not hands_on(operation):
             return operation
         tensor = operation.inputs[0]
     return sources[tensor.name]
 
 
-def _widens(operation: Any) -> bool:
-    """Tells a cast between integers (ids stay rows of a table) or between floats (weights)."""
+def hands_on(operation: Any) -> bool:
+    """Tells an operation that changes no value of its first input: also a cast between integers, or between floats."""
     if operation.type != "Cast":
-        return False
+        return operation.type in _SAME_VALUES and bool(operation.inputs)
     before, after = operation.inputs[0].dtype, operation.outputs[0].dtype
     return bool((before.is_integer and after.is_integer) or (before.is_floating and after.is_floating))
 
@@ -117,6 +117,14 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
                 operations[control.name] = control
                 queue.extend(control.inputs)
     return Needed(frozenset(reached), tuple(placeholders.values()), tuple(operations.values()))
+
+
+def join(second: Any, first: Any) -> None:
+    """Lets all that reads one tensor read another."""
+    for operation in second.consumers():
+        for position, tensor in enumerate(operation.inputs):
+            if tensor is second:
+                operation._update_input(position, first)
 
 
 def resource(handle: Any) -> str:

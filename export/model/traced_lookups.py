@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from export.cuts.graph_rules import FoundIds, find_ids
-from export.cuts.places import PARTS, with_places
+from export.cuts.graph_rules import FoundIds, blamed, cure_of, find_ids
+from export.cuts.lookups import Lookup
+from export.cuts.places import Followed, Values
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.model.calling import RawTrace, Recorded
-from export.model.origins import Source, Sources, origin, sources_of
+from export.model.origins import Source, sources_of
+from export.model.several_ids import by_example, columns_of, flattened_from
 from export.settings import InputPart
 from export.towers.descriptions import FeatureSpec, TableFacts
 from export.user_lines import at_line, line_of_operation
@@ -36,17 +38,25 @@ class Resolved:
     def plain(self) -> bool:
         """Whether its ids are the rows, taken from a dense input of integers as they are."""
         spec = self.feature
-        as_they_are = spec.rule is None and spec.unknown is None and spec.ids_dtype in ("int32", "int64")
+        as_they_are = spec.rule is None and spec.unknown is None and spec.cast is None
+        as_they_are = as_they_are and spec.ids_dtype in ("int32", "int64")
         return as_they_are and spec.place is None and len(spec.inputs) == 1 and spec.encoding == "dense"
+
+
+class Odd(NamedTuple):
+    """How the model computes ids that no rule tells, as the end of a sentence, and what to change."""
+
+    why: str
+    cure: str = "give its lookup an input as it is"
 
 
 @dataclass(frozen=True, eq=False)
 class Unresolved:
-    """A gather whose ids the model computes in a way that no rule tells; `why` ends a sentence."""
+    """A gather whose ids the model computes in a way that no rule tells."""
 
     recorded: Recorded
     table: TableFacts
-    why: str
+    odd: Odd
     plain = True
     """It can be done nowhere but in the graph."""
 
@@ -64,45 +74,88 @@ def resolve_lookups(
       NotConvertible: a lookup that cannot stay in the graph has ids that are computed; names the user's line.
       UsageError: weights are not declared as such.
     """
-    sources = with_places(trace.inputs, sources_of(trace.inputs))
-    handles = {inner.name: outer for outer, inner in trace.function.graph.captures}
-    return [_resolve(each, tables[place], parts, sources, handles) for place, each in enumerate(trace.lookups)]
+    captured = {inner.name: outer for outer, inner in trace.function.graph.captures}
+    call = Followed(sources_of(trace.inputs), captured)
+    return [each for place, asked in enumerate(trace.lookups) for each in _all_of(asked, tables[place], parts, call)]
 
 
-def _resolve(
+def _all_of(
+    recorded: Recorded, table: TableFacts, parts: Mapping[str, InputPart], call: Followed
+) -> list[Resolved | Unresolved]:
+    """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
+    lookup = recorded.lookup
+    found = [_ids(lookup.path, ids, call, table.rows) for ids in lookup.ids]
+    why = next((each for each in found if isinstance(each, Odd)), None)
+    known = [each for each in found if isinstance(each, FoundIds)]
+    if not _one_each(lookup):
+        return _left(recorded, table, why) if why else [_resolved(recorded, table, parts, call, known)]
+    size, flat = lookup.length or 1, recorded.gather and lookup.ids[0].shape.rank == 1
+    if flat and (why or known[0].source.place is None):
+        size = flattened_from(lookup.ids[0]) if why else _places(known[0], parts)
+    if not why and _places(known[0], parts) == size:
+        whole = recorded if size == (lookup.length or 1) else by_example(recorded, size)
+        return [_resolved(whole, table, parts, call, known)]
+    several = _columns(lookup.ids[0], size, table, call)
+    if not isinstance(several, Odd):
+        whole = by_example(recorded, size) if flat and size > 1 else recorded
+        columns = columns_of(whole, size)
+        return [_resolved(each, table, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)]
+    if not why:
+        name = known[0].source.name
+        raise NotConvertible(
+            f"input {name!r} has shape {parts[name].shape} in each example, and feature {lookup.path!r} is given ids "
+            f"of shape {lookup.ids[0].shape}{at_line(recorded.line)}; each example's ids must stay together"
+        )
+    return _left(recorded, table, several)
+
+
+def _left(recorded: Recorded, table: TableFacts, odd: Odd) -> list[Resolved | Unresolved]:
+    """Returns a lookup that its tower does itself, if it can."""
+    if recorded.gather:
+        return [Unresolved(recorded, table, odd)]
+    raise NotConvertible(
+        f"ids of feature {recorded.lookup.path!r} are {odd.why}, not taken from an input as it is; give the embedding "
+        "layer an input that holds the rows, and state the rule from id to row in the recipe's "
+        "features.<input>.ids"
+    )
+
+
+def _one_each(lookup: Lookup) -> bool:
+    """Tells whether a lookup answers each of its ids, of which an example has just so many."""
+    return lookup.encoding == "dense" and lookup.kind != "bag" and len(lookup.ids) == 1
+
+
+def _places(found: FoundIds, parts: Mapping[str, InputPart]) -> int:
+    """Returns how many ids an example has in what was found."""
+    return math.prod(parts[found.source.name].shape) if found.source.place is None else 1
+
+
+def _columns(ids: Any, size: int, table: TableFacts, call: Followed) -> list[FoundIds] | Odd:
+    """Returns what is known of each id of an example, or by what one of them is computed."""
+    found = [find_ids(Values(ids, place, size), call, table.rows) for place in range(size)]
+    known = [each for each in found if isinstance(each, FoundIds) and each.source.part == "dense"]
+    if len(known) == size:
+        return known
+    return _odd(next((each for each in found if isinstance(each, Values)), Values(ids)), call, table.rows)
+
+
+def _resolved(
     recorded: Recorded,
     table: TableFacts,
     parts: Mapping[str, InputPart],
-    sources: Sources,
-    handles: Mapping[str, Any],
-) -> Resolved | Unresolved:
+    call: Followed,
+    known: list[FoundIds],
+) -> Resolved:
     lookup = recorded.lookup
-    found = [_ids(lookup.path, ids, sources, handles, table.rows) for ids in lookup.ids]
-    for each in found:
-        if isinstance(each, str):
-            if recorded.gather:
-                return Unresolved(recorded, table, each)
-            raise NotConvertible(
-                f"ids of feature {lookup.path!r} are {each}, not taken from an input as it is; give the embedding "
-                "layer an input that holds the rows, and state the rule from id to row in the recipe's "
-                "features.<input>.ids"
-            )
-    known = [each for each in found if isinstance(each, FoundIds)]
     names = tuple(each.source.name for each in known)
     first, part = known[0], parts[names[0]]
     rule, unknown, keys = lookup.rule or first.rule, lookup.unknown or first.unknown, lookup.keys or first.keys
-    if lookup.rule is not None and first.rule is not None:
+    if lookup.rule is not None and (first.rule is not None or first.cast is not None):
         why = "computed twice over, in front of a column that has a rule of its own"
         raise NotConvertible(f"ids of feature {lookup.path!r} are {why}; give the column the input as it is")
-    if rule is None and (part.dtype == "string" or (part.dtype == "float32" and not _cast(lookup.ids[0]))):
+    if rule is None and (part.dtype == "string" or (part.dtype == "float32" and first.cast is None)):
         raise NotConvertible(f"input {names[0]!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids")
-    one_each = lookup.encoding == "dense" and lookup.kind != "bag"
     places = math.prod(part.shape)
-    if one_each and (places if first.source.place is None else 1) != (lookup.length or 1):
-        raise NotConvertible(
-            f"input {names[0]!r} has shape {part.shape} in each example, and feature {lookup.path!r} is given ids of "
-            f"shape {lookup.ids[0].shape}; each example's ids must stay together"
-        )
     one_of_them = first.source.place is not None
     feature = FeatureSpec(
         name="",
@@ -112,7 +165,7 @@ def _resolve(
         encoding=lookup.encoding,
         combiner=lookup.combiner,
         length=lookup.length if lookup.kind == "sequence" else None,
-        weights=_weights(recorded, names[0], parts, sources),
+        weights=_weights(recorded, names[0], parts, call),
         ids_dtype=part.dtype,
         inputs=names,
         rule=rule,
@@ -123,20 +176,17 @@ def _resolve(
         place=first.source.place,
         max_norm=lookup.max_norm if lookup.kind == "bag" else None,
         empty_row=lookup.empty_row,
+        cast=first.cast,
     )
     return Resolved(recorded, table, feature)
 
 
-def _cast(ids: Any) -> bool:
-    return getattr(ids, "dtype", None) is not None and ids.dtype.is_integer
-
-
-def _weights(recorded: Recorded, name: str, parts: Mapping[str, InputPart], sources: Sources) -> str | None:
+def _weights(recorded: Recorded, name: str, parts: Mapping[str, InputPart], call: Followed) -> str | None:
     lookup = recorded.lookup
     if lookup.weights is None:
         return None
     values = lookup.weights.values if hasattr(lookup.weights, "values") else lookup.weights
-    source = origin(values, sources)
+    source = call.origin(Values(values))
     if not isinstance(source, Source):
         raise NotConvertible(
             f"weights of feature {lookup.path!r} are computed by {_told(source)} of the model, not taken from an input "
@@ -150,7 +200,7 @@ def _weights(recorded: Recorded, name: str, parts: Mapping[str, InputPart], sour
     return source.name
 
 
-def _ids(path: str, value: Any, sources: Sources, handles: Mapping[str, Any], rows: int) -> FoundIds | str:
+def _ids(path: str, value: Any, call: Followed, rows: int) -> FoundIds | Odd:
     """Returns where ids come from, or by what they are computed."""
     tf = load_tensorflow()
     if isinstance(value, tf.RaggedTensor):
@@ -159,34 +209,28 @@ def _ids(path: str, value: Any, sources: Sources, handles: Mapping[str, Any], ro
         values, structure, part = value.values, {"indices": value.indices}, "values"
     else:
         values, structure, part = value, {}, "dense"
-    found = find_ids(values, sources, handles, rows)
+    found = find_ids(Values(values), call, rows)
     if not isinstance(found, FoundIds):
-        whole = _cut_from(found, sources)
-        how = (
-            "computed" if whole is None else f"a part of input {whole!r}, which should be an input of its own, cut out"
-        )
-        return f"{how} by {_told(found)} of the model"
+        return _odd(found, call, rows)
     if found.source.part != part:
-        return f"computed by {found.source.name!r} of the model"
+        return Odd(f"computed by {found.source.name!r} of the model")
     for what, tensor in structure.items():
-        source = origin(tensor, sources)
+        source = call.origin(Values(tensor))
         if not isinstance(source, Source) or source.part != what:
-            return f"computed by {_told(source)} of the model"
+            return Odd(f"computed by {_told(source)} of the model")
         if source.name != found.source.name:
             both = ", ".join(sorted({source.name, found.source.name}))
             raise NotConvertible(f"ids of feature {path!r} are put together from inputs {both}")
     return found
 
 
-def _cut_from(operation: Source | Any, sources: Sources) -> str | None:
-    """Returns the input that an operation takes columns out of."""
-    if isinstance(operation, Source):
-        return operation.name
-    found = [_cut_from(origin(tensor, sources), sources) for tensor in operation.inputs if operation.type in PARTS]
-    return next((each for each in found if each is not None), None)
+def _odd(values: Values, call: Followed, rows: int) -> Odd:
+    culprit = blamed(values, call, rows)
+    return Odd(f"computed by {_told(culprit)} of the model", cure_of(culprit))
 
 
-def _told(found: Any) -> str:
+def _told(found: Source | Values) -> str:
     if isinstance(found, Source):
         return f"{found.name!r} ({found.part})"
-    return f"operation {found.name!r} ({found.type}){at_line(line_of_operation(found))}"
+    operation = found.tensor.op
+    return f"operation {operation.name!r} ({operation.type}){at_line(line_of_operation(operation))}"

@@ -20,14 +20,14 @@ from export.frameworks import load_tensorflow
 from export.model.calling import RawTrace, trace_call, zeros
 from export.model.feature_names import FeatureNames, finally_named
 from export.model.object_paths import name_tables, object_paths
-from export.model.origins import needed, resource
+from export.model.origins import join, needed, resource
 from export.model.roots import build_root
 from export.model.traced_lookups import Resolved, resolve_lookups
 from export.settings import ExportJob, TowerPart
 from export.tables.dumped import open_dumps
 from export.towers.descriptions import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.towers.pruning import TracedCall, TracedTower, prune, tower_results
-from export.towers.settling import Settled, divide, join, put_inside, reads_beside
+from export.towers.settling import Settled, divide, put_inside, reads_beside
 
 Call = tuple[str, tuple[str, ...]]
 """Path of what is called, and names of the inputs that it takes."""

@@ -115,9 +115,9 @@ class OracleInputs:
         embedded = [
             spec for spec in readers if isinstance(spec, FeatureSpec) and spec.rule is None and spec.place is None
         ]
-        if embedded:
+        stated = self.job.features.get(name, FeaturePart()).ids.kind != "identity"
+        if embedded and (stated or embedded[0].cast is None):
             rows = self._rows(name, embedded[0])
-            stated = self.job.features.get(name, FeaturePart()).ids.kind != "identity"
             if stated or len(readers) == 1:
                 return rows
         column = self.examples.columns.get(name)

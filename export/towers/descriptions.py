@@ -63,6 +63,7 @@ class FeatureSpec:
       place: which one of several ids of a dense input it reads.
       indicator: instead of a table, how many rows ids may have.
       max_norm, empty_row: as in Lookup.
+      cast: how what is sent becomes integers before `rule`; None: it is what ids are.
     """
 
     name: str
@@ -83,6 +84,7 @@ class FeatureSpec:
     indicator: int | None = None
     max_norm: float | None = None
     empty_row: int | None = None
+    cast: manifest.Cast | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:

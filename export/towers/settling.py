@@ -10,8 +10,8 @@ from export.cuts.stand_ins import bytes_of, line_of_variable
 from export.errors import NotConvertible
 from export.figures import size_text
 from export.frameworks import load_tensorflow
-from export.model.origins import needed, resource
-from export.model.traced_lookups import Resolved, Unresolved
+from export.model.origins import join, needed, resource
+from export.model.traced_lookups import Odd, Resolved, Unresolved
 from export.settings import ExportJob
 from export.towers.descriptions import TableFacts
 from export.user_lines import at_line, line_of_operation
@@ -61,21 +61,21 @@ def divide(
         return [_divided(*pair) for pair in zip(calls, every, strict=True)], ()
     lookups = [each for call in calls for each in call if each.recorded.gather]
     facts = {resource(each.recorded.lookup.variable.handle): each.table for each in lookups}
-    because: dict[str, str] = {}
+    because: dict[str, Odd] = {}
     for each in lookups:
         if isinstance(each, Unresolved):
-            line = "" if each.recorded.line in each.why else at_line(each.recorded.line)
-            because.setdefault(_key(each), f"its ids are {each.why}{line}")
+            line = "" if each.recorded.line in each.odd.why else at_line(each.recorded.line)
+            because.setdefault(_key(each), each.odd._replace(why=f"its ids are {each.odd.why}{line}"))
     for read in {resource(each.variable.handle): each for each in reads}.values():
         key, why = resource(read.variable.handle), f"tower {read.tower!r} {read.why}"
         if key in facts:
-            because.setdefault(key, why)
+            because.setdefault(key, Odd(why, "read it by lookups only"))
         elif read.variable.shape[0] > job.code.table_threshold:
             _check_weight(read.variable, why, job)
     notes = []
-    for key, why in because.items():
+    for key, odd in because.items():
         variable = next(each.recorded.lookup.variable for each in lookups if _key(each) == key)
-        notes += _kept(facts[key], variable, why, job)
+        notes += _kept(facts[key], variable, odd, job)
     kept = set(because) | _small([each for call in calls for each in call], job)
     divided = []
     for call in calls:
@@ -100,14 +100,6 @@ def put_inside(settled: Settled, graph: Any) -> None:
         if not any(each is lookup.variable for each in graph.variables):
             graph.variables = (*graph.variables, lookup.variable)
         join(activation, values)
-
-
-def join(second: Any, first: Any) -> None:
-    """Lets all that reads one tensor read another."""
-    for operation in second.consumers():
-        for position, tensor in enumerate(operation.inputs):
-            if tensor is second:
-                operation._update_input(position, first)
 
 
 def reads_beside(
@@ -146,17 +138,20 @@ def _key(each: Resolved | Unresolved) -> str:
     return "" if variable is None else resource(variable.handle)
 
 
-def _kept(table: TableFacts, variable: Any, why: str, job: ExportJob) -> list[str]:
+def _kept(table: TableFacts, variable: Any, odd: Odd, job: ExportJob) -> list[str]:
     size, limit = bytes_of(variable), job.code.inline_bytes_max
     told = f"table {table.name!r} of {table.rows} rows ({size_text(size)})"
     if size > limit:
         raise NotConvertible(
-            f"{told} cannot be taken out of the model, since {why}, and is larger than code.inline_bytes_max "
-            f"({size_text(limit)}) allows inside a tower; give its lookup an input as it is, and read it by lookups "
-            "only, or raise the limit"
+            f"{told} cannot be taken out of the model, since {odd.why}, and is larger than code.inline_bytes_max "
+            f"({size_text(limit)}) allows inside a tower; {odd.cure}; or raise the limit"
         )
     variable.restored = True
-    return [f"{told} stays inside the towers: {why}"] if table.rows > job.code.table_threshold else []
+    return (
+        [f"{told} stays inside the towers: {odd.why}; to take it out, {odd.cure}"]
+        if table.rows > job.code.table_threshold
+        else []
+    )
 
 
 def _check_weight(variable: Any, why: str, job: ExportJob) -> None:

@@ -48,5 +48,5 @@ def test_cast_of_integers_wraps_around() -> None:
 
 @pytest.mark.parametrize("values", [np.array(["a"], object), np.array([np.nan], np.float32)])
 def test_cast_refuses_what_is_no_number(values: Any) -> None:
-    with pytest.raises(FeatureError, match="'f'|f:"):
+    with pytest.raises(FeatureError, match="f"):
         CastFirst("f", Cast(of="float32", to="int32"), Identity("f", 9)).resolve(values)

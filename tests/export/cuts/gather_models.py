@@ -171,6 +171,7 @@ class Rules(tf.keras.Model):
             "quotient": lambda ids: ids // 100,
             "digit": lambda ids: ids // 10 % 10,
             "cut_modulo": lambda ids: (2 + tf.cast(ids, tf.int32)) % 100,
+            "cut_later": lambda ids: tf.cast(ids + 2, tf.int32) % 100,
             "multiplied": lambda ids: ids * 3 % 100,
             "python": lambda ids: tf.reshape(tf.py_function(lambda id_: id_ + 1, [ids], tf.int64), tf.shape(ids)),
             "strong": lambda ids: tf.strings.to_hash_bucket_strong(ids, ROWS, [1, -2]),
@@ -190,7 +191,18 @@ class Rules(tf.keras.Model):
 KNOWN = ("strings", "strings_3", "several", "integers", "static", "hashing", "hashed_integers", "hashed_strings")
 KNOWN = (*KNOWN, "words", "masked", "masked_one", "remainders", "ages", "ages_3", "buckets", "default")
 KNOWN = (*KNOWN, "salted", "salted_3", "masked_hash", "masked_hash_3", "strong", "strong_integers")
-KNOWN = (*KNOWN, "modulo", "remainder", "from_one", "from_one_32", "shifted", "quotient", "digit")
+KNOWN = (
+    *KNOWN,
+    "wrapped",
+    "cut_modulo",
+    "modulo",
+    "remainder",
+    "from_one",
+    "from_one_32",
+    "shifted",
+    "quotient",
+    "digit",
+)
 
 
 def build_rules():
@@ -201,12 +213,8 @@ def build_multiplied():
     return Rules("multiplied")
 
 
-def build_cut_modulo():
-    return Rules("cut_modulo")
-
-
-def build_wrapped():
-    return Rules("wrapped")
+def build_cut_later():
+    return Rules("cut_later")
 
 
 def build_python():

@@ -149,7 +149,7 @@ def test_tied_weights_stay_inside_and_the_plan_says_why(tmp_path: Path) -> None:
     (note,) = made.traced.notes
     assert re.fullmatch(
         r"table 'items' of 20000 rows \(312.5 KiB\) stays inside the towers: tower 'tower' reads it by operation .* "
-        r"\(MatMul\) \(gather_models.py:\d+\)",
+        r"\(MatMul\) \(gather_models.py:\d+\); to take it out, read it by lookups only",
         note,
     )
     hold(made, tmp_path)

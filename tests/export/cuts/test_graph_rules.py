@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bundle.features import Column
-from bundle.manifest import ArithmeticIds, BucketIds, HashIds, IdRule, Unknown, VocabularyIds
+from bundle.manifest import ArithmeticIds, BucketIds, Cast, HashIds, IdRule, Unknown, VocabularyIds
 from export.checks.examples import Examples
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
@@ -58,6 +58,8 @@ RULES: dict[str, tuple[Any, IdRule | None, int | None, tuple[Any, ...]]] = {
     "shifted": (SIGNED, ArithmeticIds(shift=-3, buckets=100, first_row=7), None, ()),
     "quotient": (ABOVE, ArithmeticIds(divisor=100), None, ()),
     "digit": (SIGNED, ArithmeticIds(divisor=10, buckets=10), None, ()),
+    "wrapped": (FAR, HashIds(buckets=ROWS), None, ()),
+    "cut_modulo": (SIGNED, ArithmeticIds(shift=2, buckets=100), None, ()),
 }
 """Input -> values, and what is found of it: rule, row of unknown ids, keys."""
 
@@ -81,6 +83,7 @@ def test_rule_in_the_graph_becomes_data(rules: Made, name: str) -> None:
     assert isinstance(spec, FeatureSpec)
     assert (spec.rule, spec.keys) == (rule, (keys,) if keys else ())
     assert spec.unknown == (None if unknown is None else Unknown(rule="row", row=unknown))
+    assert spec.cast == (Cast(of="int64", to="int32") if name in {"wrapped", "cut_modulo"} else None)
 
 
 def test_rules_in_the_graph_give_the_original_s_rows(rules: Made, tmp_path: Path) -> None:
@@ -90,10 +93,17 @@ def test_rules_in_the_graph_give_the_original_s_rows(rules: Made, tmp_path: Path
 @pytest.mark.parametrize(
     ("function", "dtype", "message"),
     [
-        ("build_multiplied", "int64", r"operation '.*' \(FloorMod\) \(gather_models.py:\d+\).*code.inline_bytes_max"),
-        ("build_cut_modulo", "int64", r"operation '.*' \(FloorMod\) \(gather_models.py:\d+\)"),
-        ("build_wrapped", "int64", r"operation '.*' \(StringToHashBucketFast\) \(gather_models.py:\d+\)"),
-        ("build_python", "int64", r"operation '.*' \(EagerPyFunc\) \(gather_models.py:\d+\)"),
+        (
+            "build_multiplied",
+            "int64",
+            r"operation '.*' \(Mul\) \(gather_models.py:\d+\).*code.inline_bytes_max.*sums, quo",
+        ),
+        ("build_cut_later", "int64", r"operation '.*' \(FloorMod\) \(gather_models.py:\d+\)"),
+        (
+            "build_python",
+            "int64",
+            r"operation '.*' \(EagerPyFunc\) \(gather_models.py:\d+\).*TensorFlow's own operations",
+        ),
         ("build_weak", "string", r"operation '.*' \(StringToHashBucket\) \(gather_models.py:\d+\)"),
     ],
 )

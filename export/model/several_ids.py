@@ -1,0 +1,60 @@
+"""Turns a lookup of several ids of an example into one that can be told: of all of them together, or of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from export.cuts.places import per_example
+from export.frameworks import load_tensorflow
+from export.model.calling import Recorded
+from export.model.origins import identifier, join
+
+
+def flattened_from(ids: Any) -> int:
+    """Returns how many values an example has in what ids that lie one after another were made of, as a guess."""
+    seen: set[str] = set()
+    queue = [ids]
+    while queue:
+        tensor = queue.pop()
+        before = [each for each in tensor.op.inputs if each.name not in seen]
+        sizes = [per_example(each) or 1 for each in before] if tensor.op.type == "Reshape" else []
+        if max(sizes, default=1) > 1:
+            return max(sizes)
+        seen.update(each.name for each in before)
+        queue += before
+    return 1
+
+
+def by_example(recorded: Recorded, size: int) -> Recorded:
+    """Returns the lookup of ids that the model flattened, `tf.reshape(ids, [-1])`, as one of each example's `size`."""
+    tf = load_tensorflow()
+    lookup, graph = recorded.lookup, recorded.activation.graph
+    with graph.as_default():
+        activation = _placeholder(recorded, [None, size, lookup.table.dim])
+        join(recorded.activation, tf.reshape(activation, [-1, lookup.table.dim]))
+    return replace(recorded, lookup=replace(lookup, kind="sequence", length=size), activation=activation)
+
+
+def columns_of(recorded: Recorded, size: int) -> list[Recorded]:
+    """Returns a lookup of each of the `size` ids that an example has; together they answer the one that was recorded.
+
+    Its ids in the graph are known to no operation: these lookups leave the towers.
+    """
+    tf = load_tensorflow()
+    lookup, graph = recorded.lookup, recorded.activation.graph
+    single = replace(lookup, kind="single", length=None)
+    with graph.as_default():
+        parts = [
+            replace(recorded, lookup=single, activation=_placeholder(recorded, [None, lookup.table.dim]))
+            for _ in range(size)
+        ]
+        side_by_side = tf.concat([each.activation for each in parts], 1)
+        shape = recorded.activation.shape.as_list()
+        join(recorded.activation, tf.reshape(side_by_side, [-1, *shape[1:]]))
+    return parts
+
+
+def _placeholder(recorded: Recorded, shape: list[int | None]) -> Any:
+    tf = load_tensorflow()
+    return tf.compat.v1.placeholder(tf.float32, shape, name=identifier(recorded.lookup.path))

@@ -1,0 +1,77 @@
+"""Factorisation machines over matrices of ids: what is served, over both doors, equals what the trained model gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rowcast_client import Client
+
+from bundle.manifest import EmbeddedFeature
+from export.frameworks import load_tensorflow
+from tests.export.exporting import export
+from tests.golden import field_models
+from tests.service.process import Process
+
+tf = load_tensorflow()
+N = 24
+RECIPE = """
+model = "fields"
+checkpoint = { path = "ckpt", object_path = "model" }
+code = { factory = "FOLDER/field_models.py:build_MODEL", table_threshold = 0 }
+output = { root = "bundles" }
+towers.ranking = { role = "ranking", outputs = { score = "score" } }
+"""
+INPUTS: dict[str, dict[str, str]] = {
+    "fm": {"ids": '{ dtype = "int64", shape = [26] }'},
+    "deepfm": {"row": '{ dtype = "float32", shape = [39] }'},
+    "functional": {"ids": '{ dtype = "int32", shape = [26] }', "item": '{ dtype = "int32" }'},
+}
+"""Of each model; all are the candidate's."""
+TABLES = {
+    "fm": {"factors": field_models.ROWS, "linear": field_models.ROWS},
+    "deepfm": {"table": field_models.ROWS, "buckets": 78},
+    "functional": {"first": 50, "shared": int(field_models.SIZES.max())},
+}
+
+
+def inputs(model: str) -> dict[str, NDArray[Any]]:
+    random = np.random.default_rng(11)
+    ids = random.integers(0, field_models.SIZES, (N, field_models.FIELDS))
+    if model == "deepfm":
+        numbers = random.lognormal(0, 2, (N, field_models.NUMBERS)) * random.choice([1, 1, 1, -1], (N, 1))
+        return {"row": np.concatenate([numbers, ids + random.choice([0, 0.5], ids.shape)], 1).astype(np.float32)}
+    found = {"ids": ids if model == "fm" else ids.astype(np.int32)}
+    return found if model == "fm" else {**found, "item": ids[:, 2].astype(np.int32)}
+
+
+@pytest.mark.parametrize("name", list(INPUTS))
+def test_fields_served_over_both_doors_equal_the_trained_model(name: str, tmp_path: Path) -> None:
+    tf.random.set_seed(3)
+    model, sent = getattr(field_models, f"build_{name}")(), inputs(name)
+    trained = model({each: tf.constant(value) for each, value in sent.items()})["score"].numpy()
+    tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
+    lines = [f"inputs.{each} = {page}" for each, page in INPUTS[name].items()]
+    lines += [f'features.{each}.role = "candidate"' for each in INPUTS[name]]
+    recipe = tmp_path / "recipe.toml"
+    text = RECIPE.replace("FOLDER", str(Path(__file__).parent)).replace("MODEL", name)
+    recipe.write_text("\n".join([text, *lines]))
+    page = export(recipe).page
+    assert {table: each.rows for table, each in page.tables.items()} == TABLES[name]
+    assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}
+    read = [each for each in page.features.values() if isinstance(each, EmbeddedFeature) and each.places is not None]
+    assert {each.places for each in read} == {39 if name == "deepfm" else 26}
+    service = Process(tmp_path / "bundles")
+    try:
+        service.event("version_available")
+        for door in ("http", "grpc"):
+            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+                found = client.rank({}, features={each: value.tolist() for each, value in sent.items()})[0]
+                order = np.argsort([item.position for item in found])
+                scores = np.array([item.score for item in found])[order]
+                np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
+    finally:
+        service.kill()
