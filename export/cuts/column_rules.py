@@ -13,8 +13,11 @@ from typing import Any, Literal, NamedTuple
 from bundle.feature_pages import CROSS_KEY
 from bundle.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdentityIds, IdRule, Unknown, VocabularyIds
 from export.cuts.lookups import Tensors, table_name
+from export.cuts.places import Followed, Values
+from export.cuts.steps import find_steps
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
+from export.model.origins import Source
 from export.towers.descriptions import Keys
 
 Read = Callable[[str], Tensors]
@@ -92,8 +95,8 @@ def _hashed(column: Any, _read: Read) -> ColumnRule:
 
 
 def _buckets(column: Any, _read: Read) -> ColumnRule:
-    key, boundaries = _bucketized(column)
-    return ColumnRule((key,), BucketIds(boundaries=boundaries), one=True)
+    key, rule = _bucketized(column)
+    return ColumnRule((key,), rule, one=True)
 
 
 def _vocabulary(column: Any, _read: Read) -> ColumnRule:
@@ -128,18 +131,37 @@ def _lines(column: Any) -> list[str]:
     return lines if size is None else lines[:size]
 
 
-def _bucketized(column: Any) -> tuple[str, tuple[float, ...]]:
+def _bucketized(column: Any) -> tuple[str, BucketIds]:
     source = column.source_column
     if tuple(source.shape) != (1,):
         raise NotConvertible(
             f"column {column.name!r} makes buckets of {source.shape} numbers an example; give each its own column"
         )
-    if source.normalizer_fn is not None:
+    boundaries = tuple(float(each) for each in column.boundaries)
+    if source.normalizer_fn is None:
+        return source.key, BucketIds(boundaries=boundaries)
+    found = _normalised(source.normalizer_fn, boundaries)
+    if found is None:
         raise NotConvertible(
-            f"column {column.name!r} makes buckets of what normalizer_fn returns; apply the inverse to its boundaries, "
-            "and leave normalizer_fn out"
+            f"column {column.name!r} makes buckets of what normalizer_fn returns, which does not rise with the number, "
+            "or is no computation that is known to; apply the inverse to its boundaries, and leave normalizer_fn out"
         )
-    return source.key, tuple(float(each) for each in column.boundaries)
+    return source.key, found
+
+
+def _normalised(normalizer: Callable[[Any], Any], boundaries: tuple[float, ...]) -> BucketIds | None:
+    """Returns the buckets that numbers fall into when they are normalised; None if no step function does so."""
+    tf = load_tensorflow()
+
+    def bucket(number: Any) -> Any:
+        return tf.raw_ops.Bucketize(input=normalizer(number), boundaries=list(boundaries))
+
+    with tf.init_scope():
+        function = tf.compat.v1.wrap_function(bucket, [tf.TensorSpec([None, 1], tf.float32)])
+    number, captured = function.inputs[0], {inner.name: outer for outer, inner in function.graph.captures}
+    call = Followed({number.name: Source("number", "dense")}, captured)
+    found = find_steps(Values(function.outputs[0]), call, len(boundaries) + 1)
+    return None if found is None else found[1]
 
 
 def _crossed(column: Any, read: Read) -> ColumnRule:
@@ -175,8 +197,13 @@ def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
             )
         return _Crossed(leaf, CrossKey(dtype=_sent(values)), dense)
     if is_a(leaf, "Bucketized"):
-        key, boundaries = _bucketized(leaf)
-        return _Crossed(key, CrossKey(dtype="int64", boundaries=boundaries))
+        key, rule = _bucketized(leaf)
+        if rule.first_row:
+            told = (
+                f"crosses buckets of {key!r} that no number falls into; leave the boundaries out that it does not reach"
+            )
+            raise NotConvertible(f"column {column.name!r} {told}")
+        return _Crossed(key, CrossKey(dtype="int64", boundaries=rule.boundaries))
     if not is_a(leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"):
         raise NotConvertible(
             f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; inputs, and columns of "

@@ -219,16 +219,16 @@ def run(operation: Any, given: list[NDArray[Any]]) -> list[Any]:
     arguments: dict[str, Any] = {}
     inferred = set()
     left = iter(given)
-    for argument in operation.op_def.input_arg:
-        name = "axis" if argument.name == "split_dim" else argument.name
-        inferred |= {argument.type_attr, argument.type_list_attr, argument.number_attr}
-        if argument.number_attr:
-            arguments[name] = [tf.constant(next(left)) for _ in range(operation.get_attr(argument.number_attr))]
-        else:
-            arguments[name] = tf.constant(next(left))
-    for attribute in operation.op_def.attr:
-        if attribute.name not in inferred:
-            arguments[attribute.name] = operation.get_attr(attribute.name)
     with tf.init_scope():
+        for argument in operation.op_def.input_arg:
+            name = "axis" if argument.name == "split_dim" else argument.name
+            inferred |= {argument.type_attr, argument.type_list_attr, argument.number_attr}
+            if argument.number_attr:
+                arguments[name] = [tf.constant(next(left)) for _ in range(operation.get_attr(argument.number_attr))]
+            else:
+                arguments[name] = tf.constant(next(left))
+        for attribute in operation.op_def.attr:
+            if attribute.name not in inferred:
+                arguments[attribute.name] = operation.get_attr(attribute.name)
         result = getattr(tf.raw_ops, operation.type)(**arguments)
     return [part.numpy() for part in (result if isinstance(result, list | tuple) else [result])]

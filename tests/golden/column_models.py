@@ -34,6 +34,9 @@ def wide_columns() -> list[Any]:
 def columns() -> list[Any]:
     crossed = fc.crossed_column([fc.categorical_column_with_vocabulary_list("color", ["red", "blue"]), "brand"], 90)
     identity = fc.categorical_column_with_identity
+    scaled = fc.bucketized_column(
+        fc.numeric_column("price", normalizer_fn=lambda price: (price - 8.0) / 3.0), [-1.0, 0.5]
+    )
     return [
         fc.numeric_column("price", normalizer_fn=tf.tanh),
         fc.numeric_column("size", shape=(2,)),
@@ -45,6 +48,8 @@ def columns() -> list[Any]:
         fc.bucketized_column(fc.numeric_column("price"), [1.0, 10.0]),
         fc.indicator_column(identity("day", 7)),
         fc.embedding_column(crossed, 4, max_norm=0.4),
+        fc.embedding_column(scaled, 3),
+        fc.embedding_column(fc.crossed_column([scaled, "brand"], 20), 2),
     ]
 
 

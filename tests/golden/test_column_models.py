@@ -144,6 +144,8 @@ def test_columns_page_tells_what_stays_inside(page: Manifest) -> None:
         "deep_columns.shop_embedding",
         "deep_columns.tags_embedding",
         "deep_columns.brand_X_color_embedding",
+        "deep_columns.brand_X_price_bucketized_embedding",
+        "deep_columns.price_bucketized_embedding",
         "sites.0",
         "sites.1",
         "sequence_columns.history_embedding",
