@@ -199,10 +199,10 @@ def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
     if is_a(leaf, "Bucketized"):
         key, rule = _bucketized(leaf)
         if rule.first_row:
-            told = (
-                f"crosses buckets of {key!r} that no number falls into; leave the boundaries out that it does not reach"
+            raise NotConvertible(
+                f"column {column.name!r} crosses buckets of {key!r} that no number falls into; leave out the "
+                "boundaries that are not reached"
             )
-            raise NotConvertible(f"column {column.name!r} {told}")
         return _Crossed(key, CrossKey(dtype="int64", boundaries=rule.boundaries))
     if not is_a(leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"):
         raise NotConvertible(
