@@ -42,7 +42,7 @@ static int is_blank(uint8_t byte) { return byte == ' ' || byte == '\n' || byte =
 static int is_digit(uint8_t byte) { return byte >= '0' && byte <= '9'; }
 
 static void pass_blanks(Span *text) {
-  while (text->at < text->end && is_blank(*text->at)) text->at++;
+  while (text->at < text->end && *text->at <= ' ' && is_blank(*text->at)) text->at++;
 }
 
 /* Passes blanks, this byte and the blanks behind it; tells whether it is there. */
@@ -98,22 +98,45 @@ static int pass_value(Reading *body) {
   return text.at > from && text.at < text.end;
 }
 
+/* Reads the digits that come, eight at most; returns how many there are. Eight bytes must be readable. */
+static ptrdiff_t read_eight(const uint8_t *at, int64_t *number) {
+  uint64_t digits;
+  memcpy(&digits, at, sizeof digits);
+  digits ^= UINT64_C(0x3030303030303030);
+  /* The first byte above 9 gets its highest bit; what carries from it changes only those behind it. */
+  const uint64_t others = (digits | (digits + UINT64_C(0x7676767676767676))) & UINT64_C(0x8080808080808080);
+  const ptrdiff_t count = others ? __builtin_ctzll(others) / 8 : 8;
+  if (!count) return 0;
+  digits <<= 8 * (8 - count); /* the first is the lowest byte: zeros come before it */
+  digits = (digits * (10 * 256 + 1)) >> 8 & UINT64_C(0x00ff00ff00ff00ff);
+  digits = (digits * (100 * 65536 + 1)) >> 16 & UINT64_C(0x0000ffff0000ffff);
+  *number = (int64_t)((digits * (UINT64_C(10000) * 4294967296 + 1)) >> 32);
+  return count;
+}
+
 /* Reads an integer of few digits, or the first of many; tells whether there is one. */
 static int read_integer(Span *text, int64_t *number) {
   const int negative = text->at < text->end && *text->at == '-';
   const uint8_t *from = text->at += negative;
   int64_t found = 0;
-  while (text->at < text->end && text->at - from < DIGITS_MAX && is_digit(*text->at))
-    found = found * 10 + (*text->at++ - '0');
+  if (text->end - from >= 8) text->at += read_eight(from, &found);
+  if (text->at - from == 8 || text->at == from)
+    while (text->at < text->end && text->at - from < DIGITS_MAX && is_digit(*text->at))
+      found = found * 10 + (*text->at++ - '0');
   const ptrdiff_t digits = text->at - from;
   *number = negative ? -found : found;
   return digits == 1 || (digits && *from != '0');
 }
 
 static npy_intp commas(const Span *text) {
-  const ptrdiff_t size = text->end - text->at;
   ptrdiff_t found = 0;
-  for (ptrdiff_t k = 0; k < size; k++) found += text->at[k] == ',';
+  for (const uint8_t *at = text->at; at < text->end;) {
+    const ptrdiff_t left = text->end - at, size = left < UINT8_MAX ? left : UINT8_MAX;
+    uint8_t some = 0; /* so that the compiler counts many at once */
+    for (ptrdiff_t k = 0; k < size; k++) some = (uint8_t)(some + (at[k] == ','));
+    found += some;
+    at += size;
+  }
   return found;
 }
 

@@ -184,8 +184,8 @@ def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
         }
     for kind, values in packed.items():
         first = len(scalars[kind])
-        for place, name in enumerate(scalars[kind]):
-            found[name] = Column(values[place : place + 1])
+        for name, one in zip(scalars[kind], values[:first].reshape(-1, 1), strict=True):
+            found[name] = Column(one)
         sizes = [len(table[name]) for name in lists[kind]]
         spans = np.zeros((len(sizes), 2), np.int64)
         spans[:, 1] = sizes

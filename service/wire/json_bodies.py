@@ -309,7 +309,7 @@ def _columns(parts: list[Part], where: str) -> dict[str, Column]:
 
 
 def _longest(table: Part) -> int:
-    return max((len(_of_candidates(values, name)) for name, values in table.items()), default=0)
+    return max([len(_of_candidates(values, name)) for name, values in table.items()], default=0)
 
 
 def _of_candidates(values: Any, name: str) -> list[Any] | NDArray[np.int64]:
@@ -330,9 +330,12 @@ def _candidate_columns(tables: list[Part], counts: list[int]) -> dict[str, Colum
 
 
 def _candidate_column(sent: Any, count: int, name: str) -> Column:
-    values = _of_candidates(sent, name)
+    if isinstance(sent, np.ndarray):
+        _check_count(sent, count, name)
+        return Column(sent)
+    values = listed(sent, f"features.{name}")
     _check_count(values, count, name)
-    return Column(values) if isinstance(values, np.ndarray) else column(values, f"features.{name}")
+    return column(values, f"features.{name}")
 
 
 def _check_count(values: Sized, count: int, name: str) -> None:
