@@ -21,14 +21,14 @@ from bundle.tables import ShardWriter
 from export.checkpoint.arrays import ArrayRows, SpooledRows
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.layouts import lane_ranges
-from export.checkpoint.stored_rows import SliceRows, SourceSum, StoredRows
+from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, DestinationError
 from export.plan import ExportPlan, TablePlan
 from export.tables.conversions import Conversion, ErrorSums, table_error
 from export.tables.dealing import stripes_of
 from export.tables.sources import source_of
-from export.tables.tasks import RestTask, TableTask
+from export.tables.tasks import HANDED_BYTES, RestTask, TableTask
 from export.tables.write_behind import BUFFERS, WriteBehind
 
 
@@ -76,7 +76,8 @@ def copy_rows(task: TableTask) -> Receipt:
             scales = opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES)) if task.scales else None
             error = None
             if task.converted:
-                error = _convert(stored, task, writer, scales)
+                with WriteBehind(writer) as behind:
+                    error = _convert(stored, task, behind, scales)
             else:
                 with WriteBehind(writer) as behind:
                     _copy(stored, task, behind)
@@ -207,16 +208,23 @@ def _in_order(stored: StoredRows, task: TableTask) -> bool:
     return task.as_stored and stored.undivided
 
 
-def _convert(stored: StoredRows, task: TableTask, writer: ShardWriter, scales: ShardWriter | None) -> ErrorSums:
+def _convert(stored: StoredRows, task: TableTask, behind: WriteBehind, scales: ShardWriter | None) -> ErrorSums:
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
+    ready: list[tuple[int, Bytes]] = []
+    held = 0
     for stripes in stripes_of(stored, task):
         for first, rows in stripes:
             at = first - task.first_row
             for piece in conversion.pieces(rows, first):
-                writer.place(at * row_bytes(task.written_dtype, task.dim), piece.stored)
+                ready.append((at * row_bytes(task.written_dtype, task.dim), piece.stored.view(np.uint8)))
                 if scales is not None and piece.scales is not None:
                     scales.place(at * SCALE_BYTES, piece.scales)
                 at += len(piece.stored)
+                held += piece.stored.nbytes
+                if held >= HANDED_BYTES:
+                    behind.place(ready)
+                    ready, held = [], 0
+    behind.place(ready)
     return conversion.error
 
 

@@ -29,6 +29,9 @@ STRIPE_BYTES = 128 << 10
 _CONVERSION_COPIES = 12
 _CONVERSION_BYTES = 8 << 20
 """What converting holds: some copies of a piece of rows, of one row at least."""
+HANDED_BYTES = 2 << 20
+_HANDED_TIMES = 3
+"""Converted rows are written so many bytes at a time: one such part is written, one waits, one is filled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,10 @@ class TableTask:
     def memory_bytes(self) -> int:
         """The most memory that the task holds, an upper bound."""
         decoded = 0 if self.array is None else DECODER_BYTES + self.array.held_bytes
-        copies = max(_CONVERSION_BYTES, _CONVERSION_COPIES * self.dim * 8) if self.converted else 0
+        copies = 0
+        if self.converted:
+            copies = max(_CONVERSION_BYTES, _CONVERSION_COPIES * self.dim * 8)
+            copies += _HANDED_TIMES * (HANDED_BYTES + 4 * self.dim)
         blocks = (1 + DEALT_BLOCKS) * max(self.block_bytes, self.stored_row_bytes)
         return _held(self.slices) + blocks + decoded + copies
 
