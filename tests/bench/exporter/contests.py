@@ -180,6 +180,7 @@ def contest_sizes(directory: Path, sizes: Mapping[str, int]) -> dict[str, dict[s
         place, out = directory / "hole", directory / "out"
         table = write_plain(place, size, hole=True)
         steps = {"inspect": run([*EXPORT, "inspect", place, "--json"])}
+        steps["plan"] = run(tables_command(table, out, "--tables", "link", "--plan"))  # a copy may not fit the disk
         steps["link"] = exported(table, out, "--tables", "link")[0]
         if name == list(sizes)[-1]:
             steps["three ranges"] = run([sys.executable, "-c", PROBE, place, out, str((32 << 20) // 512)])
