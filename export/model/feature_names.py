@@ -20,9 +20,13 @@ class FeatureNames:
         self._names: dict[FeatureSpec, str] = {}
 
     def name(self, feature: FeatureSpec) -> str:
-        """Returns `<input>@<table>`, of a cross `<a>*<b>@<table>`, and what it does where that is not enough."""
+        """Returns `<input>@<table>`, of a cross `<a>*<b>@<table>`, of one of several values `<input>[<place>]@<table>`.
+
+        And what it does, where that is not enough.
+        """
         if feature not in self._names:
-            plain = f"{'*'.join(feature.inputs)}@{feature.table or 'indicator'}"
+            read = "*".join(feature.inputs) if feature.place is None else f"{feature.inputs[0]}[{feature.place}]"
+            plain = f"{read}@{feature.table or 'indicator'}"
             names = (plain, f"{plain}.{feature.combiner or feature.kind}")
             taken = set(self._names.values())
             number = 2

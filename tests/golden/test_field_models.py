@@ -36,6 +36,11 @@ TABLES = {
     "deepfm": {"table": field_models.ROWS, "buckets": 78},
     "functional": {"first": 50, "shared": int(field_models.SIZES.max())},
 }
+FEATURES = {
+    "fm": {"ids[0]@factors", "ids[25]@linear"},
+    "deepfm": {"row@values", "row[0]@buckets", "row[38]@table"},
+    "functional": {"ids[0]@first", "ids[7]@shared", "item"},
+}
 
 
 def inputs(model: str) -> dict[str, NDArray[Any]]:
@@ -64,6 +69,7 @@ def test_fields_served_over_both_doors_equal_the_trained_model(name: str, tmp_pa
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}
     read = [each for each in page.features.values() if isinstance(each, EmbeddedFeature) and each.places is not None]
     assert {each.places for each in read} == {39 if name == "deepfm" else 26}
+    assert FEATURES[name] <= set(page.features)
     service = Process(tmp_path / "bundles")
     try:
         service.event("version_available")
