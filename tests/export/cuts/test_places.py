@@ -16,7 +16,19 @@ from tests.export.cuts.gathering import Made, hold, make, recipe
 
 N, FIELDS = 30, 6
 SIZES = np.array([100, 3000, 7, 50, 9000, 400])
-IDS = ("part", "part_whole", "gathered", "split", "unstacked", "shuffled", "flat", "transposed", "stacked", "joined")
+IDS = (
+    "part",
+    "part_whole",
+    "gathered",
+    "split",
+    "unstacked",
+    "shuffled",
+    "flat",
+    "transposed",
+    "stacked",
+    "joined",
+    "layer",
+)
 OFFSETS = ("offset", "offset_numpy", "offset_computed", "offset_flat", "offset_each", "offset_part", "offset_many")
 CASTS = ("cast", "cast_down", "cast_nearest", "cast_hash", "cast_some")
 BUCKETS = ("bucketized", "bucketized_offset", "searched", "searched_left", "searched_ages")
