@@ -79,5 +79,6 @@ def test_fields_served_over_both_doors_equal_the_trained_model(name: str, tmp_pa
                 order = np.argsort([item.position for item in found])
                 scores = np.array([item.score for item in found])[order]
                 np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
+        assert "libtensorflow" not in Path(f"/proc/{service.process.pid}/maps").read_text()
     finally:
         service.kill()
