@@ -30,7 +30,7 @@
 /* Rows asked for before they are needed: as many as these lines of the cache, at most so many (docs/adr/0011). */
 #define AHEAD 96
 #define ASKED_LINES 192
-#define WINDOW 512 /* rows whose places are known at once */
+#define WINDOW 2048 /* rows whose places are known at once */
 #define LINE 64
 #define LINES_AHEAD 8 /* of one row; the CPU itself fetches what follows */
 

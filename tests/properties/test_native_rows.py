@@ -107,3 +107,15 @@ def test_native_bags_have_the_bits_of_numpys(table: Any, data: st.DataObject) ->
         packed = np.zeros((len(lengths), table[1].shape[1] + 5), np.float32)
         read.bags(rows, offsets, combiner, weights, packed[:, 2:-3])
         assert_same_bits(packed[:, 2:-3], expected)
+
+
+@pytest.mark.parametrize("dim", [32, 65])
+@pytest.mark.parametrize("dtype", sorted(STORED))
+def test_native_rows_of_a_long_call_have_the_bits_of_numpys(dtype: str, dim: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(3)  # a call of several windows of rows
+    values, scales = random.standard_normal((300, dim)) * 50, random.random(300).astype(np.float32)
+    read, oracle = open_both(tmp_path, (dtype, values.astype(STORED[dtype]), scales, [[100], [7, 9]], 5))
+    rows = random.integers(-1, 300, 7000)
+    assert_same_bits(read.take(rows), oracle.take(rows))
+    offsets = np.array([0, 2040, 2060, 2060, 4500, 7000])
+    assert_same_bits(read.bags(rows, offsets, "mean"), oracle.bags(rows, offsets, "mean"))
