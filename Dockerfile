@@ -26,8 +26,8 @@ FROM build AS serve-packages
 ARG SERVE_EXTRAS=serve
 RUN python -m venv --without-pip /opt/rowcast \
  && pip --python /opt/rowcast/bin/python install --constraint /constraints.txt "$(echo /wheels/*.whl)[${SERVE_EXTRAS}]"
-# The service is to run without TensorFlow, unless it was asked for: SERVE_EXTRAS=serve,savedmodel.
-RUN case ",${SERVE_EXTRAS}," in *,savedmodel,*) ;; *) ! /opt/rowcast/bin/python -c 'import tensorflow' 2>/dev/null ;; esac
+# The service is to run without TensorFlow, unless it was asked for: SERVE_EXTRAS=serve,savedmodel (or serve,gpu).
+RUN case ",${SERVE_EXTRAS}," in *,savedmodel,* | *,gpu,*) ;; *) ! /opt/rowcast/bin/python -c 'import tensorflow' 2>/dev/null ;; esac
 
 FROM build AS export-packages
 RUN python -m venv --without-pip /opt/rowcast \

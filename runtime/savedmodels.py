@@ -106,13 +106,13 @@ def require_gpu() -> None:
       LibraryMissing: TensorFlow is not installed.
       DeviceMissing: it sees no GPU.
     """
-    tensorflow = _imported(_needs("--device gpu"))
+    tensorflow = _imported(_needs("--device gpu", "rowcast[gpu]"))
     found = tensorflow.config.list_physical_devices("GPU")
     if not found:
         built = "" if tensorflow.test.is_built_with_cuda() else " (it is built without CUDA)"
         raise DeviceMissing(
-            f"TensorFlow {tensorflow.__version__}{built} sees no GPU here; install its CUDA libraries "
-            "(tensorflow[and-cuda]) and a driver, or leave --device out"
+            f"TensorFlow {tensorflow.__version__}{built} sees no GPU here; install CUDA's libraries "
+            "(rowcast[gpu]) and a driver, or leave --device out"
         )
     tensorflow.config.set_soft_device_placement(True)  # what has no kernel for a GPU runs on the CPU
     for gpu in found:
@@ -120,8 +120,8 @@ def require_gpu() -> None:
             tensorflow.config.experimental.set_memory_growth(gpu, True)
 
 
-def _needs(what: str) -> str:
-    return f"{what} needs TensorFlow, which is not installed; install rowcast[savedmodel]"
+def _needs(what: str, extra: str = "rowcast[savedmodel]") -> str:
+    return f"{what} needs TensorFlow, which is not installed; install {extra}"
 
 
 def _imported(missing: str) -> Any:

@@ -53,7 +53,7 @@ class ServiceSettings(BaseSettings):
     """Precision of the towers; left out: what each bundle says. A tower without that form runs its own. bf16 needs
     rowcast[savedmodel]."""
     device: Literal["cpu", "gpu"] = "cpu"
-    """Where towers run; gpu: from their SavedModels, with rowcast[savedmodel] and a GPU. Tables stay in CPU memory."""
+    """Where towers run; gpu: from their SavedModels, with rowcast[gpu] and a GPU. Tables stay in CPU memory."""
     verify: Literal["sizes", "full"] = "sizes"
     """Tables, and vectors of large indexes, before a version is served: by size (fast, whatever it is), or in full."""
     verify_bytes_per_s: int = Field(default=32 << 20, ge=0)

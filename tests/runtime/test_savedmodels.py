@@ -20,6 +20,7 @@ from runtime.towers import CompiledTower, open_form, open_tower
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow
+from tensorflow.python.eager import context
 
 (cpu,) = tensorflow.config.list_physical_devices("CPU")
 tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
@@ -65,11 +66,17 @@ for name, directory in (("gone", root / "gone"), ("damaged", root / "damaged" / 
 # A second CPU stands in for a GPU: what a GPU's machine runs is this, with the GPU's name.
 savedmodels._DEVICES["gpu"] = "/device:CPU:1"
 elsewhere = open_form(root, spec, spec.forms[0], "gpu")
+context.context().enable_run_metadata()
+seen["same_elsewhere"] = all(np.array_equal(value, there[name]) for name, value in elsewhere.run(inputs).items())
+ran = context.context().export_run_metadata()
+context.context().disable_run_metadata()
+nodes = [node for one in ran.function_graphs for part in one.partition_graphs for node in part.node]
+seen["products"] = sorted({node.device[-5:] for node in nodes if "MatMul" in node.op})
+seen["computed"] = sorted({node.device[-5:] for node in nodes})
 for name, each in (("here", tower), ("devices", elsewhere)):
     with tensorflow.device(each._device):
         made = each._function(**{key: tensorflow.constant(value) for key, value in inputs.items()})
     seen[name] = sorted({tensor.device[-5:] for tensor in made.values()})
-seen["same_elsewhere"] = all(np.array_equal(value, there[name]) for name, value in elsewhere.run(inputs).items())
 # TensorFlow adds up a product in an order that hangs on how many rows there are, so that the last bits do too.
 ranking = SavedModelTower(root / "ranking" / "saved_model")
 x = random.normal(size=(500, 40)).astype(np.float32)
@@ -103,6 +110,7 @@ def test_saved_model_tower_has_the_face_and_the_values_of_a_compiled_one(towers:
     assert seen["in_order"] is True
     assert seen["company"] <= 1e-5  # what a score may differ by in another batch: docs/towers.md
     assert (seen["here"], seen["devices"], seen["same_elsewhere"]) == (["CPU:0"], ["CPU:1"], True)
+    assert (seen["products"], seen["computed"]) == (["CPU:1"], ["CPU:1"])  # all of it, not only what it returns
     assert "lacks inputs ['history']" in seen["missing"]
     assert "float32[7, 5]" in seen["shape"]
     assert "float64[7, 32]" in seen["dtype"]

@@ -201,7 +201,7 @@ def test_wrong_settings_exit_2_and_say_which(arguments: list[str], message: str)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--device", "gpu"], "--device gpu needs TensorFlow, which is not installed; install rowcast[savedmodel]"),
+        (["--device", "gpu"], "--device gpu needs TensorFlow, which is not installed; install rowcast[gpu]"),
         (["--precision", "bf16"], "--precision bf16 needs TensorFlow, which is not installed"),
         (["--device", "gpu", "--precision", "int8"], "int8 is LiteRT's, which runs on the CPU"),
     ],
