@@ -151,7 +151,7 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
     except Exception as problem:
         raise NotConvertible(
             f"call {path or 'of the model itself'!r} with inputs {', '.join(parts)} raised {_told(problem)}"
-            f"{at_line(line_of_exception(problem))}"
+            f"{at_line(line_of_exception(problem))}; {_cure(problem)}"
         ) from problem
     finally:
         tf.config.run_functions_eagerly(eagerly)
@@ -243,3 +243,17 @@ def _told(problem: Exception) -> str:
     """Returns an exception in one line: Keras and AutoGraph wrap what was raised in pages of call stacks."""
     raised = _RAISED.findall(str(problem))
     return raised[-1] if raised else f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+
+
+def _cure(problem: Exception) -> str:
+    """Returns what to change, as far as what was raised tells."""
+    told = _told(problem)
+    if "numpy" in told:
+        return "a call is traced without values: let it use TensorFlow's operations in place of NumPy's and of .numpy()"
+    if told.startswith("OperatorNotAllowedInGraphError"):
+        return (
+            "a call is traced without values: let it use tf.where, tf.cond or tf.unstack in place of Python's own words"
+        )
+    if told.startswith("KeyError"):
+        return "it was given the inputs that the recipe declares: name all that the model wants there"
+    return "it was given each input in the kind, dtype and shape that the recipe declares: compare them with training's"

@@ -2,6 +2,7 @@
 
 # mypy: ignore-errors
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
 from tensorflow.tpu.experimental.embedding import serving_embedding_lookup  # bound before anything is intercepted
@@ -123,6 +124,16 @@ def build_functional():
     return model
 
 
+RAISING = {
+    "takes values": lambda features, vector: vector * vector.numpy().max(),
+    "takes an array": lambda features, vector: vector * np.exp(vector),
+    "goes through": lambda features, vector: tf.stack(list(vector)),
+    "decides": lambda features, vector: vector if bool(tf.reduce_any(vector > 0)) else -vector,
+    "wants another input": lambda features, vector: vector * features["hour"],
+    "wants another shape": lambda features, vector: tf.matmul(vector, tf.ones([3, 2])),
+}
+
+
 class One(tf.keras.Model):
     """One table; `way` tells what the model does beside a plain lookup."""
 
@@ -153,6 +164,8 @@ class One(tf.keras.Model):
             return self.out(tf.math.betainc(tf.abs(vector), 2.0, 0.5))
         if way == "raises":
             raise ValueError("no such way")
+        if way in RAISING:
+            return self.out(RAISING[way](features, vector))
         if way == "a fixed batch":
             return tf.reshape(self.out(vector), [4, 2])
         return self.out(vector)
@@ -199,6 +212,30 @@ def build_odd_operation():
 
 def build_raises():
     return One("raises")
+
+
+def build_takes_values():
+    return One("takes values")
+
+
+def build_takes_an_array():
+    return One("takes an array")
+
+
+def build_goes_through():
+    return One("goes through")
+
+
+def build_decides():
+    return One("decides")
+
+
+def build_wants_another_input():
+    return One("wants another input")
+
+
+def build_wants_another_shape():
+    return One("wants another shape")
 
 
 def build_a_fixed_batch():
