@@ -10,7 +10,7 @@ BundleError
 ├── RowOutOfRange          a row that the table does not have
 ├── FeatureError           values that are no ids or do not fit their feature; names the feature
 │   └── UnknownRefused     an unknown id where the feature's rule is `refuse`
-├── UnknownCandidate       an id that the candidate store does not hold
+├── UnknownCandidate       an id that the candidate store does not hold, or none of its kind
 ├── FormulaError           a formula that is none, or names what is no output
 └── FormulaUndefined       a formula that has no finite value for a candidate; an ArithmeticError, too
 """
@@ -59,11 +59,12 @@ class FeatureError(BundleError):
 
     Attributes:
       feature: the feature's name.
+      problem: what is wrong with the values, which it names.
     """
 
     def __init__(self, feature: str, problem: str) -> None:
         super().__init__(f"feature {feature!r}: {problem}")
-        self.feature = feature
+        self.feature, self.problem = feature, problem
 
 
 class UnknownRefused(FeatureError):
@@ -71,7 +72,7 @@ class UnknownRefused(FeatureError):
 
 
 class UnknownCandidate(BundleError):
-    """An id that the candidate store does not hold."""
+    """An id that the candidate store does not hold, or a value that is no id of its kind."""
 
 
 class FormulaError(BundleError):

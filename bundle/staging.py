@@ -28,7 +28,6 @@ from bundle.manifest import MANIFEST_BYTES_MAX, File, Manifest, dump, parse
 from bundle.mapped_files import checked_later
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
-_STAGING = re.compile(r"\.staging-([1-9][0-9]{0,17})(\.journal|\.lock|\.parts)?", re.ASCII)
 _ATTEMPTS = ".attempts-"
 
 
@@ -241,28 +240,6 @@ def committed_versions(root: Path, model: str) -> list[int]:
     return sorted(version for version, path in _numbered(root / model) if _is_committed(path))
 
 
-def sweep(root: Path, model: str) -> list[int]:
-    """Removes what runs that are no longer there left staged; returns the versions they were writing, ascending."""
-    parent = root / model
-    found = {int(match[1]) for name in _names(parent) if (match := _STAGING.fullmatch(name))}
-    swept = []
-    for version in sorted(found):
-        aside = parent / f".staging-{version}"
-        try:
-            lock = _locked(parent / f"{aside.name}.lock", f"version {version} of model {model!r}")
-        except VersionBusy:
-            continue
-        (parent / f"{aside.name}.journal").unlink(missing_ok=True)
-        if aside.exists():
-            _end_attempts(aside)
-            shutil.rmtree(aside)
-        shutil.rmtree(parts(aside), ignore_errors=True)
-        (parent / f"{aside.name}.lock").unlink(missing_ok=True)
-        os.close(lock)
-        swept.append(version)
-    return swept
-
-
 def read_manifest(bundle: Path) -> Manifest:
     """Reads the manifest of a bundle's directory.
 
@@ -386,7 +363,8 @@ def _locked(path: Path, what: str) -> int:
 
 
 def _numbered(parent: Path) -> list[tuple[int, Path]]:
-    return [(int(name), parent / name) for name in _names(parent) if _VERSION.fullmatch(name)]
+    names = os.listdir(parent) if parent.is_dir() else []
+    return [(int(name), parent / name) for name in names if _VERSION.fullmatch(name)]
 
 
 def _is_committed(bundle: Path) -> bool:
@@ -394,7 +372,3 @@ def _is_committed(bundle: Path) -> bool:
         return (bundle / paths.MANIFEST).is_file()
     except OSError:  # there, but not for us: reading it tells why
         return True
-
-
-def _names(parent: Path) -> list[str]:
-    return os.listdir(parent) if parent.is_dir() else []

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle import arrow
-from bundle.errors import FeatureError, FormatError, RowOutOfRange
+from bundle.errors import FeatureError, FormatError, RowOutOfRange, UnknownCandidate
 from bundle.features import Column
 from bundle.manifest import Corpus
 from bundle.spools import BLOCK_ROWS
@@ -129,13 +129,19 @@ class CandidateStore(StoredColumns):
             self._ids = arrow.texts(self._ids)
         self._keys = IntegerKeys(self._ids) if integral else StringKeys(self._ids.tolist())
 
-    def positions(self, ids: NDArray[Any]) -> Positions:
+    def positions(self, ids: NDArray[Any], what: str = "candidate") -> Positions:
         """Returns [m] int64 positions of ids, -1 where the store does not hold one.
 
+        Args:
+          ids: [m] int64, or [m] object holding str.
+          what: they are of, for the error.
         Raises:
-          FeatureError: a value is no id of this store's kind.
+          UnknownCandidate: a value is no id of this store's kind.
         """
-        return self._keys.positions("id", ids)
+        try:
+            return self._keys.positions("id", ids)
+        except FeatureError as error:
+            raise UnknownCandidate(f"{what} {error.problem}") from error
 
 
 def check_store(path: Path, corpus: Corpus) -> None:

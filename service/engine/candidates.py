@@ -54,7 +54,7 @@ def excluded_positions(corpus: LoadedCorpus, exclude: Exclusion | None, n: int) 
         return None
     if exclude.offsets is not None:
         check_offsets(exclude.offsets, n, int(exclude.ids.size), "exclude")
-    positions = corpus.store.positions(exclude.ids)
+    positions = corpus.store.positions(exclude.ids, "excluded candidate")
     if exclude.offsets is None:
         return [np.unique(positions[positions >= 0])] * n
     parts = np.split(positions, exclude.offsets[1:-1])

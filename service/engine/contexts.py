@@ -48,7 +48,7 @@ def filled(
         return sent
     names = [name for name in taken if name not in sent and name in store.page.features]
     with steps.phase("lookup"):
-        positions = store.store.positions(ids)
+        positions = store.store.positions(ids, "context")
         known = positions >= 0
         stored = store.store.features(positions[known], names)
         if not known.all():

@@ -12,7 +12,7 @@ import pytest
 from bundle import paths
 from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, VersionBusy
 from bundle.manifest import File, Manifest
-from bundle.staging import Staging, check_files, committed_versions, next_version, read_manifest, sweep
+from bundle.staging import Staging, check_files, committed_versions, next_version, read_manifest
 from bundle.tables import ShardWriter
 
 
@@ -245,16 +245,6 @@ def test_discard_leaves_nothing(tmp_path: Path) -> None:
     (stage.directory / "x").write_bytes(b"x")
     stage.discard()
     assert os.listdir(tmp_path / "movies") == []
-
-
-def test_sweep_removes_what_no_run_is_writing(tmp_path: Path) -> None:
-    Staging(tmp_path, "movies", 3).close()
-    with Staging(tmp_path, "movies", 4) as running:
-        assert sweep(tmp_path, "movies") == [3]
-        assert running.directory.is_dir()
-    assert sweep(tmp_path, "movies") == [4]
-    assert os.listdir(tmp_path / "movies") == []
-    assert sweep(tmp_path, "nothing") == []
 
 
 def test_versions_count_directories_but_only_manifests_are_committed(sample_bundle: Path) -> None:

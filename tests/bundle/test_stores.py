@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from bundle import arrow
-from bundle.errors import FeatureError, FormatError, RowOutOfRange
+from bundle.errors import FeatureError, FormatError, RowOutOfRange, UnknownCandidate
 from bundle.features import Column
 from bundle.manifest import Corpus
 from bundle.store_writer import write_store
@@ -104,8 +104,8 @@ def test_store_positions_of_what_is_no_id_of_its_kind_raise(tmp_path: Path) -> N
     numbers, names = write(tmp_path / "n"), write(tmp_path / "s", texts("a", "b", "c"))
     assert numbers.positions(texts("-2")).tolist() == [1]
     for store, ids in ((numbers, texts("x")), (numbers, np.array([1.0])), (names, np.array([1]))):
-        with pytest.raises(FeatureError):
-            store.positions(ids)
+        with pytest.raises(UnknownCandidate, match=f"^excluded candidate {ids.tolist()[0]!r} is"):
+            store.positions(ids, "excluded candidate")
 
 
 @pytest.mark.parametrize("position", [-1, 3, 1 << 40])
