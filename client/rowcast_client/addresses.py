@@ -34,6 +34,8 @@ def parse_address(url: str) -> Address:
     Raises:
       InvalidArgument: it is none.
     """
+    if not isinstance(url, str):
+        raise InvalidArgument(f"address {url!r} cannot be used: {EXPECTED}")
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -5,7 +5,7 @@ Each function checks and packs its arguments and returns a Call; `Client` and `A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -121,13 +121,13 @@ def retrieve(
     packed, queries = pack_vectors(vectors) if vectors is not None else (b"", 1)
     request = pb.RetrieveRequest(
         model=_model(model, version, label),
-        index=index,
+        index=_text("index", index),
         k=_count("k", k),
         features=pack_requests(features) if features is not None else None,
         vectors=packed,
         ids=pack_ids("ids", ids) if ids is not None else None,
         attributes=_names("attributes", attributes),
-        exact=exact,
+        exact=bool(exact),
         context_ids=pack_contexts(context_ids),
         **exclusion_of(exclude),
     )
@@ -176,6 +176,7 @@ def rank(
     """
     if context is None:
         context = {} if (listed := listed_contexts(context_ids)) is None else [{}] * len(listed)
+    context_columns = pack_requests(context)
     lists = None if candidates is None else lists_of("candidates", candidates)
     flat = candidates if lists is None else [one for ids in lists for one in ids]
     packed = isinstance(context, Mapping) and any(isinstance(value, Column) for value in context.values())
@@ -190,14 +191,14 @@ def rank(
         _check_counts(len(counts or ()) if packed else len(context), counts, feature_counts)
     request = pb.RankRequest(
         model=_model(model, version, label),
-        tower=tower,
-        context=pack_requests(context),
+        tower=_text("tower", tower),
+        context=context_columns,
         candidate_ids=None if flat is None else pack_ids("candidates", flat),
         candidates=columns,
         offsets=pack_offsets("candidates", np.cumsum([0, *counts])) if counts is not None else b"",
         heads=_names("heads", heads),
         k=_count("k", k),
-        formula=formula,
+        formula=_text("formula", formula),
         context_ids=pack_contexts(context_ids),
     )
     return Call("Rank", request, pb.RankResponse, unpack_ranked, timeout_s, request_id)
@@ -250,9 +251,9 @@ def recommend(
         k=_count("k", k),
         candidates=_count("candidates", candidates),
         attributes=_names("attributes", attributes),
-        index=index,
-        tower=tower,
-        formula=formula,
+        index=_text("index", index),
+        tower=_text("tower", tower),
+        formula=_text("formula", formula),
         context_ids=pack_contexts(context_ids),
         **exclusion_of(exclude),
     )
@@ -283,7 +284,9 @@ def embed(
     Raises:
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
-    request = pb.EmbedRequest(model=_model(model, version, label), tower=tower, features=pack_requests(features))
+    request = pb.EmbedRequest(
+        model=_model(model, version, label), tower=_text("tower", tower), features=pack_requests(features)
+    )
     return Call("Embed", request, pb.EmbedResponse, unpack_embedded, timeout_s, request_id)
 
 
@@ -361,7 +364,7 @@ def _model(name: str, version: int, label: str) -> pb.ModelSpec:
         raise InvalidArgument(f"version is {version!r}: expected a positive integer, or 0 for the current one")
     if version and label:
         raise InvalidArgument(f"version is {version} and label is {label!r}: expected one of the two")
-    return pb.ModelSpec(name=name, version=version, label=label)
+    return pb.ModelSpec(name=_text("model", name), version=version, label=_text("label", label))
 
 
 def _count(name: str, value: int) -> int:
@@ -370,7 +373,14 @@ def _count(name: str, value: int) -> int:
     return int(value)
 
 
-def _names(name: str, values: Sequence[str]) -> Sequence[str]:
-    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+def _text(name: str, value: str | None) -> str:
+    if value is not None and not isinstance(value, str):
+        raise InvalidArgument(f"{name} is {value!r}: expected text")
+    return value or ""
+
+
+def _names(name: str, values: Iterable[str]) -> list[str]:
+    listed = list(values) if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else None
+    if listed is None or not all(isinstance(value, str) for value in listed):
         raise InvalidArgument(f"{name} is {values!r}: expected a list of names")
-    return values
+    return listed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,16 @@ Contexts = int | str | Sequence[Any] | NDArray[Any]
 
 
 def listed_contexts(ids: Contexts | None) -> list[Any] | None:
-    """The ids of several contexts; None: one context's id, or none at all."""
-    return None if ids is None or isinstance(ids, (str, int, np.integer)) else list(ids)
+    """The ids of several contexts; None: one context's id, or none at all.
+
+    Raises:
+      InvalidArgument: it is neither an id nor a list.
+    """
+    if ids is None or isinstance(ids, (str, int, np.integer)):
+        return None
+    if not isinstance(ids, (Sequence, np.ndarray)):
+        raise InvalidArgument(f"context_ids is {ids!r}: expected an id, or a list of ids")
+    return list(ids)
 
 
 def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
@@ -65,27 +73,39 @@ def exclusion_of(exclude: Candidates | None) -> dict[str, Any]:
 def candidate_features(
     features: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, several: bool
 ) -> tuple[dict[str, pb.Column], list[int] | None]:
-    """Columns of all candidates, and how many candidates each of several contexts has by them."""
+    """Columns of all candidates, and how many candidates each of several contexts has by them.
+
+    Raises:
+      InvalidArgument: they are not one value per candidate, of one context or of as many as were told.
+    """
     if not features:
         return {}, None
-    if isinstance(features, Mapping):
-        if several:
-            raise InvalidArgument("features of the candidates of several contexts are a list of dicts, one per context")
-        return pack_features(features), None
     if not several:
-        raise InvalidArgument("features of the candidates of one context are one dict: name -> one value per candidate")
+        if not isinstance(features, Mapping):
+            raise InvalidArgument(
+                "features of the candidates of one context are one dict: name -> one value per candidate"
+            )
+        return pack_features(features), None
+    if not isinstance(features, Sequence) or not all(isinstance(one, Mapping) for one in features):
+        raise InvalidArgument("features of the candidates of several contexts are a list of dicts, one per context")
     names = features[0].keys()
-    for place, one in enumerate(features):
-        if one.keys() != names:
-            raise InvalidArgument(
-                f"candidates of context {place} have features {sorted(one)}, the first's have {sorted(names)}: "
-                "expected the same"
-            )
-    counts = [{len(values) for values in one.values()} for one in features]
-    for place, lengths in enumerate(counts):
-        if len(lengths) > 1:
-            raise InvalidArgument(
-                f"features of the candidates of context {place} have {sorted(lengths)} values: expected as many"
-            )
+    counts = [_count(f"candidates of context {place}", one, names) for place, one in enumerate(features)]
     joined = {name: [value for one in features for value in one[name]] for name in names}
-    return pack_features(joined), [min(lengths, default=0) for lengths in counts]
+    return pack_features(joined), counts
+
+
+def _count(whose: str, features: Mapping[str, Any], names: Set[str]) -> int:
+    """How many candidates the features of one context are of; `names`: what the first context's have."""
+    if features.keys() != names:
+        raise InvalidArgument(
+            f"{whose} have features {sorted(features)}, the first's have {sorted(names)}: expected the same"
+        )
+    for name, values in features.items():
+        if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, np.ndarray)):
+            raise InvalidArgument(
+                f"feature {name!r} of the {whose} is a {type(values).__name__}: expected a list, a value per candidate"
+            )
+    lengths = {len(values) for values in features.values()}
+    if len(lengths) > 1:
+        raise InvalidArgument(f"features of the {whose} have {sorted(lengths)} values: expected as many")
+    return min(lengths, default=0)

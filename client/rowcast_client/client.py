@@ -21,7 +21,7 @@ from rowcast_client import calls
 from rowcast_client.addresses import Address, parse_address
 from rowcast_client.calls import Call
 from rowcast_client.errors import BadAnswer, InvalidArgument, RowcastError
-from rowcast_client.identity import Place, identity_of
+from rowcast_client.identity import Place, checked_headers, identity_of
 from rowcast_client.retries import Deadline, Retries
 
 Arguments = ParamSpec("Arguments")
@@ -99,11 +99,13 @@ class _Connection:
         self.address = parse_address(url)
         self._timeout_s = Deadline(timeout_s).timeout_s
         self._retries = Retries() if retries is None else retries
+        if not isinstance(self._retries, Retries):
+            raise InvalidArgument(f"retries is {retries!r}: expected Retries(attempts_max=..., ...)")
         self._identity = identity_of(ca_file, cert_file, key_file, token)
         if body not in ("protobuf", "json") or (body == "json" and self.address.transport == "grpc"):
             raise InvalidArgument(f"body is {body!r}: expected 'protobuf', or 'json' with an http:// address")
         self._body = body
-        self._headers = dict(headers or {})
+        self._headers = checked_headers(headers or {})
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
         self._transport: Any = None
@@ -114,7 +116,7 @@ class _Connection:
         if self._closed:
             raise InvalidArgument(f"the client of {self.address.url} is closed: open a new one")
         request_id = uuid.uuid4().hex if call.request_id is None else call.request_id
-        if not REQUEST_ID.fullmatch(request_id):
+        if not isinstance(request_id, str) or not REQUEST_ID.fullmatch(request_id):
             raise InvalidArgument(f"request_id is {request_id!r}: expected 1 to 128 letters, digits and ._:/+=@-")
         return Deadline(self._timeout_s if call.timeout_s is None else call.timeout_s), request_id
 

@@ -49,7 +49,8 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
         if any(isinstance(value, Column) for value in requests.values()):
             return pack_features(requests)
         requests = [requests]
-    if isinstance(requests, (str, bytes)) or not all(isinstance(one, Mapping) for one in requests):
+    listed = isinstance(requests, Sequence) and not isinstance(requests, (str, bytes))
+    if not listed or not all(isinstance(one, Mapping) for one in requests):
         raise InvalidArgument("features are a dict of feature -> value, or a list of such dicts, one per request")
     if not requests:
         raise InvalidArgument("the list of requests is empty: expected at least one")
@@ -79,6 +80,8 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
       InvalidArgument: a value that is no feature value.
     """
     what = f"feature {name!r}"
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{what} is named by a {type(name).__name__}: expected text")
     if isinstance(values, Column):
         return _message(
             what,
@@ -182,7 +185,10 @@ def _flat(what: str, values: Any) -> NDArray[Any]:
     """[m] int64, int32, float32, or object holding str; nested lists of equal lengths are laid flat."""
     if isinstance(values, np.ndarray):
         return _narrow(what, values.reshape(-1))
-    kinds = set(map(type, values))
+    try:
+        kinds = set(map(type, values))
+    except TypeError as error:
+        raise InvalidArgument(f"{what} is {values!r}: expected a list of values") from error
     if kinds <= {int}:
         try:
             return np.array(values, np.int64)
@@ -195,10 +201,8 @@ def _flat(what: str, values: Any) -> NDArray[Any]:
     nested = [kind for kind in kinds if issubclass(kind, LISTS)]
     if wrong or (nested and len(nested) != len(kinds)):
         kinds_named = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise InvalidArgument(
-            f"{what} holds {kinds_named}: expected all integers, all strings or all numbers; "
-            "leave a feature out to take its default"
-        )
+        cure = "; leave a feature out to take its default" if type(None) in kinds else ""
+        raise InvalidArgument(f"{what} holds {kinds_named}: expected all integers, all strings or all numbers{cure}")
     if not nested and all(issubclass(kind, (int, np.integer)) for kind in kinds):
         return _flat(what, [int(value) for value in values])
     if nested:

@@ -97,7 +97,8 @@ def identity(
         try:
             token = Path(token_file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise typer.BadParameter(f"{token_file!r} cannot be read: {error}", param_hint="--token-file") from error
+            told = getattr(error, "strerror", None) or error
+            raise typer.BadParameter(f"{token_file!r} cannot be read: {told}", param_hint="--token-file") from error
     _IDENTITY.set({"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file, "token": token})
 
 
@@ -261,6 +262,7 @@ def lookup(
 
 def main() -> None:
     """Runs the command line."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else gRPC's own lines stand beside the one sentence
     try:
         application()
     except RowcastError as error:

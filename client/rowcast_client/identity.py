@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,6 +13,8 @@ from rowcast_client.errors import InvalidArgument
 
 Place = str | PathLike[str] | None
 TOKEN = re.compile(r"[\x21-\x7e]{1,512}", re.ASCII)
+HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
+HEADER_VALUE = re.compile(r"[\x20-\x7e]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -37,18 +40,30 @@ class Identity:
         """Returns what TLS over HTTP is made by.
 
         Raises:
-          InvalidArgument: a file does not hold what it should.
+          InvalidArgument: a file cannot be read, or does not hold what it should; names it.
         """
         try:
             context = ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
-            if self.cert_file is not None:
+        except OSError as error:
+            raise InvalidArgument(f"ca_file '{self.ca_file}' holds no certificates as PEM: {_reason(error)}") from error
+        if self.cert_file is not None:
+            try:
                 context.load_cert_chain(self.cert_file, self.key_file, password=lambda: b"")
-        except ssl.SSLError as error:
-            raise InvalidArgument(f"{self} cannot be used: {error.reason or error}") from error
+            except OSError as error:
+                raise InvalidArgument(
+                    f"cert_file '{self.cert_file}' and key_file '{self.key_file}' are no certificate and its key, "
+                    f"as PEM and without a password: {_reason(error)}"
+                ) from error
         return context
 
     def pems(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Returns authorities, key and certificate as PEM, in the order that gRPC takes them."""
+        """Returns authorities, key and certificate as PEM, in the order that gRPC takes them.
+
+        Raises:
+          InvalidArgument: as `context`; gRPC itself would fail each call without naming a file.
+        """
+        if self.ca_file is not None or self.cert_file is not None:
+            self.context()
         roots, key, cert = (
             None if file is None else file.read_bytes() for file in (self.ca_file, self.key_file, self.cert_file)
         )
@@ -71,3 +86,23 @@ def identity_of(ca_file: Place, cert_file: Place, key_file: Place, token: str | 
     if token is not None and not TOKEN.fullmatch(token):
         raise InvalidArgument("token has characters that no header takes: expected 1 to 512 visible ASCII characters")
     return Identity(**paths, token=token)
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns headers that both transports can send.
+
+    Raises:
+      InvalidArgument: one cannot be sent; names it, never its value, which may be a secret.
+    """
+    for name, value in headers.items():
+        texts = isinstance(name, str) and isinstance(value, str)
+        if not (texts and HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value)):
+            raise InvalidArgument(
+                f"header {name!r} cannot be sent: expected a name of letters, digits and -_. with a value of printable "
+                "ASCII characters"
+            )
+    return dict(headers)
+
+
+def _reason(error: OSError) -> str:
+    return str(getattr(error, "reason", None) or error.strerror or error)

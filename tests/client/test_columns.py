@@ -93,7 +93,7 @@ def test_pack_column_where_some_bags_are_empty_takes_the_kind_of_the_others() ->
     assert unpacked(column, 3) == [[], ["a"], []]
 
 
-def test_pack_column_of_no_strings_still_says_strings() -> None:
+def test_pack_column_of_no_strings_is_that_of_an_empty_list() -> None:
     assert pack_column("feature", Column(np.zeros(0, np.str_), [0, 0])).WhichOneof("values") == "int64s"
     assert pack_column("feature", np.array([[]], np.str_)).WhichOneof("values") == "int64s"
 
@@ -139,12 +139,22 @@ def test_pack_requests_of_what_is_no_feature_value_names_feature_and_fault(value
     assert told in str(caught.value)
 
 
+def test_pack_requests_of_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="feature 5 is named by a int"):
+        pack_requests({5: 1})  # type: ignore[dict-item]
+
+
+def test_pack_column_of_a_column_with_one_bare_value_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="feature 'user' is 5: expected a list of values"):
+        pack_column("user", Column(5))
+
+
 def test_pack_requests_where_kinds_differ_between_requests_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="feature 'history' mixes strings and numbers"):
         pack_requests([{"history": [1]}, {"history": ["a"]}])
 
 
-@pytest.mark.parametrize("requests", [[], "user=5", [5], [{"user": 1}, 5]])
+@pytest.mark.parametrize("requests", [[], "user=5", 5, [5], [{"user": 1}, 5]])
 def test_pack_requests_of_what_is_no_request_is_refused(requests: Any) -> None:
     with pytest.raises(InvalidArgument, match="request"):
         pack_requests(requests)

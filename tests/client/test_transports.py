@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import ssl
 import time
 from pathlib import Path
@@ -252,8 +253,18 @@ def test_client_shows_its_token_and_its_certificate(asynchronous: bool) -> None:
                 way.embed(server.url, ca_file=certificate, retries=QUICK, timeout_s=2)
 
 
-def test_client_with_a_certificate_that_is_none_is_refused_by_its_files() -> None:
-    with Client("https://127.0.0.1:1", ca_file=__file__) as client, pytest.raises(InvalidArgument, match="ca_file"):
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "grpcs://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"ca_file": __file__}, f"ca_file '{__file__}' holds no certificates"),
+        ({"cert_file": __file__, "key_file": __file__}, f"cert_file '{__file__}' and key_file '{__file__}' are no"),
+    ],
+)
+def test_client_with_a_certificate_that_is_none_is_refused_by_its_files(
+    url: str, files: dict[str, Any], told: str
+) -> None:
+    with Client(url, **files) as client, pytest.raises(InvalidArgument, match=re.escape(told)):
         client.embed({"user": 5}, model="m")
 
 
@@ -261,6 +272,7 @@ def test_client_with_a_certificate_that_is_none_is_refused_by_its_files() -> Non
     ("options", "told"),
     [
         ({"url": "127.0.0.1:8080"}, "expected http://host:port"),
+        ({"url": 8080}, "address 8080 cannot be used"),
         ({"url": "ftp://host"}, "expected http://host:port"),
         ({"url": "http://host:99999"}, "cannot be read"),
         ({"url": "http://user:secret@host"}, "carries more than"),
@@ -273,6 +285,10 @@ def test_client_with_a_certificate_that_is_none_is_refused_by_its_files() -> Non
         ({"url": "https://host", "cert_file": __file__}, "cert_file and key_file go together"),
         ({"url": "https://host", "token": "a secret of two words"}, "no header takes"),
         ({"url": "https://host", "token": "line\nsecret: x"}, "no header takes"),
+        ({"url": "https://host", "headers": {"x-key": "secret\n"}}, "header 'x-key' cannot be sent"),
+        ({"url": "grpc://host", "headers": {"x key": "secret"}}, "header 'x key' cannot be sent"),
+        ({"url": "grpc://host", "headers": {"x-key": 5}}, "header 'x-key' cannot be sent"),
+        ({"url": "grpc://host", "retries": 3}, "retries is 3"),
     ],
 )
 def test_client_with_a_wrong_argument_is_refused_by_name(options: dict[str, Any], told: str) -> None:
@@ -283,7 +299,14 @@ def test_client_with_a_wrong_argument_is_refused_by_name(options: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("call", "told"), [({"timeout_s": -1}, "timeout_s"), ({"request_id": "a b"}, "request_id is 'a b'")]
+    ("call", "told"),
+    [
+        ({"timeout_s": -1}, "timeout_s"),
+        ({"request_id": "a b"}, "request_id is 'a b'"),
+        ({"request_id": 5}, "request_id is 5"),
+        ({"tower": 5}, "tower is 5: expected text"),
+        ({"label": 5}, "label is 5: expected text"),
+    ],
 )
 def test_call_with_a_wrong_option_is_refused_before_it_is_sent(call: dict[str, Any], told: str) -> None:
     with Client("http://127.0.0.1:1") as client, pytest.raises(InvalidArgument, match=told):

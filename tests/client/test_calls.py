@@ -1,0 +1,64 @@
+"""What the calls refuse before anything is sent: each error names the argument and what was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from rowcast_client import Column, InvalidArgument, calls
+
+VIEWER = {"user": 5}
+CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
+    (calls.retrieve, (), {}, "exactly one of features"),
+    (calls.retrieve, (VIEWER,), {"vectors": [1.0]}, "exactly one of features"),
+    (calls.retrieve, (5,), {}, "features are a dict"),
+    (calls.retrieve, (VIEWER,), {"k": "3"}, "k is '3'"),
+    (calls.retrieve, (VIEWER,), {"k": 2**31}, "k is 2147483648"),
+    (calls.retrieve, (VIEWER,), {"attributes": "title"}, "attributes is 'title'"),
+    (calls.retrieve, (VIEWER,), {"attributes": None}, "attributes is None"),
+    (calls.retrieve, (VIEWER,), {"attributes": [5]}, r"attributes is \[5\]"),
+    (calls.retrieve, (VIEWER,), {"exclude": 5}, "exclude is 5"),
+    (calls.retrieve, (VIEWER,), {"exclude": [[1], 2]}, "exclude mixes"),
+    (calls.retrieve, (VIEWER,), {"model": 5}, "model is 5"),
+    (calls.retrieve, (VIEWER,), {"index": 5}, "index is 5"),
+    (calls.retrieve, (VIEWER,), {"version": "1"}, "version is '1'"),
+    (calls.retrieve, (VIEWER,), {"version": 1, "label": "live"}, "version is 1 and label is 'live'"),
+    (calls.retrieve, (), {"context_ids": 5.0}, "context_ids is 5.0"),
+    (calls.recommend, (VIEWER,), {"formula": 5}, "formula is 5"),
+    (calls.rank, (5, [1]), {}, "features are a dict"),
+    (calls.rank, (VIEWER,), {}, "candidates must be told"),
+    (calls.rank, (VIEWER, "abc"), {}, "candidates is 'abc'"),
+    (calls.rank, (VIEWER, [[1], [2]]), {}, "candidates of one context are a list of ids"),
+    (calls.rank, ([VIEWER, VIEWER], [[1]]), {}, r"2 contexts were sent with candidates \[1\]"),
+    (calls.rank, (VIEWER, [1]), {"features": {"year": 5}}, "feature 'year' is a int"),
+    (calls.rank, ([VIEWER], [[1]]), {"features": 5}, "are a list of dicts"),
+    (calls.rank, ([VIEWER], [[1]]), {"features": [5]}, "are a list of dicts"),
+    (calls.rank, ([VIEWER], [[1]]), {"features": [{"year": 5}]}, "'year' of the candidates of context 0 is a int"),
+    (
+        calls.rank,
+        ([VIEWER], [[1, 2]]),
+        {"features": [{"mood": "ab"}]},
+        "'mood' of the candidates of context 0 is a str",
+    ),
+    (calls.rank, ([VIEWER], [[1]]), {"features": [{"year": Column([1])}]}, "context 0 is a Column"),
+    (calls.rank, ([VIEWER, VIEWER], [[1], [2]]), {"features": [{"a": [1]}, {"b": [1]}]}, "expected the same"),
+    (calls.embed, (VIEWER,), {"tower": 5}, "tower is 5"),
+    (calls.lookup, (5, [1]), {}, "feature 5 is named by a int"),
+    (calls.lookup, ("user", 5), {}, "ids is 5"),
+]
+
+
+@pytest.mark.parametrize(("call", "arguments", "options", "told"), CASES)
+def test_call_with_what_cannot_be_sent_is_refused_by_name(
+    call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        call(*arguments, **options)
+
+
+def test_call_takes_numbers_of_numpy_and_names_of_any_iterable() -> None:
+    options: dict[str, Any] = {"k": np.int32(3), "attributes": {"title": "of a dict"}, "exact": np.bool_(True)}
+    request = calls.retrieve(VIEWER, **options).request
+    assert (request.k, list(request.attributes), request.exact) == (3, ["title"], True)
