@@ -206,7 +206,7 @@ def located(text: str | Path, base: Path = Path()) -> Place:
     `file://` is this machine: such a URL means its path.
 
     Raises:
-      ValueError: a URL that holds credentials, or a scheme that no store has.
+      ValueError: a URL that holds credentials, names no bucket, or has a scheme that no store has.
     """
     found = _URL.fullmatch(str(text))
     if found is None:
@@ -223,6 +223,8 @@ def located(text: str | Path, base: Path = Path()) -> Place:
 
     if protocol not in known_implementations and protocol not in registry:
         raise ValueError(f"URL {text} has the scheme {protocol!r}, which is not known; s3, gs and file are")
+    if protocol in _FLAT and not path.strip("/"):
+        raise ValueError(f"URL {text} names no bucket; {protocol}://BUCKET/PATH was expected")
     return RemotePath(f"{protocol}://{path.rstrip('/')}")
 
 

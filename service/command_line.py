@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import types
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic.fields import FieldInfo
@@ -52,23 +52,39 @@ def command(run: Callable[[dict[str, Any], bool], int]) -> typer.Typer:
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     default = "" if field.is_required() or field.default in (None, ()) else f" [default: {field.default}]"
-    limits = "".join(
-        f" {word} {getattr(each, key)}"
-        for each in field.metadata
+    kind, metadata = _bare(field.annotation, field.metadata)
+    limits = ", ".join(
+        f"{word} {getattr(each, key)}"
+        for each in metadata
         for key, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"))
         if hasattr(each, key)
     )
-    told = f"{field.description}{f' ({limits.strip()})' if limits else ''}{default} [env: {PREFIX}{name.upper()}]"
+    told = f"{field.description}{f' ({limits})' if limits else ''}{default} [env: {PREFIX}{name.upper()}]"
     flag = f"--{name.replace('_', '-')}"
-    if field.annotation is bool:
-        flag = f"{flag}/--no-{flag[2:]}"
-    option = typer.Option(flag, help=told, show_default=False)
-    if name == "require":
-        return _parameter(name, Annotated[list[str] | None, option], None)
-    annotation = field.annotation
-    if isinstance(annotation, types.UnionType):
+    if kind is bool:
+        option = typer.Option(f"{flag}/--no-{flag[2:]}", help=told, show_default=False)
+        return _parameter(name, Annotated[bool | None, option], None)
+    # As text: the settings read it, so that an option is refused in the same words as its variable.
+    option = typer.Option(flag, help=told, show_default=False, metavar=_shown(kind))
+    taken: Any = list[str] | None if name == "require" else str | None
+    return _parameter(name, Annotated[taken, option], None)
+
+
+def _bare(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any]]:
+    """Returns the type of a setting that may be left out, and what limits it."""
+    if type(None) in typing.get_args(annotation):
         annotation = next(each for each in typing.get_args(annotation) if each is not type(None))
-    return _parameter(name, Annotated[annotation | None, option], None)  # type: ignore[operator]
+    if typing.get_origin(annotation) is Annotated:
+        annotation, *others = typing.get_args(annotation)
+        metadata = [*metadata, *(each for field in others for each in field.metadata)]
+    return annotation, metadata
+
+
+def _shown(kind: Any) -> str:
+    """Returns what stands for a value of a type in the help."""
+    if typing.get_origin(kind) is Literal:
+        return f"<{'|'.join(typing.get_args(kind))}>"
+    return {int: "<int>", float: "<float>", Path: "<path>"}.get(kind, "<text>")
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

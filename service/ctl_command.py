@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,7 +77,8 @@ class _Service:
         except urllib.error.URLError as problem:
             raise CtlError(f"{self.url} cannot be reached: {problem.reason}", EXIT_UNREACHABLE) from None
         except (OSError, HTTPException, orjson.JSONDecodeError) as problem:
-            raise CtlError(f"{self.url} gave no answer of an admin listener: {problem}", EXIT_UNREACHABLE) from None
+            told = str(problem).encode("unicode_escape").decode()[:200]  # of another program, which may send anything
+            raise CtlError(f"{self.url} gave no answer of an admin listener: {told}", EXIT_UNREACHABLE) from None
 
 
 def _refusal(status: int, body: bytes) -> CtlError:
@@ -270,18 +272,32 @@ def _service(
     import ssl
 
     ca, cert = tls
-    try:
-        if ports_file is not None:
+    token = os.environ.get("ROWCAST_CTL_TOKEN", "")
+    if ports_file is not None:
+        with _used(ports_file):
             admin = f"{'http' if ca is None else 'https'}://127.0.0.1:{orjson.loads(ports_file.read_bytes())['admin']}"
-        token = token_file.read_text().strip() if token_file is not None else os.environ.get("ROWCAST_CTL_TOKEN", "")
+    if token_file is not None:
+        with _used(token_file):
+            token = token_file.read_text().strip()
+    with _used(ca):
         context = ssl.create_default_context(cafile=None if ca is None else str(ca))
-        if cert is not None:
+    if cert is not None:
+        with _used(cert):
             context.load_cert_chain(cert)
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise CtlError(f"{ports_file or token_file or ca or cert} cannot be used: {problem!r}", EXIT_USAGE) from None
     if urlsplit(admin).scheme not in {"http", "https"}:
         raise CtlError(f"--admin is {admin!r}; http://HOST:PORT was expected", EXIT_USAGE)
     return _Service(admin.rstrip("/"), token, context, wait_s, as_json)
+
+
+@contextmanager
+def _used(file: Path | None) -> Iterator[None]:
+    """Tells which file it is that does not hold what it should."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        lacks = f"it lacks {problem}" if isinstance(problem, KeyError) else None
+        told = lacks or getattr(problem, "reason", None) or getattr(problem, "strerror", None) or problem
+        raise CtlError(f"{file} cannot be used: {told}", EXIT_USAGE) from None
 
 
 def _told(page: _Page) -> str:

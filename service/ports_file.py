@@ -16,5 +16,8 @@ def write_ports(path: Path, http: int, grpc: int, admin: int | None = None) -> N
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     ports = {"http": http, "grpc": grpc, **({} if admin is None else {"admin": admin})}
-    aside.write_bytes(orjson.dumps(ports))
-    aside.replace(path)
+    try:
+        aside.write_bytes(orjson.dumps(ports))
+        aside.replace(path)
+    except OSError as problem:
+        raise OSError(f"--ports-file {path} cannot be written: {problem.strerror or problem}") from problem

@@ -14,6 +14,7 @@ from bundle.manifest import MANIFEST_BYTES_MAX, Manifest, parse
 from runtime.remote import RemotePath, located
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+_NAMES_TOLD = 10
 
 
 class PullError(Exception):
@@ -93,14 +94,17 @@ def _directory(place: RemotePath, model: str | None, version: int | None) -> Rem
         place /= model
     elif not any(_VERSION.fullmatch(name) for name in names):
         models = sorted(name for name in names if paths.is_name(name))
-        if model is not None or len(models) != 1:
-            raise UsageProblem(f"{place} holds {', '.join(models) or 'no model'}; say which one with --model")
+        told = ", ".join(models[:_NAMES_TOLD]) + (", ..." if len(models) > _NAMES_TOLD else "")
+        if model is not None:
+            raise UsageProblem(f"{place} holds no model {model!r}; it holds {told or 'none'}")
+        if len(models) != 1:
+            raise UsageProblem(f"{place} holds {told or 'no model'}; say which one with --model")
         place /= models[0]
     versions = sorted((int(name) for name in place.listing() if _VERSION.fullmatch(name)), reverse=True)
     for number in [version] if version is not None else versions:
         if (place / str(number) / paths.MANIFEST).is_file():
             return place / str(number)
-    told = ", ".join(map(str, versions[:10])) or "none"
+    told = ", ".join(map(str, versions[:_NAMES_TOLD])) or "none"
     asked = "a complete version" if version is None else f"version {version}, or it is not complete"
     raise UsageProblem(f"{place} does not hold {asked}; there are: {told}")
 

@@ -227,6 +227,5 @@ def read_settings(options: Mapping[str, Any], environment: Mapping[str, str] | N
         if first["type"] == "missing":
             raise SettingsError(f"--{name} (or {PREFIX}{name.upper()}) must be given") from problem
         told = first["msg"].removeprefix("Value error, ")
-        raise SettingsError(
-            f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()}) is {str(first['input'])!r}: {told}"
-        ) from problem
+        given = "not given" if first["input"] is None else repr(str(first["input"]))
+        raise SettingsError(f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()}) is {given}: {told}") from problem

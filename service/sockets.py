@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import resource
 import socket
 from collections.abc import Callable
@@ -73,8 +74,9 @@ def listen(door: str, host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as problem:
-        told = f"{door} cannot listen on {host}:{port}: {problem.strerror or problem}"
-        raise OSError(f"{told}; is another service running there?") from problem
+        why = (problem.strerror or str(problem)).partition(" (while")[0]  # the address stands here anyway
+        cure = "; is another service running there?" if problem.errno == errno.EADDRINUSE else ""
+        raise OSError(f"{door} cannot listen on {host}:{port}: {why}{cure}") from problem
 
 
 def raise_files_limit() -> int:

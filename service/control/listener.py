@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from service.security.followed_files import why
 from service.security.guards import on_loopback
 from service.security.tokens import Tokens
 from service.settings import ServiceSettings, SettingsError
@@ -31,7 +32,7 @@ def admin_tokens(settings: ServiceSettings) -> Tokens | None:
     try:
         return Tokens(settings.admin_tokens)
     except (OSError, ValueError) as problem:
-        raise SettingsError(f"--admin-tokens (or ROWCAST_ADMIN_TOKENS): {problem}") from problem
+        raise SettingsError(f"--admin-tokens (or ROWCAST_ADMIN_TOKENS): {why(problem)}") from problem
 
 
 def port_of(listener: socket.socket | None) -> int | None:

@@ -60,7 +60,7 @@ class FollowedFiles(Generic[Value]):
             try:
                 self._value = self._read()
             except (OSError, ValueError) as problem:
-                _LOG.error("secrets_unreadable", extra=logs.fields(problem=str(problem), **told))
+                _LOG.error("secrets_unreadable", extra=logs.fields(problem=why(problem), **told))
             else:
                 _LOG.info("secrets_read", extra=logs.fields(**told))
 
@@ -80,6 +80,13 @@ def read_bounded(file: Path) -> bytes:
     if len(content) > BYTES_MAX:
         raise ValueError(f"{file} has more than {BYTES_MAX} bytes")
     return content
+
+
+def why(problem: OSError | ValueError) -> str:
+    """Returns what kept files from being read, in a sentence that names them."""
+    if isinstance(problem, OSError) and problem.filename is not None:
+        return f"{problem.filename}: {problem.strerror}"
+    return str(problem)
 
 
 def _state(file: Path) -> tuple[int, int, int, int] | None:

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 from service import logs
 from service.security.certificates import Certificates
+from service.security.followed_files import why
 from service.security.tokens import Tokens
 from service.settings import ServiceSettings, SettingsError
 
@@ -48,12 +49,12 @@ def guards_of(settings: ServiceSettings) -> Guards:
         if settings.tokens is not None:
             tokens = Tokens(settings.tokens)
     except (OSError, ValueError) as problem:
-        raise SettingsError(f"--tokens (or ROWCAST_TOKENS): {problem}") from problem
+        raise SettingsError(f"--tokens (or ROWCAST_TOKENS): {why(problem)}") from problem
     try:
         if settings.tls_cert is not None and settings.tls_key is not None:
             certificates = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     except (OSError, ValueError) as problem:
-        raise SettingsError(f"--tls-cert, --tls-key or --tls-client-ca: {problem}") from problem
+        raise SettingsError(f"--tls-cert, --tls-key or --tls-client-ca: {why(problem)}") from problem
     return Guards(tokens, certificates)
 
 

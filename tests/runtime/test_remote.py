@@ -33,6 +33,12 @@ def test_located_url_with_credentials_is_refused_without_telling_them(url: str) 
     assert "secret" not in str(problem.value)
 
 
+@pytest.mark.parametrize("url", ["s3://", "gs:///"])
+def test_located_url_without_a_bucket_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=f"URL {url} names no bucket; {url[:2]}://BUCKET/PATH was expected"):
+        located(url)
+
+
 def test_located_unknown_scheme_is_refused() -> None:
     with pytest.raises(ValueError, match="scheme 'foo'"):
         located("foo://bucket/x")

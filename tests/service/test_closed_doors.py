@@ -76,7 +76,7 @@ def test_service_takes_new_certificates_and_tokens_while_connections_go_on(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--tokens", "{}/none"), "--tokens (or ROWCAST_TOKENS): [Errno 2] No such file"),
+        (("--tokens", "{}/none"), "/none: No such file"),
         (("--tokens", "{}/bad"), "line 1 of {}/bad is no `name token`"),
         (("--tls-cert", "{}/bad"), "--tls-cert and --tls-key go together"),
         (("--tls-cert", "{}/bad", "--tls-key", "{}/bad"), "are no certificate chain and its key"),

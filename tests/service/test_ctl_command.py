@@ -173,7 +173,10 @@ def test_operator_from_elsewhere_is_spoken_to_over_tls_where_callers_are(
     [
         (["--admin", "http://127.0.0.1:1", "status"], 3, "cannot be reached"),
         (["--admin", "ftp://127.0.0.1", "status"], 2, "http://HOST:PORT was expected"),
-        (["--ports-file", "/nowhere/ports.json", "status"], 2, "cannot be used"),
+        (["--ports-file", "/nowhere/ports.json", "status"], 2, "/nowhere/ports.json cannot be used: No such file"),
+        (["--ports-file", __file__, "status"], 2, f"{__file__} cannot be used: "),
+        (["--ca", __file__, "--admin", "https://127.0.0.1:1", "status"], 2, f"{__file__} cannot be used: NO_CERT"),
+        (["--token-file", "/nowhere/token", "--ca", __file__, "status"], 2, "/nowhere/token cannot be used"),
         (["pin", "movies"], 2, "VERSION"),
     ],
 )

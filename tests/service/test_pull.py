@@ -196,7 +196,7 @@ def test_pull_keep_removes_old_versions_that_nothing_uses(store: RemotePath, roo
     ("place", "model", "version", "problem", "what"),
     [
         ("none", None, None, SourceUnreadable, "is empty, or is not there"),
-        ("", "other", None, UsageProblem, "holds m; say which"),
+        ("", "other", None, UsageProblem, "holds no model 'other'; it holds m"),
         ("", "m", 9, UsageProblem, "there are: 3, 2, 1"),
         ("m/1", "m", 2, UsageProblem, "was not asked for"),
     ],

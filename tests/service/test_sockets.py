@@ -24,6 +24,11 @@ def test_port_that_is_taken_is_an_error_that_names_door_and_address() -> None:
             listen("gRPC", "127.0.0.1", port)
 
 
+def test_address_of_another_machine_is_not_told_as_taken() -> None:
+    with pytest.raises(OSError, match=r"HTTP cannot listen on 203\.0\.113\.1:0: [^;(]*$"):
+        listen("HTTP", "203.0.113.1", 0)
+
+
 def test_limit_on_open_files_is_raised_as_far_as_the_hard_one_goes() -> None:
     asked = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000));"
