@@ -6,7 +6,6 @@ prometheus_client's own takes several times as long: a lock, a check and a call 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 from prometheus_client.metrics_core import CounterMetricFamily
@@ -21,15 +20,11 @@ class Counts(Collector):
         self._family = name, documentation, labels
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, ...], int] = {}
-        self._created: dict[tuple[str, ...], float] = {}
 
     def add(self, labels: tuple[str, ...], count: int = 1) -> None:
         """Counts so many more."""
         with self._lock:
-            if labels in self._counts:
-                self._counts[labels] += count
-            else:
-                self._counts[labels], self._created[labels] = count, time.time()
+            self._counts[labels] = self._counts.get(labels, 0) + count
 
     def describe(self) -> list[CounterMetricFamily]:
         """Tells the registry the name without a value."""
@@ -42,5 +37,5 @@ class Counts(Collector):
         with self._lock:
             counts = list(self._counts.items())
         for labels, count in counts:
-            family.add_metric(labels, count, self._created[labels])
+            family.add_metric(labels, count)
         yield family

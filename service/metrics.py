@@ -11,7 +11,6 @@ from importlib import metadata
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     Gauge,
     GCCollector,
     PlatformCollector,
@@ -94,18 +93,11 @@ class Metrics:
             ("model", "version", "state"),
             registry=self.registry,
         )
-        self._loads = Counter(
-            "rowcast_loads",
-            "Versions loaded, refused, or found damaged while served",
-            ("model", "outcome"),
-            registry=self.registry,
-        )
+        self._loads = self._kept("loads", "Versions loaded, refused, or found damaged while served", "model", "outcome")
         self._load_seconds = Gauge(
             "rowcast_load_seconds", "Time that the newest load of a model took", ("model",), registry=self.registry
         )
-        self._checked = Counter(
-            "rowcast_checked_bytes", "Table bytes compared with their checksums", ("model",), registry=self.registry
-        )
+        self._checked = self._kept("checked_bytes", "Table bytes compared with their checksums", "model")
         self._warmed = self._kept("warmed_bytes", "Table bytes brought into memory after a load", "model")
 
     def _kept(self, name: str, documentation: str, *labels: str) -> Counts:
@@ -173,13 +165,13 @@ class Metrics:
 
     def loaded(self, model: str, outcome: str, seconds: float | None) -> None:
         """Counts one load. `outcome`: available (then with the seconds it took), refused or damaged."""
-        self._loads.labels(model, outcome).inc()
+        self._loads.add((model, outcome))
         if seconds is not None:
             self._load_seconds.labels(model).set(seconds)
 
     def checked(self, model: str, size_bytes: int) -> None:
         """Counts table bytes that were compared with their checksums in the background."""
-        self._checked.labels(model).inc(size_bytes)
+        self._checked.add((model,), size_bytes)
 
     def warmed(self, model: str, size_bytes: int) -> None:
         """Counts table bytes that were brought into memory after a load."""

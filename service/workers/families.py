@@ -22,9 +22,10 @@ LARGEST = frozenset(
         *("rowcast_version_table_bytes", "rowcast_version_resident_table_bytes"),
     }
 )
-"""Gauges that tell of what is the same in all workers, or of the worker that has most."""
-EACH = frozenset[str]()
-"""Gauges that are told for each worker, with a label `worker`; so are all that have no rule."""
+"""Gauges that tell of what is the same in all workers, or of the worker that has most.
+
+What has no rule is told for each worker, with a label `worker`.
+"""
 
 _ADDED = frozenset({"counter", "histogram", "summary"})
 _Labels = tuple[tuple[str, str], ...]
@@ -91,8 +92,7 @@ def _one(each: Sequence[tuple[int, Family]]) -> Family:
             values.setdefault((name, tuple(told.items())), []).append(value)
     samples = []
     for (name, key), several in values.items():
-        made = min if name.endswith("_created") else rule or max  # a counter's time of birth is no count
-        samples.append((name, dict(key), float(made(several))))
+        samples.append((name, dict(key), float((rule or max)(several))))
     return Family(first.name, first.documentation, first.type, samples)
 
 
