@@ -227,6 +227,7 @@ static PyTypeObject RowsType = {
 #include "wire.h"
 #include "lists.h"
 #include "nearest.h"
+#include "conversions.h"
 
 static PyMethodDef functions[] = {
     {"beside", (PyCFunction)(void (*)(void))beside, METH_FASTCALL,
@@ -238,6 +239,8 @@ static PyMethodDef functions[] = {
      "plain_columns(body, numbers, column) -> (columns by name of each map..., the rest of the body), or None"},
     {"nearest", (PyCFunction)(void (*)(void))nearest, METH_FASTCALL,
      "nearest(vectors, query, positions, k, distance) -> (the best positions, their scores)"},
+    {"converted", (PyCFunction)(void (*)(void))converted, METH_FASTCALL,
+     "converted(values, dtype) -> (stored, scales | None, [3, n] sums of the differences, the largest of them)"},
     {NULL, NULL, 0, NULL},
 };
 

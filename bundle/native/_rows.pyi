@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Converted = tuple[NDArray[Any], NDArray[np.float32] | None, NDArray[np.float64], float]
 Shards = Sequence[tuple[NDArray[np.uint8], int, int]]
 
 class Rows:
@@ -32,3 +33,4 @@ def plain_columns(body: bytes, numbers: tuple[int, ...], column: type[tuple[Any,
 def nearest(
     vectors: NDArray[np.float32], query: NDArray[np.float32], positions: NDArray[np.uint32], k: int, distance: str
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]: ...
+def converted(values: NDArray[np.float32], dtype: str) -> Converted: ...

@@ -27,7 +27,9 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=2.0, help="size of the tables that are copied (default 2)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each contestant (default 3)")
     parser.add_argument("--dir", type=Path, help="where to work; a temporary directory by default")
-    parser.add_argument("--only", choices=("copies", "tensorflow", "sizes", "inspect"), help="one of the contests")
+    parser.add_argument(
+        "--only", choices=("copies", "types", "tensorflow", "sizes", "inspect"), help="one of the contests"
+    )
     asked = parser.parse_args()
     size = int(asked.gib * GIB) >> 26 << 26
     console = Console(width=120, highlight=False)
@@ -36,6 +38,8 @@ def main() -> None:
         contests.warm_up(directory)
         if asked.only in (None, "copies"):
             _print_copies(console, directory, size, asked.rounds)
+        if asked.only in (None, "types"):
+            _print_types(console, directory, size, asked.rounds)
         if asked.only in (None, "tensorflow"):
             _print_tensorflow(console, directory, size, asked.rounds)
         if asked.only in (None, "sizes"):
@@ -64,6 +68,13 @@ def _print_copies(console: Console, directory: Path, size: int, rounds: int) -> 
         )
         share = found["bytes"] / found["copy"] / limits["write and sync"]
         console.print(f"{name}: {share:.2f} of what the disk takes, sums of every byte included", style="dim")
+    console.print(page)
+
+
+def _print_types(console: Console, directory: Path, size: int, rounds: int) -> None:
+    page = Table("written as", "copy", "plain copy / this", "largest process", title="row types")
+    for dtype, found in contests.contest_types(directory, size, rounds).items():
+        page.add_row(dtype, f"{found['copy']:.2f} s", f"{found['ratio']:.2f}", size_text(int(found["peak"])))
     console.print(page)
 
 

@@ -120,6 +120,31 @@ def contest_copies(directory: Path, size: int, cores: tuple[int, ...], rounds: i
     return results
 
 
+def contest_types(directory: Path, size: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Copies a float32 table as it is and converted to each shorter type, in turns.
+
+    Returns:
+      By type: the median seconds of the copy, the median of the rounds' ratios plain copy / this copy, and the peak of
+      the largest process in bytes.
+    """
+    table = write_plain(directory / "source", size)
+    ways: dict[str, tuple[str, ...]] = {"float32": ()}
+    ways |= {dtype: ("--dtype", dtype) for dtype in ("bfloat16", "float16", "int8")}
+    seen: dict[str, dict[str, list[float]]] = {dtype: defaultdict(list) for dtype in ways}
+    _read(table.data)
+    for _ in range(rounds):
+        for dtype, options in ways.items():
+            _touch(directory / "touched", table.bytes)
+            ran, seconds = exported(table, directory / "out", *options)
+            shutil.rmtree(directory / "out")
+            seen[dtype]["copy"].append(seconds)
+            seen[dtype]["peak"].append(ran.peak_bytes)
+    shutil.rmtree(directory / "source")
+    for found in seen.values():
+        found["ratio"] = [plain / own for plain, own in zip(seen["float32"]["copy"], found["copy"], strict=True)]
+    return {dtype: {what: median(values) for what, values in found.items()} for dtype, found in seen.items()}
+
+
 def _touch(path: Path, size: int) -> None:
     """Uses as much memory as a file of that size needs, and frees it. A virtual machine's host takes back what is not
     used for some seconds and gives it page by page again, which costs more than the copy that asks for it."""

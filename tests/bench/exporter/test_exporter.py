@@ -12,7 +12,7 @@ from bundle.staging import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from tests.bench.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack
-from tests.bench.exporter.contests import contest_copies, copied, exported
+from tests.bench.exporter.contests import contest_copies, contest_types, copied, exported
 from tests.bench.exporter.wide_checkpoints import KINDS
 
 SIZE = 2 << 20
@@ -38,6 +38,12 @@ def test_contest_copies_tells_every_layout(tmp_path: Path) -> None:
     assert set(results) == {"contiguous, one slice", "contiguous, 8 slices", "SparseCore, 8 cores"}
     assert all(found["ratio"] > 0 and found["peak"] > 10 << 20 for found in results.values())
     assert copied(write_plain(tmp_path / "source", SIZE).data, tmp_path / "copy") > 0
+
+
+def test_contest_types_tells_every_type(tmp_path: Path) -> None:
+    results = contest_types(tmp_path, SIZE, 1)
+    assert set(results) == {"float32", "bfloat16", "float16", "int8"}
+    assert all(found["ratio"] > 0 and found["peak"] > 10 << 20 for found in results.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
