@@ -69,3 +69,13 @@ def test_deploy_in_compose_mounts_every_secret_that_it_names() -> None:
     (open_,) = pages("compose.yaml")
     assert open_["services"]["serve"]["read_only"]
     assert open_["services"]["serve"]["cap_drop"] == ["ALL"]
+
+
+def test_images_find_in_their_context_what_they_copy() -> None:
+    root = DEPLOY.parent
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (root / "Dockerfile").read_text(), re.MULTILINE)
+    sources = {source for line in copied for source in line.split()}
+    everything, *rest = (root / ".dockerignore").read_text().split()
+    assert everything == "*"
+    assert sources == {line[1:] for line in rest if line.startswith("!")}
+    assert all((root / source).exists() for source in sources)
