@@ -19,7 +19,7 @@ venv: $(STAMP) ## .venv with both programs, the client, the examples and the too
 
 $(STAMP): pyproject.toml client/pyproject.toml hatch_build.py $(wildcard bundle/native/*.[ch])
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@echo "making $(VENV): packages of 2.5 GB, mostly TensorFlow; minutes, by the connection"
+	@echo "making $(VENV): packages of 3.3 GB, mostly TensorFlow; minutes, by the connection"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[export,serve,examples,dev]' --editable client
