@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import ssl
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import httpx
 import pytest
 
 from service.rpc.servicer import SERVICE
-from tests.service.process import PATIENCE_S, PROGRAM, Process
+from tests.service.process import PATIENCE_S, PROGRAM, Process, until
 from tests.service.security.authorities import Authority
 from tests.service.small_bundle import SmallBundle
 
@@ -55,8 +54,7 @@ def test_service_takes_new_certificates_and_tokens_while_connections_go_on(
     service = serve(*closed, "--workers", workers)
     service.event("listening")
     with https(service, before, OLD) as kept, https(service, before, "strange-0123456789ab") as stranger:
-        while kept.get("/readyz").status_code != 200:
-            time.sleep(0.01)
+        until(lambda: kept.get("/readyz").status_code == 200)
         assert kept.get("/v1/models").status_code == 200
         assert stranger.get("/v1/models").status_code == 401
         after.sign("server")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.service.process import PATIENCE_S, Process
+from tests.service.process import Process, until
 from tests.service.small_bundle import SmallBundle
 from tests.sparse_tables import NAME, add_sparse_table
 
@@ -22,9 +21,7 @@ def test_table_of_64_gib_is_served_and_takes_no_memory(
     service = Process(root, "--workers", str(workers), "--verify-bytes-per-s", "0", "--require", "movies")
     try:
         with service.client() as client:
-            end = time.monotonic() + PATIENCE_S
-            while client.get("/readyz").status_code != 200:
-                assert time.monotonic() < end
+            until(lambda: client.get("/readyz").status_code == 200)
             ids = [0, rows // 2, rows - 1, rows]
             answer = client.post("/v1/models/movies:lookup", json={"feature": NAME, "ids": ids})
         assert answer.json()["found"] == [True, True, True, False]

@@ -22,6 +22,7 @@ from service.rest.crowd import Crowd
 from service.rest.docs import ASSETS
 from service.sockets import connections_max_of
 from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, settings_of
+from tests.service.process import until
 
 LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 LARGE = f"{ASSETS}/swagger-ui-bundle.js".encode()
@@ -93,8 +94,7 @@ def test_connection_that_asks_ahead_of_a_slow_answer_is_not_read_on(tmp_path: Pa
 def test_connection_that_never_reads_is_cut_and_its_answers_go(tmp_path: Path) -> None:
     with running(tmp_path) as doors, line_to(doors) as line:
         line.sendall(LIVE.replace(b"/livez", LARGE) * 20)
-        while not cuts(doors, "unread"):
-            time.sleep(0.01)
+        until(lambda: cuts(doors, "unread") > 0)
         with line_to(doors) as other:
             other.sendall(LIVE)
             assert received(other, 1).startswith(b"HTTP/1.1 200 ")

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from service.engine import requests
 from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, settings_of
+from tests.service.process import until
 
 LINE = b"POST /v1/models/m:retrieve HTTP/1.1\r\nhost: x\r\n"
 ASK = LINE + b"content-length: 2\r\n\r\n{}"
@@ -97,11 +97,10 @@ def test_caller_that_leaves_within_its_body_is_counted_and_asks_nothing(tmp_path
     engine = ScriptedEngine()
     desk = desk_of(engine, settings_of(tmp_path, body_bytes_max=1024, intake_bytes_max=1024))
     with RunningDoors(desk) as doors:
-        for number in range(3):  # what is left of their bodies would fill the intake
+        for left in range(1, 4):  # what is left of their bodies would fill the intake
             with line_to(doors) as line:
                 line.sendall(LINE + b"content-length: 1000\r\n\r\n" + b" " * 900)
-            while cancelled(doors) < number + 1:
-                time.sleep(0.005)
+            until(lambda left=left: cancelled(doors) == left)  # type: ignore[misc]
         with line_to(doors) as line:
             line.sendall(ASK.replace(b"host: x", b"connection: close"))
             assert rest(line).startswith(b"HTTP/1.1 200 OK\r\n")
@@ -116,9 +115,16 @@ def test_caller_that_leaves_behind_calls_it_sent_ahead_has_none_of_them_answered
             line.sendall(ASK * 3)
             assert engine.begun.wait(10)
         assert engine.given_up.wait(10)
-        while not cancelled(doors):
-            time.sleep(0.005)
+        until(lambda: cancelled(doors) > 0)
         assert cancelled(doors) == len(engine.asked) == 1
+
+
+def refused(doors: RunningDoors) -> bool:
+    try:
+        line_to(doors).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def test_call_under_way_when_the_service_ends_is_answered_and_its_connection_closed(tmp_path: Path) -> None:
@@ -129,10 +135,7 @@ def test_call_under_way_when_the_service_ends_is_answered_and_its_connection_clo
         assert engine.begun.wait(10)
         ending = threading.Thread(target=doors.__exit__, args=(None, None, None))
         ending.start()
-        with suppress(ConnectionRefusedError):
-            while True:
-                line_to(doors).close()
-                time.sleep(0.005)
+        until(lambda: refused(doors))
         doors.soon(engine.held.set)
         answer = rest(line)
         ending.join()

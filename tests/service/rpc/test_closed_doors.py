@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from service.rpc.servicer import SERVICE
 from service.rpc.transport import frames
 from service.wire.stubs import embedding_service_pb2 as pb
 from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, log_lines, settings_of
+from tests.service.process import until
 from tests.service.security.authorities import Authority, Signed
 
 FULL, ONE, NONE = "full-0123456789abcdef", "one-0123456789abcdef", "none-0123456789abcdef"
@@ -157,17 +157,10 @@ def test_door_leaves_the_peer_that_reads_least_once_too_much_is_unread(tmp_path:
     with RunningDoors(desk_of(ScriptedEngine(), settings)) as doors, line_to(doors) as peer:
         room = doors.rpc._listener._room
         peer.sendall(frames.PREFACE + frames.settings({}))
-        wait_for(lambda: len(room.connections) == 1)
+        until(lambda: len(room.connections) == 1)
         (connection,) = room.connections
         with grpc.insecure_channel(doors.grpc) as channel:
             assert ask(channel, "Retrieve", retrieve("m"), None) == "OK"
             doors.soon(connection._transport.write, bytes(32 << 20))
-            wait_for(lambda: connection not in room.connections)
+            until(lambda: connection not in room.connections)
             assert ask(channel, "Retrieve", retrieve("m"), None) == "OK"
-
-
-def wait_for(come: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not come():
-        assert time.monotonic() < end
-        time.sleep(0.01)

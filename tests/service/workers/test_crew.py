@@ -91,7 +91,7 @@ def test_service_is_alive_until_a_worker_stands_still_for_long(
         several[1].board.tell(1, State.READY)
         await here.start()
         await there.start()
-        await asyncio.sleep(0.2)
+        await until(lambda: several[1].board.beats(1) > 20)
         assert here.live
         await there.stop()
         await until(lambda: not here.live)
