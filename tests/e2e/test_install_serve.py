@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from rowcast_client import Client
 
+from tests.service.process import PROGRAM, Process
 from tests.service.small_bundle import SmallBundle, compiled_towers, write_small_bundle
 
 REPOSITORY = Path(__file__).parents[2]
@@ -58,38 +57,16 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SmallBundle]
 
 
 @contextmanager
-def serving(program: Path, root: Path, directory: Path) -> Iterator[tuple[int, str, str]]:
+def serving(root: Path, directory: Path, *program: str) -> Iterator[tuple[int, str, str]]:
     """A running service: its process id, and its HTTP and gRPC addresses. It has to drain with exit status 0."""
-    ports = directory / "ports.json"
-    options = ("--root", root, "--http-port", "0", "--grpc-port", "0", "--require", "movies", "--ports-file", ports)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ROWCAST_", "PYTHONPATH"))}
-    process = subprocess.Popen(
-        [*map(str, (program, *options))], stderr=subprocess.PIPE, text=True, cwd=directory, env=environment
-    )
-    lines: list[str] = []
-    available = threading.Event()
-
-    def read() -> None:
-        assert process.stderr is not None
-        with process.stderr as log:
-            for line in log:
-                lines.append(line)
-                if "version_available" in line:
-                    available.set()
-        available.set()
-
-    reader = threading.Thread(target=read)
-    reader.start()
+    service = Process(root, "--require", "movies", program=program or PROGRAM, directory=directory)
     try:
-        assert available.wait(60), lines
-        assert process.poll() is None, lines
-        bound = json.loads(ports.read_bytes())
-        yield process.pid, f"http://127.0.0.1:{bound['http']}", f"grpc://127.0.0.1:{bound['grpc']}"
+        service.event("ready")
+        ports = service.ports
+        yield service.process.pid, f"http://127.0.0.1:{ports['http']}", f"grpc://127.0.0.1:{ports['grpc']}"
+        assert service.stop() == 0
     finally:
-        process.terminate()
-        process.wait(60)
-        reader.join(60)
-    assert process.returncode == 0, lines
+        service.kill()
 
 
 def assert_answers(url: str, small: SmallBundle) -> None:
@@ -123,7 +100,7 @@ def test_install_of_serve_answers_over_both_transports(
     installed: Path, bundle: tuple[Path, SmallBundle], tmp_path: Path
 ) -> None:
     root, small = bundle
-    with serving(installed / "rowcast-serve", root, tmp_path) as (_, http, grpc):
+    with serving(root, tmp_path, str(installed / "rowcast-serve")) as (_, http, grpc):
         assert_answers(http, small)
         assert_answers(grpc, small)
 
@@ -136,7 +113,7 @@ def test_service_where_tensorflow_is_installed_does_not_map_it(
         sys.executable, "-c", "import importlib.util as u; print(u.find_spec('tensorflow'))", directory=tmp_path
     )
     assert "ModuleSpec" in listing, "this test says something only where TensorFlow is installed"
-    with serving(Path(sys.executable).parent / "rowcast-serve", root, tmp_path) as (pid, http, grpc):
+    with serving(root, tmp_path) as (pid, http, grpc):
         assert_answers(http, small)
         assert_answers(grpc, small)
         mapped = {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/" in line}

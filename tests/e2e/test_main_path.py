@@ -6,11 +6,8 @@ What is asked is compared with what TensorFlow computes from the original model,
 from __future__ import annotations
 
 import json
-import queue
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,12 +28,10 @@ from export.model.code import load_factory
 from tests.export.cutting import HERE, movies_recipe, save_checkpoint
 from tests.export.exporting import MOVIE_IDS, MOVIES, changed, genres_of, recipe_of, title_of, write_project, year_of
 from tests.export.forked_runs import ForkedRuns
-from tests.service.process import until
+from tests.service.process import PATIENCE_S, Process, until
 
 Array = NDArray[Any]
 Example = dict[str, Any]
-PATIENCE_S = 60
-SERVE = Path(sys.executable).with_name("rowcast-serve")
 EXAMPLES: list[Example] = [
     {"user_id": 3, "history": [MOVIE_IDS[2], MOVIE_IDS[5], MOVIE_IDS[2]], "hour": 7},
     {"user_id": 49, "history": [], "hour": 0},
@@ -105,30 +100,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     forked.close()
 
 
-class Served:
-    """A running `rowcast-serve`; its log lines arrive in a queue."""
+class Served(Process):
+    """A running `rowcast-serve`, and the three ways to ask it."""
 
     def __init__(self, root: Path) -> None:
-        self._ports = root.parent / "ports.json"
-        options = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--ports-file", str(self._ports)]
-        self.process = subprocess.Popen([SERVE, *options, "--poll-s", "0.05"], stderr=subprocess.PIPE, text=True)
-        self.lines: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
+        super().__init__(root)
         self.event("listening")
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.put(json.loads(line) if line.startswith("{") else {"event": "no JSON", "line": line})
-
-    def event(self, name: str) -> dict[str, Any]:
-        while (line := self.lines.get(timeout=PATIENCE_S))["event"] != name:
-            assert line["event"] != "no JSON", line
-        return line
-
     def clients(self, **options: Any) -> dict[str, Client]:
-        ports = json.loads(self._ports.read_text())
+        ports = self.ports
         return {
             "grpc": Client(f"grpc://127.0.0.1:{ports['grpc']}", **options),
             "http": Client(f"http://127.0.0.1:{ports['http']}", **options),
@@ -136,24 +116,17 @@ class Served:
         }
 
     def get(self, path: str) -> int:
-        return httpx.get(f"http://127.0.0.1:{json.loads(self._ports.read_text())['http']}{path}").status_code
+        return httpx.get(f"http://127.0.0.1:{self.ports['http']}{path}").status_code
 
     def maps(self) -> str:
         return Path(f"/proc/{self.process.pid}/maps").read_text()
 
-    def stop(self) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ends it; whatever it wrote to stderr was JSON."""
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(PATIENCE_S)
+        code = super().stop(number)
         self.event("stopped")
+        assert self.others == []
         return code
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.reader.join()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
 
 
 Serve = Callable[[], Served]
@@ -175,7 +148,7 @@ def serve(root: Path) -> Iterator[Serve]:
 
     yield start
     for each in started:
-        each.close()
+        each.kill()
 
 
 def drop(bundle: Path, root: Path, version: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -28,11 +29,17 @@ def until(what: Callable[[], bool]) -> None:
 
 
 class Lines:
-    """A running program whose log lines arrive in a queue."""
+    """A running program whose log lines arrive in a queue.
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.lines: queue.Queue[dict[str, Any]] = queue.Queue()
+    Attributes:
+      others: what it wrote to stderr beside them so far.
+    """
+
+    def __init__(self, command: Sequence[str], directory: Path | None = None) -> None:
+        environment = {name: os.environ[name] for name in os.environ if not name.startswith(("ROWCAST_", "PYTHONPATH"))}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=directory, env=environment)
+        self.others: list[str] = []
+        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -40,12 +47,16 @@ class Lines:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if line.startswith("{"):
-                self.lines.put(json.loads(line))
+                self._lines.put(json.loads(line))
+            else:
+                self.others.append(line)
+        self._lines.put(None)
 
     def event(self, name: str) -> dict[str, Any]:
         """Waits for a log line."""
         while True:
-            line = self.lines.get(timeout=PATIENCE_S)
+            line = self._lines.get(timeout=PATIENCE_S)
+            assert line is not None, f"it ended before {name!r}: {''.join(self.others)}"
             if line["event"] == name:
                 return line
 
@@ -63,12 +74,14 @@ class Lines:
 
 
 class Process(Lines):
-    """A running `rowcast-serve` on free ports."""
+    """A running `rowcast-serve` on free ports, this repository's or another's."""
 
-    def __init__(self, root: Path, *options: str) -> None:
+    def __init__(
+        self, root: Path, *options: str, program: Sequence[str] = PROGRAM, directory: Path | None = None
+    ) -> None:
         self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
         arguments = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--poll-s", "0.05"]
-        super().__init__([*PROGRAM, *arguments, "--ports-file", str(self._ports), *options])
+        super().__init__([*program, *arguments, "--ports-file", str(self._ports), *options], directory)
 
     def client(self) -> httpx.Client:
         self.event("listening")
