@@ -105,14 +105,15 @@ def audit(bundle: Path, checkpoint: Checkpoint | None = None, full: bool = False
 
     Raises:
       UsageError: the directory holds no bundle.
-      VerificationFailed: a file differs from its checksum, does not open, or a row is not the checkpoint's.
+      VerificationFailed: a file cannot be read, differs from its checksum, does not open, or a row is not the
+        checkpoint's.
     """
-    if (bundle / "saved_model.pb").is_file():
-        raise UsageError(
-            f"{bundle} is a SavedModel, no bundle; assets.extra/rowcast.json in it tells how it was proved before it "
-            "was published"
-        )
     with told_as_failures():
+        if (bundle / "saved_model.pb").is_file():
+            raise UsageError(
+                f"{bundle} is a SavedModel, no bundle; assets.extra/rowcast.json in it tells how it was proved before "
+                "it was published"
+            )
         page = staging.read_manifest(bundle)
         staging.check_files(bundle, page, tables="full")
         unlisted = check_unlisted(bundle, page)
@@ -169,6 +170,8 @@ def told_as_failures() -> Iterator[None]:
         raise UsageError(str(problem)) from problem
     except BundleError as problem:
         raise VerificationFailed(str(problem)) from problem
+    except OSError as problem:
+        raise VerificationFailed(f"{problem.filename or 'a file'}: {problem.strerror or problem}") from problem
 
 
 def open_parts(bundle: Path, page: Manifest) -> Iterator[str]:
