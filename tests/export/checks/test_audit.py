@@ -155,5 +155,5 @@ def test_audit_of_a_self_contained_saved_model_says_what_it_is(tmp_path: Path) -
 
 def test_audit_of_what_the_system_does_not_let_be_read_says_so(tmp_path: Path) -> None:
     place = tmp_path / ("n" * 300)  # of any user: rights do not hold back root
-    with pytest.raises(VerificationFailed, match="nnn.*: File name too long"):
+    with pytest.raises(VerificationFailed, match=r"nnn.*: File name too long"):
         audit(place)
