@@ -30,9 +30,11 @@ from bundle.keys import KeyIndex
 from bundle.manifest import (
     ArithmeticIds,
     BucketIds,
+    ComputedIds,
     CrossedIds,
     EmbeddedFeature,
     HashIds,
+    IdentityIds,
     KeyedIds,
     VocabularyIds,
     inputs_of,
@@ -322,6 +324,12 @@ def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Open
         return ids.Keyed(name, rows, opened.keys[rule.keys])
     if isinstance(rule, CrossedIds):
         return Crossed(names, rows, rule, opened.vocabularies)
+    return _of_integers(name, rows, rule)
+
+
+def _of_integers(name: str, rows: int, rule: IdentityIds | ArithmeticIds | ComputedIds) -> ids.Rule:
+    if isinstance(rule, ComputedIds):
+        return ids.Computed(name, rows, [(each.do, each.by) for each in rule.operations])
     computed = isinstance(rule, ArithmeticIds)
     return ids.Arithmetic(name, rows, **rule.model_dump(exclude={"kind"})) if computed else ids.Identity(name, rows)
 

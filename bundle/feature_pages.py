@@ -40,6 +40,43 @@ class ArithmeticIds(Page):
     first_row: Count = 0
 
 
+class IdOperation(Page):
+    """One operation on integers of 64 bits, which wrap around."""
+
+    do: Literal[
+        "add",
+        "multiply",
+        "divide",
+        "remainder",
+        "truncated_remainder",
+        "at_least",
+        "at_most",
+        "absolute",
+        "int32",
+    ]
+    """divide: rounded down. remainder: never negative; truncated_remainder: as in C. int32: wraps around at 32 bits."""
+    by: Int64 | None = None
+
+    @model_validator(mode="after")
+    def _by_given(self) -> IdOperation:
+        if (self.by is None) != (self.do in ("absolute", "int32")):
+            raise ValueError(f"'by' is given with every operation but absolute and int32; this is {self.do!r}")
+        if self.by is not None and self.by <= 0 and self.do in ("divide", "remainder", "truncated_remainder"):
+            raise ValueError(f"{self.do!r} is by a positive number, not {self.by}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_by(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(written(self), "by")
+
+
+class ComputedIds(Page):
+    """Row = what some operations make of the id, one after the other."""
+
+    kind: Literal["computed"] = "computed"
+    operations: Annotated[tuple[IdOperation, ...], Field(min_length=1, max_length=64)]
+
+
 class HashIds(Page):
     """Row = `first_row` + hash(decimal string of an integer, or the string itself) mod `buckets`.
 
@@ -140,7 +177,7 @@ class KeyedIds(Page):
 
 
 IdRule = Annotated[
-    IdentityIds | ArithmeticIds | HashIds | VocabularyIds | BucketIds | CrossedIds | KeyedIds,
+    IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds | CrossedIds | KeyedIds,
     Field(discriminator="kind"),
 ]
 

@@ -7,7 +7,7 @@ are `bundle/crosses.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
@@ -79,6 +79,39 @@ class Arithmetic:
         if self._buckets is not None:
             found = np.fmod(found, self._buckets) if self._truncated else found % self._buckets
         return within(found + self._first_row if self._first_row else found, self._rows)
+
+
+class Computed:
+    """Row = what operations make of the id, one after the other."""
+
+    def __init__(self, name: str, rows: int, operations: Sequence[tuple[str, int | None]]) -> None:
+        """Takes what a manifest's page tells: what is done, and by which constant."""
+        self._name, self._rows = name, rows
+        self._operations = [(_OPERATIONS[do], by) for do, by in operations]
+        self.alike = (rows, tuple(operations))
+
+    def resolve(self, values: Values) -> Rows:
+        """Resolves integers; strings of decimal digits are integers. What leaves int64 wraps, as in TensorFlow.
+
+        Source: TensorFlow 2.20, core/kernels/cwise_ops.h (the rules).
+        """
+        found = integers(self._name, values)
+        for operation, by in self._operations:
+            found = operation(found) if by is None else operation(found, by)
+        return within(found, self._rows)
+
+
+_OPERATIONS: dict[str, Callable[..., Rows]] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "divide": np.floor_divide,
+    "remainder": np.mod,
+    "truncated_remainder": np.fmod,
+    "at_least": np.maximum,
+    "at_most": np.minimum,
+    "absolute": np.abs,
+    "int32": lambda found: found.astype(np.int32).astype(np.int64),
+}
 
 
 class Hash:

@@ -114,6 +114,8 @@ class ReaderDetails:
     """The id that only fills up and is left out."""
     below: int | None = None
     """Of a dense one: whole numbers are 0 to `below` - 1, others are refused."""
+    cast: Any = None
+    """What integers are made of what is sent before `ids` is asked, as the bundle's manifest says; None: none."""
 
 
 @dataclass(frozen=True)
@@ -307,6 +309,7 @@ def _reader(message: pb.ReaderDetails) -> ReaderDetails:
         empty_row=message.empty_row if message.HasField("empty_row") else None,
         padding=json.loads(message.padding_json) if message.padding_json else None,
         below=message.below if message.HasField("below") else None,
+        cast=json.loads(message.cast_json) if message.cast_json else None,
     )
 
 

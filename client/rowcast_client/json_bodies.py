@@ -259,7 +259,7 @@ def _read_details(body: Body) -> pb.ModelDetails:
     calls = [
         call | {"features": [_with_json(feature, "default") for feature in call["features"]]} for call in body["calls"]
     ]
-    readers = [_with_json(_with_json(reader, "ids"), "padding") for reader in body["readers"]]
+    readers = [_with_json(_with_json(_with_json(reader, "ids"), "padding"), "cast") for reader in body["readers"]]
     spec = {"name": body["model"], "version": body["version"]}
     told = {name: value for name, value in body.items() if name != "version"}
     details = pb.ModelDetails()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bundle import manifest
 from bundle.features import Column
+from bundle.ids import Computed
 from export.errors import UsageError
 from export.towers.descriptions import DenseSpec, FeatureSpec, ModelSpec
 
@@ -127,6 +128,7 @@ def make_examples(
             ids = random.choice(dumped[page.ids.keys], int(sizes.sum()))
         else:
             ids = _known_ids(name, page, (first, rows), beyond, keys, int(sizes.sum()), random)
+            ids = _computable(ids, embedded, model, beyond, random)
         if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
             ids = ids.astype(str).astype(object)
         if spec and not crossed and spec.ids_dtype.startswith("int") and ids.dtype.kind == "f":
@@ -191,6 +193,29 @@ def _known_ids(
     if cast is None or cast.of != "float32":
         return ids
     return (ids + (-0.25 if cast.rounding == "up" else 0.25)).astype(np.float32)
+
+
+def _computable(
+    ids: NDArray[Any], specs: Sequence[FeatureSpec], model: ModelSpec, beyond: int, random: np.random.Generator
+) -> NDArray[Any]:
+    """Replaces ids of which a model computes no row by others; where one in many thousands has a row, not all are."""
+    rules = [(model.rows_of(each), each.rule) for each in specs if isinstance(each.rule, manifest.ComputedIds)]
+    if not rules or ids.dtype.kind not in "if":
+        return ids
+
+    def known(tried: NDArray[Any]) -> NDArray[np.bool_]:
+        whole = np.floor(tried).astype(np.int64)
+        found = [Computed("", rows, [(each.do, each.by) for each in rule.operations]) for rows, rule in rules]
+        return np.asarray(np.all([each.resolve(whole) >= 0 for each in found], axis=0))
+
+    reaches = (1 << 10, 1 << 16, 1 << 23) if ids.dtype.kind == "f" else (1 << 10, 1 << 16, 1 << 23, 1 << 31, beyond)
+    others = np.concatenate([random.integers(-reach, reach, 1 << 14) for reach in reaches if reach <= beyond])
+    others = others[known(others)]
+    wrong = ~known(ids)
+    if others.size:
+        ids = ids.copy()
+        ids[wrong] = random.choice(others, int(wrong.sum())) + (ids[wrong] % 1 if ids.dtype.kind == "f" else 0)
+    return ids
 
 
 def _reach(spec: FeatureSpec, rows: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.columns import Column
-from bundle.manifest import ArithmeticIds, BucketIds, DenseFeature, Feature, IdentityIds
+from bundle.manifest import ArithmeticIds, BucketIds, ComputedIds, DenseFeature, Feature, IdentityIds
 from export.corpora.files import Origin
 from export.errors import NotConvertible
 
@@ -92,7 +92,8 @@ class Cells:
         elif isinstance(feature.ids, BucketIds) or (feature.cast is not None and feature.cast.of == "float32"):
             values = cells.floats()
         else:
-            values = cells.feature_ids(integers_only=isinstance(feature.ids, IdentityIds | ArithmeticIds))
+            whole = isinstance(feature.ids, IdentityIds | ArithmeticIds | ComputedIds)
+            values = cells.feature_ids(integers_only=whole)
         return Column(values, offsets)
 
     def attribute(self, separator: str | None) -> Any:

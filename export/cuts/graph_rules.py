@@ -1,42 +1,26 @@
 """Recognises in a graph what the model does to ids before it looks them up, and tells it as data.
 
 Source: TensorFlow 2.20 and Keras 2.20 / 3.15: the operations of `tf.strings.to_hash_bucket_fast` and `_strong`, of
-lookup tables, of integers' arithmetic, and of the layers StringLookup, IntegerLookup, Hashing and Discretization.
+lookup tables, and of the layers StringLookup, IntegerLookup, Hashing and Discretization.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from bundle.manifest import ArithmeticIds, BucketIds, Cast, HashIds, IdRule, Unknown, VocabularyIds
+from bundle.manifest import ArithmeticIds, BucketIds, HashIds, Unknown, VocabularyIds
 from export.cuts.places import Followed, Values
 from export.cuts.steps import KNOWN, SEARCHES, SERIES, find_steps
+from export.cuts.whole_ids import COMPUTED, FoundIds, find_computed, find_whole
 from export.frameworks import load_tensorflow
-from export.model.origins import Source, hands_on
+from export.model.origins import Source
 from export.towers.descriptions import Keys
 
 _UNNAMED = "vocabulary"
 """What a vocabulary is called until all of them are known."""
-_ROUNDED: dict[str, Literal["down", "up", "half_even"]] = {
-    "Floor": "down",
-    "Ceil": "up",
-    "Round": "half_even",
-    "Rint": "half_even",
-}
-
-
-@dataclass(frozen=True)
-class FoundIds:
-    """Where ids come from, and what is done to them on the way; as in FeatureSpec."""
-
-    source: Source
-    rule: IdRule | None = None
-    unknown: Unknown | None = None
-    keys: tuple[Keys, ...] = ()
-    cast: Cast | None = None
 
 
 def find_ids(ids: Values, call: Followed, rows: int) -> FoundIds | Values:
@@ -54,7 +38,7 @@ def find_ids(ids: Values, call: Followed, rows: int) -> FoundIds | Values:
         return FoundIds(found)
     simple = {"Bucketize": _buckets, "Cast": _cut_off}
     simple |= dict.fromkeys(("StringToHashBucketFast", "StringToHashBucketStrong"), _hash)
-    simple |= dict.fromkeys(("Sub", "FloorDiv", "FloorMod", "TruncateMod"), _computed)
+    simple |= dict.fromkeys(COMPUTED - {"AddV2"}, find_computed)
     nested = {"LookupTableFindV2": _vocabulary, "AddV2": _shifted, "SelectV2": _chosen}
     result = None
     if found.inputs and found.type in simple:
@@ -82,7 +66,7 @@ def blamed(values: Values, call: Followed, rows: int) -> Values:
         values = before
 
 
-_RULES = frozenset({"FloorMod", "TruncateMod", "StringToHashBucketFast", "StringToHashBucketStrong", "AsString"})
+_RULES = COMPUTED | {"StringToHashBucketFast", "StringToHashBucketStrong", "AsString"}
 
 
 def cure_of(values: Values) -> str:
@@ -96,30 +80,14 @@ def cure_of(values: Values) -> str:
             "let the number only rise with what is sent, on all of its line (tf.maximum(x, 0.) in front of a logarithm)"
         )
     return (
-        "let callers send what is looked up, as an input of its own, or compute it by sums, quotients and remainders "
-        "of constants, hashes, vocabularies or buckets"
+        "let callers send what is looked up, as an input of its own, or compute it of one input by constants (sums, "
+        "products, quotients, remainders, limits), hashes, vocabularies or buckets"
     )
-
-
-def _whole(values: Values, call: Followed) -> FoundIds | None:
-    """Returns the input that integers are, or what is cast to them; None if they are computed otherwise."""
-    found = call.origin(values)
-    if isinstance(found, Source):
-        return FoundIds(found, cast=Cast(of="int64", to="int32") if _narrows(values, call) else None)
-    to = found.tensor.dtype.name
-    if found.type != "Cast" or to not in ("int32", "int64") or not found.inputs[0].tensor.dtype.is_floating:
-        return None
-    number = call.origin(found.inputs[0])
-    rounding = _ROUNDED.get("" if isinstance(number, Source) else number.type, "toward_zero")
-    if isinstance(number, Values) and rounding != "toward_zero":
-        number = call.origin(number.inputs[0])
-    cast = Cast(of="float32", to=to, rounding=rounding)
-    return FoundIds(number, cast=cast) if isinstance(number, Source) else None
 
 
 def _is(values: Values, found: FoundIds, call: Followed) -> bool:
     """Tells whether values are what some ids are made of."""
-    same = _whole(values, call) if values.tensor.dtype.is_integer else None
+    same = find_whole(values, call) if values.tensor.dtype.is_integer else None
     if same is None:
         return call.origin(values) == found.source and found.cast is None
     real = [None if each is None or each.of != "float32" else each for each in (same.cast, found.cast)]
@@ -131,25 +99,12 @@ def _hash(values: Values, call: Followed) -> FoundIds | None:
     found = FoundIds(texts) if isinstance(texts, Source) else None
     if isinstance(texts, Values) and texts.type == "AsString" and texts.tensor.op.get_attr("width") <= 0:
         whole = texts.inputs[0].tensor.dtype.is_integer
-        found = _whole(texts.inputs[0], call) if whole else None
+        found = find_whole(texts.inputs[0], call) if whole else None
     if found is None:
         return None
     operation = values.tensor.op
     key = tuple(operation.get_attr("key")) if values.type == "StringToHashBucketStrong" else None
     return replace(found, rule=HashIds(buckets=operation.get_attr("num_buckets"), key=key))
-
-
-def _narrows(values: Values, call: Followed) -> bool:
-    """Tells whether large integers wrap around on their way from where they are computed, and so are others."""
-    tensor = values.tensor
-    while tensor.name not in call.sources and tensor.op.inputs:
-        before = tensor.op.inputs[0]
-        if tensor.op.type == "Cast" and before.dtype.is_integer and before.dtype.size > tensor.dtype.size:
-            return True
-        if not hands_on(tensor.op):
-            return False
-        tensor = before
-    return False
 
 
 def _buckets(values: Values, call: Followed) -> FoundIds | None:
@@ -162,9 +117,8 @@ def _buckets(values: Values, call: Followed) -> FoundIds | None:
 def _vocabulary(values: Values, call: Followed, rows: int) -> FoundIds | None:
     handle, ids, default = values.inputs
     source = call.origin(ids)
-    found = (
-        _whole(ids, call) if ids.tensor.dtype.is_integer else FoundIds(source) if isinstance(source, Source) else None
-    )
+    found = FoundIds(source) if isinstance(source, Source) else None
+    found = find_whole(ids, call) if ids.tensor.dtype.is_integer else found
     table, beyond = call.captured.get(origin_name(handle.tensor)), call.number(default)
     if found is None or table is None or beyond is None:
         return None
@@ -180,52 +134,9 @@ def _vocabulary(values: Values, call: Followed, rows: int) -> FoundIds | None:
     return replace(found, rule=rule, unknown=_row(beyond, rows), keys=(known,))
 
 
-def _computed(values: Values, call: Followed) -> FoundIds | None:
-    """Integers plus a constant, then divided by one, then the remainder of one, then plus one, or some of these."""
-    found = _arithmetic(values, call) if values.inputs[0].tensor.dtype.is_integer else None
-    rule = None if found is None else found.rule
-    if found is None or not isinstance(rule, ArithmeticIds):
-        return None
-    if found.cast is not None and found.cast.of == "int64" and rule.divisor == 1 and rule.buckets is None:
-        found = replace(found, cast=None)  # an id beyond the table is unknown: it never wraps
-    return replace(found, rule=None if rule == ArithmeticIds() else rule)
-
-
-def _arithmetic(values: Values, call: Followed) -> FoundIds | None:
-    """Returns the input that integers come from, and what is computed of them; None: what no rule tells."""
-    found = _whole(values, call)
-    if found is not None:
-        return replace(found, rule=ArithmeticIds())
-    last = call.origin(values)
-    if isinstance(last, Source) or last.type not in ("AddV2", "Sub", "FloorDiv", "FloorMod", "TruncateMod"):
-        return None
-    if len(last.inputs) != 2:
-        return None
-    first, second = last.inputs
-    if last.type == "AddV2" and call.number(second) is None:
-        first, second = second, first
-    constant = call.number(second)
-    before = _arithmetic(first, call) if constant is not None else None
-    if before is None or not isinstance(before.rule, ArithmeticIds):
-        return None
-    rule, number = before.rule, int(constant)
-    divided = rule.divisor > 1 or rule.buckets is not None
-    if last.type in ("AddV2", "Sub"):
-        summand = number if last.type == "AddV2" else -number
-        changed = {"first_row": rule.first_row + summand} if divided else {"shift": rule.shift + summand}
-        refused = changed.get("first_row", 0) < 0
-    else:
-        modulo = {"buckets": number, "truncated": last.type == "TruncateMod"}
-        changed = {"divisor": number} if last.type == "FloorDiv" else modulo
-        again = rule.buckets is not None or rule.first_row > 0 or (divided and "divisor" in changed)
-        wraps = not isinstance(call.origin(first), Source) and _narrows(first, call)
-        refused = again or number <= 0 or wraps
-    return None if refused else replace(before, rule=rule.model_copy(update=changed))
-
-
 def _shifted(values: Values, call: Followed, rows: int) -> FoundIds | None:
     """Integers, or a hash or a vocabulary whose rows begin further down."""
-    computed = _computed(values, call)
+    computed = find_computed(values, call)
     if computed is not None:
         return computed
     for ids, other in (values.inputs, values.inputs[::-1]):
@@ -294,7 +205,7 @@ def _mask(condition: Values, found: FoundIds, call: Followed) -> int | str | Non
 
 def _cut_off(values: Values, call: Followed) -> FoundIds | None:
     """Whole numbers that were sent as floats, as Keras 2 takes the ids of an Input without a dtype."""
-    found = _whole(values, call)
+    found = find_whole(values, call)
     return found if found is not None and found.cast is not None and found.cast.of == "float32" else None
 
 

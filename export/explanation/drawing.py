@@ -15,11 +15,14 @@ from bundle.errors import BundleError, NotCommitted
 from bundle.manifest import (
     ArithmeticIds,
     BucketIds,
+    ComputedIds,
     CrossedIds,
     DenseFeature,
     EmbeddedFeature,
     Feature,
     HashIds,
+    IdentityIds,
+    IdOperation,
     KeyedIds,
     Manifest,
     Tower,
@@ -322,13 +325,32 @@ def _ids(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
         case KeyedIds():
             return f"key of table {page.table}"
         case rule:
-            return _arithmetic(rule) if isinstance(rule, ArithmeticIds) else "the id is the row"
+            return _of_integers(rule)
 
 
-def _arithmetic(rule: ArithmeticIds) -> str:
+def _of_integers(rule: IdentityIds | ArithmeticIds | ComputedIds) -> str:
+    if isinstance(rule, IdentityIds):
+        return "the id is the row"
+    if isinstance(rule, ComputedIds):
+        return f"the id {', '.join(map(_operation, rule.operations))}"
     told = "the id" if not rule.shift else f"the id {'+' if rule.shift > 0 else '-'} {abs(rule.shift)}"
     told += f" div {rule.divisor}" if rule.divisor > 1 else ""
     return told + (f" mod {rule.buckets}" if rule.buckets is not None else "") + _from(rule.first_row)
+
+
+def _operation(operation: IdOperation) -> str:
+    match operation.do:
+        case "add":
+            return f"{'-' if (operation.by or 0) < 0 else '+'} {abs(operation.by or 0)}"
+        case "multiply" | "divide" | "remainder" | "truncated_remainder" as do:
+            told = {"multiply": "*", "divide": "div", "remainder": "mod", "truncated_remainder": "mod (as in C)"}
+            return f"{told[do]} {operation.by}"
+        case "at_least" | "at_most" as do:
+            return f"{do.replace('_', ' ')} {operation.by}"
+        case "absolute":
+            return "without its sign"
+        case _:
+            return "wrapped to int32"
 
 
 def _from(first_row: int) -> str:

@@ -25,6 +25,11 @@ def rows_of(rule: manifest.IdRule, values: Any, vocabularies: Vocabularies) -> A
         if rule.buckets is not None:
             found = (tf.truncatemod if rule.truncated else tf.math.floormod)(found, tf.constant(rule.buckets, tf.int64))
         return found + rule.first_row
+    if isinstance(rule, manifest.ComputedIds):
+        found = tf.cast(values, tf.int64)
+        for each in rule.operations:
+            found = _operated(found, each)
+        return found
     if isinstance(rule, manifest.HashIds):
         rows = _hashed(values, rule.buckets, rule.key) + rule.first_row
         return rows if rule.mask is None else tf.where(_texts(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
@@ -41,6 +46,22 @@ def rows_of(rule: manifest.IdRule, values: Any, vocabularies: Vocabularies) -> A
         rows = tf.where(position < 0, beyond, position + rule.first_row)
         return rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
     return tf.cast(values, tf.int64)
+
+
+def _operated(values: Any, operation: manifest.IdOperation) -> Any:
+    tf = load_tensorflow()
+    if operation.by is None:
+        return tf.abs(values) if operation.do == "absolute" else tf.cast(tf.cast(values, tf.int32), tf.int64)
+    done = {
+        "add": tf.add,
+        "multiply": tf.multiply,
+        "divide": tf.math.floordiv,
+        "remainder": tf.math.floormod,
+        "truncated_remainder": tf.truncatemod,
+        "at_least": tf.maximum,
+        "at_most": tf.minimum,
+    }
+    return done[operation.do](values, tf.constant(operation.by, tf.int64))
 
 
 def cast(page: manifest.Cast, values: Any) -> Any:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from export.cuts.graph_rules import FoundIds, blamed, cure_of, find_ids
+from export.cuts.graph_rules import blamed, cure_of, find_ids
 from export.cuts.lookups import Lookup
 from export.cuts.places import Followed, Values
+from export.cuts.whole_ids import FoundIds
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.model.calling import RawTrace, Recorded

@@ -80,6 +80,8 @@ class ReaderDetails:
     """The id that only fills up and is left out."""
     below: int | None = None
     """Of a dense one: whole numbers are 0 to `below` - 1, others are refused."""
+    cast: Any = None
+    """The manifest's page of what integers are made of what is sent, before `ids`; None: none."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from bundle.manifest import (
     ArithmeticIds,
+    ComputedIds,
     Corpus,
     CrossedIds,
     DenseFeature,
@@ -167,7 +168,7 @@ def _type(manifest: Manifest, feature: EmbeddedFeature, name: str) -> str:
     """Returns the type of an input's values."""
     if feature.cast is not None:
         return feature.cast.of
-    if isinstance(feature.ids, IdentityIds | ArithmeticIds | KeyedIds):
+    if isinstance(feature.ids, IdentityIds | ArithmeticIds | ComputedIds | KeyedIds):
         return "int64"
     if isinstance(feature.ids, CrossedIds):
         key = feature.ids.keys[feature.inputs.index(name)]
@@ -215,6 +216,7 @@ def _reader(manifest: Manifest, name: str) -> ReaderDetails:
         max_norm=feature.max_norm,
         empty_row=feature.empty_row,
         padding=feature.padding,
+        cast=None if feature.cast is None else feature.cast.model_dump(mode="json"),
     )
 
 

@@ -51,7 +51,7 @@ def details_message(details: descriptions.ModelDetails) -> pb.ModelDetails:
         indexes=[pb.IndexDetails(**vars(index)) for index in details.indexes],
         corpora=[pb.CorpusDetails(**vars(corpus)) for corpus in details.corpora],
         contexts=[pb.CorpusDetails(**vars(store)) for store in details.contexts],
-        readers=[_with_json(pb.ReaderDetails, reader, "ids", "padding") for reader in details.readers],
+        readers=[_with_json(pb.ReaderDetails, reader, "ids", "padding", "cast") for reader in details.readers],
         towers=[_tower_message(tower) for tower in details.towers],
         current=details.current,
         labels=details.labels,

@@ -10,7 +10,7 @@ import pytest
 
 from bundle import arrow
 from bundle.errors import DigestMismatch, FeatureError, FormatError
-from bundle.ids import Arithmetic, Buckets, Hash, Identity, KeptHash, Listed
+from bundle.ids import Arithmetic, Buckets, Computed, Hash, Identity, KeptHash, Listed
 from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
 
 
@@ -45,6 +45,22 @@ def test_arithmetic_is_that_of_integers_and_rows_beyond_the_table_are_unknown(
 ) -> None:
     assert rule.resolve(np.array([0, 1, 10, 11, -1], np.int32)).tolist() == rows
     assert rule.resolve(objects("0", "1", "10", "11", "-1")).tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("operations", "rows"),
+    [
+        ([("multiply", 2), ("add", 1)], [1, 3, -1, -1, -1, 1]),
+        ([("at_most", 7), ("at_least", 2)], [2, 2, 7, 7, 2, 2]),
+        ([("absolute", None), ("remainder", 7)], [0, 1, 3, 4, 1, 6]),
+        ([("add", 2), ("int32", None), ("divide", 1 << 30)], [0, 0, 0, 0, 0, 0]),
+        ([("multiply", -1), ("truncated_remainder", 4), ("add", 3)], [3, 2, 1, 0, 4, 3]),
+    ],
+)
+def test_computed_ids_are_what_operations_make_of_them_in_their_order(
+    operations: list[tuple[str, int | None]], rows: list[int]
+) -> None:
+    assert Computed("f", 10, operations).resolve(np.array([0, 1, 10, 11, -1, -(1 << 63)])).tolist() == rows
 
 
 def test_arithmetic_refuses_what_is_no_integer() -> None:

@@ -245,6 +245,9 @@ MORE_DETAILS: dict[str, Any] = {
         descriptions.ReaderDetails("dense", ("dense",), "dense", "candidate", shape=(2, 3), dtype="float32", below=7),
         descriptions.ReaderDetails("list", ("list",), "single", "context", "users", place=0, places=3, padding=""),
         descriptions.ReaderDetails("bag", ("bag",), "bag", "context", "users", max_norm=0.5, empty_row=0, padding=-1),
+        descriptions.ReaderDetails(
+            "cast", ("cast",), "single", "context", "users", cast={"of": "float32", "to": "int32"}
+        ),
     ),
     "towers": (
         descriptions.TowerDetails(

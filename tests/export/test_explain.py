@@ -189,6 +189,18 @@ def test_explain_as_json_tells_what_the_text_tells(command: Command, sample: Pat
     ("rule", "told"),
     [
         (manifest.ArithmeticIds(shift=-1), "the id - 1"),
+        (
+            manifest.ComputedIds(
+                operations=[
+                    {"do": "absolute"},
+                    {"do": "add", "by": -3},
+                    {"do": "int32"},
+                    {"do": "remainder", "by": 7},
+                    {"do": "at_most", "by": 5},
+                ]
+            ),
+            "the id without its sign, - 3, wrapped to int32, mod 7, at most 5",
+        ),
         (manifest.ArithmeticIds(shift=2, divisor=10, buckets=7, first_row=3), "the id + 2 div 10 mod 7, from row 3"),
         (manifest.HashIds(buckets=9, first_row=1, mask=""), "hash mod 9, from row 1, but '' is row 0"),
         (manifest.HashIds(buckets=9, key=(1, 2)), "hash with a key mod 9"),

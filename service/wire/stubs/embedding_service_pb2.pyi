@@ -400,7 +400,7 @@ class FeatureDetails(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., type: _Optional[str] = ..., role: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., combiner: _Optional[str] = ..., weighted: _Optional[bool] = ..., unknown: _Optional[str] = ..., table: _Optional[str] = ..., required: _Optional[bool] = ..., default_json: _Optional[str] = ..., stored: _Optional[bool] = ..., readers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReaderDetails(_message.Message):
-    __slots__ = ("name", "inputs", "kind", "role", "table", "ids_json", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding_json", "below")
+    __slots__ = ("name", "inputs", "kind", "role", "table", "ids_json", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding_json", "below", "cast_json")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +421,7 @@ class ReaderDetails(_message.Message):
     EMPTY_ROW_FIELD_NUMBER: _ClassVar[int]
     PADDING_JSON_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
+    CAST_JSON_FIELD_NUMBER: _ClassVar[int]
     name: str
     inputs: _containers.RepeatedScalarFieldContainer[str]
     kind: str
@@ -441,7 +442,8 @@ class ReaderDetails(_message.Message):
     empty_row: int
     padding_json: str
     below: int
-    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[str] = ..., role: _Optional[str] = ..., table: _Optional[str] = ..., ids_json: _Optional[str] = ..., unknown: _Optional[str] = ..., combiner: _Optional[str] = ..., encoding: _Optional[str] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., take: _Optional[str] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding_json: _Optional[str] = ..., below: _Optional[int] = ...) -> None: ...
+    cast_json: str
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[str] = ..., role: _Optional[str] = ..., table: _Optional[str] = ..., ids_json: _Optional[str] = ..., unknown: _Optional[str] = ..., combiner: _Optional[str] = ..., encoding: _Optional[str] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., take: _Optional[str] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding_json: _Optional[str] = ..., below: _Optional[int] = ..., cast_json: _Optional[str] = ...) -> None: ...
 
 class TowerDetails(_message.Message):
     __slots__ = ("name", "role", "inputs", "outputs", "result", "formula", "forms", "parts", "device")

@@ -173,6 +173,16 @@ class Rules(tf.keras.Model):
             "cut_modulo": lambda ids: (2 + tf.cast(ids, tf.int32)) % 100,
             "cut_later": lambda ids: tf.cast(ids + 2, tf.int32) % 100,
             "multiplied": lambda ids: ids * 3 % 100,
+            "multiplied_32": lambda ids: tf.cast(ids, tf.int32) * 3 % 100,
+            "linear": lambda ids: 2 * ids + 1,
+            "limited": lambda ids: tf.minimum(ids, 99),
+            "clipped": lambda ids: tf.clip_by_value(ids, 0, ROWS - 1),
+            "clipped_32": lambda ids: tf.clip_by_value(tf.cast(ids, tf.int32), 5, 99),
+            "absolute": lambda ids: tf.abs(ids) % 100,
+            "absolute_32": lambda ids: tf.maximum(tf.abs(tf.cast(ids, tf.int32)), 0) % 100,
+            "reversed": lambda ids: 99 - ids % 100,
+            "several_steps": lambda ids: tf.minimum(ids % 1000 // 10, 50) * 2 + 1,
+            "squared": lambda ids: ids * ids % 100,
             "python": lambda ids: tf.reshape(tf.py_function(lambda id_: id_ + 1, [ids], tf.int64), tf.shape(ids)),
             "strong": lambda ids: tf.strings.to_hash_bucket_strong(ids, ROWS, [1, -2]),
             "strong_integers": lambda ids: tf.strings.to_hash_bucket_strong(tf.strings.as_string(ids), 90, [3, 4]) + 5,
@@ -202,6 +212,17 @@ KNOWN = (
     "shifted",
     "quotient",
     "digit",
+    "cut_later",
+    "multiplied",
+    "multiplied_32",
+    "linear",
+    "limited",
+    "clipped",
+    "clipped_32",
+    "absolute",
+    "absolute_32",
+    "reversed",
+    "several_steps",
 )
 
 
@@ -209,12 +230,8 @@ def build_rules():
     return Rules(*KNOWN)
 
 
-def build_multiplied():
-    return Rules("multiplied")
-
-
-def build_cut_later():
-    return Rules("cut_later")
+def build_squared():
+    return Rules("squared")
 
 
 def build_python():

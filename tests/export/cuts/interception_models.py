@@ -24,7 +24,7 @@ class Wide(tf.keras.Model):
             "split": lambda: [part[:, 0] for part in tf.split(wide, 3, 1)],
             "kept": lambda: tf.split(wide, [1, 1, 1], axis=1),
             "gathered": lambda: [tf.gather(wide, place, axis=1) for place in range(3)],
-            "computed": lambda: [wide[:, 0] * 3, wide[:, 1], wide[:, 2]],
+            "computed": lambda: [wide[:, 0] * wide[:, 1], wide[:, 1], wide[:, 2]],
         }
         first, second, third = ways[self.way]()
         if self.way != "kept":

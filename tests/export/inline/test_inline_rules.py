@@ -59,8 +59,8 @@ def test_every_rule_that_becomes_data_is_done_by_tensorflow_inside(tmp_path: Pat
 
 def test_ids_that_no_rule_tells_stay_with_their_table(tmp_path: Path) -> None:
     tf = load_tensorflow()
-    job = recipe("build_multiplied", {"multiplied": {"dtype": "int64"}})
-    assert report_of(job, {"multiplied": tf.constant([1], tf.int64)}, tmp_path)["tables"] == {}
+    job = recipe("build_squared", {"squared": {"dtype": "int64"}})
+    assert report_of(job, {"squared": tf.constant([1], tf.int64)}, tmp_path)["tables"] == {}
 
 
 def test_ragged_ids_of_plain_tables_become_bags_and_sequences(tmp_path: Path) -> None:
