@@ -26,9 +26,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=2.0, help="size of the tables that are copied (default 2)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each contestant (default 3)")
+    parser.add_argument("--items", type=int, default=10_000_000, help="candidates of the corpus (default 10 million)")
     parser.add_argument("--dir", type=Path, help="where to work; a temporary directory by default")
     parser.add_argument(
-        "--only", choices=("copies", "types", "tensorflow", "sizes", "inspect"), help="one of the contests"
+        "--only", choices=("copies", "types", "tensorflow", "sizes", "inspect", "corpus"), help="one of the contests"
     )
     asked = parser.parse_args()
     size = int(asked.gib * GIB) >> 26 << 26
@@ -46,6 +47,8 @@ def main() -> None:
             _print_sizes(console, directory)
         if asked.only in (None, "inspect"):
             _print_inspect(console, directory, asked.rounds)
+        if asked.only == "corpus":  # minutes, and 20 GB of disk
+            _print_corpus(console, directory, asked.items)
 
 
 def _print_copies(console: Console, directory: Path, size: int, rounds: int) -> None:
@@ -112,6 +115,17 @@ def _print_inspect(console: Console, directory: Path, rounds: int) -> None:
     for name, found in contests.contest_inspect(directory, ENTRIES, rounds).items():
         page.add_row(name, *(f"{found[way]:.2f}" if way in found else "" for way in ways))
     console.print(page)
+
+
+def _print_corpus(console: Console, directory: Path, items: int) -> None:
+    few, _ = contests.export_corpus(directory, items // 100)
+    ran, vectors = contests.export_corpus(directory, items)
+    more = (ran.peak_bytes - few.peak_bytes) / vectors
+    console.print(
+        f"{items} candidates: {size_text(vectors)} of vectors, {ran.seconds:.0f} s; largest process "
+        f"{size_text(ran.peak_bytes)}, of a hundredth of them {size_text(few.peak_bytes)}: "
+        f"{more:.2f} of the vectors' bytes more"
+    )
 
 
 if __name__ == "__main__":

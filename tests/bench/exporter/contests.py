@@ -246,6 +246,17 @@ def contest_inspect(directory: Path, count: int, rounds: int) -> dict[str, dict[
     return results
 
 
+def export_corpus(directory: Path, items: int) -> tuple[Ran, int]:
+    """Exports a two-tower model with so many candidates; returns what the command did and their vectors' bytes."""
+    place = directory / "items"
+    subprocess.run([sys.executable, "-m", "tests.bench.exporter.big_two_tower", place, str(items)], check=True)
+    ran = run([*EXPORT, "run", place / "recipe.toml"])
+    (vectors,) = (place / "bundles").rglob("vectors.bin")
+    size = vectors.stat().st_size
+    shutil.rmtree(place)
+    return ran, size
+
+
 def _seconds(command: Sequence[str | Path]) -> float:
     """Returns the seconds of a command that prints megabytes, which nobody looks at."""
     begun = time.perf_counter()

@@ -12,7 +12,7 @@ from bundle.staging import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from tests.bench.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack
-from tests.bench.exporter.contests import contest_copies, contest_types, copied, exported
+from tests.bench.exporter.contests import contest_copies, contest_types, copied, export_corpus, exported
 from tests.bench.exporter.wide_checkpoints import KINDS
 
 SIZE = 2 << 20
@@ -44,6 +44,12 @@ def test_contest_types_tells_every_type(tmp_path: Path) -> None:
     results = contest_types(tmp_path, SIZE, 1)
     assert set(results) == {"float32", "bfloat16", "float16", "int8"}
     assert all(found["ratio"] > 0 and found["peak"] > 10 << 20 for found in results.values())
+
+
+def test_exported_corpus_tells_vectors_and_memory(tmp_path: Path) -> None:
+    ran, vectors = export_corpus(tmp_path, 3000)
+    assert vectors == 3000 * 64 * 4
+    assert ran.peak_bytes > 100 << 20
 
 
 @pytest.mark.parametrize("kind", KINDS)
