@@ -24,7 +24,6 @@ from tests.export.cutting import HERE, movies_recipe
 MOVIES = 40
 MOVIE_IDS = [100 + 7 * row for row in range(MOVIES)]
 """What callers send for the rows of the movie table."""
-QUERY = ["user_id", "history", "hour"]
 
 Recipe = dict[str, Any]
 
