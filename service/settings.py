@@ -39,7 +39,7 @@ class ServiceSettings(BaseSettings):
 
     root: Path
     """Directory of the bundles, `<root>/<model>/<version>/`; must exist, may be empty."""
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", min_length=1)
     """Address that both doors listen on; 0.0.0.0 or :: for every interface."""
     http_port: Port = 8080
     """Port of HTTP; 0: any free one."""

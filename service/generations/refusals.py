@@ -45,7 +45,8 @@ class Refusal:
 def refusal_of(manifest: tuple[int, int, int], files: Files, problem: Exception) -> Refusal:
     """Returns the refusal of a version whose files were `files` before it was tried."""
     again_at = time.monotonic() + RETRY_S if machine_to_blame(problem) else math.inf
-    return Refusal(manifest, files, str(problem), again_at, files)
+    wordless = "memory ran out" if isinstance(problem, MemoryError) else type(problem).__name__
+    return Refusal(manifest, files, str(problem) or wordless, again_at, files)
 
 
 def machine_to_blame(problem: BaseException | None) -> bool:

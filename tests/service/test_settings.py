@@ -72,6 +72,7 @@ def test_variables_of_others_are_left_alone(variable: str) -> None:
     [
         ({"http_port": 70000}, "--http-port .*'70000'.*65535"),
         ({"in_flight_max": 0}, "--in-flight-max"),
+        ({"host": ""}, "--host .*''.*at least 1 character"),  # which would listen on every interface
         ({"intake_bytes_max": 1 << 20}, "--intake-bytes-max .*'1048576'.*body_bytes_max, 16777216"),
         ({"device": "gpu", "workers": 2}, "--workers .*'2'.*runs in one process"),
         ({"verify": "some"}, "--verify .*'some'.*'sizes' or 'full'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import resource
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from service.generations.refusals import refusal_of
 from tests.service.running import Running, flip, touch, version_of
 from tests.service.small_bundle import SmallBundle
 
@@ -63,6 +65,13 @@ def test_version_copied_manifest_first_is_refused_once_and_then_served(write: Wr
         service.scan()
     assert service.states() == {2: "available", 1: "kept"}
     assert events(lines) == ["version_refused", "version_available"]
+
+
+def test_refusal_always_says_something_and_knows_when_the_machine_is_to_blame() -> None:
+    problems = MemoryError(), RecursionError(), ValueError("no tower")
+    refusals = [refusal_of((0, 0, 0), 0, problem) for problem in problems]
+    assert [each.problem for each in refusals] == ["memory ran out", "RecursionError", "no tower"]
+    assert [math.isfinite(each.again_at) for each in refusals] == [True, False, False]
 
 
 class Listener(logging.Handler):
