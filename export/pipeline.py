@@ -33,7 +33,7 @@ from export.jobs import executors
 from export.model.dense_copy import local_prefix
 from export.model.feature_pages import model_vocabularies
 from export.model.vocabularies import write_model_vocabulary, write_vocabulary
-from export.oracle.original import Replay, Results, checkpoint_rows, replay_original
+from export.oracle.original import Replay, Results, checkpoint_rows, replay_finite
 from export.preparation import Prepared, corpus_files, prepare
 from export.progress import Progress
 from export.run_settings import ExportSettings
@@ -102,7 +102,7 @@ class Assembly:
         read_rows = checkpoint_rows(self.prepared.checkpoint, sources)
         trained = table_effects.trained_features(self.prepared.pages, readers, tables, opened, indexed, read_rows)
         with self.progress.step("replay"):
-            expected = replay_original(replayed, read_rows)
+            replayed, expected = replay_finite(replayed, read_rows)
             effects = table_effects.measure_effects(replayed, trained, self.directory, forms, expected)
             towers = self._verified_towers(replayed, forms, expected)
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -144,6 +144,20 @@ def make_examples(
         one_each = spec is not None and spec.kind == "single" and spec.place is None
         columns[name] = Column(ids, None if one_each else offsets, weights)
     return Examples(count, columns)
+
+
+def without_signs(examples: Examples, model: ModelSpec) -> Examples:
+    """Returns the same with the absolute value of each number that a tower takes."""
+    numbers = {
+        name
+        for name, readers in model.inputs.items()
+        if any(isinstance(each, DenseSpec) and each.take == "values" for each in readers)
+    }
+    columns = {
+        name: column._replace(values=np.abs(column.values)) if name in numbers else column
+        for name, column in examples.columns.items()
+    }
+    return replace(examples, columns=columns)
 
 
 def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -> NDArray[np.int64]:

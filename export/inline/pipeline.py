@@ -55,7 +55,7 @@ from export.model.roots import open_job
 from export.model.tables import recognise_tables
 from export.model.tracing import TracedModel, trace_towers
 from export.model.vocabularies import as_array, read_keys
-from export.oracle.original import Replay, replay_original
+from export.oracle.original import Replay, replay_finite
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import ExportJob
@@ -293,7 +293,9 @@ def _prove(prepared: PreparedInline, directory: Path) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as aside:
         prefix = local_prefix(prepared.checkpoint, prepared.inventory, Path(aside))
-        expected = replay_original(Replay(job, prepared.base, model, prefix, examples, features), read_rows)
+        asked = Replay(job, prepared.base, model, prefix, examples, features)
+        asked, expected = replay_finite(asked, read_rows)
+    examples = asked.examples
     inputs = proofs.signature_inputs(job, model, prepared.pages, prepared.graph, examples, features)
     needed = prepared.variables.load_bytes + proofs.RESERVE_BYTES
     note = ""

@@ -19,6 +19,12 @@ from export.settings import InputPart
 from export.user_lines import at_line, current_line, line_of_exception
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_WRAPPED = re.compile(
+    r"Exception encountered when calling [^\n]*\n\s*+(?:\x1b\[1m)?(?!in user code|\w*(?:Error|Exception): )(.+?)"
+    r"(?:\x1b\[0m)?\n\s*\n",
+    re.DOTALL,
+)
+"""What a layer raised itself, in the page that Keras 2 or 3 makes of it."""
 _RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
 
 
@@ -241,6 +247,9 @@ def _opened(inputs: Mapping[str, Any], parts: Mapping[str, InputPart], lengths: 
 
 def _told(problem: Exception) -> str:
     """Returns an exception in one line: Keras and AutoGraph wrap what was raised in pages of call stacks."""
+    wrapped = _WRAPPED.findall(str(problem))
+    if wrapped:
+        return f"{type(problem).__name__}: {' '.join(wrapped[-1].split())}"
     raised = _RAISED.findall(str(problem))
     return raised[-1] if raised else f"{type(problem).__name__}: {' '.join(str(problem).split())}"
 

@@ -22,9 +22,9 @@ from bundle.manifest import TableSource
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.stretches import read_stretches
-from export.checks.examples import Examples
+from export.checks.examples import Examples, without_signs
 from export.cuts.named_graphs import NamedGraph
-from export.errors import ExportError, NotConvertible
+from export.errors import ExportError, NotConvertible, VerificationFailed
 from export.frameworks import load_tensorflow
 from export.model.calling import resolve_call
 from export.model.roots import build_root
@@ -37,7 +37,7 @@ from export.towers.descriptions import ModelSpec
 from export.towers.weights import path_steps
 from export.user_lines import at_line, line_of_exception
 
-__all__ = ["ReadRows", "Replay", "Results", "checkpoint_rows", "replay_original"]
+__all__ = ["ReadRows", "Replay", "Results", "checkpoint_rows", "replay_finite", "replay_original"]
 
 Rows = NDArray[np.int64]
 Results = dict[str, dict[str, NDArray[Any]]]
@@ -89,6 +89,44 @@ def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) 
         return values
 
     return read
+
+
+def replay_finite(replay: Replay, read_rows: ReadRows) -> tuple[Replay, Results]:
+    """Runs the original model on examples of which all its outputs are numbers.
+
+    Numbers that were made lie around zero. Models that take logarithms or roots of them are given those without a sign.
+
+    Args:
+      replay, read_rows: as of `replay_original`.
+    Returns:
+      What was replayed, and each output of each tower.
+    Raises:
+      VerificationFailed: as `replay_original`; or an output is no number: names the tower, the output and the example.
+    """
+    expected = replay_original(replay, read_rows)
+    made = replay.job.verify.examples is None
+    if made and _not_finite(expected):
+        replay = replace(replay, examples=without_signs(replay.examples, replay.model))
+        expected = replay_original(replay, read_rows)
+    wrong = _not_finite(expected)
+    if wrong:
+        cure = "write some that callers would send, and name their file as verify.examples" if made else "correct them"
+        what = "made examples" if made else "verify.examples"
+        raise VerificationFailed(
+            f"{wrong} of the original model itself, which is no answer; the {what} do not fit the model: {cure}"
+        )
+    return replay, expected
+
+
+def _not_finite(results: Results) -> str:
+    """Names an output that is no number, and its example; "" if all are."""
+    for tower, outputs in results.items():
+        for output, values in outputs.items():
+            wrong = np.argwhere(~np.isfinite(values))
+            if wrong.size:
+                value = values[tuple(wrong[0])]
+                return f"tower {tower!r}, output {output!r}: example {wrong[0][0]} is {value}"
+    return ""
 
 
 def replay_original(replay: Replay, read_rows: ReadRows) -> Results:

@@ -150,7 +150,7 @@ class One(tf.keras.Model):
     def call(self, features):
         way, item = self.way, features["item"]
         if way == "computed ids":
-            item = item * 7
+            item = item * item
         if way == "in a condition":
             return self.out(tf.cond(tf.reduce_sum(item) > 0, lambda: self.look(item), lambda: self.look(item)))
         vector = self.look(item)
@@ -269,6 +269,43 @@ class TwoLayers(tf.keras.Model):
 
 def build_two_layers():
     return TwoLayers()
+
+
+class Untold(tf.keras.Model):
+    """Hands a layer of Keras what has no known last dimension, which the layer refuses."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+
+    def call(self, features):
+        number = tf.cast(features["item"], tf.float32)
+        return self.out(tf.reshape(number, tf.stack([-1, tf.size(number)])))
+
+
+def build_untold():
+    return Untold()
+
+
+class Rooted(tf.keras.Model):
+    """Takes the root of a number that is never negative."""
+
+    def __init__(self, sign):
+        super().__init__()
+        config = {"item": E.FeatureConfig(E.TableConfig(20, 4, name="items"))}
+        self.embedding, self.sign = tfrs.layers.embedding.TPUEmbedding(config, None), sign
+        self.embedding.build(None)
+
+    def call(self, features):
+        return self.embedding({"item": features["item"]})["item"] * tf.sqrt(self.sign * features["age"])[:, None]
+
+
+def build_rooted():
+    return Rooted(1.0)
+
+
+def build_never():
+    return Rooted(-1.0)
 
 
 class Half(tf.keras.Model):

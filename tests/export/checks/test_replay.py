@@ -15,7 +15,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.checks.examples import Examples, make_examples
 from export.checks.replay import WrittenForm, compare_forms, compare_page
 from export.errors import NotConvertible, VerificationFailed
-from export.oracle.original import ReadRows, Replay, Results, checkpoint_rows, replay_original
+from export.oracle.original import ReadRows, Replay, Results, checkpoint_rows, replay_finite, replay_original
 from export.settings import ExportJob, read_recipe
 from export.towers.compiled import compile_tower
 from export.towers.savedmodels import write_saved_model
@@ -252,3 +252,22 @@ def test_replay_original_table_of_the_recipe_s_unknown_row(movies: Cut) -> None:
         replay_original(replace(replay_of(movies, examples), job=job), rows_of(movies)) for examples in (beyond, fifth)
     ]
     assert results[0]["query"]["vector"].tolist() == results[1]["query"]["vector"].tolist()
+
+
+@pytest.mark.parametrize(("function", "given"), [("build_rooted", "made"), ("build_never", "none")])
+def test_replay_of_numbers_that_the_model_takes_no_root_of_is_of_others_or_refused(
+    function: str, given: str, tmp_path: Path
+) -> None:
+    job = recipe(function, {"item": IDS, "age": {"dtype": "float32"}}, {"tower": {"role": "query"}})
+    made = cut(job, tmp_path)
+    replay = replay_of(made)
+    assert (replay.examples.columns["age"].values < 0).any()
+    if given == "none":
+        with pytest.raises(
+            VerificationFailed, match=r"output 'result': example \d+ is nan of the original .*verify.examples"
+        ):
+            replay_finite(replay, rows_of(made))
+        return
+    asked, expected = replay_finite(replay, rows_of(made))
+    assert np.array_equal(asked.examples.columns["age"].values, np.abs(replay.examples.columns["age"].values))
+    assert np.isfinite(expected["tower"]["result"]).all()

@@ -122,6 +122,7 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
             "build_raises",
             r"call .* with inputs item raised ValueError: .*no such way.*\(tower_models.py:\d+\); it was given each",
         ),
+        ("build_untold", r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)"),
         (
             "build_takes_values",
             r"AttributeError: .*'numpy' \(tower_models.py:\d+\); a call is traced without values: .*NumPy's",

@@ -1,0 +1,66 @@
+"""Rankers in the shape of public code, as users write them: ids wrapped and limited, numbers in logarithms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+import tensorflow as tf
+
+GENDERS, OCCUPATIONS = ["m", "f"], [f"o{place}" for place in range(20)]
+
+
+class MMoE(tf.keras.Model):  # type: ignore[misc]
+    """Experts with a gate for each task; strings become rows in the model, ids beyond the table its last row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = tf.keras.layers
+        self.lookups = {
+            "gender": layers.StringLookup(vocabulary=GENDERS, mask_token=None),
+            "occupation": layers.StringLookup(vocabulary=OCCUPATIONS, mask_token=None),
+        }
+        self.words = {name: layers.Embedding(each.vocabulary_size(), 4) for name, each in self.lookups.items()}
+        self.hashed, self.users, self.items = layers.Hashing(3000), layers.Embedding(3000, 8), layers.Embedding(4000, 8)
+        self.experts = [tf.keras.Sequential([layers.Dense(16, "relu"), layers.Dense(8, "relu")]) for _ in range(3)]
+        self.gates = [layers.Dense(3, "softmax") for _ in range(2)]
+        self.heads = [layers.Dense(1) for _ in range(2)]
+
+    def call(self, inputs: Mapping[str, Any]) -> Any:
+        words = [table(self.lookups[name](inputs[name])) for name, table in self.words.items()]
+        ids = [self.users(self.hashed(inputs["user"])), self.items(tf.minimum(inputs["item"], 3999))]
+        hidden = tf.concat([*words, *ids, tf.math.log1p(inputs["price"])[:, None]], 1)
+        experts = tf.stack([expert(hidden) for expert in self.experts], 1)
+        mixed = [tf.einsum("be,bed->bd", gate(hidden), experts) for gate in self.gates]
+        return {name: head(each)[:, 0] for name, head, each in zip(("finish", "like"), self.heads, mixed, strict=True)}
+
+
+class Cross(tf.keras.Model):  # type: ignore[misc]
+    """Fields that share one table: each id is wrapped or limited first, then put behind the field before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = tf.keras.layers.Embedding(10_000, 8), tf.keras.layers.Dense(1)
+
+    def build(self, _: Any) -> None:
+        self.kernels = [self.add_weight(f"kernel_{place}", (33, 1)) for place in range(2)]
+        self.built = True
+
+    def call(self, inputs: Mapping[str, Any]) -> Any:
+        firsts = [inputs["a"] % 1000, tf.abs(inputs["b"]) % 1000 + 1000]
+        lasts = [tf.clip_by_value(inputs["c"], 0, 999) + 2000, 9_999 - inputs["d"] * 7 % 6000]
+        hidden = tf.concat([tf.reshape(self.table(tf.stack(firsts + lasts, 1)), [-1, 32]), inputs["n"][:, None]], 1)
+        crossed = hidden
+        for kernel in self.kernels:
+            crossed = hidden * (crossed @ kernel) + crossed
+        return {"score": tf.sigmoid(self.out(crossed))[:, 0]}
+
+
+def build_mmoe() -> Any:
+    return MMoE()
+
+
+def build_cross() -> Any:
+    return Cross()

@@ -1,0 +1,79 @@
+"""Rankers in the shape of public code: what is served, over both doors, equals what the trained model gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rowcast_client import Client
+
+from bundle.manifest import EmbeddedFeature
+from export.frameworks import load_tensorflow
+from tests.export.exporting import export
+from tests.golden import public_models
+from tests.service.process import Process
+
+tf = load_tensorflow()
+N = 24
+RECIPE = """
+model = "public"
+checkpoint = { path = "ckpt", object_path = "model" }
+code = { factory = "FOLDER/public_models.py:build_MODEL", table_threshold = 0 }
+output = { root = "bundles" }
+"""
+HEADS = {"mmoe": ("finish", "like"), "cross": ("score",)}
+RULES = {
+    "mmoe": {"gender": "vocabulary", "occupation": "vocabulary", "user": "hash", "item": "computed"},
+    "cross": {"a": "arithmetic", "b": "computed", "c": "computed", "d": "computed"},
+}
+
+
+def inputs(model: str) -> dict[str, NDArray[Any]]:
+    random = np.random.default_rng(7)
+    if model == "cross":
+        whole = {name: random.integers(-(1 << 60), 1 << 60, N) for name in "abcd"}
+        return {**whole, "n": random.normal(size=N).astype(np.float32)}
+    return {
+        "gender": random.choice(["m", "f", "?"], N).astype(object),
+        "occupation": random.choice(["o1", "o19", "none"], N).astype(object),
+        "user": random.integers(0, 10**9, N),
+        "item": random.integers(0, 6000, N),
+        "price": random.uniform(0, 90, N).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("name", list(HEADS))
+def test_rankings_served_over_both_doors_equal_the_trained_model(name: str, tmp_path: Path) -> None:
+    tf.random.set_seed(3)
+    model, sent, heads = getattr(public_models, f"build_{name}")(), inputs(name), HEADS[name]
+    trained = model({each: tf.constant(value) for each, value in sent.items()})
+    tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
+    outputs = ", ".join(f'{head} = "{head}"' for head in heads)
+    lines = [f'towers.ranking = {{ role = "ranking", outputs = {{ {outputs} }}, result = "{heads[0]}" }}']
+    for each, value in sent.items():
+        dtype = {"O": "string", "i": "int64", "f": "float32"}[value.dtype.kind]
+        lines += [f'inputs.{each}.dtype = "{dtype}"', f'features.{each}.role = "candidate"']
+    recipe = tmp_path / "recipe.toml"
+    text = RECIPE.replace("FOLDER", str(Path(__file__).parent)).replace("MODEL", name)
+    recipe.write_text("\n".join([text, *lines]))
+    page = export(recipe).page
+    assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}
+    read = {name: each.ids.kind for name, each in page.features.items() if isinstance(each, EmbeddedFeature)}
+    assert read == RULES[name]
+    service = Process(tmp_path / "bundles")
+    try:
+        service.event("version_available")
+        for door in ("http", "grpc"):
+            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+                features = {each: value.tolist() for each, value in sent.items()}
+                found = client.rank({}, features=features, heads=heads)[0]
+                order = np.argsort([item.position for item in found])
+                for head in heads:
+                    scores = np.array([item.heads[head] for item in found])[order]
+                    np.testing.assert_allclose(scores, trained[head].numpy(), rtol=1e-5, atol=1e-5)
+        assert "libtensorflow" not in Path(f"/proc/{service.process.pid}/maps").read_text()
+    finally:
+        service.kill()
