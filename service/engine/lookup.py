@@ -36,10 +36,15 @@ def check_names(sent: Iterable[str], taken: Iterable[str], what: str, taker: str
     known = taken if isinstance(taken, Mapping | Set) else set(taken)
     for name in sent:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            told = ", ".join(repr(each) for each in sorted(known)[:_NAMES_TOLD_MAX]) or "none"
-            cure = f"did you mean {close[0]!r}?" if close else f"it takes {told}"
-            raise InvalidArgument(f"{what} {name[:128]!r} is not taken by {taker}; {cure}")
+            raise InvalidArgument(f"{what} {name[:128]!r} is not taken by {taker}; {_cure(name, known, 'takes')}")
+
+
+def _cure(name: str, known: Iterable[str], verb: str) -> str:
+    """Returns the name that was meant, or those that there are."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    told = ", ".join(map(repr, names[:_NAMES_TOLD_MAX])) or "none"
+    return f"did you mean {close[0]!r}?" if close else f"it {verb} {told}"
 
 
 def count_examples(manifest: Manifest, columns: Mapping[str, Column]) -> int:
@@ -143,7 +148,8 @@ def look_up(generation: Generation, request: Lookup, settings: ServiceSettings, 
         name = manifest.inputs[name][0]
     feature = manifest.features.get(name)
     if feature is None:
-        raise NotFound(f"model {generation.model!r} version {generation.version} has no feature {name[:128]!r}")
+        where = f"model {generation.model!r} version {generation.version}"
+        raise NotFound(f"{where} has no feature {name[:128]!r}; {_cure(name, manifest.features, 'has')}")
     if not isinstance(feature, EmbeddedFeature):
         raise InvalidArgument(f"feature {name!r} is dense: it has no table to look up in")
     if feature.indicator is not None:

@@ -91,7 +91,8 @@ def test_lookup_of_no_ids_is_empty(write: Write, run: Run) -> None:
     [
         ("movie", column(1000, 3), InvalidArgument, "'movie'.*id '3' .*refuses"),
         ("hour", column(1.0), InvalidArgument, "'hour' is dense"),
-        ("usr", column(1), NotFound, "no feature 'usr'"),
+        ("usr", column(1), NotFound, r"no feature 'usr'; did you mean 'user'\?"),
+        ("", column(1), NotFound, "no feature ''; it has '"),
         ("user", column(0.5), InvalidArgument, "'user'"),
         ("user", column("x"), InvalidArgument, "'user'"),
         ("user", column(*range(51)), TooLarge, "51 ids in one request; at most 50"),
