@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tests.bench.cores import serve_on_few
 from tests.bench.figures import Figures
 from tests.bench.report import document, show
 from tests.bench.run import Run
@@ -44,10 +45,11 @@ def main() -> None:
 
 def measure(given: argparse.Namespace, console: Console) -> Figures:
     """Runs the parts that were asked for."""
-    console.print(f"scale {given.scale:g}, {given.rounds} rounds of {given.seconds:g} s, {os.cpu_count()} cores")
+    dealt = serve_on_few()
+    console.print(f"scale {given.scale:g}, {given.rounds} rounds of {given.seconds:g} s, {dealt}")
     scratch = Path("build/bench") / f"{given.scale:g}-{os.getpid()}"
     figures = Figures(
-        machine=f"{len(os.sched_getaffinity(0))} cores, {processor()}, Python {platform.python_version()}",
+        machine=f"{dealt}, {processor()}, Python {platform.python_version()}",
         taken=time.strftime("%Y-%m-%d"),
         scale=given.scale,
         rounds=given.rounds,

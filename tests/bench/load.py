@@ -1,6 +1,6 @@
 """Load on a running service over loopback: closed loop (each caller waits for its answer) and open loop (Poisson).
 
-The generator is `load.c`, compiled on demand, in a process of its own: it shares the cores with the service, so
+The generator is `load.c`, compiled on demand, in a process of its own. It may share the cores with the service, so
 requests are encoded before the clock starts and one costs it some microseconds, which are told beside every figure.
 """
 
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tests.bench import cores
 
 SOURCE = Path(__file__).with_name("load.c")
 PROGRAM = Path("build/bench/load")
@@ -135,7 +137,8 @@ class Load:
         results = Path(self._scratch.name) / "results"
         door = ["http" if self.door.content_type else "grpc", str(self.door.port)]
         program = [str(compiled()), *door, str(self._requests), str(results), *options]
-        ran = subprocess.run(program, check=False, capture_output=True, text=True)
+        with cores.loading():
+            ran = subprocess.run(program, check=False, capture_output=True, text=True)
         if ran.returncode:
             raise ServiceLost(f"port {self.door.port}: {ran.stderr.strip()}")
         elapsed_s, generator_s = map(float, ran.stdout.split())
