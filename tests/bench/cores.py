@@ -11,7 +11,7 @@ SERVING = 2
 
 
 def dealt(cores: Sequence[int]) -> tuple[set[int], set[int]]:
-    """Returns the cores that serve and those that make the load, which are the same where there are too few for both."""
+    """Returns the cores that serve and those that make the load: the same where there are too few for both."""
     some = sorted(cores)
     return (set(some[:SERVING]), set(some[SERVING:])) if len(some) >= 2 * SERVING else (set(some), set(some))
 

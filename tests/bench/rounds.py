@@ -1,7 +1,7 @@
 """Contestants measured in turns: each has its block of load in every round, the others stopped meanwhile.
 
-The machine is noisy and the generator may share its cores, so only ratios taken in one run mean anything; a figure is the
-median of its rounds, but for the far tail, which needs the answers of all rounds together.
+The machine is noisy and the generator may share its cores, so only ratios taken in one run mean anything; a figure is
+the median of its rounds, but for the far tail, which needs the answers of all rounds together.
 """
 
 from __future__ import annotations
