@@ -27,8 +27,8 @@ _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 
 
 def shown(value: object) -> str:
-    """Returns a caller's value as an error message repeats it: short, and never more than a glance of it."""
-    text = repr(value)
+    """Returns a caller's value as an error repeats it: short, never more than a glance of it, in JSON's words."""
+    text = "null" if value is None else repr(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 

@@ -71,8 +71,8 @@ def test_flat_nothing_is_an_empty_column_of_integers() -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ([True], "True"),
-        ([1, None], "None"),
+        ([True], "holds true"),
+        ([1, None], "holds null"),
         ([[1]], "[1]"),
         ([{"a": 1}], "'a'"),
         ([2**63], "does not fit int64"),
@@ -154,7 +154,7 @@ def test_column_of_a_nested_dense_value_is_flattened_row_by_row() -> None:
         ([{"ids": [1], "weight": [1]}], "did you mean 'weights'"),
         ([{"ids": 1}], "a list was expected"),
         ([{"ids": [[1]], "weights": [1]}], "[1]"),
-        ([None], "None"),
+        ([None], "holds null"),
     ],
 )
 def test_column_refuses_other_shapes(examples: list[Any], told: str) -> None:
