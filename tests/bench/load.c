@@ -305,8 +305,9 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
     struct epoll_event events[EVENTS];
     struct connection **idle = malloc(room * sizeof *idle);
     size_t idle_count = 0, sent = 0, ended = 0;
+    size_t armed = count;
     int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
-    struct epoll_event ticking = {.events = EPOLLIN, .data.ptr = NULL};
+    struct epoll_event ticking = {.events = EPOLLIN | EPOLLET, .data.ptr = NULL}; /* by edge: it need not be read */
     if (timer < 0 || epoll_ctl(poller, EPOLL_CTL_ADD, timer, &ticking)) fail("timerfd");
     while (idle_count < opened) { idle[idle_count] = &connections[idle_count]; idle_count++; }
     while (ended < count && now() < due[count - 1] + GRACE_S) {
@@ -318,15 +319,17 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
             ask(idle[--idle_count], sent, due[sent]);
             sent++;
         }
-        double wait = sent < count ? due[sent] - now() : 1;
-        if (wait < 1e-6) wait = opened < room || idle_count ? 1e-6 : 1e-3;
-        struct itimerspec when = {.it_value = {(time_t)wait, (long)((wait - (time_t)wait) * 1e9) + 1}};
-        timerfd_settime(timer, 0, &when, NULL);
+        /* Set once a request, not once an answer; one that is due and finds no connection waits for an answer. */
+        if (sent < count && armed != sent && (idle_count || opened < room)) {
+            double at = due[sent] + started + 1e-7; /* not before it by rounding, either: it goes off once */
+            struct itimerspec when = {.it_value = {(time_t)at, (long)((at - (time_t)at) * 1e9)}};
+            if (timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL)) fail("timerfd_settime");
+            armed = sent;
+        }
         int n = epoll_wait(poller, events, EVENTS, 100);
         for (int i = 0; i < n; i++) {
             struct connection *c = events[i].data.ptr;
-            uint64_t ticks;
-            if (!c) { (void)!read(timer, &ticks, 8); continue; }
+            if (!c) continue;
             if (events[i].events & EPOLLOUT) flush(c);
             if (!(events[i].events & ~EPOLLOUT) || !receive(c)) continue;
             idle[idle_count++] = c;
