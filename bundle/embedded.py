@@ -319,7 +319,7 @@ def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Open
     if isinstance(rule, VocabularyIds):
         return listed(name, rows, rule, opened.vocabularies)
     if isinstance(rule, BucketIds):
-        return ids.Buckets(name, rows, rule.boundaries, rule.first_row)
+        return ids.Buckets(name, rows, rule.boundaries, rule.first_row, rule.falling)
     if isinstance(rule, KeyedIds):
         return ids.Keyed(name, rows, opened.keys[rule.keys])
     if isinstance(rule, CrossedIds):

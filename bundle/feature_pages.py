@@ -111,17 +111,19 @@ class VocabularyIds(Page):
 
 
 class BucketIds(Page):
-    """Row = `first_row` + number of `boundaries` that are <= the (float) value."""
+    """Row = `first_row` + number of `boundaries` that are <= the (float) value, or that are above it."""
 
     kind: Literal["buckets"] = "buckets"
     boundaries: Boundaries
     first_row: Annotated[int, Field(ge=-1, lt=1 << 62, strict=True)] = 0
     """-1: numbers below all boundaries are unknown."""
+    falling: bool = False
+    """Whether boundaries above the value are counted: rows fall as it rises."""
 
     @model_serializer(mode="wrap")
-    def _without_first_row(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         page: dict[str, Any] = written(self)
-        return page if self.first_row else {name: value for name, value in page.items() if name != "first_row"}
+        return {name: value for name, value in page.items() if value or name not in ("first_row", "falling")}
 
 
 class CrossKey(Page):

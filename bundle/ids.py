@@ -222,10 +222,13 @@ class Listed:
 
 
 class Buckets:
-    """Row = `first_row` + number of boundaries that are <= the value, compared as float32."""
+    """Row = `first_row` + number of boundaries that are <= the value, or above it, compared as float32."""
 
-    def __init__(self, name: str, rows: int, boundaries: Sequence[float], first_row: int = 0) -> None:
-        self._name, self._rows, self._first_row = name, rows, first_row
+    def __init__(
+        self, name: str, rows: int, boundaries: Sequence[float], first_row: int = 0, falling: bool = False
+    ) -> None:
+        """Takes what a manifest's page tells."""
+        self._name, self._rows, self._first_row, self._falling = name, rows, first_row, falling
         self._boundaries = np.asarray(boundaries, np.float32)
 
     def resolve(self, values: Values) -> Rows:
@@ -234,6 +237,7 @@ class Buckets:
         Source: TensorFlow 2.20, core/kernels/bucketize_op.cc (the rule: std::upper_bound).
         """
         found = np.searchsorted(self._boundaries, numbers(self._name, values), side="right")
+        found = self._boundaries.size - found if self._falling else found
         return within(found.astype(np.int64, copy=False) + self._first_row, self._rows)
 
     @staticmethod
@@ -247,9 +251,14 @@ class Buckets:
         )
         sizes = [values.size for values in found]
         wanted = np.repeat(np.arange(len(rules)), sizes) + 1j * np.concatenate(found)
-        before = np.concatenate([[0], np.cumsum(counts)[:-1]]) - [rule._first_row for rule in rules]
-        firsts = before.repeat(sizes)
-        rows = np.searchsorted(boundaries, wanted, side="right") - firsts
+        starts, firsts = np.concatenate([[0], np.cumsum(counts)[:-1]]), np.array([rule._first_row for rule in rules])
+        falling = np.array([rule._falling for rule in rules])
+        # Row = first + (place - start), or first + (count - (place - start)).
+        firsts = firsts + np.where(falling, counts + starts, -starts)
+        places = np.searchsorted(boundaries, wanted, side="right")
+        if falling.any():
+            places = np.where(falling.repeat(sizes), -places, places)
+        rows = places + firsts.repeat(sizes)
         return _split(_within_each(rows, [rule._rows for rule in rules], found), found)
 
 

@@ -77,7 +77,8 @@ def cure_of(values: Values) -> str:
         return "write the function in TensorFlow's own operations, or let callers send what it returns"
     if values.type in SEARCHES | {"Bucketize", "Cast"} | SERIES:
         return (
-            "let the number only rise with what is sent, on all of its line (tf.maximum(x, 0.) in front of a logarithm)"
+            "let the number only rise, or only fall, with what is sent, on all of its line (tf.maximum(x, 0.) in front "
+            "of a logarithm)"
         )
     return (
         "let callers send what is looked up, as an input of its own, or compute it of one input by constants (sums, "

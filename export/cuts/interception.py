@@ -11,6 +11,7 @@ from export.cuts.feature_columns import Lengths, columns_intercepted, no_lengths
 from export.cuts.gathers import gathers_intercepted
 from export.cuts.keras_rs_layers import keras_rs_intercepted
 from export.cuts.lookups import Answer, Lookup, MakeTable, refusals_freed
+from export.cuts.normalizations import normalizations_restored
 from export.cuts.ragged_lookups import ragged_lookups_intercepted
 from export.cuts.sparse_lookups import sparse_lookups_intercepted
 from export.cuts.stand_ins import tables_unallocated
@@ -42,6 +43,7 @@ def lookups_intercepted(
 
     with refusals_freed() as refusals, contextlib.ExitStack() as entered:
         entered.enter_context(tables_unallocated())
+        entered.enter_context(normalizations_restored(kept=True))
         entered.enter_context(intercepted(make_table, lambda lookup: told(lookup, answer), tracked=True))
         entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather)))
         entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))

@@ -1,9 +1,10 @@
-"""Recognises rows that rise with a number in steps: buckets of it, however it was normalised before.
+"""Recognises rows that rise or fall with a number in steps: buckets of it, however it was normalised before.
 
 Every operation on the way never falls as its number rises (`log1p`, a division by a positive constant, `searchsorted`,
-`floor`), so all of them together are a step function. TensorFlow itself is asked for its value at numbers between which
-a step must be, until the two are neighbors in float32: what a bundle then compares with are these numbers. Logarithms
-and their like, as TensorFlow computes them, tremble by a few float32 numbers around a step: there it has one place.
+`floor`), or never rises (`2024 - x`), so all of them together are a step function. TensorFlow itself is asked for its
+value at numbers between which a step must be, until the two are neighbors in float32: what a bundle then compares with
+are these numbers. Logarithms and their like, as TensorFlow computes them, tremble by a few float32 numbers around a
+step: there it has one place.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ STEPS_MAX = 1 << 16
 SEARCHES = frozenset({"UpperBound", "LowerBound"})
 SERIES = frozenset({"Log", "Log1p", "Exp", "Expm1", "Tanh", "Sigmoid", "Softplus", "Erf"})
 """Computed by series: a few numbers beside each other may fall where they should rise."""
-_ALONE = SERIES | {"Bucketize", "Cast", "Floor", "Ceil", "Round", "Rint", "Sqrt", "Relu"}
-_WITH_ANY = frozenset({"AddV2", "Add", "Maximum", "Minimum"})
+_ALONE = SERIES | {"Bucketize", "Cast", "Floor", "Ceil", "Round", "Rint", "Sqrt", "Relu", "Neg"}
+_WITH_ANY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
 """Of a constant, on either side."""
 _SCALED = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
-"""By a constant that is positive."""
-KNOWN = _ALONE | _WITH_ANY | _SCALED | SEARCHES | {"Sub"}
+"""By a constant that is not zero."""
+KNOWN = _ALONE | _WITH_ANY | _SCALED | SEARCHES
 _NEIGHBORS = 64
 """Numbers beside each step that are tried, too; only they may be of the row beside it, and only if series say so."""
 _WHOLE_MAX = 1 << 24
@@ -36,7 +37,7 @@ Numbers = NDArray[Any]
 
 
 def find_steps(values: Values, call: Followed, rows: int) -> tuple[Source, BucketIds] | None:
-    """Returns the number that rows rise with, and the buckets that they are of it.
+    """Returns the number that rows rise or fall with, and the buckets that they are of it.
 
     Args:
       values: rows of a table.
@@ -64,7 +65,7 @@ def find_steps(values: Values, call: Followed, rows: int) -> tuple[Source, Bucke
         clipped: NDArray[np.int64] = np.clip(found.astype(np.int64), -1, rows)
         return clipped
 
-    boundaries = _boundaries(row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps))
+    boundaries = _buckets(row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps))
     return None if boundaries is None else (source, boundaries)
 
 
@@ -83,7 +84,7 @@ def _chain(values: Values, call: Followed) -> tuple[list[Values], Values] | None
 
 
 def _taken(values: Values, call: Followed) -> Values | None:
-    """Returns what an operation makes something of that never falls as it rises; None if that is not known."""
+    """Returns what an operation makes something of that never turns as it rises; None if that is not known."""
     kind, inputs = values.type, values.inputs
     if kind in SEARCHES:
         among = call.constant(values.tensor.op.inputs[0])
@@ -96,8 +97,8 @@ def _taken(values: Values, call: Followed) -> Values | None:
     (place,) = open_
     beside = numbers[1 - place] if len(inputs) == 2 else None
     known = kind in _ALONE or (beside is not None and kind in _WITH_ANY) or (kind == "ClipByValue" and place == 0)
-    scaled = beside is not None and beside > 0 and (kind == "Mul" or (kind in _SCALED and place == 0))
-    return inputs[place] if known or scaled or (kind == "Sub" and place == 0) else None
+    scaled = beside is not None and beside != 0 and (kind == "Mul" or (kind in _SCALED and place == 0))
+    return inputs[place] if known or scaled else None
 
 
 def _computed(values: Values, call: Followed, numbers: Numbers) -> Numbers:
@@ -119,13 +120,32 @@ def _computed(values: Values, call: Followed, numbers: Numbers) -> Numbers:
     return np.asarray(run(operation, given)[0])
 
 
-def _boundaries(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
-    """Returns the numbers at which rows begin, as buckets; None if rows ever fall, or are too many."""
+def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
+    """Returns the numbers at which rows begin, as buckets; None if rows ever turn, or are too many."""
+    first, last = _ends(row, dtype)
+    falling = bool(last < first)
+    found = _boundaries((lambda numbers: -row(numbers)) if falling else row, dtype, exact)
+    if found is None:
+        return None
+    return BucketIds(boundaries=found, first_row=int(min(first, last)), falling=falling)
+
+
+def _ends(row: Any, dtype: Any) -> NDArray[np.int64]:
+    """Returns the rows of the lowest and of the highest number."""
+    real = dtype is np.float32
+    found: NDArray[np.int64] = row(
+        _number(np.array([_KEYS_MIN, _KEYS_MAX])) if real else np.array([-_WHOLE_MAX, _WHOLE_MAX])
+    )
+    return found
+
+
+def _boundaries(row: Any, dtype: Any, exact: bool) -> tuple[float, ...] | None:
+    """Returns the numbers at which rows that never fall begin; None if they do, or are too many."""
     real = dtype is np.float32
     lowest, highest = (_KEYS_MIN, _KEYS_MAX) if real else (-_WHOLE_MAX, _WHOLE_MAX)
     number = _number if real else (lambda keys: keys)
-    first, last = row(number(np.array([lowest, highest])))
-    if last < first or last - first > STEPS_MAX:
+    first, last = _ends(row, dtype)
+    if last - first > STEPS_MAX:
         return None
     if not real:
         ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])
@@ -139,7 +159,7 @@ def _boundaries(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
         low, high = np.where(there, low, middle), np.where(there, middle, high)
     if not _rises(lambda keys: row(number(keys)), high, (lowest, highest), exact):
         return None
-    return BucketIds(boundaries=tuple(float(each) for each in number(high)), first_row=int(first))
+    return tuple(float(each) for each in number(high))
 
 
 def _rises(row: Any, steps: NDArray[np.int64], ends: tuple[int, int], exact: bool) -> bool:

@@ -319,7 +319,8 @@ def _ids(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
             beyond = f", else hash mod {rule.oov_buckets}" if rule.oov_buckets else ""
             return f"place in vocabulary {rule.vocabulary}{_from(rule.first_row)}{beyond}"
         case BucketIds() as rule:
-            return f"bucket of {len(rule.boundaries) + 1}{_from(max(rule.first_row, 0))}"
+            turned = ", the largest number first" if rule.falling else ""
+            return f"bucket of {len(rule.boundaries) + 1}{_from(max(rule.first_row, 0))}{turned}"
         case CrossedIds() as rule:
             return f"cross of {' and '.join(inputs)} mod {rule.buckets}"
         case KeyedIds():

@@ -34,7 +34,8 @@ def rows_of(rule: manifest.IdRule, values: Any, vocabularies: Vocabularies) -> A
         rows = _hashed(values, rule.buckets, rule.key) + rule.first_row
         return rows if rule.mask is None else tf.where(_texts(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
     if isinstance(rule, manifest.BucketIds):
-        return _bucketized(values, rule.boundaries) + rule.first_row
+        found = _bucketized(values, rule.boundaries)
+        return (len(rule.boundaries) - found if rule.falling else found) + rule.first_row
     if isinstance(rule, manifest.VocabularyIds):
         values = values if values.dtype == tf.string else tf.cast(values, tf.int64)
         position = vocabularies[rule.vocabulary].lookup(values)

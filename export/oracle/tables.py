@@ -18,6 +18,7 @@ from export.cuts.embedding_layers import intercepted, original_lookup
 from export.cuts.gathers import keras_3_gathers
 from export.cuts.hooks import hooked
 from export.cuts.lookups import Lookup
+from export.cuts.normalizations import normalizations_restored
 from export.cuts.ragged_lookups import ragged_lookups_by_row
 from export.cuts.stand_ins import bytes_of, gathering, restoring_up_to, stand_in_class, tables_unallocated
 from export.frameworks import load_tensorflow
@@ -76,6 +77,7 @@ class OracleTables:
             intercepted(self._small, answer, tracked=False),
             gathering(self._gather),
             keras_3_gathers(),
+            normalizations_restored(kept=False),
             ragged_lookups_by_row(),
             hooked(embedding_ops.embedding_lookup_sparse, _whole_batch),
             hooked(ragged_embedding_ops.embedding_lookup_sparse, _whole_batch),

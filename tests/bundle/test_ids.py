@@ -10,7 +10,7 @@ import pytest
 
 from bundle import arrow
 from bundle.errors import DigestMismatch, FeatureError, FormatError
-from bundle.ids import Arithmetic, Buckets, Computed, Hash, Identity, KeptHash, Listed
+from bundle.ids import Arithmetic, Buckets, Computed, Hash, Identity, KeptHash, Listed, resolve_all
 from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
 
 
@@ -61,6 +61,15 @@ def test_computed_ids_are_what_operations_make_of_them_in_their_order(
     operations: list[tuple[str, int | None]], rows: list[int]
 ) -> None:
     assert Computed("f", 10, operations).resolve(np.array([0, 1, 10, 11, -1, -(1 << 63)])).tolist() == rows
+
+
+def test_buckets_of_which_the_largest_number_is_first_are_the_same_alone_and_with_others() -> None:
+    numbers = np.array([-1.0, 0.5, 0.75, 2.0, 9.0], np.float32)
+    told = [(first, falling) for first in (0, 4) for falling in (False, True)]
+    rules = [Buckets("f", 9, (0.5, 2.0), first_row=first, falling=falling) for first, falling in told]
+    assert [rule.resolve(numbers).tolist() for rule in rules[:2]] == [[0, 1, 1, 2, 2], [2, 1, 1, 0, 0]]
+    together = resolve_all(rules, [numbers] * 4)
+    assert [rows.tolist() for rows in together] == [rule.resolve(numbers).tolist() for rule in rules]
 
 
 def test_arithmetic_refuses_what_is_no_integer() -> None:

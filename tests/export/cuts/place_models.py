@@ -172,6 +172,11 @@ def negated(model, features):
     return model.table(tf.searchsorted(LIMITS, -features["n"][:, 0]))
 
 
+def since(model, features):
+    years = tf.clip_by_value((2.5 - features["n"]) / 0.3, 0.0, 30.0)
+    return model.table(tf.cast(years, tf.int32) + tf.range(FIELDS) * 31)
+
+
 def unguarded(model, features):
     return model.table(tf.searchsorted(LIMITS, tf.math.log(features["n"][:, 0]), side="right"))
 

@@ -32,7 +32,7 @@ IDS = (
 OFFSETS = ("offset", "offset_numpy", "offset_computed", "offset_flat", "offset_each", "offset_part", "offset_many")
 CASTS = ("cast", "cast_down", "cast_nearest", "cast_hash", "cast_some")
 BUCKETS = ("bucketized", "bucketized_offset", "searched", "searched_left", "searched_ages")
-NORMALISED = ("normalised", "normalised_layer", "logarithms")
+NORMALISED = ("normalised", "normalised_layer", "logarithms", "negated", "since")
 INPUTS: dict[str, dict[str, Any]] = {
     "x": {"dtype": "int64", "shape": [FIELDS]},
     "a": {"dtype": "int64"},
@@ -97,10 +97,9 @@ def test_numbers_that_the_model_casts_are_ids(way: str, cast: Cast, tmp_path: Pa
 @pytest.mark.parametrize(
     ("way", "operation", "cure"),
     [
-        ("negated", "Neg", "let callers send what is looked up"),
         ("multiplied", "Mul", "let callers send what is looked up"),
         ("variable", "ReadVariableOp", "make a constant of the variable"),
-        ("unguarded", "Log", "let the number only rise .*tf.maximum"),
+        ("unguarded", "Log", "let the number only rise, or only fall, .*tf.maximum"),
     ],
 )
 def test_ids_that_no_rule_tells_name_the_line_and_what_to_change(
