@@ -32,11 +32,15 @@ class Settled:
 
 @dataclass(frozen=True)
 class Read:
-    """A tower that reads a table otherwise than by a lookup that can be cut out; `why` ends a sentence."""
+    """A tower that reads a table otherwise than by a lookup that can be cut out; `why` ends a sentence.
+
+    `nested`: within a condition, a loop or a mapped function, where lookups are not seen.
+    """
 
     tower: str
     variable: Any
     why: str
+    nested: bool
 
 
 def divide(
@@ -62,6 +66,7 @@ def divide(
     lookups = [each for call in calls for each in call if each.recorded.gather]
     facts = {resource(each.recorded.lookup.variable.handle): each.table for each in lookups}
     because: dict[str, Odd] = {}
+    notes = []
     for each in lookups:
         if isinstance(each, Unresolved):
             line = "" if each.recorded.line in each.odd.why else at_line(each.recorded.line)
@@ -71,8 +76,8 @@ def divide(
         if key in facts:
             because.setdefault(key, Odd(why, "read it by lookups only"))
         elif read.variable.shape[0] > job.code.table_threshold:
-            _check_weight(read.variable, why, job)
-    notes = []
+            told = _checked_weight(read.variable, why, job)
+            notes += [f"{told} stays inside the towers; to take it out, {_CURE}"] if read.nested else []
     for key, odd in because.items():
         variable = next(each.recorded.lookup.variable for each in lookups if _key(each) == key)
         notes += _kept(facts[key], variable, odd, job)
@@ -122,7 +127,7 @@ def reads_beside(
                 continue
             by = _reader(operation)
             how = f"reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
-            reads.append(Read(tower, captured[tensor.name], how))
+            reads.append(Read(tower, captured[tensor.name], how, by.type in _NESTED))
     return reads
 
 
@@ -154,17 +159,22 @@ def _kept(table: TableFacts, variable: Any, odd: Odd, job: ExportJob) -> list[st
     )
 
 
-def _check_weight(variable: Any, why: str, job: ExportJob) -> None:
-    """Holds a matrix that is never gathered from, or where it cannot be seen, to the same limit."""
+_NESTED = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "PartitionedCall"})
+_CURE = "look rows up outside of tf.cond, tf.map_fn and loops"
+
+
+def _checked_weight(variable: Any, why: str, job: ExportJob) -> str:
+    """Holds a matrix that is never gathered from, or where it cannot be seen, to the same limit; tells what it is."""
     rows, dim = variable.shape.as_list()
     name = variable.name.partition(":")[0]
     size, limit = bytes_of(variable), job.code.inline_bytes_max
     if size > limit:
         raise NotConvertible(
             f"variable {name!r} [{rows}, {dim}]{at_line(line_of_variable(variable))} of {size_text(size)} would stay "
-            f"inside, since {why}, and is larger than code.inline_bytes_max ({size_text(limit)}) allows; look rows up "
-            "outside of tf.cond, tf.map_fn and loops, or raise the limit"
+            f"inside, since {why}, and is larger than code.inline_bytes_max ({size_text(limit)}) allows; {_CURE}, or "
+            "raise the limit"
         )
+    return f"variable {name!r} [{rows}, {dim}]{at_line(line_of_variable(variable))} of {size_text(size)}, since {why},"
 
 
 def _stays(each: Resolved | Unresolved, job: ExportJob) -> bool:

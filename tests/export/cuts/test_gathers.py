@@ -161,7 +161,10 @@ def test_tied_weights_beyond_the_limit_are_refused() -> None:
 
 
 def test_table_that_is_looked_up_in_a_condition_is_held_to_the_limit() -> None:
-    assert not trace_towers(recipe("build_hidden", {"item": ID}), HERE).spec.tables
+    traced = trace_towers(recipe("build_hidden", {"item": ID}), HERE)
+    assert not traced.spec.tables
+    (note,) = traced.notes
+    assert re.search(r"\[20000, 4\] .*312.5 KiB.* \(If\) \(gather_models.py:\d+\).*outside of tf.cond, tf.map_fn", note)
     with pytest.raises(
         NotConvertible, match=r"variable '.*' \[20000, 4\] .* reads it by operation .* \(If\) \(gather_mo"
     ):
