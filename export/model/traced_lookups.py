@@ -115,9 +115,8 @@ def _left(recorded: Recorded, table: TableFacts, odd: Odd) -> list[Resolved | Un
     if recorded.gather:
         return [Unresolved(recorded, table, odd)]
     raise NotConvertible(
-        f"ids of feature {recorded.lookup.path!r} are {odd.why}, not taken from an input as it is; give the embedding "
-        "layer an input that holds the rows, and state the rule from id to row in the recipe's "
-        "features.<input>.ids"
+        f"ids of feature {recorded.lookup.path!r} are {odd.why}, not taken from an input as it is; {odd.cure}; a rule "
+        "of your own from id to row is stated in the recipe's features.<input>.ids"
     )
 
 

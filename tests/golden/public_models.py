@@ -58,6 +58,21 @@ class Cross(tf.keras.Model):  # type: ignore[misc]
         return {"score": tf.sigmoid(self.out(crossed))[:, 0]}
 
 
+class Recurrent(tf.keras.Model):  # type: ignore[misc]
+    """What a user did last, read by a GRU whatever the batch: its loop is beyond LiteRT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items, self.gru = tf.keras.layers.Embedding(2000, 8), tf.keras.layers.GRU(8)
+
+    def call(self, inputs: Mapping[str, Any]) -> Any:
+        return {"score": tf.reduce_sum(self.gru(self.items(inputs["last"])) * self.items(inputs["item"]), 1)}
+
+
+def build_recurrent() -> Any:
+    return Recurrent()
+
+
 def build_mmoe() -> Any:
     return MMoE()
 

@@ -24,15 +24,18 @@ checkpoint = { path = "ckpt", object_path = "model" }
 code = { factory = "FOLDER/public_models.py:build_MODEL", table_threshold = 0 }
 output = { root = "bundles" }
 """
-HEADS = {"mmoe": ("finish", "like"), "cross": ("score",)}
+HEADS = {"mmoe": ("finish", "like"), "cross": ("score",), "recurrent": ("score",)}
 RULES = {
     "mmoe": {"gender": "vocabulary", "occupation": "vocabulary", "user": "hash", "item": "computed"},
     "cross": {"a": "arithmetic", "b": "computed", "c": "computed", "d": "computed"},
+    "recurrent": {"last": "identity", "item": "identity"},
 }
 
 
 def inputs(model: str) -> dict[str, NDArray[Any]]:
     random = np.random.default_rng(7)
+    if model == "recurrent":
+        return {"last": random.integers(0, 2000, (N, 6)), "item": random.integers(0, 2000, N)}
     if model == "cross":
         whole = {name: random.integers(-(1 << 60), 1 << 60, N) for name in "abcd"}
         return {**whole, "n": random.normal(size=N).astype(np.float32)}
@@ -55,12 +58,18 @@ def test_rankings_served_over_both_doors_equal_the_trained_model(name: str, tmp_
     lines = [f'towers.ranking = {{ role = "ranking", outputs = {{ {outputs} }}, result = "{heads[0]}" }}']
     for each, value in sent.items():
         dtype = {"O": "string", "i": "int64", "f": "float32"}[value.dtype.kind]
-        lines += [f'inputs.{each}.dtype = "{dtype}"', f'features.{each}.role = "candidate"']
+        shape = list(value.shape[1:])
+        lines += [f'inputs.{each} = {{ dtype = "{dtype}", shape = {shape} }}', f'features.{each}.role = "candidate"']
     recipe = tmp_path / "recipe.toml"
     text = RECIPE.replace("FOLDER", str(Path(__file__).parent)).replace("MODEL", name)
     recipe.write_text("\n".join([text, *lines]))
-    page = export(recipe).page
-    assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}
+    published, by_tensorflow = export(recipe), name == "recurrent"
+    page = published.page
+    assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model"} | (
+        set() if by_tensorflow else {"litert"}
+    )
+    told = [note for note in published.notes if "is not compiled for LiteRT" in note and "TensorList" in note]
+    assert bool(told) == by_tensorflow
     read = {name: each.ids.kind for name, each in page.features.items() if isinstance(each, EmbeddedFeature)}
     assert read == RULES[name]
     service = Process(tmp_path / "bundles")
@@ -74,6 +83,6 @@ def test_rankings_served_over_both_doors_equal_the_trained_model(name: str, tmp_
                 for head in heads:
                     scores = np.array([item.heads[head] for item in found])[order]
                     np.testing.assert_allclose(scores, trained[head].numpy(), rtol=1e-5, atol=1e-5)
-        assert "libtensorflow" not in Path(f"/proc/{service.process.pid}/maps").read_text()
+        assert ("libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()) == by_tensorflow
     finally:
         service.kill()
