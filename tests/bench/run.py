@@ -93,7 +93,7 @@ class Run:
                 for number in workers:
                     service = Service(self._root, precision, self._scratch, "--workers", str(number))
                     services[f"rowcast {precision} x {number}"] = service
-            # Not before: they import TensorFlow, and no start is told that is slow because of others.
+            # After the services: one of these imports TensorFlow, which slows every start beside it.
             limits |= {kind: Limit(kind, ranking.directory) for kind in kinds}
             limits["scann"] = Limit("scann", retrieval.directory)
             asked = [each for name, service in services.items() for each in rankers(name, service, ranking)]
