@@ -53,18 +53,53 @@ INLINE Words to_half(Lanes x, Lanes *read) {
   return ((subnormal & (Words)small) | (half & ~(Words)small)) | sign >> 16;
 }
 
-INLINE float largest_of(Lanes lanes) {
-  float values[LANES];
-  memcpy(values, &lanes, sizeof values);
-  for (int width = LANES / 2; width; width /= 2)
-    for (int lane = 0; lane < width; lane++)
-      values[lane] = values[lane + width] > values[lane] ? values[lane + width] : values[lane];
-  return values[0];
+/* Lanes are folded in registers: by way of memory a row of 16 values took 10 ns instead of 6. */
+typedef float Eight __attribute__((vector_size(8 * sizeof(float)), may_alias));
+typedef float Four __attribute__((vector_size(4 * sizeof(float)), may_alias));
+
+/* Does what `sum_of` does, in the same order. */
+INLINE float added(Lanes lanes) {
+  Eight eight[2];
+  memcpy(eight, &lanes, sizeof eight);
+  eight[0] += eight[1];
+  Four four[2];
+  memcpy(four, &eight[0], sizeof four);
+  four[0] += four[1];
+  return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
 }
 
-INLINE Lanes some_of(const float *row, ptrdiff_t count) {
+/* Of lanes that are not negative: so are numbers ordered as their bits are. */
+INLINE float largest_of(Lanes lanes) {
+  typedef int32_t EightBits __attribute__((vector_size(8 * sizeof(int32_t)), may_alias));
+  EightBits eight[2], above;
+  memcpy(eight, &lanes, sizeof eight);
+  above = eight[0] > eight[1];
+  eight[0] = (eight[0] & above) | (eight[1] & ~above);
+  int32_t bits = 0;
+  for (int lane = 0; lane < 8; lane++) bits = eight[0][lane] > bits ? eight[0][lane] : bits;
+  float largest;
+  memcpy(&largest, &bits, sizeof largest);
+  return largest;
+}
+
+/* The last values of a row, fewer than lanes: whole lanes are read, and written, as long as there are so many before the
+   end of all rows. What that writes too far is written again, by the rows that follow. */
+typedef struct {
+  ptrdiff_t count;
+  Words kept; /* all ones in the lanes that are the row's own */
+  const float *end; /* of all rows */
+} Tail;
+
+INLINE Tail tail_of(const float *values, ptrdiff_t n, ptrdiff_t dim) {
+  Tail rest = {dim % LANES, {0}, values + n * dim};
+  for (int lane = 0; lane < LANES; lane++) rest.kept[lane] = lane < rest.count ? 0xffffffffu : 0;
+  return rest;
+}
+
+INLINE Lanes some_of(const float *from, const Tail *rest) {
+  if (rest->end - from >= LANES) return (Lanes)(*(const Words *)from & rest->kept);
   Lanes x = {0};
-  memcpy(&x, row, (size_t)count * sizeof *row);
+  memcpy(&x, from, (size_t)rest->count * sizeof *from);
   return x;
 }
 
@@ -84,31 +119,35 @@ INLINE void convert_some(Lanes x, Stored target, float scale, char *to, ptrdiff_
   compare(x, read, apart);
 }
 
-INLINE float scale_of(const float *row, ptrdiff_t dim, ptrdiff_t rest) {
+INLINE float scale_of(const float *row, ptrdiff_t dim, const Tail *rest) {
+  const ptrdiff_t whole = dim - rest->count;
   Lanes most = {0};
-  for (ptrdiff_t from = 0; from < dim - rest; from += LANES) most = larger(magnitude(*(const Lanes *)(row + from)), most);
-  if (rest) most = larger(magnitude(some_of(row + dim - rest, rest)), most);
+  for (ptrdiff_t from = 0; from < whole; from += LANES) most = larger(magnitude(*(const Lanes *)(row + from)), most);
+  if (rest->count) most = larger(magnitude(some_of(row + whole, rest)), most);
   const float scale = largest_of(most) / 127;
   return scale < TINY_SCALE ? 0 : scale;
 }
 
 INLINE float convert_by(const float *values, ptrdiff_t n, ptrdiff_t dim, Stored target, char *to, float *scales,
                         double *apart) {
-  const ptrdiff_t rest = dim % LANES, bytes = target == INT8 ? 1 : 2;
+  const Tail rest = tail_of(values, n, dim);
+  const ptrdiff_t whole = dim - rest.count, bytes = target == INT8 ? 1 : 2;
   Apart all = {{0}, {0}, {0}, {0}};
   for (ptrdiff_t k = 0; k < n; k++, values += dim) {
     /* Some rows at a time, while they are in the cache: each has to wait for its largest value. */
     if (target == INT8 && k % ROWS == 0)
-      for (ptrdiff_t row = k; row < n && row < k + ROWS; row++) scales[row] = scale_of(values + (row - k) * dim, dim, rest);
+      for (ptrdiff_t row = k; row < n && row < k + ROWS; row++) scales[row] = scale_of(values + (row - k) * dim, dim, &rest);
     const float scale = target == INT8 ? scales[k] : 0;
     all.squares = all.products = all.differences = (Lanes){0};
-    for (ptrdiff_t from = 0; from < dim - rest; from += LANES, to += LANES * bytes)
+    for (ptrdiff_t from = 0; from < whole; from += LANES, to += LANES * bytes)
       convert_some(*(const Lanes *)(values + from), target, scale, to, LANES, &all);
-    if (rest) {
-      convert_some(some_of(values + dim - rest, rest), target, scale, to, rest, &all);
-      to += rest * bytes;
+    if (rest.count) {
+      const Lanes x = some_of(values + whole, &rest);
+      if (rest.end - (values + whole) >= LANES) convert_some(x, target, scale, to, LANES, &all);
+      else convert_some(x, target, scale, to, rest.count, &all);
+      to += rest.count * bytes;
     }
-    apart[k] = sum_of(&all.squares), apart[n + k] = sum_of(&all.products), apart[2 * n + k] = sum_of(&all.differences);
+    apart[k] = added(all.squares), apart[n + k] = added(all.products), apart[2 * n + k] = added(all.differences);
   }
   return largest_of(all.largest);
 }
