@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
+import sys
 from pathlib import Path
 
 from bundle.errors import DigestMismatch, UnsafePath
+
+_SYSTEM = ctypes.CDLL(None) if sys.platform == "linux" else None
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 def locate(root: Path, path: str) -> Path:
@@ -72,3 +77,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def begin_sync(descriptor: int) -> None:
+    """Has the kernel begin to bring what a file holds to the disk, and does not wait for it.
+
+    By itself it begins once a tenth of the memory is dirty, or when the file is synced: the disk would idle until then.
+    It is no promise and tells no error: `os.fsync` does both.
+    """
+    if _SYSTEM is not None:
+        whole = ctypes.c_int64(0), ctypes.c_int64(0)
+        _SYSTEM.sync_file_range(ctypes.c_int(descriptor), *whole, ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))

@@ -11,7 +11,7 @@ from bundle import manifest as pages
 from bundle.checksums import crc32c
 from bundle.errors import DigestMismatch, RowOutOfRange
 from bundle.pages import PIECE_BYTES
-from bundle.tables import ShardWriter, TableReader
+from bundle.tables import SYNC_BYTES, ShardWriter, TableReader
 
 SOURCE = pages.TableSource(layout="plain", key="k")
 
@@ -192,3 +192,12 @@ def test_shard_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> N
         writer.write(b"abc")
         raise KeyError
     assert not (tmp_path / "t").exists()
+
+
+def test_a_shard_is_whole_whose_sync_begins_while_it_is_written(tmp_path: Path) -> None:
+    data = np.random.default_rng(3).integers(0, 256, 2 * SYNC_BYTES + 5, np.uint8)
+    with ShardWriter(tmp_path / "t") as writer:
+        for piece in np.array_split(data, 7):
+            writer.write(piece)
+    assert (np.fromfile(tmp_path / "t", np.uint8) == data).all()
+    assert writer.close().crc32c == crc32c(data)
