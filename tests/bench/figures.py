@@ -20,17 +20,20 @@ class Footprint:
 
     Attributes:
       pss_bytes: pages that its processes share counted once; rss_bytes: counted each time.
+      file_bytes: what of the first are pages of files: tables, libraries.
     """
 
     ready_s: float
     pss_bytes: int
     rss_bytes: int
     processes: int
+    file_bytes: int = 0
 
     @classmethod
     def of(cls, program: Program) -> Footprint:
         """Looks at a program that has answered."""
-        return cls(program.ready_s, program.memory_bytes(), program.resident_bytes(), program.processes())
+        memory = program.memory_bytes(), program.resident_bytes()
+        return cls(program.ready_s, *memory, program.processes(), program.memory_bytes("Pss_File"))
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ def sheets(figures: Figures) -> list[Sheet]:
         rates = [f"{calls[callers].per_s * (1 if name == 'scann' else BATCH):,.0f}" for callers in (1, 2)]
         bare.append((name, *rates, f"{calls[1].p50_ms:.3f}", f"{calls[2].cpu_ms:.3f}"))
     found = [
-        Sheet("Aims", ("", "aim", "wanted", "reached", "met"), [goal_row(goal) for goal in goals(figures)]),
+        Sheet("Aims", ("", "aim", "wanted", "reached", "bare", "met"), [goal_row(goal) for goal in goals(figures)]),
         Sheet(
             "Bare calls, in process",
             ("call", "candidates or queries a second, 1 caller", "2 callers", "ms a call", "CPU ms, 2 callers"),
@@ -71,6 +72,7 @@ def goal_row(goal: Goal) -> tuple[str, ...]:
         goal.text,
         f"{sign} {goal.wanted:g}",
         "" if goal.met is None else f"{goal.reached:.2f}",
+        "" if math.isnan(goal.bare) else f"{goal.bare:.2f}",
         met,
     )
 
@@ -132,9 +134,10 @@ def footprint_sheet(figures: Figures) -> Sheet:
     rows = []
     for group in (figures.ranking, *figures.peers):
         for name, each in group.footprints.items():
-            memory = (f"{each.pss_bytes / 2**20:,.0f}", f"{each.rss_bytes / 2**20:,.0f}")
+            sizes = (each.pss_bytes, each.file_bytes, each.rss_bytes)
+            memory = [f"{size / 2**20:,.0f}" for size in sizes]
             rows.append((name, f"{each.ready_s:.2f}", *memory, str(each.processes)))
-    heads = ("program", "s from start to the first answer", "PSS, MiB", "sum of RSS, MiB", "processes")
+    heads = ("program", "s from start to the first answer", "PSS, MiB", "of files", "sum of RSS, MiB", "processes")
     return Sheet("Start and memory", heads, rows)
 
 

@@ -20,6 +20,8 @@ CALLERS = (1, 8, 32)
 SHARES = (0.5, 0.7, 0.9)
 """Of capacity: the rates of the open loop."""
 WARM_UP_S = 0.3
+SETTLE_S = 0.5
+"""Before its blocks of a round each answers for so long off the record: it was stopped, and its timers are due."""
 
 Key = tuple[str, str]
 """Contestant and block: `closed 8`, `open 0.7`, or a name of the caller's."""
@@ -94,10 +96,16 @@ class Rounds:
             each.program.pause()
         return problems
 
+    def _settle(self, contestant: Contestant) -> None:
+        contestant.program.go_on()
+        contestant.load.closed(max(CALLERS), min(SETTLE_S, self.seconds))
+        contestant.program.pause()
+
     def closed(self, contestants: Sequence[Contestant], rounds: int, callers: Sequence[int] = CALLERS) -> None:
         """Measures each at each number of callers, each of whom waits for its answer."""
         for _ in range(rounds):
             for each in contestants:
+                self._settle(each)
                 for number in callers:
                     self.turn(each, f"closed {number}", lambda load, number=number: load.closed(number, self.seconds))  # type: ignore[misc]
 
@@ -111,6 +119,8 @@ class Rounds:
         """
         for seed in range(rounds):
             for each in contestants:
+                if each.name in rates:
+                    self._settle(each)
                 for block, rate in rates.get(each.name, {}).items():
                     self.turn(
                         each,

@@ -36,7 +36,6 @@ class Program:
         ready: Callable[[], bool],
         log: Path,
         environment: Mapping[str, str] | None = None,
-        stops: bool = True,
     ) -> None:
         """Starts it and waits.
 
@@ -45,11 +44,9 @@ class Program:
           ready: whether it answers.
           log: where its output goes.
           environment: beside the own one.
-          stops: whether it stands being stopped for a while.
         Raises:
           NotStarted: it ended or is not ready after 120 s.
         """
-        self._stops = stops
         self._log = log.open("wb")
         began = time.perf_counter()
         self._process = subprocess.Popen(
@@ -77,9 +74,16 @@ class Program:
         """Returns how many processes it is."""
         return len(self._tree())
 
-    def memory_bytes(self) -> int:
-        """Returns the proportional set size of all processes: pages they share counted once."""
-        return int(self._sum(lambda each: each.memory_full_info().pss))
+    def memory_bytes(self, of: str = "Pss") -> int:
+        """Returns the proportional set size of all processes: pages they share counted once.
+
+        Pages that others map, too, count in part: it is the program's own only while nobody else maps its files.
+
+        Args:
+          of: `Pss`, or a part of it: `Pss_Anon`, `Pss_File` (files are mapped around each page that is touched, as far
+            as the page cache has them, and are given back when memory is short), `Pss_Shmem`.
+        """
+        return int(self._sum(lambda each: _rolled_up(each.pid, of)))
 
     def resident_bytes(self) -> int:
         """Returns the resident memory of all processes, pages they share counted each time."""
@@ -94,7 +98,7 @@ class Program:
         for each in self._tree():
             try:
                 total += read(each)
-            except psutil.NoSuchProcess:  # ended meanwhile: some start helpers again and again
+            except (psutil.NoSuchProcess, OSError):  # ended meanwhile: some start helpers again and again
                 continue
         return total
 
@@ -107,7 +111,7 @@ class Program:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        for each in self._tree() if self._stops else ():
+        for each in self._tree():
             try:
                 each.send_signal(number)
             except psutil.NoSuchProcess:
@@ -124,6 +128,12 @@ class Program:
             each.kill()
         self._process.wait(30)
         self._log.close()
+
+
+def _rolled_up(process: int, part: str) -> int:
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
+    found = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return int(found[part].split()[0]) * 1024 if part in found else 0  # of a process that has ended there is no more
 
 
 class Service(Program):

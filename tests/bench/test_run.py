@@ -27,6 +27,7 @@ from tests.bench.peers.contenders import (
     score,
 )
 from tests.bench.peers.environments import Environment
+from tests.bench.queueing import tail
 from tests.bench.report import BEGIN, END, document
 from tests.bench.rounds import Block
 from tests.bench.run import Run
@@ -72,6 +73,8 @@ def test_run_measures_every_way_to_ask(figures: Figures) -> None:
         assert {"closed 1", "closed 8", "closed 32", "open 0.5", "open 0.7", "open 0.9"} <= set(blocks)
         assert all(each.requests_per_s > 0 for each in blocks.values())
     assert set(figures.bare) == {*LIMITS, "scann"}
+    for footprint in figures.ranking.footprints.values():
+        assert 0 < footprint.file_bytes < footprint.pss_bytes <= footprint.rss_bytes
 
 
 def test_run_measures_a_peer_with_the_same_scores_and_says_who_is_absent(figures: Figures) -> None:
@@ -148,6 +151,18 @@ def test_goals_hold_throughput_against_the_bare_tower() -> None:
     assert share.reached == pytest.approx(0.8)
     assert share.met is True
     assert goal(figures, "R f32, gRPC: share of the bare").met is None
+
+
+def test_goals_tell_what_the_bare_calls_and_queueing_alone_would_reach() -> None:
+    name = f"rowcast {JSON} f32 x 2"
+    figures = Figures(bare={"litert-f32": {2: Bare(1000, 2, 1.9)}, "litert-f32 in parts": {2: Bare(1100, 2, 1.8)}})
+    figures.ranking = Group(ranked(name, 800))
+    figures.peers = [Group(ranked(name, 700) | ranked("LitServe", 500))]
+    assert goal(figures, "R f32, HTTP JSON: share of the bare").bare == pytest.approx(1.1)
+    assert goal(figures, "throughput of LitServe").bare == pytest.approx(2.2)
+    assert math.isnan(goal(figures, "throughput of BentoML").bare)
+    # Two lines; a call takes 2.5 ms of a core where it takes 1 ms by itself.
+    assert goal(figures, "R f32, JSON: p99 at 70 %").bare == pytest.approx(2.5 * tail(2, 2, 0.7))
 
 
 def test_goals_compare_peers_within_their_own_group() -> None:

@@ -71,7 +71,6 @@ class Peer:
       command: what starts it there, from its ports and a directory of its own.
       ways: how it is asked at its ports.
       environment: variables beside those that all have.
-      stops: whether it stands being stopped while others are measured.
     """
 
     name: str
@@ -79,7 +78,6 @@ class Peer:
     command: Callable[[Environment, Sequence[int], Path], list[str]]
     ways: Callable[[Sequence[int], RankingWorkload], list[Way]]
     environment: Mapping[str, str]
-    stops: bool = True
 
     @property
     def problem(self) -> str:
@@ -120,7 +118,7 @@ class Peer:
 
         command = self.command(self.venv, ports, place)
         return Program(
-            command, ready, logs / f"{self.name.replace(' ', '-')}.log", common | dict(self.environment), self.stops
+            command, ready, logs / f"{self.name.replace(' ', '-')}.log", common | dict(self.environment)
         ), ways
 
 
@@ -270,17 +268,7 @@ GROUPS: tuple[tuple[Peer, ...], ...] = (
         Peer("MLServer", ENVIRONMENTS["mlserver"], mlserver, v2_ways, {}),
         Peer("pytriton", ENVIRONMENTS["pytriton"], pytriton, v2_ways, {}),
     ),
-    # Ray's processes watch each other, and take one that was stopped for dead.
-    (Peer("Ray Serve", ENVIRONMENTS["ray"], ray, json_ways("/rank", score), _RAY_QUIET, stops=False),),
-    (
-        Peer(
-            "Ray Serve HAProxy",
-            ENVIRONMENTS["ray"],
-            ray,
-            json_ways("/rank", score),
-            _RAY_QUIET | _RAY_FAST,
-            stops=False,
-        ),
-    ),
+    (Peer("Ray Serve", ENVIRONMENTS["ray"], ray, json_ways("/rank", score), _RAY_QUIET),),
+    (Peer("Ray Serve HAProxy", ENVIRONMENTS["ray"], ray, json_ways("/rank", score), _RAY_QUIET | _RAY_FAST),),
 )
 """Those that run at one time: each holds the tables, some twice, and a small machine does not hold them all."""
