@@ -120,19 +120,20 @@ def _joined(
     Source: TensorFlow 2.20, core/kernels/sparse_cross_op.cc, HashCrosser and ProductIterator (the rule).
     """
     n = lengths.shape[2]
+    places: list[NDArray[np.int64] | slice] = [slice(None)] * len(lengths)
     counts = np.prod(lengths, axis=0, dtype=np.int64).reshape(-1)  # the examples of all crosses, one after another
     offsets = np.concatenate([[0], np.cumsum(counts)])
     bounds = offsets[::n] if n else np.zeros(len(crosses) + 1, np.int64)
     sizes = np.diff(bounds)
-    example = np.repeat(np.arange(counts.size), counts)
-    left = np.arange(offsets[-1]) - offsets[example]
-    places: list[NDArray[np.int64]] = []
-    for each in reversed(lengths.reshape(len(lengths), -1)):
-        length = each[example]
-        places.append((np.cumsum(each) - each)[example] + left % length)
-        left //= length
+    if (lengths != 1).any():  # else each example's value is where the example is
+        example = np.repeat(np.arange(counts.size), counts)
+        left = np.arange(offsets[-1]) - offsets[example]
+        for key, own in reversed(list(enumerate(lengths.reshape(len(lengths), -1)))):
+            length = own[example]
+            places[key] = (np.cumsum(own) - own)[example] + left % length
+            left //= length
     hashed = np.array([cross.page.hash_key for cross in crosses], np.uint64).repeat(sizes)
-    for key, (each, place) in enumerate(zip(sent, reversed(places), strict=True)):
+    for key, (each, place) in enumerate(zip(sent, places, strict=True)):
         hashed = fingerprints.joined(hashed, _numbers(crosses, key, [values for values, _ in each])[place])
     rows = (hashed % np.array([cross.page.buckets for cross in crosses], np.uint64).repeat(sizes)).astype(np.int64)
     rows[rows >= np.array([cross.rows for cross in crosses]).repeat(sizes)] = -1
