@@ -1,8 +1,9 @@
 """`python -m tests.soak.overload`: ten times as many calls as a service can answer, and what becomes of those answered.
 
 An open loop of workload R, whose callers tell a deadline and do not wait for each other. Beside the goodput: the time
-that refusals and probes take, and how long the service needs to be as before. The generator shares the cores with it,
-and a flood of calls costs it, too, a large part of them: goodput is also told as a share of what the rest could answer.
+that refusals and probes take, and how long the service needs to be as before. Of four cores or more two serve, others
+make the flood. Where there are fewer, the generator shares them, and a flood costs it, too, a large part of them:
+goodput is also told as a share of what the rest could answer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import psutil
 from numpy.typing import NDArray
 from rich.console import Console
 
+from tests.bench import cores
 from tests.bench.load import Answers, Door, Load
 from tests.bench.requests import RANK, rank_messages
 from tests.bench.workloads import RankingWorkload, write_ranking
@@ -164,8 +166,11 @@ def cpu_s(process: int) -> float:
 
 
 def left_by(generator: Answers) -> float:
-    """Returns how many cores the generator left."""
-    return len(os.sched_getaffinity(0)) - generator.generator_s / generator.elapsed_s
+    """Returns how many of the cores that serve the generator left: all, where it has others."""
+    serving = os.sched_getaffinity(0)
+    with cores.loading():
+        shared = serving & os.sched_getaffinity(0)
+    return len(serving) - (generator.generator_s / generator.elapsed_s if shared else 0.0)
 
 
 def flood(service: Process, door: str, bodies: list[bytes], times: float, seconds: float, deadline_s: float) -> Flood:
@@ -239,6 +244,7 @@ def main() -> None:
     arguments.add_argument("--deadline-ms", type=float, default=250, help="that callers wait")
     arguments.add_argument("--workers", default="1", help="processes that serve")
     told = arguments.parse_args()
+    SHOW.print(cores.serve_on_few())
     options = ("--precision", told.precision, "--workers", told.workers)
     for problem in press(told.door, told.times, told.seconds, told.deadline_ms / 1e3, *options):
         SHOW.print("WRONG:", problem)
