@@ -58,7 +58,7 @@ class Connection(HttpToolsProtocol):
         self._body_bytes_left = 0
         self._held = b""
         self._late: asyncio.TimerHandle | None = None
-        self._reader = ReaderWatch(self.loop, patience, self.cut)
+        self._reader = ReaderWatch(self.loop, patience)
         self._old_at = _NEVER
         self._memory = Memory()
 
@@ -93,7 +93,8 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = not cycle.response_complete
             cycle.message_event.set()
         self.flow.resume_writing()
-        self.parser = None  # type: ignore[assignment]
+        # Whatever holds the connection is let go of: else a collection of garbage would have to, while every call waits.
+        self.parser = self.cycle = self._answering = self.timeout_keep_alive_task = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         """Takes what came, as far as it is not ahead of its answers; between two requests that is mostly one call."""
@@ -295,7 +296,7 @@ class Connection(HttpToolsProtocol):
         self._answering = None
         self.server_state.total_requests += 1
         if self.transport.is_closing():
-            self._reader.begin(self.transport)
+            self._reader.begin(self.transport, self.cut)
             return
         self.flow.resume_reading()
         if self.pipeline:
@@ -318,7 +319,7 @@ class Connection(HttpToolsProtocol):
         """An answer is larger than the network takes at once: from here on its reader is watched."""
         super().pause_writing()
         self._crowd.stalls(self, self.transport.get_write_buffer_size())
-        self._reader.begin(self.transport)
+        self._reader.begin(self.transport, self.cut)
 
     def resume_writing(self) -> None:
         """The reader has caught up."""
@@ -336,7 +337,7 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The service drains: what is on its way is read within bounds."""
         super().shutdown()
-        self._reader.begin(self.transport)
+        self._reader.begin(self.transport, self.cut)
 
     def timeout_keep_alive_handler(self) -> None:
         """Nothing was asked for long, unless something was since the timer was set: one is enough for many requests."""
@@ -345,7 +346,7 @@ class Connection(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
             return
         super().timeout_keep_alive_handler()
-        self._reader.begin(self.transport)
+        self._reader.begin(self.transport, self.cut)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """Refuses what is no HTTP."""
@@ -391,7 +392,7 @@ class Connection(HttpToolsProtocol):
             reply = schemas.failed(failure, protobuf=False, status=status, headers=(CLOSE,))
             self.transport.write(whole(reply, failure.request_id))
         self.transport.close()
-        self._reader.begin(self.transport)
+        self._reader.begin(self.transport, self.cut)
 
 
 class _ManyHeadersError(Exception):

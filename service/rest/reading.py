@@ -51,16 +51,16 @@ class Flow(FlowControl):
 class ReaderWatch:
     """Looks now and then whether what was written to a connection goes out; also what is closed goes out first."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, patience: Patience, cut: Callable[[str], None]) -> None:
-        """Takes what ends the connection of a caller who does not read, told `unread`."""
-        self._loop, self._patience, self._cut = loop, patience, cut
+    def __init__(self, loop: asyncio.AbstractEventLoop, patience: Patience) -> None:
+        """Begins with nothing to look at."""
+        self._loop, self._patience = loop, patience
         self._next: asyncio.TimerHandle | None = None
 
-    def begin(self, transport: asyncio.Transport) -> None:
-        """Looks at a connection as long as something is to go out."""
+    def begin(self, transport: asyncio.Transport, cut: Callable[[str], None]) -> None:
+        """Looks at a connection as long as something is to go out; `cut` ends that of a caller who does not read."""
         size = transport.get_write_buffer_size()
         if size and self._next is None:
-            self._next = self._loop.call_later(self._patience.grace_s, self._look, transport, size)
+            self._next = self._loop.call_later(self._patience.grace_s, self._look, transport, size, cut)
 
     def end(self) -> None:
         """Looks no more."""
@@ -68,10 +68,10 @@ class ReaderWatch:
             self._next.cancel()
             self._next = None
 
-    def _look(self, transport: asyncio.Transport, before: int) -> None:
+    def _look(self, transport: asyncio.Transport, before: int, cut: Callable[[str], None]) -> None:
         self._next = None
         read = before - transport.get_write_buffer_size()
         if read < min(before, self._patience.bytes_per_s_min * self._patience.grace_s):
-            self._cut("unread")
+            cut("unread")
         else:
-            self.begin(transport)
+            self.begin(transport, cut)

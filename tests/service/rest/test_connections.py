@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import socket
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ import pytest
 
 from service.errors import Overloaded
 from service.rest.bodies import Arrival, Intake, read_body
+from service.rest.connections import Connection
 from tests.service.doors import HEAD_S_MAX, RunningDoors, codes_of
+from tests.service.process import until
 
 POST = b"POST /v1/models/m:retrieve HTTP/1.1\r\nhost: x\r\n"
 
@@ -121,3 +124,18 @@ def test_bodies_on_their_way_are_bounded_together() -> None:
         assert await slow([gzip.compress(b"")[:8], b"9"])
 
     asyncio.run(run())
+
+
+def test_closed_connections_leave_nothing_to_the_garbage_collector(doors: RunningDoors) -> None:
+    host, port = doors.http.removeprefix("http://").split(":")
+    gc.collect()
+    gc.disable()  # a collection of thousands of them would stop every call
+    try:
+        for sent in (POST + b"content-length: 2\r\n\r\n{}", b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n", b"GET"):
+            with socket.create_connection((host, int(port)), timeout=10) as line:
+                line.sendall(sent)
+                if len(sent) > 3:
+                    assert line.recv(65536).startswith(b"HTTP/1.1 200 ")
+        until(lambda: not [each for each in gc.get_objects() if isinstance(each, Connection)])
+    finally:
+        gc.enable()
