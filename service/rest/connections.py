@@ -93,7 +93,7 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = not cycle.response_complete
             cycle.message_event.set()
         self.flow.resume_writing()
-        # Whatever holds the connection is let go of: else a collection of garbage would have to, while every call waits.
+        # What holds the connection is let go of: else a collection of garbage would have to, while every call waits.
         self.parser = self.cycle = self._answering = self.timeout_keep_alive_task = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
