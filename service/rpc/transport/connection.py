@@ -72,6 +72,7 @@ class Connection(asyncio.Protocol):
         self._room.connections.discard(self)
         for stream in list(self._streams.values()):
             self._drop(stream)
+        self._outlet.end()
 
     def pause_writing(self) -> None:
         """Reads nothing more from a peer that does not read."""

@@ -138,6 +138,10 @@ class Outlet:
         self._waiting.pop(out.number, None)
         self._tell(out)
 
+    def end(self) -> None:
+        """The connection is lost: it is let go of, which else only a collection of garbage would do."""
+        self._ended = _nobody
+
     def grant(self, out: Outgoing | None, size_bytes: int) -> None:
         """Widens the window of a stream; None: of the connection.
 
@@ -195,6 +199,10 @@ class Outlet:
     def _tell(self, out: Outgoing) -> None:
         if out.drained is not None and not out.drained.done():
             out.drained.set_result(None)
+
+
+def _nobody(number: int) -> None:
+    """Takes the number of a stream that ended behind its connection."""
 
 
 def _within(window_bytes: int) -> int:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from service.rpc.transport import frames
-from service.rpc.transport.connection import CONNECTION_WINDOW_BYTES
+from service.rpc.transport.connection import CONNECTION_WINDOW_BYTES, Connection
 from service.rpc.transport.frames import Kind, Reason, Setting
 from service.rpc.transport.limits import Limits
 from service.rpc.transport.messages import prefixed
 from service.rpc.transport.streams import STREAM_WINDOW_BYTES
-from tests.service.rpc.transport.peers import GREETING, Peer, run, serving, still_answers
+from tests.service.rpc.transport.peers import GREETING, WAIT_S, Peer, run, serving, still_answers
 
 LOOPS = ["asyncio", "uvloop"]
 
@@ -370,3 +371,23 @@ def test_stop_cancels_what_takes_longer_than_its_grace(path: str) -> None:
             assert served.cancelled == 1
 
     run(test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_closed_connection_leaves_nothing_to_the_garbage_collector(loop: str) -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.call("/Echo", grpc_timeout="20S")
+            await peer.answer()
+            gc.collect()
+            gc.disable()  # a collection of thousands of them would stop every call
+            try:
+                await peer.leave()
+                async with asyncio.timeout(WAIT_S):
+                    while [each for each in gc.get_objects() if isinstance(each, Connection)]:
+                        await asyncio.sleep(0.01)
+            finally:
+                gc.enable()
+
+    run(test, loop)
