@@ -17,6 +17,7 @@ import httpx
 from rich.console import Console
 
 from service.rpc.servicer import SERVICE
+from tests.bench import cores
 from tests.service.process import PATIENCE_S, Process
 from tests.service.small_bundle import compiled_towers, write_small_bundle
 from tests.soak import overload, switches
@@ -73,6 +74,7 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
                 wrong.append("the service did not drain")
         finally:
             service.kill()
+    SHOW.print(cores.serve_on_few())
     wrong += overload.press("http", 10, seconds, 0.25)
     for problem in wrong:
         SHOW.print("WRONG:", problem)
