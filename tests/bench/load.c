@@ -304,7 +304,7 @@ static void closed_loop(struct connection *connections, size_t callers, double s
 static void open_loop(struct connection *connections, size_t room, size_t opened, const double *due, size_t count) {
     struct epoll_event events[EVENTS];
     struct connection **idle = malloc(room * sizeof *idle);
-    size_t idle_count = 0, sent = 0, ended = 0;
+    size_t idle_first = 0, idle_count = 0, sent = 0, ended = 0;
     size_t armed = count;
     int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
     struct epoll_event ticking = {.events = EPOLLIN | EPOLLET, .data.ptr = NULL}; /* by edge: it need not be read */
@@ -314,9 +314,11 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
         while (sent < count && due[sent] <= now() && (idle_count || opened < room)) {
             if (!idle_count) {
                 open_connection(&connections[opened]);
-                idle[idle_count++] = &connections[opened++];
+                idle[(idle_first + idle_count++) % room] = &connections[opened++];
             }
-            ask(idle[--idle_count], sent, due[sent]);
+            /* The one that was idle for longest: one that was just refused would be refused again. */
+            ask(idle[idle_first], sent, due[sent]);
+            idle_first = (idle_first + 1) % room, idle_count--;
             sent++;
         }
         /* Set once a request, not once an answer; one that is due and finds no connection waits for an answer. */
@@ -332,7 +334,7 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
             if (!c) continue;
             if (events[i].events & EPOLLOUT) flush(c);
             if (!(events[i].events & ~EPOLLOUT) || !receive(c)) continue;
-            idle[idle_count++] = c;
+            idle[(idle_first + idle_count++) % room] = c;
             ended++;
         }
     }
