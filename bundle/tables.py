@@ -58,6 +58,7 @@ class ShardWriter:
         self._file = self._attempt.open("xb", buffering=0)
         self._digest = Digest()
         self._placed = None if size is None else PlacedDigest(size)
+        self._in_order_bytes = 0
 
     @property
     def room_bytes(self) -> int:
@@ -94,9 +95,14 @@ class ShardWriter:
         if self._placed is None:
             raise ValueError("the size of the file was not told")
         self._placed.place(at, left)
+        before = self._in_order_bytes
+        if at == before:
+            self._in_order_bytes += len(left)
         while left:
             count = os.pwrite(self._file.fileno(), left, at)
             at, left = at + count, left[count:]
+        if before // SYNC_BYTES != self._in_order_bytes // SYNC_BYTES:
+            files.begin_sync(self._file.fileno())
 
     def close(self) -> Digest:
         """Syncs and closes the file, gives it its name and returns its digest: `crc32c`, `blocks`, `bytes`."""

@@ -194,10 +194,16 @@ def test_shard_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> N
     assert not (tmp_path / "t").exists()
 
 
-def test_a_shard_is_whole_whose_sync_begins_while_it_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_shard_is_whole_whose_sync_begins_while_it_is_written(tmp_path: Path, placed: bool) -> None:
     data = np.random.default_rng(3).integers(0, 256, 2 * SYNC_BYTES + 5, np.uint8)
-    with ShardWriter(tmp_path / "t") as writer:
+    with ShardWriter(tmp_path / "t", size=data.size if placed else None) as writer:
+        at = 0
         for piece in np.array_split(data, 7):
-            writer.write(piece)
+            if placed:
+                writer.place(at, piece)
+            else:
+                writer.write(piece)
+            at += piece.size
     assert (np.fromfile(tmp_path / "t", np.uint8) == data).all()
     assert writer.close().crc32c == crc32c(data)
