@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bundle.errors import DigestMismatch, UnsafePath
 
-_SYSTEM = ctypes.CDLL(None) if sys.platform == "linux" else None
+_SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
 _SYNC_FILE_RANGE_WRITE = 2
 
 
@@ -85,6 +85,6 @@ def begin_sync(descriptor: int) -> None:
     By itself it begins once a tenth of the memory is dirty, or when the file is synced: the disk would idle until then.
     It is no promise and tells no error: `os.fsync` does both.
     """
-    if _SYSTEM is not None:
+    if _SYNC_FILE_RANGE is not None:
         whole = ctypes.c_int64(0), ctypes.c_int64(0)
-        _SYSTEM.sync_file_range(ctypes.c_int(descriptor), *whole, ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))
+        _SYNC_FILE_RANGE(ctypes.c_int(descriptor), *whole, ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))

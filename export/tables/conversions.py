@@ -183,7 +183,7 @@ class Conversion:
         odd = ~((squares >= _SQUARES_LOW) & (squares <= _SQUARES_HIGH) & np.isfinite(differences))
         if odd.any():
             apart = values[odd].astype(np.float64)
-            with np.errstate(invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 read = widened(stored[odd], self._target, None if scales is None else scales[odd])
             self._refuse_lost(apart, read, first_row + np.flatnonzero(odd))
             squares[odd], products[odd], differences[odd], _ = _measured(apart, read)
