@@ -58,6 +58,7 @@ def in_flight(client: httpx.Client) -> float:
 
 def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
     """Runs all of it; returns the exit code."""
+    SHOW.print(cores.serve_on_few())
     wrong = switches.run(versions, workers, block_s=2)
     towers = Path("build/soak/towers")
     towers.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,6 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
                 wrong.append("the service did not drain")
         finally:
             service.kill()
-    SHOW.print(cores.serve_on_few())
     wrong += overload.press("http", 10, seconds, 0.25)
     for problem in wrong:
         SHOW.print("WRONG:", problem)
