@@ -12,6 +12,7 @@ import pytest
 
 from tests.export.exporting import Recipe, aside, changed, facts, visible, write_project
 from tests.export.forked_runs import ForkedRuns
+from tests.export.killed_jobs import KILLED, tables_job
 
 KIB = 1 << 10
 
@@ -78,6 +79,17 @@ def test_run_on_a_disk_that_fills_at_every_step_exits_6_then_resumes_with_more_r
     assert status == 0
     assert failed >= 4
     assert facts(disk.path / "movies/1") == facts(undisturbed)
+    assert aside(disk.path) == []
+
+
+def test_tables_that_fit_the_disk_once_are_resumed_where_they_fill_it(
+    forked: ForkedRuns, disk: Disk, tmp_path: Path
+) -> None:
+    job = tables_job(tmp_path / "checkpoint", 3000)  # 940 KiB
+    disk.resize(1100 * KIB)
+    output = tmp_path / "output"
+    assert forked.run(job.arguments(disk.path), output, noted=5) in KILLED
+    assert forked.run(job.arguments(disk.path), output) == 0, output.read_text()
     assert aside(disk.path) == []
 
 
