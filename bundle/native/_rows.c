@@ -240,7 +240,8 @@ static PyMethodDef functions[] = {
     {"nearest", (PyCFunction)(void (*)(void))nearest, METH_FASTCALL,
      "nearest(vectors, query, positions, k, distance) -> (the best positions, their scores)"},
     {"converted", (PyCFunction)(void (*)(void))converted, METH_FASTCALL,
-     "converted(values, dtype) -> (stored, scales | None, [3, n] sums of the differences, the largest of them)"},
+     "converted(values, dtype) -> (stored, scales | None, (the largest difference, the sum of the squares of those of all "
+     "rows but the odd, the least and the sum of their cosines), odd: rows whose sums float32 does not hold)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Converted = tuple[NDArray[Any], NDArray[np.float32] | None, NDArray[np.float64], float]
+Converted = tuple[NDArray[Any], NDArray[np.float32] | None, tuple[float, float, float, float], NDArray[np.int64]]
 Shards = Sequence[tuple[NDArray[np.uint8], int, int]]
 
 class Rows:

@@ -43,6 +43,8 @@ _SQUARES_LOW, _SQUARES_HIGH = 1e-30, 1e30
 """Sums of squares within these are right in float32; rows beyond them are measured again in float64."""
 
 Values = NDArray[Any]
+Told = tuple[float, float, float, float]
+"""Of some rows: `max_abs`, `squares`, `cosine_min`, `cosines` of `ErrorSums`."""
 
 
 class ErrorSums(Page):
@@ -147,7 +149,7 @@ class Conversion:
         compiled = native.converted if source in AS_STORED and target != "float32" else None
         self._convert = _converted if compiled is None else compiled
         self._piece_values = _NUMPY_VALUES if compiled is None else PIECE_VALUES
-        self._sums: list[ErrorSums] = []
+        self._told: list[tuple[int, Told]] = []
 
     def pieces(self, rows: NDArray[np.uint8], first_row: int) -> Iterator[Piece]:
         """Yields rows converted, some at a time.
@@ -166,37 +168,27 @@ class Conversion:
     @property
     def error(self) -> ErrorSums:
         """Of all rows so far."""
+        largest, squares, least, cosines = zip(*(told for _, told in self._told), strict=True)
         return ErrorSums(
-            rows=sum(each.rows for each in self._sums),
-            max_abs=max((each.max_abs for each in self._sums), default=0.0),
-            squares=math.fsum(each.squares for each in self._sums),
-            cosine_min=min((each.cosine_min for each in self._sums), default=1.0),
-            cosines=math.fsum(each.cosines for each in self._sums),
+            rows=sum(rows for rows, _ in self._told),
+            max_abs=max(largest),
+            squares=math.fsum(squares),
+            cosine_min=min(least),
+            cosines=math.fsum(cosines),
         )
 
     def _piece(self, values: Values, first_row: int) -> Piece:
         wide = values.dtype == np.float64 or values.dtype.kind == "i"
         values = values.astype(np.float64 if wide else np.float32, copy=False)  # which holds them exactly
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            stored, scales, (squares, products, differences), max_abs = self._convert(values, self._target)
-        # Also where a value is not finite, in the checkpoint or as it was converted.
-        odd = ~((squares >= _SQUARES_LOW) & (squares <= _SQUARES_HIGH) & np.isfinite(differences))
-        if odd.any():
+            stored, scales, told, odd = self._convert(values, self._target)
+        self._told.append((len(values) - len(odd), told))
+        if len(odd):  # also where a value is not finite, in the checkpoint or as it was converted
             apart = values[odd].astype(np.float64)
             with np.errstate(over="ignore", invalid="ignore"):
                 read = widened(stored[odd], self._target, None if scales is None else scales[odd])
-            self._refuse_lost(apart, read, first_row + np.flatnonzero(odd))
-            squares[odd], products[odd], differences[odd], _ = _measured(apart, read)
-        cosines = _cosines(squares, products, differences)
-        self._sums.append(
-            ErrorSums(
-                rows=len(values),
-                max_abs=max_abs,
-                squares=float(differences.sum()),
-                cosine_min=float(cosines.min()),
-                cosines=float(cosines.sum()),
-            )
-        )
+            self._refuse_lost(apart, read, first_row + odd)
+            self._told.append((len(odd), _told_of(*_measured(apart, read))))
         return Piece(stored, scales)
 
     def _refuse_lost(self, values: Values, read: Values, rows: NDArray[np.int64]) -> None:
@@ -231,9 +223,9 @@ def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:
     return TableError(
         source_dtype=source,
         max_abs=max(each.max_abs for each in parts),
-        rms=_told(math.sqrt(math.fsum(each.squares for each in parts) / (rows * dim))),
-        cosine_min=_told(min(each.cosine_min for each in parts)),
-        cosine_mean=_told(math.fsum(each.cosines for each in parts) / rows),
+        rms=_in_digits(math.sqrt(math.fsum(each.squares for each in parts) / (rows * dim))),
+        cosine_min=_in_digits(min(each.cosine_min for each in parts)),
+        cosine_mean=_in_digits(math.fsum(each.cosines for each in parts) / rows),
     )
 
 
@@ -256,14 +248,12 @@ def read_dtypes(asked: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str]
     return next((dtype for name, dtype in reversed(pairs) if not name), None), tuple(single.items())
 
 
-def _told(value: float) -> float:
+def _in_digits(value: float) -> float:
     # Sums of float32 differ from processor to processor in their last digits; what is told does not.
     return float(f"{value:.6g}")
 
 
-def _converted(
-    values: Values, target: str
-) -> tuple[Values, NDArray[np.float32] | None, tuple[Values, Values, Values], float]:
+def _converted(values: Values, target: str) -> tuple[Values, NDArray[np.float32] | None, Told, NDArray[np.int64]]:
     """Does what `native.converted` does, of float64 too; sums may differ in their last digits."""
     scales = None
     if target == "int8":
@@ -271,7 +261,9 @@ def _converted(
     else:
         stored = _rounded(values, target)
     squares, products, differences, largest = _measured(values, widened(stored, target, scales))
-    return stored, scales, (squares, products, differences), largest
+    right = (squares >= _SQUARES_LOW) & (squares <= _SQUARES_HIGH) & np.isfinite(differences)
+    told = _told_of(squares[right], products[right], differences[right], largest)
+    return stored, scales, told, np.flatnonzero(~right)
 
 
 def _quantised(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -343,9 +335,10 @@ def _measured(values: Values, read: Values) -> tuple[Values, Values, Values, flo
     return squares, products, differences, largest
 
 
-def _cosines(squares: Values, products: Values, differences: Values) -> Values:
-    """Returns [n] cosines of x and x + d; 1 of two rows of zeros, 0 where x alone became zeros."""
+def _told_of(squares: Values, products: Values, differences: Values, largest: float) -> Told:
+    """Returns what `ErrorSums` tells of [n] rows; a cosine is 1 of two rows of zeros, 0 where x alone became zeros."""
     length = squares * np.maximum(squares + 2 * products + differences, 0)
     cosines = np.where(squares == 0, 1.0, 0.0)
     np.divide(squares + products, np.sqrt(length), out=cosines, where=length > 0)
-    return np.minimum(cosines, 1)
+    np.minimum(cosines, 1, out=cosines)
+    return largest, float(differences.sum()), float(cosines.min(initial=1)), float(cosines.sum())

@@ -18,6 +18,7 @@ from tests.bench.exporter import contests
 
 GIB = 1 << 30
 ENTRIES = 100_000
+DIMS = 128, 32, 16, 8
 SIZES = {"1 GiB": GIB, "16 GiB": 16 * GIB, "1 TiB": 1 << 40}
 
 
@@ -75,9 +76,12 @@ def _print_copies(console: Console, directory: Path, size: int, rounds: int) -> 
 
 
 def _print_types(console: Console, directory: Path, size: int, rounds: int) -> None:
-    page = Table("written as", "copy", "plain copy / this", "largest process", title="row types")
-    for dtype, found in contests.contest_types(directory, size, rounds).items():
-        page.add_row(dtype, f"{found['copy']:.2f} s", f"{found['ratio']:.2f}", size_text(int(found["peak"])))
+    columns = "values a row", "written as", "copy", "plain copy / this", "largest process"
+    page = Table(*columns, title="row types")
+    for dim in DIMS:
+        for dtype, found in contests.contest_types(directory, size, rounds, dim).items():
+            told = f"{found['copy']:.2f} s", f"{found['ratio']:.2f}", size_text(int(found["peak"]))
+            page.add_row(str(dim), dtype, *told)
     console.print(page)
 
 

@@ -34,7 +34,7 @@ class BigTable:
     options: tuple[str, ...]
 
 
-def write_plain(directory: Path, size: int, *, slices: int = 1, hole: bool = False) -> BigTable:
+def write_plain(directory: Path, size: int, *, slices: int = 1, hole: bool = False, dim: int = DIM) -> BigTable:
     """Writes a table whose rows lie in order, in one data file.
 
     Args:
@@ -42,20 +42,21 @@ def write_plain(directory: Path, size: int, *, slices: int = 1, hole: bool = Fal
       size: bytes of the table, whole rows and a multiple of `slices`.
       slices: pieces that it is cut into.
       hole: nothing is written: the file is all zeros, and takes no room.
+      dim: float32 values of a row.
     """
-    rows, data = size // ROW_BYTES, directory / "c.data-00000-of-00001"
+    rows, data = size // (4 * dim), directory / "c.data-00000-of-00001"
     directory.mkdir(parents=True)
     crcs = _write_hole(data, size, slices) if hole else _write_values(data, size, slices)
     part = rows // slices
     if slices == 1:
-        pairs = [(KEY.encode(), entry(1, (rows, DIM), 1, size, crcs[0]))]
+        pairs = [(KEY.encode(), entry(1, (rows, dim), 1, size, crcs[0]))]
     else:
         boxes = [((part * number, part), (0, -1)) for number in range(slices)]
-        whole = field(1, 1) + field(2, shape_proto((rows, DIM))) + b"".join(field(7, slice_proto(box)) for box in boxes)
+        whole = field(1, 1) + field(2, shape_proto((rows, dim))) + b"".join(field(7, slice_proto(box)) for box in boxes)
         pairs = [(KEY.encode(), whole)]
         for number, box in enumerate(boxes):
             at = 1 + number * (size // slices)
-            pairs.append((slice_key(KEY, box), entry(1, (part, DIM), at, size // slices, crcs[number])))
+            pairs.append((slice_key(KEY, box), entry(1, (part, dim), at, size // slices, crcs[number])))
     (directory / "c.index").write_bytes(table([(b"", header()), *pairs]))
     return BigTable(directory, rows, size, data, ("--table", f"t={KEY}"))
 

@@ -120,14 +120,14 @@ def contest_copies(directory: Path, size: int, cores: tuple[int, ...], rounds: i
     return results
 
 
-def contest_types(directory: Path, size: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Copies a float32 table as it is and converted to each shorter type, in turns.
+def contest_types(directory: Path, size: int, rounds: int, dim: int) -> dict[str, dict[str, float]]:
+    """Copies a float32 table of rows of `dim` values as it is and converted to each shorter type, in turns.
 
     Returns:
       By type: the median seconds of the copy, the median of the rounds' ratios plain copy / this copy, and the peak of
       the largest process in bytes.
     """
-    table = write_plain(directory / "source", size)
+    table = write_plain(directory / "source", size, dim=dim)
     ways: dict[str, tuple[str, ...]] = {"float32": ()}
     ways |= {dtype: ("--dtype", dtype) for dtype in ("bfloat16", "float16", "int8")}
     seen: dict[str, dict[str, list[float]]] = {dtype: defaultdict(list) for dtype in ways}

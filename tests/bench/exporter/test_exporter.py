@@ -41,7 +41,7 @@ def test_contest_copies_tells_every_layout(tmp_path: Path) -> None:
 
 
 def test_contest_types_tells_every_type(tmp_path: Path) -> None:
-    results = contest_types(tmp_path, SIZE, 1)
+    results = contest_types(tmp_path, SIZE, 1, 16)
     assert set(results) == {"float32", "bfloat16", "float16", "int8"}
     assert all(found["ratio"] > 0 and found["peak"] > 10 << 20 for found in results.values())
 
