@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from bundle import fingerprints
 from bundle.columns import Column, Offsets, checked_together
 from bundle.errors import FeatureError
-from bundle.feature_pages import CrossedIds, CrossKey, VocabularyIds
+from bundle.id_pages import CrossedIds, CrossKey
 from bundle.id_values import Rows, Values, integers, strings, without
-from bundle.ids import Buckets, Identity, Listed, Rule, hashes
+from bundle.ids import Buckets, Rule, hashes
 from bundle.ids import resolve_all as rows_of_all
+from bundle.rules import rule_of
 from bundle.vocabularies import Vocabulary
 
 COMBINATIONS_MAX = 1 << 20
@@ -153,12 +154,6 @@ def _numbers(crosses: Sequence[Crossed], key: int, values: Sequence[Values]) -> 
     return np.concatenate(found).view(np.uint64)
 
 
-def listed(name: str, rows: int, page: VocabularyIds, vocabularies: Mapping[str, Vocabulary]) -> Listed:
-    """Returns the rule of a vocabulary's page; raises KeyError for a vocabulary that is not open."""
-    told = page.model_dump(exclude={"kind", "vocabulary"})
-    return Listed(name, rows, vocabularies[page.vocabulary], **told)
-
-
 class _Integers:
     """An integer as it is."""
 
@@ -190,6 +185,4 @@ def _rule(name: str, key: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> R
         return Buckets(name, len(key.boundaries) + 1, key.boundaries)
     if key.ids is None or key.rows is None:
         return _Strings(name) if key.dtype == "string" else _Integers(name)
-    if isinstance(key.ids, VocabularyIds):
-        return listed(name, key.rows, key.ids, vocabularies)
-    return Identity(name, key.rows)
+    return rule_of(name, key.rows, key.ids, vocabularies)

@@ -22,23 +22,13 @@ from bundle import ids
 from bundle.casts import CastFirst
 from bundle.columns import Activation, Column, Offsets, checked_offsets, place_of
 from bundle.combiner import Combiner, combine_clipped, with_empty_row
-from bundle.crosses import Crossed, listed
+from bundle.crosses import Crossed
 from bundle.errors import FeatureError, RowOutOfRange, UnknownRefused
 from bundle.id_values import Rows, Values, is_padding, numbers
 from bundle.indicators import Indicator
 from bundle.keys import KeyIndex
-from bundle.manifest import (
-    ArithmeticIds,
-    BucketIds,
-    ComputedIds,
-    CrossedIds,
-    EmbeddedFeature,
-    HashIds,
-    IdentityIds,
-    KeyedIds,
-    VocabularyIds,
-    inputs_of,
-)
+from bundle.manifest import CrossedIds, EmbeddedFeature, SeveralIds, inputs_of
+from bundle.rules import rule_of
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
 
@@ -95,9 +85,7 @@ class Embedded:
         """
         self.page, self.inputs = page, inputs_of(name, page)
         self.table = opened.table(page)
-        self.rule: ids.Rule | Crossed = _rule(self.inputs, page, self.table.rows, opened)
-        if page.cast is not None and not isinstance(self.rule, Crossed):
-            self.rule = CastFirst(self.inputs[0], page.cast, self.rule)
+        self.rule = _rule(self.inputs, page, self.table.rows, opened)
         self._name, self._drop_weights = self.inputs[0], drop_weights
         self.read = self._name if page.place is None else place_of(self._name, page.place)
         one_each = page.kind == "single" and page.padding is None
@@ -106,9 +94,11 @@ class Embedded:
         self.alike = (self.table.dim, page.kind, page.combiner, page.length, page.max_norm, filled)
         self._default: tuple[Column, Activation] | None = None
         self._key_defaults: dict[str, Column] = {}
-        if isinstance(page.ids, CrossedIds):
+        if isinstance(page.ids, SeveralIds):
             for read, key in zip(self.inputs, page.ids.keys, strict=True):
                 if key.default is not None:
+                    if page.kind == "single" and isinstance(key.default, list):
+                        raise FeatureError(read, f"{key.default!r} was given; a value was expected")
                     self._key_defaults[read] = _column_of(key.default)
             if len(self._key_defaults) == len(self.inputs):
                 self.activation({}, 1)
@@ -140,7 +130,8 @@ class Embedded:
         if isinstance(self.rule, Crossed):
             rows, offsets = self.rule.resolve(self.crossed(columns, n), n)
             rows, unknown = self.known(rows, None)
-            return Activation(self._bag(rows, offsets, None), unknown)
+            one = self.page.kind == "single"
+            return Activation(self.table.take(rows) if one else self._bag(rows, offsets, None), unknown)
         column = columns.get(self.read)
         if column is None:
             return Activation(np.repeat(self.needed_default()[1].values, n, axis=0))
@@ -211,12 +202,12 @@ class Embedded:
         )
 
     def crossed(self, columns: Mapping[str, Column], n: int) -> list[Column]:
-        """Returns what was sent for each input of a cross, or its default.
+        """Returns what was sent for each input of a cross, or its default; of a single, one value of each example.
 
         Raises:
-          FeatureError: an input was not sent and has none.
+          FeatureError: an input was not sent and has none, or a single has several values of it.
         """
-        found = []
+        found, one = [], self.page.kind == "single"
         for name in self.inputs:
             column = columns.get(name)
             if column is None:
@@ -224,7 +215,7 @@ class Embedded:
                     raise FeatureError(name, _NO_DEFAULT)
                 values = self._key_defaults[name].values
                 column = Column(np.tile(values, n), np.arange(n + 1, dtype=np.int64) * values.size)
-            found.append(column)
+            found.append(_one_each(name, column, self._key_defaults.get(name), n) if one else column)
         return found
 
     def kept(self, rows: Rows, weights: Weights | None) -> NDArray[np.bool_]:
@@ -294,10 +285,7 @@ class Embedded:
     def _single_rows(self, column: Column, n: int) -> Rows:
         if column.offsets is None and column.values.shape == (n,):
             return self._resolved(column.values)
-        lengths = np.diff(checked_offsets(self._name, column, n))
-        if (lengths > 1).any():
-            example = int(np.argmax(lengths))
-            raise FeatureError(self._name, f"example {example} has {lengths[example]} values; one was expected")
+        lengths = _at_most_one(self._name, column, n)
         resolved = self._resolved(column.values)
         if lengths.all():
             return resolved
@@ -307,31 +295,38 @@ class Embedded:
         return rows
 
 
+def _at_most_one(name: str, column: Column, n: int) -> NDArray[np.int64]:
+    """Returns how many values each example has; raises FeatureError where one has several."""
+    lengths = np.diff(checked_offsets(name, column, n))
+    if (lengths > 1).any():
+        example = int(np.argmax(lengths))
+        raise FeatureError(name, f"example {example} has {lengths[example]} values; one was expected")
+    return lengths
+
+
+def _one_each(name: str, column: Column, default: Column | None, n: int) -> Column:
+    """Returns a column of one value of each example, its default where there is none."""
+    if column.offsets is None and column.values.shape == (n,):
+        return column
+    lengths = _at_most_one(name, column, n)
+    if lengths.all():
+        return Column(column.values)
+    if default is None:
+        raise FeatureError(name, _NO_DEFAULT)
+    texts = column.values.dtype == object and default.values.dtype != object
+    values = np.repeat(default.values.astype(str).astype(object) if texts else default.values, n)
+    values[lengths == 1] = column.values
+    return Column(values)
+
+
 _NO_DEFAULT = "a value must be sent for each example: the feature has no default"
 
 
 def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Opened) -> ids.Rule | Crossed:
-    name, rule = names[0], page.ids
-    if isinstance(rule, HashIds):
-        plain = rule.key is None and rule.mask is None
-        told = (name, rows, rule.buckets, rule.first_row)
-        return ids.Hash(*told) if plain else ids.KeptHash(*told, rule.key, rule.mask)
-    if isinstance(rule, VocabularyIds):
-        return listed(name, rows, rule, opened.vocabularies)
-    if isinstance(rule, BucketIds):
-        return ids.Buckets(name, rows, rule.boundaries, rule.first_row, rule.falling)
-    if isinstance(rule, KeyedIds):
-        return ids.Keyed(name, rows, opened.keys[rule.keys])
-    if isinstance(rule, CrossedIds):
-        return Crossed(names, rows, rule, opened.vocabularies)
-    return _of_integers(name, rows, rule)
-
-
-def _of_integers(name: str, rows: int, rule: IdentityIds | ArithmeticIds | ComputedIds) -> ids.Rule:
-    if isinstance(rule, ComputedIds):
-        return ids.Computed(name, rows, [(each.do, each.by) for each in rule.operations])
-    computed = isinstance(rule, ArithmeticIds)
-    return ids.Arithmetic(name, rows, **rule.model_dump(exclude={"kind"})) if computed else ids.Identity(name, rows)
+    if isinstance(page.ids, CrossedIds):
+        return Crossed(names, rows, page.ids, opened.vocabularies)
+    rule = rule_of(names[0], rows, page.ids, opened.vocabularies, opened.keys)
+    return rule if page.cast is None else CastFirst(names[0], page.cast, rule)
 
 
 def _default_column(name: str, page: EmbeddedFeature) -> Column:

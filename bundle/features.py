@@ -22,7 +22,7 @@ from bundle.errors import FeatureError, FormatError
 from bundle.id_values import Rows
 from bundle.indicators import Indicator
 from bundle.keys import KeyIndex
-from bundle.manifest import CrossedIds, DenseFeature, EmbeddedFeature, Feature, Manifest, inputs_of, readers_of
+from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, SeveralIds, inputs_of, readers_of
 from bundle.native import beside
 from bundle.small_tables import Home, small_tables
 from bundle.tables import TableReader
@@ -293,7 +293,7 @@ def open_features(root: Path, manifest: Manifest, pause: Callable[[], object] = 
 def _count(feature: Feature) -> int:
     if isinstance(feature, DenseFeature):
         return 1
-    if isinstance(feature.ids, CrossedIds):
+    if isinstance(feature.ids, SeveralIds):
         return _CROSS
     return _CHANGED if feature.max_norm is not None or feature.empty_row is not None else 1
 

@@ -18,23 +18,11 @@ from bundle import fields
 from bundle.checksums import crc32c
 from bundle.errors import DigestMismatch, FormatError, UnknownFormat
 from bundle.feature_pages import (
-    ArithmeticIds,
-    BucketIds,
     Cast,
-    ComputedIds,
-    CrossedIds,
-    CrossKey,
     DenseFeature,
     EmbeddedFeature,
     Feature,
-    HashIds,
-    IdentityIds,
-    IdOperation,
-    IdRule,
-    KeyedIds,
-    Role,
     Unknown,
-    VocabularyIds,
     input_told,
     inputs_of,
     readers_of,
@@ -42,6 +30,21 @@ from bundle.feature_pages import (
     vocabularies_of,
 )
 from bundle.fields import Count, Crc32c, Page, Path, Positive
+from bundle.id_pages import (
+    ArithmeticIds,
+    BucketIds,
+    ComputedIds,
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    IdentityIds,
+    IdOperation,
+    IdRule,
+    KeyedIds,
+    Role,
+    SeveralIds,
+    VocabularyIds,
+)
 from bundle.table_pages import BLOCK_BYTES, Shard, Table, TableDtype, TableError, TableSource
 from bundle.tower_pages import HeadEffect, Precision, Tower, TowerForm, TowerInput, TowerOutput, TowerPart
 
@@ -64,6 +67,7 @@ __all__ = [
     "KeyedIds",
     "Precision",
     "Role",
+    "SeveralIds",
     "Shard",
     "Table",
     "TableDtype",

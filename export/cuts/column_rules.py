@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from bundle.feature_pages import CROSS_KEY
+from bundle.id_pages import CROSS_KEY
 from bundle.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdentityIds, IdRule, Unknown, VocabularyIds
 from export.cuts.lookups import Tensors, table_name
 from export.cuts.places import Followed, Values

@@ -80,6 +80,11 @@ def cure_of(values: Values) -> str:
             "let the number only rise, or only fall, with what is sent, on all of its line (tf.maximum(x, 0.) in front "
             "of a logarithm)"
         )
+    if values.type == "SparseToDense":
+        return (
+            "cross different inputs of one value each, as they are, or rows that hashes, vocabularies, buckets and "
+            "remainders make of them"
+        )
     return (
         "let callers send what is looked up, as an input of its own, or compute it of one input by constants (sums, "
         "products, quotients, remainders, limits), hashes, vocabularies or buckets"

@@ -82,7 +82,7 @@ class Lookups:
 
     def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
         tf = load_tensorflow()
-        if spec.encoding == "dense" and spec.kind != "bag":
+        if spec.encoding == "dense" and spec.kind != "bag" and len(spec.reads) == 1:
             ids = inputs[spec.reads[0]]
             if spec.place is not None:
                 ids = tf.reshape(ids, [-1, spec.places])[:, spec.place]
@@ -100,6 +100,8 @@ class Lookups:
             rows = tf.boolean_mask(rows, known)
         if spec.name in self._traced.configs:
             return self._by_layer(spec, ids, rows, weights)
+        if spec.kind == "single":  # a cross: one of each example
+            return self._vectors(spec, rows)
         if spec.kind == "sequence":
             whole = ids.with_values(self._vectors(spec, rows))
             return whole.to_tensor(shape=[None, spec.length, whole.shape[-1]])

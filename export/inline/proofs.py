@@ -217,7 +217,7 @@ def _ask_session(directory: str, inputs: dict[str, Tensors]) -> Results:
 
 def _default(name: str, spec: FeatureSpec | DenseSpec, page: manifest.Feature) -> Any:
     """Returns what a client of the SavedModel must send for an input that an example leaves out."""
-    if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.CrossedIds):
+    if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.SeveralIds):
         return page.ids.keys[spec.reads.index(name)].default
     return page.default
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bundle.manifest import CrossedIds, IdRule, VocabularyIds
+from bundle.manifest import IdRule, SeveralIds, VocabularyIds
 from export.cuts.lookups import table_name
 from export.model.origins import distinct_identifiers
 from export.towers.descriptions import DenseSpec, FeatureSpec, Keys, ModelSpec, TensorSpec, TowerSpec
@@ -96,7 +96,7 @@ def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, Featur
 
 def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
     """Returns the input of each vocabulary of a rule."""
-    if isinstance(rule, CrossedIds):
+    if isinstance(rule, SeveralIds):
         return [read for read, key in zip(reads, rule.keys, strict=True) if isinstance(key.ids, VocabularyIds)]
     return list(reads)
 
@@ -105,7 +105,7 @@ def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
     """Returns a rule with these names for the vocabularies that it reads."""
     if isinstance(rule, VocabularyIds):
         return rule.model_copy(update={"vocabulary": next(names)})
-    if isinstance(rule, CrossedIds):
+    if isinstance(rule, SeveralIds):
         told = [
             key if key.ids is None else key.model_copy(update={"ids": _with_names(key.ids, names)}) for key in rule.keys
         ]

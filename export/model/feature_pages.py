@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import TypeVar
 
 from bundle import manifest
 from export import settings
@@ -11,6 +12,7 @@ from export.errors import UsageError
 from export.model.roles import input_roles
 from export.towers.descriptions import DenseSpec, FeatureSpec, Keys, ModelSpec
 
+_Several = TypeVar("_Several", bound=manifest.SeveralIds)
 Roles = Mapping[str, manifest.Role]
 
 
@@ -90,8 +92,8 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob, role
     _refuse_second_rule(spec, model, job)
     rule = spec.rule or _describe_ids(spec, part, rows, job)
     _check_keyed(spec, rule, job)
-    crossed = isinstance(rule, manifest.CrossedIds)
-    if isinstance(rule, manifest.CrossedIds):
+    crossed = isinstance(rule, manifest.SeveralIds)
+    if isinstance(rule, manifest.SeveralIds):
         rule = _crossed(rule, spec.reads, job, roles)
     ids_are_the_models = spec.rule is not None or isinstance(rule, manifest.IdentityIds)
     return manifest.EmbeddedFeature(
@@ -148,9 +150,7 @@ def _refuse_second_rule(spec: FeatureSpec, model: ModelSpec, job: settings.Expor
             )
 
 
-def _crossed(
-    rule: manifest.CrossedIds, names: tuple[str, ...], job: settings.ExportJob, roles: Roles
-) -> manifest.CrossedIds:
+def _crossed(rule: _Several, names: tuple[str, ...], job: settings.ExportJob, roles: Roles) -> _Several:
     keys = tuple(
         key.model_copy(update={"role": roles[name], "default": job.features.get(name, settings.FeaturePart()).default})
         for key, name in zip(rule.keys, names, strict=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from export.cuts.graph_rules import blamed, cure_of, find_ids
 from export.cuts.lookups import Lookup
 from export.cuts.places import Followed, Values
+from export.cuts.several_inputs import find_cross
 from export.cuts.whole_ids import FoundIds
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
@@ -86,6 +87,10 @@ def _all_of(
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
     lookup = recorded.lookup
     found = [_ids(lookup.path, ids, call, table.rows) for ids in lookup.ids]
+    cross = find_cross(lookup.ids[0], call) if _one_each(lookup) and lookup.length in (None, 1) else None
+    if cross is not None:
+        told = replace(lookup, kind="single", length=None, rule=cross.rule, keys=cross.keys)
+        return [_resolved(replace(recorded, lookup=told), table, parts, call, list(map(FoundIds, cross.inputs)))]
     why = next((each for each in found if isinstance(each, Odd)), None)
     known = [each for each in found if isinstance(each, FoundIds)]
     if not _one_each(lookup):

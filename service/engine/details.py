@@ -9,13 +9,13 @@ from bundle.manifest import (
     ArithmeticIds,
     ComputedIds,
     Corpus,
-    CrossedIds,
     DenseFeature,
     EmbeddedFeature,
     HashIds,
     IdentityIds,
     KeyedIds,
     Manifest,
+    SeveralIds,
     Table,
     TowerForm,
     TowerInput,
@@ -170,7 +170,7 @@ def _type(manifest: Manifest, feature: EmbeddedFeature, name: str) -> str:
         return feature.cast.of
     if isinstance(feature.ids, IdentityIds | ArithmeticIds | ComputedIds | KeyedIds):
         return "int64"
-    if isinstance(feature.ids, CrossedIds):
+    if isinstance(feature.ids, SeveralIds):
         key = feature.ids.keys[feature.inputs.index(name)]
         return key.dtype if key.boundaries is None else "float32"
     if isinstance(feature.ids, HashIds):

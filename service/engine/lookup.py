@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
 from bundle.features import Column, Place
-from bundle.manifest import CrossedIds, DenseFeature, EmbeddedFeature, Manifest, inputs_of
+from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, inputs_of
 from service.engine.limits import at_most
 from service.engine.requests import Ids, LookedUp, Lookup, Offsets
 from service.engine.steps import Steps
@@ -156,7 +156,7 @@ def look_up(generation: Generation, request: Lookup, settings: ServiceSettings, 
         raise InvalidArgument(f"feature {name!r} is an indicator: it has no table to look up in")
     if feature.place is not None:
         raise InvalidArgument(f"feature {name!r} reads one of several values of its input: no id alone is one")
-    if isinstance(feature.ids, CrossedIds):
+    if isinstance(feature.ids, SeveralIds):
         raise InvalidArgument(f"feature {name!r} crosses several inputs: no id alone has a row of its table")
     (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
 from bundle.features import Column
-from bundle.manifest import CrossedIds, DenseFeature, EmbeddedFeature, Manifest, VocabularyIds
+from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, VocabularyIds
 from service.engine import embedding, ranking, recommendation, retrieval, towers
 from service.engine.jobs import Work
 from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
@@ -105,7 +105,7 @@ def _columns(generation: Generation, names: Iterable[str]) -> dict[str, Column]:
 
 def _takes_texts(manifest: Manifest, name: str, feature: EmbeddedFeature) -> bool:
     """Tells whether a feature takes strings alone of an input."""
-    if isinstance(feature.ids, CrossedIds):
+    if isinstance(feature.ids, SeveralIds):
         key = feature.ids.keys[feature.inputs.index(name)]
         return key.dtype == "string" and key.boundaries is None
     return isinstance(feature.ids, VocabularyIds) and manifest.vocabularies[feature.ids.vocabulary].dtype == "string"

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from bundle import manifest as pages
 from bundle.columns import Column
 from bundle.crosses import COMBINATIONS_MAX
-from bundle.errors import FeatureError
+from bundle.errors import FeatureError, FormatError
 from bundle.features import FeatureReader
 from bundle.tables import TableReader
 from tests.conftest import write_table
@@ -77,11 +77,46 @@ def test_cross_of_long_bags_is_refused_before_it_is_made(reader: FeatureReader) 
         reader.activation("user*genre", sent, 1)
 
 
+def test_cross_of_one_value_of_each_input_reads_their_row(tmp_path: Path) -> None:
+    stored = np.random.default_rng(0).standard_normal((64, 3)).astype("<f4")
+    table = TableReader(tmp_path, write_table(tmp_path, "t", stored, "float32", []))
+    bag, single = crossed(), crossed(kind="single", combiner=None)
+    reader = FeatureReader({"bag": bag, "single": single}, {"t": table}, {})
+    genres = Column(np.array(["a", "b", "c"], object))
+    some = Column(np.array([7]), np.array([0, 0, 1, 1]))
+    sent = {"user": Column(np.array([4, 7, 4])), "genre": genres}
+    found = reader.activation("single", {"user": some, "genre": genres}, 3)
+    rows, offsets = reader.rows("single", sent, 3)
+    assert offsets.tolist() == [0, 1, 2, 3]
+    assert (found.values.view(np.uint32) == stored[rows].view(np.uint32)).all()
+    assert (reader.activation("bag", sent, 3).values == found.values).all()
+    with pytest.raises(FeatureError, match="'genre': example 1 has 2 values; one was expected"):
+        reader.activation("single", {"genre": Column(genres.values, np.array([0, 1, 3]))}, 2)
+    with pytest.raises(FeatureError, match="'genre': a value must be sent"):
+        reader.activation("single", {"genre": Column(genres.values[:1], np.array([0, 1, 1]))}, 2)
+
+
+def test_default_of_several_values_does_not_fit_a_cross_of_one_of_each(tmp_path: Path) -> None:
+    table = TableReader(tmp_path, write_table(tmp_path, "t", np.ones((64, 3), "<f4"), "float32", []))
+    keys = (KEYS[0], KEYS[1].model_copy(update={"default": ["a"]}))
+    page = crossed(kind="single", combiner=None, ids=pages.CrossedIds(keys=keys, buckets=64))
+    with pytest.raises(FormatError, match=r"\['a'\] was given; a value was expected"):
+        FeatureReader({"f": page}, {"t": table}, {})
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"kind": "single", "combiner": None}, "crossed ids need a bag"),
+        ({"kind": "sequence", "combiner": None, "length": 2}, "crossed ids need a single, or a bag"),
         ({"inputs": ("user",)}, "an input for each"),
+        (
+            {
+                "kind": "single",
+                "combiner": None,
+                "ids": pages.CrossedIds(keys=(KEYS[0], KEYS[1].model_copy(update={"padding": ""})), buckets=64),
+            },
+            "belongs to the keys of a bag",
+        ),
         ({"weighted": True}, "without weights"),
         ({"role": "context"}, "the role follows"),
         ({"default": []}, "by its key"),

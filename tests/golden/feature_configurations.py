@@ -79,7 +79,7 @@ class Configuration:
 
 def generate() -> list[Configuration]:
     """Returns all configurations."""
-    ways = (_lookups, _clipped, _sequences, _gathers, _computed, _columns, _indicators, _crosses)
+    ways = (_lookups, _clipped, _sequences, _gathers, _computed, _columns, _indicators, _crosses, _crossings)
     found = list(dict.fromkeys(each for way in ways for each in way()))
     return [Configuration(**(vars(each) | {"seed": number})) for number, each in enumerate(found)]
 
@@ -198,6 +198,8 @@ CROSSED: dict[str, pages.CrossKey] = {
         dtype="int64", ids=pages.VocabularyIds(vocabulary="integers"), rows=len(KEYS), unknown_row=3
     ),
     "row or 5": pages.CrossKey(dtype="int64", ids=pages.IdentityIds(), rows=ROWS, unknown_row=5),
+    "hash": pages.CrossKey(dtype="int64", ids=pages.HashIds(buckets=10), rows=10),
+    "remainder": pages.CrossKey(dtype="int64", ids=pages.ArithmeticIds(buckets=50), rows=50),
     "padded": pages.CrossKey(dtype="string", ids=pages.VocabularyIds(vocabulary="strings"), rows=len(KEYS), padding=""),
 }
 """What a manifest says of the keys of a cross; others are integers as they are."""
@@ -224,6 +226,21 @@ def _crosses() -> Iterator[Configuration]:
         yield Configuration(
             "crossed", "bag", "sparse", combiner, "none", True, empty, "cross", options=(kind, hash_key)
         )
+
+
+def _crossings() -> Iterator[Configuration]:
+    """HashedCrossing of one value of each input."""
+    for kind in (
+        ("string", "int64"),
+        ("int64", "int64"),
+        ("string", "string", "int64"),
+        ("buckets", "string"),
+        ("buckets", "buckets"),
+        ("hashed", "int64"),
+        ("hash", "string"),
+        ("remainder", "string", "hash"),
+    ):
+        yield Configuration("crossing", "single", "dense", rule="cross", negative=True, options=(kind, None))
 
 
 def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.EmbeddedFeature:

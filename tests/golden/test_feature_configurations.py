@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ def columns_of(name: str, each: Configuration) -> dict[str, Column]:
     found = {}
     for read, kind in zip(inputs_of(name, each), each.options[0], strict=True):
         rule, width = SENT.get(kind, ("hash", 0))
+        width = 1 if each.kind == "single" else width
         lengths = np.full(EXAMPLES, width) if width else random.integers(0 if each.empty else 1, 4, EXAMPLES)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         negative = each.negative and (rule != "identity" or kind == "row or 5")
@@ -247,6 +249,30 @@ def by_crossed_column(each: Configuration, given: dict[str, Column]) -> Any:
     return densely(columns.crossed_column(keys, ROWS, hash_key), each, features)
 
 
+def _hashed_last(words: Any, values: Any) -> Any:
+    """Returns rows with those of unknown words behind the known, as columns have them."""
+    return (words(values) - 9) % (len(KEYS) + 9)
+
+
+def by_crossing_layer(each: Configuration, given: dict[str, Column]) -> Any:
+    import keras
+
+    made = []
+    for layers in (tf.keras.layers, keras.layers):
+        words = layers.StringLookup(vocabulary=[str(key) for key in KEYS], num_oov_indices=9)
+        before: dict[str, Callable[[Any], Any]] = {
+            "buckets": layers.Discretization(list(BOUNDARIES)),
+            "hashed": partial(_hashed_last, words),
+            "hash": layers.Hashing(10),
+            "remainder": lambda values: values % 50,
+        }
+        values = [tf.constant(column.values) for column in given.values()]
+        rows = [before.get(kind, tf.identity)(value) for kind, value in zip(each.options[0], values, strict=True)]
+        made.append(tf.gather(STORED_TABLE, layers.HashedCrossing(ROWS)(rows)))
+    tf.debugging.assert_equal(*made)
+    return made[0]
+
+
 def densely(category: Any, each: Configuration, features: dict[str, Any]) -> Any:
     if "indicator" in each.call:
         return tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(category)])(features)
@@ -270,6 +296,7 @@ CALLS: dict[str, Callable[[Configuration, Any], Any]] = {
     "indicator": by_column,
     "crossed": by_crossed_column,
     "crossed indicator": by_crossed_column,
+    "crossing": by_crossing_layer,
 }
 
 

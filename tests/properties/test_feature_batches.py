@@ -77,6 +77,7 @@ def _pages() -> dict[str, pages.Feature]:
         }
         for number, kinds in enumerate(combinations)
     ]
+    told += [_single(each) for each in told if "inputs" in each]
     told += [{"kind": "bag", "combiner": "sum", "table": "", "indicator": width} for width in (3, 8, 3)]
     return {
         f"f{number}": pages.EmbeddedFeature.model_validate(
@@ -84,6 +85,14 @@ def _pages() -> dict[str, pages.Feature]:
         )
         for number, each in enumerate(told)
     }
+
+
+def _single(told: dict[str, Any]) -> dict[str, Any]:
+    """Returns a cross of one value of each input, under names of their own."""
+    changes = ({"padding": None} | ({"default": "a"} if key.default == ["a", "b"] else {}) for key in told["ids"].keys)
+    keys = [key.model_copy(update=change) for key, change in zip(told["ids"].keys, changes, strict=True)]
+    rule = told["ids"].model_copy(update={"keys": tuple(keys)})
+    return {"ids": rule, "kind": "single", "inputs": tuple(f"one.{read}" for read in told["inputs"])}
 
 
 PAGES = _pages()
@@ -121,6 +130,11 @@ def _column(page: pages.EmbeddedFeature, n: int, texts: bool, random: np.random.
     return Column(values, None if single else offsets, weights if page.weighted and random.random() < 0.8 else None)
 
 
+def _without_some(column: Column, random: np.random.Generator) -> Column:
+    given = random.random(column.values.size) < 0.7
+    return Column(column.values[given], np.concatenate([[0], np.cumsum(given)]))
+
+
 def _sent(n: int, seed: int) -> dict[str, Column]:
     random, sent = np.random.default_rng(seed), {}
     for name, page in PAGES.items():
@@ -129,6 +143,8 @@ def _sent(n: int, seed: int) -> dict[str, Column]:
             for read, key in zip(page.inputs, page.ids.keys, strict=True):
                 if key.default is None or random.random() < 0.8:
                     sent[read] = _column(page, n, key.dtype == "string", random)
+                    if page.kind == "single" and key.default is not None and random.random() < 0.5:
+                        sent[read] = _without_some(sent[read], random)
         else:
             sent[name] = _column(page, n, page.ids is TEXTS, random)
     return sent

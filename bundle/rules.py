@@ -1,0 +1,62 @@
+"""A manifest's page of an id rule -> what resolves ids by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from bundle import ids
+from bundle.id_pages import (
+    ArithmeticIds,
+    BucketIds,
+    ComputedIds,
+    HashIds,
+    IdentityIds,
+    KeyedIds,
+    VocabularyIds,
+)
+from bundle.keys import KeyIndex
+from bundle.vocabularies import Vocabulary
+
+OneInput = IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds | KeyedIds
+"""Rules that make a row of one value."""
+
+
+def rule_of(
+    name: str,
+    rows: int,
+    page: OneInput,
+    vocabularies: Mapping[str, Vocabulary],
+    keys: Mapping[str, KeyIndex] = MappingProxyType({}),
+) -> ids.Rule:
+    """Returns the rule of a page.
+
+    Args:
+      name: of the input, for messages.
+      rows: that there are.
+      page: what the manifest says.
+      vocabularies, keys: open, by name.
+    Raises:
+      KeyError: a vocabulary or key index is not open.
+    """
+    match page:
+        case HashIds():
+            plain = page.key is None and page.mask is None
+            told = (name, rows, page.buckets, page.first_row)
+            return ids.Hash(*told) if plain else ids.KeptHash(*told, page.key, page.mask)
+        case VocabularyIds():
+            how = page.model_dump(exclude={"kind", "vocabulary"})
+            return ids.Listed(name, rows, vocabularies[page.vocabulary], **how)
+        case BucketIds():
+            return ids.Buckets(name, rows, page.boundaries, page.first_row, page.falling)
+        case KeyedIds():
+            return ids.Keyed(name, rows, keys[page.keys])
+        case _:
+            return _of_integers(name, rows, page)
+
+
+def _of_integers(name: str, rows: int, page: IdentityIds | ArithmeticIds | ComputedIds) -> ids.Rule:
+    if isinstance(page, ComputedIds):
+        return ids.Computed(name, rows, [(each.do, each.by) for each in page.operations])
+    computed = isinstance(page, ArithmeticIds)
+    return ids.Arithmetic(name, rows, **page.model_dump(exclude={"kind"})) if computed else ids.Identity(name, rows)
