@@ -25,6 +25,7 @@ _WEIGHT = re.compile(r"(?P<path>(?:.*/)?[^/]+)/vars/0")
 _NAMED = re.compile(r"(?:model_weights/)?(?P<path>(?:.*/)?[^/]+)/embeddings(?::0)?")
 _LISTED = re.compile(r"(?:.*/)?(?:layers|_layer_checkpoint_dependencies)/embedding(?:_\d+)?")
 _DEFAULT_NAME = re.compile(r"embedding(?:_\d+)?")
+_STEP = re.compile(r"optimizer/(?:inner_optimizer/)?vars/0|optimizer_weights/(?:.*/)?iterations?(?::0)?")
 _DEPTH_MAX = 32
 
 
@@ -53,7 +54,7 @@ def find_in_layers(found: Findings) -> None:
 
 def step_keys(keys: Iterable[str]) -> list[str]:
     """Returns the datasets that may be the training step: an optimizer's first variable, or its `iteration`."""
-    return [key for key in keys if re.fullmatch(r"optimizer/vars/0|optimizer_weights/(.*/)?iterations?(:0)?", key)]
+    return list(filter(_STEP.fullmatch, keys))
 
 
 def _is_default(name: str, classes: Mapping[str, str]) -> bool:

@@ -10,6 +10,7 @@ src/optimizers/base_optimizer.py.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -28,6 +29,8 @@ _KERAS_SLOTS = frozenset(
     ["m", "v", "vhat", "accumulator", "accum_grad", "accum_var", "linear", "mg", "momentum", "rms"]
 )
 _SCOPES_MAX = 32
+_COUNTED = re.compile(r"_\d+$")
+_TABLE_NAMES = ("/embedding_weights", "/embeddings")
 _OPTIMIZERS_OWN = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
 AVERAGE = "ExponentialMovingAverage"
 """Of the weights: no optimizer's state, and what some models serve; left out unless the user names it."""
@@ -36,6 +39,7 @@ AVERAGE = "ExponentialMovingAverage"
 def find_slots(found: Findings, graph: ObjectGraph) -> None:
     """Finds the optimizers' variables of an object graph: of Keras' older kind (slot variables) and newer (a list)."""
     keys_by_name: dict[str, str] = {}
+    flat_names: dict[int, dict[str, str]] = {}
     seen = {-1}  # a list belongs to one optimizer: a thousand that share a long one are hostile
     nodes = graph.nodes
     for _, node in graph.holders:
@@ -53,6 +57,10 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
                 if child == node.children["_iterations"]:
                     continue
                 name, of = owners.get(child) or _named_owner(found, state, keys_by_name)
+                if not of and (listed := node.children.get("_trainable_variables")) is not None:
+                    if listed not in flat_names:  # lists, too, may be shared by a thousand
+                        flat_names[listed] = _flat_names(graph, listed)
+                    name, of = _flatly_named_owner(found, state, flat_names[listed])
                 same = _same_shape(found, state.key, of)
                 found.add_slot(name if same else state.full_name or number, state.key, of if same else "")
 
@@ -85,6 +93,29 @@ def _named_owner(found: Findings, state: Node, keys_by_name: Mapping[str, str]) 
     return "", ""
 
 
+def _flat_names(graph: ObjectGraph, trained: int) -> dict[str, str]:
+    """Returns the variables that a Keras 3 optimizer trains, by their names as it writes them into those of states."""
+    variables = [graph.nodes[node] for node in graph.nodes[trained].children.values()]
+    named = [(each.full_name.replace("/", "_"), each.key) for each in variables]
+    count = Counter(name for name, _ in named)
+    return {name: key for name, key in named if count[name] == 1}
+
+
+def _flatly_named_owner(found: Findings, state: Node, keys_by_flat_name: Mapping[str, str]) -> tuple[str, str]:
+    """Returns slot and variable that Keras 3 names a state after: `<optimizer>/<name of the variable>_<slot>`.
+
+    What tells the states of an optimizer that keeps them in no list or an incomplete one, as Adafactor and Muon do.
+    """
+    name = rest = state.full_name.rpartition("/")[2]
+    for _ in range(_SCOPES_MAX):
+        rest, separator, _ = rest.rpartition("_")
+        if not separator:
+            break
+        if _same_shape(found, state.key, keys_by_flat_name.get(rest, "")):
+            return name[len(rest) + 1 :], keys_by_flat_name[rest]
+    return "", ""
+
+
 def _same_shape(found: Findings, key: str, of: str) -> bool:
     entries = found.checkpoint.entries
     return key in entries and of in entries and entries[key].shape == entries[of].shape
@@ -93,8 +124,11 @@ def _same_shape(found: Findings, key: str, of: str) -> bool:
 def find_named_slots(found: Findings) -> None:
     """Finds the optimizers' variables of a checkpoint that has names alone.
 
-    A name tells a slot variable only if the variable that it belongs to is there, with the same shape.
+    A name tells a slot variable only if the variable that it belongs to is there, with the same shape. An optimizer
+    that its user named (`AdamOptimizer(name="mine")`: `<variable>/mine`, `<variable>/mine_1`) is told by several
+    variables that have state of that name, or by one that is a table by its own name.
     """
+    behind: dict[str, list[tuple[str, str, str]]] = {}
     for key, entry in found.checkpoint.entries.items():
         if entry.shape == () and _OPTIMIZERS_OWN.fullmatch(key):
             found.add_slot(key.rpartition("/")[2], key, "")
@@ -105,6 +139,13 @@ def find_named_slots(found: Findings) -> None:
         of = _owner(found, name, entry) if name else ""
         if of:
             found.add_slot(slot, key, of)
+        elif _same_shape(found, key, above := key.rpartition("/")[0]):
+            last = key[len(above) + 1 :]
+            behind.setdefault(_COUNTED.sub("", last), []).append((last, key, above))
+    for slots in behind.values():
+        if len({of for _, _, of in slots}) > 1 or slots[0][2].endswith(_TABLE_NAMES):
+            for slot, key, of in slots:
+                found.add_slot(slot, key, of)
 
 
 def _saver_slot(key: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ their table, and a slot's key can read like that of another table. What no recor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from export.checkpoint import keras_layers, orbax_tree
 from export.checkpoint.findings import Findings, find_dumped
@@ -54,22 +54,30 @@ def recognise(checkpoint: StoredVariables, said: Statements | Mapping[str, str] 
 
 
 def _step(checkpoint: StoredVariables) -> int | None:
-    """Returns the training step: what the program calls so, else what its optimizer counted."""
+    """Returns the training step: what the program calls so, else what its optimizer counted.
+
+    The largest count: an optimizer that wraps another, such as Keras 3's LossScaleOptimizer, may leave its own at 0.
+    """
     if checkpoint.storage.step is not None:
         return checkpoint.storage.step
-    keys = ["global_step"]
-    if checkpoint.storage.kind in ("Orbax", "Keras"):
-        told = orbax_tree if checkpoint.storage.kind == "Orbax" else keras_layers
-        keys = told.step_keys(checkpoint.entries)
+    if checkpoint.storage.kind == "Orbax":
+        return next(_integers(checkpoint, orbax_tree.step_keys(checkpoint.entries)), None)
     graph = checkpoint.graph
+    named, counters = ["global_step"], []
+    if checkpoint.storage.kind == "Keras":
+        named, counters = [], keras_layers.step_keys(checkpoint.entries)
     if graph is not None:
-        named = (graph.child(0, name) for name in ("step", "global_step"))
-        keys = [node.key for node in named if node]
+        named = [node.key for name in ("step", "global_step") if (node := graph.child(0, name))]
         for _, node in graph.holders:
             counter = node.children.get("_iterations", node.children.get("iter") if node.slots else None)
-            keys += [graph.nodes[counter].key] if counter is not None else []
-    for key in keys:
+            counters += [graph.nodes[counter].key] if counter is not None else []
+    own = next(_integers(checkpoint, named), None)
+    return max(_integers(checkpoint, counters), default=None) if own is None else own
+
+
+def _integers(checkpoint: StoredVariables, keys: Iterable[str]) -> Iterator[int]:
+    """Yields the values of those variables that are single integers."""
+    for key in dict.fromkeys(keys):
         entry = checkpoint.entries.get(key)
         if entry is not None and entry.shape == () and entry.dtype in ("int64", "int32", "uint32"):
-            return int(checkpoint.read_all(key))
-    return None
+            yield int(checkpoint.read_all(key))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tests.golden.expectations import DIM, finish, random_values
@@ -77,6 +78,65 @@ def dense_features(directory: Path) -> None:
     finish(directory, {"user_embedding": layer.weights[0].numpy()}, [], step=None, origin="feature column")
 
 
+_TF_KERAS: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
+    "sgd": (lambda kit: kit.SGD(0.1, momentum=0.9), ["m"]),
+    "rmsprop": (lambda kit: kit.RMSprop(momentum=0.9, centered=True), ["average_gradient", "momentum", "velocity"]),
+    "adam": (lambda kit: kit.Adam(amsgrad=True), ["m", "v", "vhat"]),
+    "adamw": (lambda kit: kit.AdamW(), ["m", "v"]),
+    "adadelta": (lambda kit: kit.Adadelta(), ["accumulated_delta_var", "accumulated_grad"]),
+    "adagrad": (lambda kit: kit.Adagrad(), ["accumulator"]),
+    "adamax": (lambda kit: kit.Adamax(), ["m", "u"]),
+    "adafactor": (lambda kit: kit.Adafactor(), ["v"]),
+    "nadam": (lambda kit: kit.Nadam(), ["m", "v"]),
+    "ftrl": (lambda kit: kit.Ftrl(), ["accumulator", "linear"]),
+    "lion": (lambda kit: kit.Lion(), ["m"]),
+    "averaged": (lambda kit: kit.Adam(use_ema=True), ["average", "m", "v"]),
+    "legacy_sgd": (lambda kit: kit.legacy.SGD(0.1, momentum=0.9), ["momentum"]),
+    "legacy_rmsprop": (lambda kit: kit.legacy.RMSprop(momentum=0.9, centered=True), ["mg", "momentum", "rms"]),
+    "legacy_adam": (lambda kit: kit.legacy.Adam(amsgrad=True), ["m", "v", "vhat"]),
+    "legacy_adadelta": (lambda kit: kit.legacy.Adadelta(), ["accum_grad", "accum_var"]),
+    "legacy_adagrad": (lambda kit: kit.legacy.Adagrad(), ["accumulator"]),
+    "legacy_adamax": (lambda kit: kit.legacy.Adamax(), ["m", "v"]),
+    "legacy_nadam": (lambda kit: kit.legacy.Nadam(), ["m", "v"]),
+    "legacy_ftrl": (lambda kit: kit.legacy.Ftrl(), ["accumulator", "linear"]),
+}
+_KERAS_3: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
+    "sgd": (lambda kit: kit.SGD(0.1, momentum=0.9), ["momentums"]),
+    "rmsprop": (lambda kit: kit.RMSprop(momentum=0.9, centered=True), ["average_gradients", "momentums", "velocities"]),
+    "adam": (lambda kit: kit.Adam(amsgrad=True), ["momentums", "velocities", "velocity_hats"]),
+    "adamw": (lambda kit: kit.AdamW(), ["momentums", "velocities"]),
+    "adadelta": (lambda kit: kit.Adadelta(), ["accumulated_delta_vars", "accumulated_grads"]),
+    "adagrad": (lambda kit: kit.Adagrad(), ["accumulators"]),
+    "adamax": (lambda kit: kit.Adamax(), ["m", "u"]),
+    "adafactor": (lambda kit: kit.Adafactor(), ["velocity"]),
+    "nadam": (lambda kit: kit.Nadam(), ["momentums", "velocities"]),
+    "ftrl": (lambda kit: kit.Ftrl(), ["accumulators", "linears"]),
+    "lion": (lambda kit: kit.Lion(), ["momentums"]),
+    "lamb": (lambda kit: kit.Lamb(), ["momentums", "velocities"]),
+    "muon": (lambda kit: kit.Muon(), ["momentum", "velocity"]),
+    "scaled": (lambda kit: kit.LossScaleOptimizer(kit.Adam()), ["momentums", "velocities"]),
+    "averaged": (lambda kit: kit.Adam(use_ema=True), ["model_variables_moving_average", "momentums", "velocities"]),
+}
+
+
+def keras_optimizers(directory: Path, kit: Any, kinds: dict[str, tuple[Callable[[Any], Any], list[str]]]) -> None:
+    """A table and a kernel trained by each optimizer there is, all in one checkpoint."""
+    values: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+    for number, (name, (make, _)) in enumerate(kinds.items()):
+        layer, dense, optimizer = kit.layers.Embedding(9, DIM, name=name), kit.layers.Dense(2), make(kit.optimizers)
+        dense(layer(np.zeros(1, np.int64)))
+        layer.embeddings.assign(random_values(9, number))
+        trained = [layer.embeddings, dense.kernel]
+        zeros = [tf.zeros(each.shape) for each in trained]
+        optimizer.apply_gradients(zip(zeros, trained, strict=True))
+        values[name] = np.asarray(layer.embeddings)  # weight decay, and what divides by nothing
+        parts |= {f"layer_{name}": layer, f"dense_{name}": dense, f"optimizer_{name}": optimizer}
+    tf.train.Checkpoint(**parts).save(str(directory / "ckpt"))
+    slots = {name: own for name, (_, own) in kinds.items()}
+    finish(directory, values, slots, step=1, origin="Keras Embedding", candidates=len(kinds))
+
+
 KERAS_CASES: dict[str, Callable[[Path], None]] = {
     "keras_float32": lambda to: keras_layer(to, "float32"),
     "keras_bfloat16": lambda to: keras_layer(to, "bfloat16"),
@@ -85,5 +145,7 @@ KERAS_CASES: dict[str, Callable[[Path], None]] = {
     "keras_weights": lambda to: keras_model(to, "weights"),
     "keras_saved_model": lambda to: keras_model(to, "saved_model"),
     "keras_3": lambda to: keras_3(to, "checkpoint"),
+    "keras_optimizers": lambda to: keras_optimizers(to, tf.keras, _TF_KERAS),
+    "keras_3_optimizers": lambda to: keras_optimizers(to, keras, _KERAS_3),
     "keras_3_export": lambda to: keras_3(to, "export"),
 }

@@ -26,6 +26,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
         lambda: v1.train.AdagradDAOptimizer(0.1, v1.train.get_or_create_global_step()),
         ["AdagradDA", "AdagradDA_1"],
     ),
+    "named": (lambda: v1.train.AdamOptimizer(0.1, name="mine"), ["mine", "mine_1"]),
     "proximal_adagrad": (lambda: v1.train.ProximalAdagradOptimizer(0.1), ["ProximalAdagrad"]),
 }
 
