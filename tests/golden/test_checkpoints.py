@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from export.checks.table_rows import verify_tables
 from export.errors import CheckpointError
 from export.plan import Writing, plan_tables
 from export.tables.shards import carry_out, check_sources, manifest_table
+from tests.export.checkpoint.dump_files import collection_dump
 from tests.hostile.damage import case_files, trial
 
 ENVIRONMENT = {
@@ -36,17 +39,23 @@ CASES = (
     *("mid_level_plain", "mid_level_hosts", "tfrs_adagrad", "tfrs_adam", "partial"),
     *(f"keras_{dtype}" for dtype in DTYPES),
     *("keras_dense_features", "keras_weights", "keras_saved_model", "keras_3", "keras_3_export"),
+    *("keras_optimizers", "keras_3_optimizers"),
     *(f"keras_h5_{name}" for name in ("weights", "archive", "whole")),
     *(f"keras_3_h5_{name}" for name in ("weights", "archive", "whole", "sharded", "bfloat16", "attributes")),
     *(f"sharded_{dtype}" for dtype in (*DTYPES, "float64", "int32", "int64")),
     *("size_limited", "asynchronous", "name_based", "merged_grid"),
-    *(f"tf1_{name}" for name in ("adagrad", "adam", "ftrl", "momentum", "rmsprop", "adadelta", "adagrad_da")),
+    *(f"tf1_{name}" for name in ("adagrad", "adam", "ftrl", "momentum", "rmsprop", "adadelta", "adagrad_da", "named")),
     *("tf1_proximal_adagrad", "tf1_rows", "tf1_columns", "tf1_sharded_saver", "tf1_column", "tf1_mod"),
     *("stacks_2x4", "stacks_4x2_adam", "stacks_off", "stacks_of_two_objects"),
 )
 DAMAGES = 20
 """Of each case; `python -m tests.soak.damaged_checkpoints` tries as many as there is time."""
 COPIED = tuple(name for name in CASES if name not in ("sharded_float64", "sharded_int32", "sharded_int64"))
+
+
+PAGE = Path(__file__).parents[2].joinpath("docs/checkpoints.md").read_text()
+SHOWN = re.findall(r"^```\n\$ rowcast-export (inspect (\S+).*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
+"""What docs/checkpoints.md shows: a command, the case it is given, and all that it prints."""
 
 
 class Case(NamedTuple):
@@ -187,6 +196,36 @@ def test_size_limited_case_is_cut_irregularly_over_files(written: Path) -> None:
     tables = [entry for entry in entries.values() if len(entry.shape) == 2]
     assert all(len(entry.slices) > 3 and entry.files > 3 for entry in tables)
     assert any(part.offset % 4 for entry in tables for part in entry.slices)
+
+
+@pytest.fixture(scope="module")
+def shown(written: Path) -> Path:
+    """All cases of the page: those of Orbax and a dump lie beside TensorFlow's."""
+    with tarfile.open(Path(__file__).with_name("orbax.tar.xz")) as archive:
+        archive.extractall(written, filter="data")
+    tables = [(np.arange(rows), np.ones((rows, 16), np.float32)) for rows in (100, 50)]
+    collection_dump(written / "hugectr_dump", tables)
+    return written
+
+
+@pytest.mark.parametrize(("command", "name", "text"), SHOWN, ids=[name for _, name, _ in SHOWN])
+def test_page_shows_what_inspect_prints(command: str, name: str, text: str, shown: Path) -> None:
+    program = Path(sys.executable).with_name("rowcast-export")
+    done = subprocess.run([program, *command.split()], cwd=shown, capture_output=True, text=True, check=False)
+    assert done.returncode == (3 if name == "version_one" else 0)
+    lines = [line.rstrip() for line in (done.stdout + done.stderr).replace(f"{shown}/", "").splitlines()]
+    assert _unsummed("\n".join(lines).rstrip()) == _unsummed(text.rstrip())
+
+
+def test_page_shows_every_kind_of_checkpoint() -> None:
+    assert {name.partition("_")[0] for _, name, _ in SHOWN} >= {
+        *("mid", "stacks", "partial", "keras", "tf1", "sharded", "merged", "size", "flax", "jax", "hugectr", "version"),
+    }
+
+
+def _unsummed(text: str) -> str:
+    """Returns what is printed without the checksum of values that are others in every run."""
+    return re.sub(r"(crc32c|sha256):[0-9a-f]+", r"\1", text)
 
 
 @pytest.mark.parametrize("name", CASES)
