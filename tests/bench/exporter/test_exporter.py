@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import google_crc32c
@@ -12,7 +13,14 @@ from bundle.staging import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from tests.bench.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack
-from tests.bench.exporter.contests import contest_copies, contest_types, copied, export_corpus, exported
+from tests.bench.exporter.contests import (
+    contest_copies,
+    contest_sizes,
+    contest_types,
+    copied,
+    export_corpus,
+    exported,
+)
 from tests.bench.exporter.wide_checkpoints import KINDS
 
 SIZE = 2 << 20
@@ -44,6 +52,14 @@ def test_contest_types_tells_every_type(tmp_path: Path) -> None:
     results = contest_types(tmp_path, SIZE, 1, 16)
     assert set(results) == {"float32", "bfloat16", "float16", "int8"}
     assert all(found["ratio"] > 0 and found["peak"] > 10 << 20 for found in results.values())
+
+
+def test_terabyte_goes_through_every_step_in_the_memory_of_a_worker(tmp_path: Path) -> None:
+    steps = contest_sizes(tmp_path, {"1 TiB": 1 << 40})["1 TiB"]
+    assert set(steps) == {"inspect", "plan", "link", "three ranges"}
+    assert max(ran.peak_bytes for ran in steps.values()) <= 400 << 20
+    assert json.loads(steps["inspect"].out)["dense"][0]["bytes"] == 1 << 40
+    assert json.loads(steps["three ranges"].out)["tasks"] == 1 << 15
 
 
 def test_exported_corpus_tells_vectors_and_memory(tmp_path: Path) -> None:
