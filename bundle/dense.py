@@ -1,4 +1,4 @@
-"""A feature that reads no table: numbers that go to the towers as they are, or how many ids an input has."""
+"""A feature that reads no table: numbers that go to the towers as they are, a bag's in a row, or how many it has."""
 
 from __future__ import annotations
 
@@ -35,13 +35,7 @@ class Dense:
         self._size = int(np.prod(feature.shape, dtype=object)) if feature.shape else 1
         self._default: NDArray[Any] | None = None
         if feature.default is not None:
-            told = feature.default
-            values = np.asarray(told["ids"] if isinstance(told, dict) and drop_weights else told)
-            if feature.take == "lengths":
-                values = np.full(feature.shape, values.size)
-            if values.shape != feature.shape:
-                raise FeatureError(name, f"shape {values.shape} was given; {feature.shape} was expected")
-            self._default = self._numbers(values.reshape(-1)).reshape(1, *feature.shape)
+            self._default = self._stated(feature.default)
 
     @property
     def floats(self) -> int | None:
@@ -68,6 +62,8 @@ class Dense:
         if self._spec.take == "lengths":
             held = np.diff(checked_offsets(self.name, column, n))
             return Activation(self._numbers(held).reshape(n, *self._spec.shape))
+        if self._spec.take in ("padded", "weights"):
+            return Activation(self._padded(column, n))
         if column.offsets is None and column.values.shape == (n * self._size,):
             return Activation(self._numbers(column.values).reshape(n, *self._spec.shape))
         lengths = np.diff(checked_offsets(self.name, column, n))
@@ -89,6 +85,38 @@ class Dense:
         """Writes what `activation` returns into `out`, [n, size]; returns 0, since no number is an unknown id."""
         out[...] = self.activation(columns, n).values.reshape(out.shape)
         return 0
+
+    def _stated(self, told: Any) -> NDArray[Any]:
+        """Returns [1, *shape] numbers of a default."""
+        weighted = isinstance(told, dict) and self._drop_weights
+        values = np.asarray(told["ids"] if weighted else told)
+        if self._spec.take in ("padded", "weights"):
+            weights = np.asarray(told["weights"], np.float32).reshape(-1) if weighted and "weights" in told else None
+            return self._padded(Column(values.reshape(-1), None, weights), 1)
+        if self._spec.take == "lengths":
+            values = np.full(self.shape, values.size)
+        if values.shape != self.shape:
+            raise FeatureError(self.name, f"shape {values.shape} was given; {self.shape} was expected")
+        return self._numbers(values.reshape(-1)).reshape(1, *self.shape)
+
+    def _padded(self, column: Column, n: int) -> NDArray[Any]:
+        """Returns [n, size] of what each example has, one after another, zeros behind it."""
+        lengths = np.diff(checked_offsets(self.name, column, n))
+        if lengths.max(initial=0) > self._size:
+            example = int(np.argmax(lengths > self._size))
+            raise FeatureError(
+                self.name, f"example {example} has {lengths[example]} values; a tower takes {self._size} at most"
+            )
+        values = column.values
+        if self._spec.take == "weights":
+            values = np.ones(values.size, np.float32) if column.weights is None else column.weights
+            if values.shape != column.values.shape:
+                told = f"{values.size} weights for {column.values.size} values; one each was expected"
+                raise FeatureError(self.name, told)
+        values = self._numbers(values)
+        padded = np.zeros((n, self._size), values.dtype)
+        padded[np.arange(self._size) < lengths[:, np.newaxis]] = values
+        return padded
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
         if self._spec.dtype == "float32":

@@ -125,8 +125,9 @@ class DenseFeature(Page):
     role: Role
     inputs: tuple[str, ...] = Field(default=(), max_length=1)
     """What callers send; (): one input of the feature's own name. It may be the ids of embedded features, too."""
-    take: Literal["values", "lengths"] = "values"
-    """values: the input's numbers. lengths: how many ids each example has in the input, uncut."""
+    take: Literal["values", "lengths", "padded", "weights"] = "values"
+    """values: the input's numbers. lengths: how many ids each example has in the input, uncut. padded: the ids of an
+    example, with zeros behind them up to `shape`; more are refused. weights: likewise, of the weights beside them."""
     shape: tuple[Length, ...] = ()
     """Of one example; () is a single number."""
     dtype: Literal["float32", "int32", "int64"] = "float32"
@@ -134,10 +135,19 @@ class DenseFeature(Page):
     """Whole numbers are 0 to `below` - 1, others are refused: they are rows of a table inside the towers."""
     default: Any = None
 
+    @property
+    def weighted(self) -> bool:
+        """Whether callers may send a weight beside each id."""
+        return self.take == "weights"
+
     @model_validator(mode="after")
     def _one_length(self) -> DenseFeature:
         if self.take == "lengths" and self.shape not in {(), (1,)}:
             raise ValueError("'lengths' are one number for an example: 'shape' is () or (1,)")
+        if self.take in ("padded", "weights") and len(self.shape) != 1:
+            raise ValueError(f"'{self.take}' lie in a row: 'shape' is how many there may be")
+        if self.take == "weights" and self.dtype != "float32":
+            raise ValueError("'weights' are float32")
         return self
 
 

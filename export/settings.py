@@ -59,6 +59,8 @@ class InputPart(Part):
     """How a batch of it is given to the call."""
     weights_for: str | None = None
     """This input holds the weights of the named one."""
+    length_max: PositiveInt = 64
+    """Of a ragged or sparse one whose values a tower takes itself: how many an example may have; more are refused."""
 
 
 class VocabularyPart(Part):

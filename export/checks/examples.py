@@ -68,7 +68,7 @@ def read_examples(
             if pages[readers[0].name].default is None:
                 raise UsageError(f"verify.examples: {path} has no {name!r}, which has no default; it has {list(table)}")
             continue
-        weighted = [spec.weights for spec in readers if isinstance(spec, FeatureSpec) and spec.weights]
+        weighted = [spec.weights for spec in readers if spec.weights]
         weights = table.get(weighted[0]) if weighted else None
         try:
             columns[name] = _pack(table[name], weights)
@@ -110,12 +110,15 @@ def make_examples(
     for name, readers in model.inputs.items():
         embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
         numbers = [spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "values"]
-        if not embedded and numbers:
-            columns[name] = Column(_numbers(numbers[0], count, random))
+        bags = [spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "padded"]
+        if not embedded and (numbers or bags):
+            columns[name] = Column(_numbers(numbers[0], count, random)) if numbers else _bags(bags[0], count, random)
+            if any(spec.weights is not None for spec in readers if not numbers):
+                columns[name] = _weighted(columns[name], random)
             continue
         below = min((each.below for each in numbers if each.below is not None), default=None)
         spec = min(embedded, key=lambda each: (len(each.reads), each.kind != "single"), default=None)
-        sizes = _sizes(spec, numbers, count)
+        sizes = np.minimum(_sizes(spec, numbers, count), min((each.shape[0] for each in bags), default=BAG_SIZES**2))
         reached = [_reach(each, model.rows_of(each)) for each in embedded]
         first, rows = (
             max(low for low, _ in [*reached, (0, 0)]),
@@ -246,6 +249,16 @@ def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArra
     if spec.dtype == "float32":
         return random.standard_normal(size).astype(np.float32)
     return random.integers(0, spec.below or 2, size)  # what integers mean is not known here: 0 and 1 fit most
+
+
+def _bags(spec: DenseSpec, count: int, random: np.random.Generator) -> Column:
+    sizes = np.arange(count) % min(BAG_SIZES, spec.shape[0] + 1)
+    values = _numbers(replace(spec, shape=()), int(sizes.sum()), random)
+    return Column(values, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+
+def _weighted(column: Column, random: np.random.Generator) -> Column:
+    return column._replace(weights=random.uniform(0.25, 2.0, column.values.size).astype(np.float32))
 
 
 def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:

@@ -80,7 +80,13 @@ class Cells:
         cells, offsets = self._flat(feature, separator)
         if isinstance(feature, DenseFeature):
             size = int(np.prod(feature.shape, dtype=np.int64))
-            if offsets is not None:
+            if offsets is not None and feature.take in ("padded", "weights"):
+                wrong = np.diff(offsets) > size
+                if wrong.any():
+                    row = int(np.argmax(wrong))
+                    told = f"{self.origin.at(row)} has {np.diff(offsets)[row]} values; a tower takes {size} at most"
+                    raise NotConvertible(told)
+            elif offsets is not None:
                 wrong = (np.diff(offsets) != size) & ((np.diff(offsets) != 0) | (feature.default is None))
                 if wrong.any():
                     row = int(np.argmax(wrong))

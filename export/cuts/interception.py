@@ -47,7 +47,8 @@ def lookups_intercepted(
         entered.enter_context(intercepted(make_table, lambda lookup: told(lookup, answer), tracked=True))
         entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather)))
         entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
-        entered.enter_context(ragged_lookups_intercepted(lambda lookup: told(lookup, answer)))
+        told_by = (lambda lookup: told(lookup, answer), lambda lookup: told(lookup, gather))
+        entered.enter_context(ragged_lookups_intercepted(*told_by))
         entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
         entered.enter_context(columns_intercepted(lambda lookup: told(lookup, answer), lengths))
         yield

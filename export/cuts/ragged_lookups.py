@@ -1,7 +1,8 @@
 """Intercepts lookups that keep their ids ragged, and what makes them dense again: a sum, a mean, a cut to a length.
 
 A bundle has no ragged activation. `tf.nn.embedding_lookup`, `tf.gather` and Embedding layers of ragged ids are answered
-by rows that nobody has; `tf.reduce_sum`, `tf.reduce_mean` and `to_tensor` of them become a bag or a sequence.
+as gathers of flat ids; `tf.reduce_sum`, `tf.reduce_mean` and `to_tensor` of these rows become a bag or a sequence. A
+tower that reads the rows otherwise has to gather them itself.
 Source: TensorFlow 2.20, python/ops/ragged/: ragged_embedding_ops.py, ragged_gather_ops.py, ragged_math_ops.py.
 """
 
@@ -11,24 +12,21 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from export.cuts.gathers import facts_of
+from export.cuts.gathers import describe_gather, facts_of
 from export.cuts.hooks import hooked
 from export.cuts.lookups import Answer, Lookup
 from export.cuts.stand_ins import stand_in_class
 from export.frameworks import load_tensorflow
 from export.towers.descriptions import Combiner
 
-RAGGED_ROWS = "rows_of_ragged_ids"
-"""Names the placeholders of rows that nobody has."""
-
 
 @contextlib.contextmanager
-def ragged_lookups_intercepted(answer: Answer) -> Iterator[None]:
-    """Answers ragged lookups in StandIns where they are made dense, within the `with`."""
+def ragged_lookups_intercepted(answer: Answer, gather: Answer) -> Iterator[None]:
+    """Answers ragged lookups in StandIns where they are made dense, within the `with`; `gather` answers their rows."""
     load_tensorflow()
     from tensorflow.python.ops.ragged import ragged_embedding_ops, ragged_gather_ops, ragged_math_ops
 
-    asked = _Asked(answer)
+    asked = _Asked(answer, gather)
     with (
         hooked(ragged_embedding_ops.embedding_lookup, asked.look_up),
         hooked(ragged_gather_ops.gather, asked.gather),
@@ -75,11 +73,31 @@ def ragged_lookups_by_row() -> Iterator[None]:
         yield
 
 
+def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
+    """Does what `to_tensor` does of ragged rows of one rank, by operations that LiteRT has.
+
+    Args:
+      rows: a RaggedTensor of a graph.
+      length: of the result; None: the longest row's.
+      default: what fills rows up, of any shape that fits a value; None: zeros.
+    """
+    tf = load_tensorflow()
+    lengths = rows.row_lengths()
+    width = tf.reduce_max(tf.concat([[0], lengths], 0)) if length is None else tf.constant(length, tf.int64)
+    filler = tf.zeros(rows.shape[2:], rows.dtype) if default is None else tf.cast(default, rows.dtype)
+    values = tf.concat([tf.broadcast_to(filler, [1, *rows.shape[2:]]), rows.values], 0)
+    places = tf.range(width)
+    taken = tf.expand_dims(rows.row_starts() + 1, 1) + places
+    within = places < tf.expand_dims(lengths, 1)
+    found = tf.gather(values, tf.where(within, taken, tf.zeros_like(taken)))
+    return tf.ensure_shape(found, [rows.shape[0], length, *rows.shape[2:]])
+
+
 class _Asked:
     """Ragged lookups that wait to be made dense."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, answer: Answer, gather: Answer) -> None:
+        self._answer, self._gather = answer, gather
         self._waiting: dict[str, tuple[Any, Any]] = {}
 
     def look_up(self, original: Callable[..., Any], **how: Any) -> Any:
@@ -109,7 +127,8 @@ class _Asked:
     @contextlib.contextmanager
     def densified(self) -> Iterator[None]:
         """Answers `to_tensor` with a length."""
-        ragged = load_tensorflow().RaggedTensor
+        tf = load_tensorflow()
+        ragged = tf.RaggedTensor
         to_tensor = ragged.to_tensor
 
         def dense(rows: Any, default_value: Any = None, name: str | None = None, shape: Any = None) -> Any:
@@ -117,7 +136,12 @@ class _Asked:
             sizes = sizes.as_list() if hasattr(sizes, "as_list") else sizes
             fixed = bool(sizes) and len(sizes) > 1 and isinstance(sizes[1], int) and default_value in (None, 0)
             lookup = self._lookup(rows, kind="sequence", length=sizes[1]) if fixed and sizes else None
-            return to_tensor(rows, default_value, name, shape) if lookup is None else self._answer(lookup)
+            if lookup is not None:
+                return self._answer(lookup)
+            plain = not tf.executing_eagerly() and rows.ragged_rank == 1 and None not in rows.shape[2:]
+            if plain and (not sizes or sizes[0] is None) and list(sizes or [])[2:] in ([], list(rows.shape[2:])):
+                return dense_rows(rows, sizes[1] if sizes else None, default_value)
+            return to_tensor(rows, default_value, name, shape)
 
         ragged.to_tensor = dense
         try:
@@ -133,7 +157,10 @@ class _Asked:
         ragged = isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1 and ids.values.shape.rank == 1
         if away or not ragged or not isinstance(table, stand_in_class()) or table.dtype != tf.float32:
             return None
-        rows = tf.compat.v1.placeholder(tf.float32, [None, table.shape[1]], name=RAGGED_ROWS)
+        lookup = describe_gather(table, ids.values)
+        rows = self._gather(lookup) if lookup is not None else None
+        if rows is None:
+            return None
         self._waiting[rows.name] = table, ids
         return ids.with_values(rows)
 

@@ -5,6 +5,7 @@ Built from a job that is prepared or from a published bundle; the words are thos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,11 +275,12 @@ def _within(path: str, place: str) -> bool:
 def _feature(name: str, page: Feature) -> DrawnFeature:
     inputs = inputs_of(name, page)
     if isinstance(page, DenseFeature):
-        kind = (
-            "how many ids"
-            if page.take == "lengths"
-            else f"{page.dtype} {list(page.shape) if page.shape else ''}".rstrip()
-        )
+        taken = {
+            "lengths": "how many ids",
+            "padded": f"bag of {page.dtype}, {math.prod(page.shape)} at most",
+            "weights": f"weights of a bag, {math.prod(page.shape)} at most",
+        }
+        kind = taken.get(page.take, f"{page.dtype} {list(page.shape) if page.shape else ''}".rstrip())
         kind = f"rows below {page.below}" if page.below is not None else kind
         default = page.default is not None
         return DrawnFeature(name, inputs, page.role, "", kind, default=default, below=page.below)

@@ -18,7 +18,7 @@ from export.frameworks import load_tensorflow
 from export.inline.id_rules import Vocabularies, cast, crossed, rows_of
 from export.model.tracing import TracedModel
 from export.settings import ExportJob, HashRule, InputPart, KeyedRule
-from export.towers.descriptions import FeatureSpec, ModelSpec
+from export.towers.descriptions import DenseSpec, FeatureSpec, ModelSpec
 from export.towers.pruning import TracedTower
 
 Gather = Callable[[str, Any], Any]
@@ -61,7 +61,7 @@ class Lookups:
             for name in spec.reads:
                 dtype = sent_dtype(name, self._traced.spec, self._job)
                 needed[name] = self._job.inputs[name].model_copy(update={"dtype": dtype})
-            if isinstance(spec, FeatureSpec) and spec.weights is not None:
+            if spec.weights is not None:
                 needed[spec.weights] = self._job.inputs[spec.weights]
         return {name: needed[name] for name in self._job.inputs if name in needed}
 
@@ -75,6 +75,8 @@ class Lookups:
                 arguments.append(self._activation(spec, inputs))
             elif spec.take == "lengths":
                 arguments.append(self._lengths(spec.reads[0], inputs[spec.reads[0]]))
+            elif spec.take != "values":
+                arguments.append(_padded(spec, inputs))
             else:
                 arguments.append(tf.cast(inputs[spec.reads[0]], spec.dtype))
         results = tower.function(*arguments)
@@ -204,7 +206,7 @@ def sent_dtype(name: str, model: ModelSpec, job: ExportJob) -> str:
     stated = {
         isinstance(spec, FeatureSpec) and spec.rule is None
         for spec in model.inputs[name]
-        if isinstance(spec, FeatureSpec) or spec.take == "values"
+        if isinstance(spec, FeatureSpec) or spec.take in ("values", "padded")
     }
     asked = {_stated_dtype(name, job) if each else own for each in stated} or {own}
     if len(asked) > 1:
@@ -244,6 +246,20 @@ def _ragged(value: Any) -> Any:
         return tf.RaggedTensor.from_value_rowids(value.values, value.indices[:, 0], value.dense_shape[0])
     flat = tf.reshape(value, [tf.shape(value)[0], -1])
     return tf.RaggedTensor.from_uniform_row_length(tf.reshape(flat, [-1]), tf.shape(flat, tf.int64)[1])
+
+
+def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
+    """Returns [batch, most] of a bag that a tower takes itself, or of its weights; more are refused."""
+    tf = load_tensorflow()
+    (name,), (most,) = spec.reads, spec.shape
+    bags = _ragged(inputs[name])
+    if spec.weights is not None:
+        weights = inputs[spec.weights]
+        bags = bags.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
+    told = f"input {name} has more than the {most} values of an example that a tower takes"
+    within = tf.reduce_all(bags.row_lengths() <= most)
+    with tf.control_dependencies([tf.debugging.Assert(within, [told])]):
+        return tf.cast(bags.to_tensor(shape=[None, most]), spec.dtype)
 
 
 def _unpadded(ids: Any, padding: int | str | None, weights: Any) -> tuple[Any, Any]:

@@ -83,10 +83,11 @@ def signature_inputs(
         assert offsets is not None  # noqa: S101 - _column gives them
         ids = _ids(name, values, sent_dtype(name, model, job), job)
         sent[name] = _filled(name, ids, offsets, model, job) if job.inputs[name].kind == "dense" else (ids, offsets)
-        if isinstance(spec, FeatureSpec) and spec.weights is not None:
+        beside_ids = next((each.weights for each in readers if each.weights is not None), None)
+        if beside_ids is not None:
             beside = np.ones(values.size, np.float32) if weights is None else weights.astype(np.float32)
-            dense = job.inputs[spec.weights].kind == "dense"
-            sent[spec.weights] = _filled(spec.weights, beside, offsets, model, job) if dense else (beside, offsets)
+            dense = job.inputs[beside_ids].kind == "dense"
+            sent[beside_ids] = _filled(beside_ids, beside, offsets, model, job) if dense else (beside, offsets)
     return {
         signature: {
             tensor: value

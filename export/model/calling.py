@@ -238,8 +238,9 @@ def _opened(inputs: Mapping[str, Any], parts: Mapping[str, InputPart], lengths: 
         if part.kind == "ragged":
             given[name] = rows
             continue
-        places = tf.ragged.range(lengths[name]).values
-        indices = tf.stack([rows.value_rowids(), places], axis=1)
+        examples = rows.value_rowids()
+        places = tf.range(tf.size(examples, tf.int64)) - tf.gather(rows.row_splits, examples)
+        indices = tf.stack([examples, places], axis=1)
         extent = tf.stack([tf.size(lengths[name], tf.int64), tf.reduce_max(lengths[name])])
         given[name] = tf.SparseTensor(tf.ensure_shape(indices, [None, 2]), value.values, extent)
     return given

@@ -54,7 +54,7 @@ def model_vocabularies(model: ModelSpec) -> dict[str, Keys]:
 def _check_known(name: str, model: ModelSpec, where: str) -> None:
     if name in model.inputs:
         return
-    weighted = [f.name for f in model.features.values() if isinstance(f, FeatureSpec) and f.weights == name]
+    weighted = [f.name for f in model.features.values() if f.weights == name]
     if weighted:
         raise UsageError(
             f"{where}.{name}: this input holds the weights of feature {weighted[0]!r}, and is sent with it"

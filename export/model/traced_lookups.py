@@ -19,6 +19,7 @@ from export.model.origins import Source, sources_of
 from export.model.several_ids import by_example, columns_of, flattened_from
 from export.settings import InputPart
 from export.towers.descriptions import FeatureSpec, TableFacts
+from export.towers.inline_lookups import may_stay
 from export.user_lines import at_line, line_of_operation
 
 
@@ -52,9 +53,15 @@ class Odd(NamedTuple):
     cure: str = "give its lookup an input as it is"
 
 
+_COMBINE = (
+    "make the rows dense by tf.reduce_sum or tf.reduce_mean with axis=1, or by to_tensor(shape=[None, LENGTH]), right "
+    "behind the lookup"
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Unresolved:
-    """A gather whose ids the model computes in a way that no rule tells."""
+    """A lookup in a plain variable whose ids the model computes in a way that no rule tells."""
 
     recorded: Recorded
     table: TableFacts
@@ -86,14 +93,14 @@ def _all_of(
 ) -> list[Resolved | Unresolved]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
     lookup = recorded.lookup
-    found = [_ids(lookup.path, ids, call, table.rows) for ids in lookup.ids]
     cross = find_cross(lookup.ids[0], call) if _one_each(lookup) and lookup.length in (None, 1) else None
     if cross is not None:
         told = replace(lookup, kind="single", length=None, rule=cross.rule, keys=cross.keys)
         return [_resolved(replace(recorded, lookup=told), table, parts, call, list(map(FoundIds, cross.inputs)))]
+    found = [_ids(lookup.path, ids, call, table.rows) for ids in lookup.ids]
     why = next((each for each in found if isinstance(each, Odd)), None)
     known = [each for each in found if isinstance(each, FoundIds)]
-    if not _one_each(lookup):
+    if not _one_each(lookup) or (why and why.cure == _COMBINE):
         return _left(recorded, table, why) if why else [_resolved(recorded, table, parts, call, known)]
     size, flat = lookup.length or 1, recorded.gather and lookup.ids[0].shape.rank == 1
     if flat and (why or known[0].source.place is None):
@@ -117,7 +124,7 @@ def _all_of(
 
 def _left(recorded: Recorded, table: TableFacts, odd: Odd) -> list[Resolved | Unresolved]:
     """Returns a lookup that its tower does itself, if it can."""
-    if recorded.gather:
+    if recorded.gather or may_stay(recorded.lookup):
         return [Unresolved(recorded, table, odd)]
     raise NotConvertible(
         f"ids of feature {recorded.lookup.path!r} are {odd.why}, not taken from an input as it is; {odd.cure}; a rule "
@@ -217,6 +224,8 @@ def _ids(path: str, value: Any, call: Followed, rows: int) -> FoundIds | Odd:
     found = find_ids(Values(values), call, rows)
     if not isinstance(found, FoundIds):
         return _odd(found, call, rows)
+    if found.source.part != part and part == "dense":
+        return Odd(f"those of input {found.source.name!r}, whose rows are read as they are", _COMBINE)
     if found.source.part != part:
         return Odd(f"computed by {found.source.name!r} of the model")
     for what, tensor in structure.items():

@@ -5,7 +5,7 @@ What is asked of the model, and why it is cut here: docs/adr/0002-layer-cut.md a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
     for name, dumped in open_dumps(job, base).items():
         if name in cut.tables:
             cut.tables[name] = replace(cut.tables[name], rows=dumped.keys.shape[0])
-    spec = finally_named(_describe(calls.values(), ordered, cut.tables, cut.below), job.vocabularies)
+    spec = finally_named(_describe(calls.values(), ordered, cut, job), job.vocabularies)
     final = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
     if isinstance(root, NamedGraph):
         root.try_with({id(each): each for tower in final for each in tower.variables}.values())
@@ -95,7 +95,7 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
             give_value(variable)
     configs = _configs(calls.values(), towers, spec)
     variables = {name: cut.variables[name] for name in spec.tables}
-    return TracedModel(spec, final, root, variables, configs, cut.notes)
+    return TracedModel(spec, final, root, variables, configs, (*cut.notes, *_bags_taken(spec)))
 
 
 def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class _Cutting:
 
     def _call(self, trace: RawTrace, settled: Settled) -> TracedCall:
         put_inside(settled, trace.function.graph)
-        call = TracedCall(trace.function, trace.inputs, trace.lengths, trace.result)
+        call = TracedCall(trace.function, trace.inputs, trace.lengths, trace.result, self._job.inputs)
         for each in settled.outside:
             lookup, name = each.recorded.lookup, self._names.name(each.feature)
             if lookup.variable is not None:
@@ -216,9 +216,10 @@ class _Cutting:
 def _describe(
     calls: Iterable[TracedCall],
     towers: Iterable[TracedTower],
-    tables: Mapping[str, TableFacts],
-    below: Mapping[str, int],
+    cut: _Cutting,
+    job: ExportJob,
 ) -> ModelSpec:
+    tables, weights = cut.tables, {part.weights_for: name for name, part in job.inputs.items() if part.weights_for}
     embedded = {name: feature for call in calls for name, feature in call.features.items()}
     specs = {tower.spec.name: tower.spec for tower in towers}
     features: dict[str, FeatureSpec | DenseSpec] = {}
@@ -230,10 +231,19 @@ def _describe(
                 continue
             name, _, take = which.rpartition("@")
             shape = tuple(size for size in tensor.shape[1:] if size is not None)
-            limit = below.get(name) if take == "values" else None
-            features[which] = DenseSpec(which, tensor.dtype, shape, name, take, limit)  # type: ignore[arg-type]
+            limit = cut.below.get(name) if take == "values" else None
+            beside = weights[name] if take == "weights" else None
+            features[which] = DenseSpec(which, tensor.dtype, shape, name, take, limit, beside)  # type: ignore[arg-type]
     used = {feature.table for feature in features.values() if isinstance(feature, FeatureSpec)}
     return ModelSpec({name: table for name, table in tables.items() if name in used}, features, specs)
+
+
+def _bags_taken(spec: ModelSpec) -> Iterator[str]:
+    """Yields notes of inputs whose ids towers take themselves."""
+    for feature in spec.features.values():
+        if isinstance(feature, DenseSpec) and feature.take == "padded":
+            (name,), (size,) = feature.reads, feature.shape
+            yield f"input {name!r} goes into the towers, of an example {size} values at most (inputs.{name}.length_max)"
 
 
 def _configs(calls: Iterable[TracedCall], towers: Mapping[str, TracedTower], spec: ModelSpec) -> dict[str, Any]:

@@ -104,16 +104,18 @@ class DenseSpec:
 
     Attributes:
       input: the input that it is taken from; "": the one of its own name.
-      take: its numbers, or how many ids it holds.
+      take: its numbers, or of a bag how many ids it holds, the ids themselves or their weights, as in a manifest.
       below: where they are rows of a table inside the towers, how many rows that has.
+      weights: of a bag, the input that its weights come from.
     """
 
     name: str
     dtype: Literal["float32", "int32", "int64"]
     shape: tuple[int, ...]
     input: str = ""
-    take: Literal["values", "lengths"] = "values"
+    take: Literal["values", "lengths", "padded", "weights"] = "values"
     below: int | None = None
+    weights: str | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:

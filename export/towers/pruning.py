@@ -10,15 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from export.cuts.ragged_lookups import RAGGED_ROWS
 from export.cuts.stand_ins import bytes_of
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
-from export.model.origins import Needed, distinct_identifiers, needed, resource, sources_of
-from export.settings import TowerPart
+from export.model.origins import Needed, Source, distinct_identifiers, needed, resource, sources_of
+from export.settings import InputPart, TowerPart
+from export.towers.bag_inputs import feed_bags
 from export.towers.descriptions import FeatureSpec, TensorSpec, TowerSpec
 from export.user_lines import at_line, line_of_operation
 
+_NUMBERS = ("float32", "int32", "int64")
 _RETURN = "let it return a dict of tensors or one tensor, or let the recipe call a method of the model that does"
 
 
@@ -51,6 +52,8 @@ class TracedCall:
       inputs: its declared inputs as they arrive in the graph.
       lengths: placeholders of how many ids each example has, by ragged or sparse input.
       result: what it returns.
+      parts: what the recipe says of the inputs.
+      bags: placeholders of the values of ragged and sparse inputs, as `feed_bags` makes them.
       features, activations, configs: by the feature's name: what is looked up, its placeholder, its FeatureConfig.
     """
 
@@ -58,6 +61,8 @@ class TracedCall:
     inputs: Mapping[str, Any]
     lengths: Mapping[str, Any]
     result: Any
+    parts: Mapping[str, InputPart]
+    bags: dict[str, Any] = field(default_factory=dict)
     features: dict[str, FeatureSpec] = field(default_factory=dict)
     activations: dict[str, Any] = field(default_factory=dict)
     configs: dict[str, Any] = field(default_factory=dict)
@@ -83,6 +88,7 @@ def prune(
     results, keys = tower_results(name, part, trace.result)
     with trace.function.graph.as_default():
         results = {which: tf.cast(tensor, tf.float32) for which, tensor in results.items()}
+    feed_bags(results.values(), trace.activations.values(), trace.inputs, trace.lengths, trace.parts, trace.bags)
     _take_batch_from_activations(results.values(), trace)
     found = needed(results.values(), trace.activations.values())
     inputs = {
@@ -233,24 +239,22 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
     """Returns the numbers that a tower takes: inputs as they are, and how many ids ragged and sparse ones hold."""
     sources = sources_of(trace.inputs)
     lengths = {tensor.name: which for which, tensor in trace.lengths.items()}
+    bags = {tensor.name: which for which, tensor in trace.bags.items()}
     inputs: dict[str, Any] = {}
     for placeholder in found.placeholders:
+        if placeholder.name in bags and placeholder.dtype.name in _NUMBERS:
+            inputs[bags[placeholder.name]] = placeholder
+            continue
         if placeholder.name in lengths:
             inputs[f"{lengths[placeholder.name]}@lengths"] = placeholder
             continue
-        if placeholder.op.name.rpartition("/")[2].startswith(RAGGED_ROWS):
-            line = at_line(line_of_operation(placeholder.op))
-            raise NotConvertible(
-                f"tower {name!r} reads rows of ragged ids{line} as they are; make them dense by tf.reduce_sum or "
-                "tf.reduce_mean with axis=1, or by to_tensor(shape=[None, LENGTH])"
-            )
         source = sources.get(placeholder.name)
+        if placeholder.name in bags:
+            source = Source(bags[placeholder.name].rpartition("@")[0], "dense")
         if source is None:
             continue
-        if source.part != "dense" or placeholder.dtype.name not in ("float32", "int32", "int64"):
+        if source.part != "dense" or placeholder.dtype.name not in _NUMBERS:
             what = f"input {source.name!r} of dtype {placeholder.dtype.name}"
-            if source.part != "dense":
-                what = f"the {source.part} of input {source.name!r}"
             readers = [
                 operation for operation in found.operations if any(each is placeholder for each in operation.inputs)
             ]

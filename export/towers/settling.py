@@ -14,6 +14,7 @@ from export.model.origins import join, needed, resource
 from export.model.traced_lookups import Odd, Resolved, Unresolved
 from export.settings import ExportJob
 from export.towers.descriptions import TableFacts
+from export.towers.inline_lookups import look_up
 from export.user_lines import at_line, line_of_operation
 
 
@@ -34,13 +35,13 @@ class Settled:
 class Read:
     """A tower that reads a table otherwise than by a lookup that can be cut out; `why` ends a sentence.
 
-    `nested`: within a condition, a loop or a mapped function, where lookups are not seen.
+    `cure`: what to do that it is one; "" where the tower does not look rows up.
     """
 
     tower: str
     variable: Any
     why: str
-    nested: bool
+    cure: str
 
 
 def divide(
@@ -63,7 +64,7 @@ def divide(
         gathered -= {_key(each) for call in calls for each in call if not _stays(each, job)}
         every = [[each for each in call if isinstance(each, Unresolved) or _key(each) in gathered] for call in calls]
         return [_divided(*pair) for pair in zip(calls, every, strict=True)], ()
-    lookups = [each for call in calls for each in call if each.recorded.gather]
+    lookups = [each for call in calls for each in call if each.recorded.gather or isinstance(each, Unresolved)]
     facts = {resource(each.recorded.lookup.variable.handle): each.table for each in lookups}
     because: dict[str, Odd] = {}
     notes = []
@@ -76,15 +77,19 @@ def divide(
         if key in facts:
             because.setdefault(key, Odd(why, "read it by lookups only"))
         elif read.variable.shape[0] > job.code.table_threshold:
-            told = _checked_weight(read.variable, why, job)
-            notes += [f"{told} stays inside the towers; to take it out, {_CURE}"] if read.nested else []
+            told = _checked_weight(read, why, job)
+            notes += [f"{told} stays inside the towers; to take it out, {read.cure}"] if read.cure else []
     for key, odd in because.items():
         variable = next(each.recorded.lookup.variable for each in lookups if _key(each) == key)
         notes += _kept(facts[key], variable, odd, job)
     kept = set(because) | _small([each for call in calls for each in call], job)
     divided = []
     for call in calls:
-        stay = [each for each in call if each.recorded.gather and _key(each) in kept and each.plain]
+        stay = [
+            each
+            for each in call
+            if isinstance(each, Unresolved) or (each.recorded.gather and _key(each) in kept and each.plain)
+        ]
         divided.append(_divided(call, stay))
     return divided, tuple(notes)
 
@@ -100,8 +105,7 @@ def put_inside(settled: Settled, graph: Any) -> None:
     for each in settled.inside:
         lookup, activation = each.recorded.lookup, each.recorded.activation
         with graph.as_default():
-            rows = lookup.variable.sparse_read(lookup.ids[0])
-            values = tf.cast(tf.reshape(rows, [-1, *activation.shape.as_list()[1:]]), activation.dtype)
+            values = tf.reshape(look_up(lookup), [-1, *activation.shape.as_list()[1:]])
         if not any(each is lookup.variable for each in graph.variables):
             graph.variables = (*graph.variables, lookup.variable)
         join(activation, values)
@@ -127,7 +131,8 @@ def reads_beside(
                 continue
             by = _reader(operation)
             how = f"reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
-            reads.append(Read(tower, captured[tensor.name], how, by.type in _NESTED))
+            cure = _OUTSIDE if by.type in _NESTED else _FIXED if by.type == "ResourceGather" else ""
+            reads.append(Read(tower, captured[tensor.name], how, cure))
     return reads
 
 
@@ -160,19 +165,21 @@ def _kept(table: TableFacts, variable: Any, odd: Odd, job: ExportJob) -> list[st
 
 
 _NESTED = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "PartitionedCall"})
-_CURE = "look rows up outside of tf.cond, tf.map_fn and loops"
+_OUTSIDE = "look rows up outside of tf.cond, tf.map_fn and loops"
+_FIXED = "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) does, or ragged ones"
 
 
-def _checked_weight(variable: Any, why: str, job: ExportJob) -> str:
+def _checked_weight(read: Read, why: str, job: ExportJob) -> str:
     """Holds a matrix that is never gathered from, or where it cannot be seen, to the same limit; tells what it is."""
+    variable = read.variable
     rows, dim = variable.shape.as_list()
     name = variable.name.partition(":")[0]
     size, limit = bytes_of(variable), job.code.inline_bytes_max
     if size > limit:
         raise NotConvertible(
             f"variable {name!r} [{rows}, {dim}]{at_line(line_of_variable(variable))} of {size_text(size)} would stay "
-            f"inside, since {why}, and is larger than code.inline_bytes_max ({size_text(limit)}) allows; {_CURE}, or "
-            "raise the limit"
+            f"inside, since {why}, and is larger than code.inline_bytes_max ({size_text(limit)}) allows; "
+            f"{read.cure or _OUTSIDE}, or raise the limit"
         )
     return f"variable {name!r} [{rows}, {dim}]{at_line(line_of_variable(variable))} of {size_text(size)}, since {why},"
 

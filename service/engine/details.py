@@ -123,13 +123,17 @@ def _feature(manifest: Manifest, name: str, stored: bool) -> FeatureDetails:
     feature = manifest.features[readers[0]]
     required = default is None and not stored
     if isinstance(feature, DenseFeature):
+        every = [manifest.features[reader] for reader in readers]
+        bag = next((each for each in every if isinstance(each, DenseFeature) and each.take == "padded"), None)
         return FeatureDetails(
             name=name,
-            kind=feature.kind,
-            type=feature.dtype,
+            kind=feature.kind if bag is None else "bag",
+            type=(bag or feature).dtype,
             role=role,
             required=required,
-            shape=feature.shape,
+            shape=feature.shape if bag is None else (),
+            length=0 if bag is None else bag.shape[0],
+            weighted=any(each.weighted for each in every),
             default=default,
             stored=stored,
             readers=readers,

@@ -57,7 +57,7 @@ def count_examples(manifest: Manifest, columns: Mapping[str, Column]) -> int:
             return max(0, int(column.offsets.size) - 1)
         feature = manifest.features[manifest.inputs[name][0]]
         if isinstance(feature, DenseFeature):
-            if feature.take == "lengths":
+            if feature.take != "values":
                 continue
             return -(-int(column.values.size) // math.prod(feature.shape))
         if feature.kind == "single":

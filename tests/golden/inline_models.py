@@ -1,0 +1,100 @@
+"""Rankers whose ids are computed in ways that no rule tells, of bags too: nothing here imports rowcast."""
+
+# mypy: ignore-errors
+
+import os
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+import tensorflow as tf
+
+ROWS, FEW = 5000, 300
+
+
+def head():
+    return tf.keras.Sequential([tf.keras.layers.Dense(12, "relu"), tf.keras.layers.Dense(1)])
+
+
+def mixed(ids, rows=ROWS):
+    """Rows by a product of ids by themselves, which no rule tells."""
+    last = ids % 1009
+    return (last * last + last) % rows
+
+
+class Ragged(tf.keras.Model):
+    """Ragged ids, combined in every way, and rows of them that are read as they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags = self.add_weight(name="tags", shape=(ROWS, 6), initializer="random_normal")
+        self.words = tf.keras.layers.Embedding(ROWS, 4, embeddings_initializer="random_normal")
+        self.scale = tf.keras.layers.Dense(4, "tanh")
+        self.head = head()
+
+    def call(self, features):
+        tags, words = features["tags"], features["words"]
+        mixed_tags, mixed_words = tags.with_values(mixed(tags.values)), words.with_values(mixed(words.values))
+        rows = self.words(mixed_words)
+        parts = [
+            tf.nn.embedding_lookup_sparse(self.tags, mixed_tags, None, combiner="mean"),
+            tf.nn.embedding_lookup_sparse(self.tags, mixed_tags, None, combiner="sqrtn", max_norm=0.05),
+            tf.reduce_sum(rows, axis=1),
+            tf.reshape(rows.to_tensor(shape=[None, 3, 4]), [-1, 12]),
+            tf.reduce_sum(rows.with_values(self.scale(rows.values)).to_tensor(), 1),
+        ]
+        return {"score": self.head(tf.concat(parts, 1))[:, 0]}
+
+
+class Sparse(tf.keras.Model):
+    """Sparse ids with weights: negative ids and empty bags, with a row of their own and without."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = self.add_weight(name="words", shape=(ROWS, 6), initializer="random_normal")
+        self.head = head()
+
+    def call(self, features):
+        words, weights = features["words"], features["weights"]
+        signed = tf.where(words.values < 0, words.values, tf.bitwise.bitwise_xor(words.values, 0x155) % ROWS)
+        ids = tf.SparseTensor(words.indices, signed, words.dense_shape)
+        look_up = tf.nn.safe_embedding_lookup_sparse
+        parts = [
+            look_up(self.words, ids, weights, combiner="sqrtn"),
+            look_up(self.words, ids, weights, combiner="sum"),
+            look_up(self.words, ids, None, combiner="mean", default_id=7, max_norm=0.1),
+            features["age"][:, None],
+        ]
+        return {"score": self.head(tf.concat(parts, 1))[:, 0]}
+
+
+class Padded(tf.keras.Model):
+    """Ids that the model itself pads, masks and leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags = tf.keras.layers.Embedding(ROWS, 6, mask_zero=True, embeddings_initializer="random_normal")
+        self.items = tf.keras.layers.Embedding(FEW, 6, embeddings_initializer="random_normal")
+        self.scale = tf.keras.layers.Dense(5, "tanh")
+        self.head = head()
+
+    def call(self, features):
+        ids = features["tags"].to_tensor()
+        mask = tf.expand_dims(tf.cast(ids != 0, tf.float32), 2)
+        pooled = tf.reduce_sum(self.tags(ids) * mask, 1) / tf.maximum(tf.reduce_sum(mask, 1), 1.0)
+        recent = features["recent"]
+        kept = recent > 0
+        scaled = self.scale(tf.boolean_mask(self.items(mixed(recent, FEW)), kept))
+        places = tf.cast(tf.where(kept)[:, 0], tf.int32)
+        summed = tf.math.unsorted_segment_sum(scaled, places, tf.shape(recent)[0])
+        return {"score": self.head(tf.concat([pooled, summed], 1))[:, 0]}
+
+
+def build_ragged():
+    return Ragged()
+
+
+def build_sparse():
+    return Sparse()
+
+
+def build_padded():
+    return Padded()

@@ -1,0 +1,112 @@
+"""Bags whose ids no rule tells, inside their towers: what both doors serve equals what the trained model gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rowcast_client import Client, RowcastError
+
+from bundle.manifest import DenseFeature
+from export.frameworks import load_tensorflow
+from tests.export.exporting import export
+from tests.golden import inline_models
+from tests.service.process import Process
+
+tf = load_tensorflow()
+N = 24
+RECIPE = """
+model = "inline"
+checkpoint = { path = "ckpt", object_path = "model" }
+code = { factory = "FOLDER/inline_models.py:build_MODEL", table_threshold = 0 }
+output = { root = "bundles" }
+towers.ranking = { role = "ranking", outputs = { score = "score" } }
+"""
+INPUTS: dict[str, dict[str, str]] = {
+    "ragged": {
+        "tags": '{ dtype = "int64", kind = "ragged" }',
+        "words": '{ dtype = "int32", kind = "ragged", length_max = 5 }',
+    },
+    "sparse": {
+        "words": '{ dtype = "int64", kind = "sparse" }',
+        "weights": '{ dtype = "float32", kind = "sparse", weights_for = "words" }',
+        "age": '{ dtype = "float32" }',
+    },
+    "padded": {"tags": '{ dtype = "int64", kind = "ragged" }', "recent": '{ dtype = "int64", shape = [4] }'},
+}
+INSIDE = {
+    "ragged": {"tags": "117.2 KiB", "words": "78.1 KiB"},
+    "sparse": {"words": "117.2 KiB"},
+    "padded": {"embedding": "117.2 KiB", "items": "7.0 KiB"},
+}
+
+
+def bags(random: np.random.Generator, low: int, high: int, last: int = 0) -> list[list[int]]:
+    """Bags of 0 to 5 ids, `last` in the last one: `embedding_lookup_sparse` itself drops empty ones there."""
+    sizes = [0, *random.integers(0, 6, N - 2).tolist(), last]
+    return [random.integers(low, high, size).tolist() for size in sizes]
+
+
+def requests(model: str) -> dict[str, list[Any]]:
+    random = np.random.default_rng(13)
+    if model == "ragged":
+        return {"tags": bags(random, 0, 1 << 40, 3), "words": bags(random, 0, 1 << 30)}
+    if model == "sparse":
+        ids = bags(random, -1 << 12, 1 << 40)
+        ids[3:5] = [[-1, -2], [-7]]
+        weighted = [{"ids": each, "weights": random.choice([0.0, 0.5, 2.0], len(each)).tolist()} for each in ids]
+        return {"words": weighted, "age": random.normal(size=N).astype(np.float32).tolist()}
+    return {"tags": bags(random, 0, 5000), "recent": random.integers(-2, 1 << 40, (N, 4)).tolist()}
+
+
+def tensors(model: str, sent: dict[str, list[Any]]) -> dict[str, Any]:
+    """What a request is to the model itself."""
+    if model == "sparse":
+        ids = tf.ragged.constant([each["ids"] for each in sent["words"]], tf.int64)
+        weights = tf.ragged.constant([each["weights"] for each in sent["words"]], tf.float32)
+        return {"words": ids.to_sparse(), "weights": weights.to_sparse(), "age": tf.constant(sent["age"])}
+    dtypes = {"words": tf.int32}
+    made = {name: tf.ragged.constant(value, dtypes.get(name, tf.int64)) for name, value in sent.items()}
+    return made | {"recent": tf.constant(sent["recent"], tf.int64)} if "recent" in sent else made
+
+
+@pytest.mark.parametrize("name", list(INPUTS))
+def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, tmp_path: Path) -> None:
+    tf.random.set_seed(5)
+    model, sent = getattr(inline_models, f"build_{name}")(), requests(name)
+    given = tensors(name, sent)
+    trained = model(given)["score"].numpy()
+    tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
+    lines = [f"inputs.{each} = {page}" for each, page in INPUTS[name].items()]
+    lines += [f'features.{each}.role = "candidate"' for each in sent]
+    recipe = tmp_path / "recipe.toml"
+    text = RECIPE.replace("FOLDER", str(Path(__file__).parent)).replace("MODEL", name)
+    recipe.write_text("\n".join([text, *lines]))
+    published = export(recipe)
+    page, by_tensorflow = published.page, name == "sparse"
+    assert page.tables == {}
+    assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model"} | (
+        set() if by_tensorflow else {"litert"}
+    )
+    for table, size in INSIDE[name].items():
+        assert any(re.search(rf"{table}.*{size}.*stays inside the towers", note) for note in published.notes)
+    taken = {each.take for each in page.features.values() if isinstance(each, DenseFeature)}
+    assert taken == {"values", "lengths", "padded", "weights"} if name == "sparse" else {"lengths", "padded"} <= taken
+    service = Process(tmp_path / "bundles")
+    try:
+        service.event("version_available")
+        for door in ("http", "grpc"):
+            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+                found = client.rank({}, features=sent)[0]
+                order = np.argsort([item.position for item in found])
+                scores = np.array([item.score for item in found])[order]
+                np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
+                if name == "ragged":
+                    with pytest.raises(RowcastError, match="example 0 has 6 values; a tower takes 5 at most"):
+                        client.rank({}, features={**sent, "words": [[1] * 6] * N})
+        assert ("libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()) == by_tensorflow
+    finally:
+        service.kill()
