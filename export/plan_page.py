@@ -49,6 +49,7 @@ def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
             "contexts": sorted(job.contexts),
             "indexes": sorted(job.indexes),
             "stays": list(prepared.stays),
+            "also_stored": list(prepared.also_stored),
             "left_out": {"towers": list(prepared.left_out.towers), "tables": dict(prepared.left_out.tables)},
             "operations": {tower.spec.name: tower.operations for tower in prepared.traced.towers},
         }
@@ -84,7 +85,7 @@ def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
     destination = str(prepared.destination.place(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:
         destination += f", staged in {prepared.destination.root} until it is sent"
-    notes = [Text(f"note: {note}") for note in prepared.stays]
+    notes = [Text(f"note: {note}") for note in (*prepared.stays, *prepared.also_stored)]
     written = Text(f"to be written: {destination}")
     return Group(plan_table(prepared.plan, pace), features, towers, *notes, *_left_out(prepared), written)
 

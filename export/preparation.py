@@ -28,7 +28,7 @@ from export.towers.arranged import arrange_towers
 from export.towers.pages import check_formulas, check_limits
 from export.towers.parts import Split
 from export.towers.trials import why_not_compiled
-from export.towers.weights import find_weights
+from export.towers.weights import find_weights, trained_beside
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Prepared:
     version: int
     plan: ExportPlan
     left_out: LeftOut
+    also_stored: tuple[str, ...]
+    """What the checkpoint holds of the model that its code has not."""
 
     @property
     def stays(self) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ class Prepared:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of what is going to be written."""
-        return (*self.plan.notes, *self.traced.notes)
+        return (*self.plan.notes, *self.traced.notes, *self.also_stored)
 
     @cached_property
     def not_in_litert(self) -> dict[str, str]:
@@ -92,6 +94,8 @@ def prepare(
     inventory = recognise_tables(checkpoint, traced, job, base)
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
     find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
+    dense = {entry.key for entry in inventory.dense}
+    also_stored = trained_beside(traced.root, checkpoint, job.checkpoint.object_path, dense)
     destination = open_destination(job.output.root, base, settings.scratch)
     number = version or destination.next_version(job.model)
     unknown = set(job.tables) - set(traced.spec.tables)
@@ -112,7 +116,9 @@ def prepare(
     destination.refuse_links(plan)
     check_space(plan, destination.root)
     traced, splits = arrange_towers(traced, job, pages)
-    return Prepared(job, base, checkpoint, inventory, traced, splits, pages, destination, number, plan, missing)
+    return Prepared(
+        job, base, checkpoint, inventory, traced, splits, pages, destination, number, plan, missing, also_stored
+    )
 
 
 def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:

@@ -30,10 +30,15 @@ def line_of_operation(operation: Any) -> str:
 
 def line_of_exception(problem: BaseException) -> str:
     """Returns `file.py:12` where the user's code raised or called what raised; "" where none is known."""
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(problem.__traceback__)]
-    # AutoGraph runs a rewritten copy of the user's code, and tells the lines that it came from in the message.
-    frames += [(name, int(line)) for name, line in _FRAME.findall(str(problem))]
-    return _last_of_user(frames)
+    line = ""
+    cause: BaseException | None = problem
+    while cause is not None and not line:
+        frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)]
+        # AutoGraph runs a rewritten copy of the user's code, and tells the lines that it came from in the message.
+        frames += [(name, int(number)) for name, number in _FRAME.findall(str(cause))]
+        line = _last_of_user(frames)
+        cause = cause.__cause__ or cause.__context__  # Keras raises another in its place, without that message
+    return line
 
 
 def at_line(line: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from export.cuts.lookups import Answer, Lookup, MakeTable, table_name
+from export.cuts.stand_ins import remember_line
 from export.cuts.tpu_layers import tpu_layers_on_cpu
 from export.errors import ExportError, NotConvertible
 from export.frameworks import load_tensorflow
@@ -53,8 +54,13 @@ def intercepted(make_table: MakeTable, answer: Answer, *, tracked: bool) -> Iter
     from tensorflow.python.tpu import tpu_embedding_for_serving, tpu_embedding_v2
     from tensorflow.python.trackable.data_structures import NoDependency
 
+    def made(config: Any) -> Any:
+        variable = make_table(table_facts(config))
+        remember_line(variable)
+        return variable
+
     def create_variables_and_slots(layer: Any) -> Any:
-        tables = {config.name: {"parameters": make_table(table_facts(config))} for config in layer._table_config}
+        tables = {config.name: {"parameters": made(config)} for config in layer._table_config}
         return tables if tracked else NoDependency(tables)
 
     refusals: list[ExportError] = []

@@ -81,6 +81,11 @@ def line_of_variable(variable: Any) -> str:
     return str(getattr(variable, "_rowcast_line", ""))
 
 
+def remember_line(variable: Any) -> None:
+    """Keeps the user's line that is running, which makes a variable."""
+    variable._rowcast_line = current_line()
+
+
 def give_value(variable: Any) -> None:
     """Gives a StandIn that has no value the one that the user's code begins with, unless it is large."""
     tf = load_tensorflow()
@@ -108,7 +113,7 @@ def tables_unallocated() -> Iterator[list[Any]]:
         shape = _shape(how)
         variable = make(**how) if shape is None else _stand_in(shape, how)
         with contextlib.suppress(AttributeError):
-            variable._rowcast_line = current_line()
+            remember_line(variable)
         if shape is not None:
             made.append(variable)
         return variable

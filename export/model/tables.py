@@ -14,13 +14,14 @@ from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
 from export.cuts.named_graphs import NamedGraph
-from export.cuts.stand_ins import line_of_variable
-from export.errors import CheckpointError
+from export.cuts.stand_ins import line_of_variable, stand_in_class
+from export.errors import CheckpointError, NotConvertible
 from export.model.tracing import TracedModel
 from export.settings import ExportJob
 from export.tables.dumped import vectors_key
 from export.towers.descriptions import TableFacts
 from export.towers.weights import find_table_keys
+from export.user_lines import at_line
 
 
 def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob, base: Path) -> Inventory:
@@ -51,20 +52,23 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
         tables = tuple(replace(each, note="") if each.note == DIV_OR_MOD else each for each in inventory.tables)
         inventory = replace(inventory, tables=tables)
     for name, spec in traced.spec.tables.items():
-        _check_shape(inventory, name, spec)
+        _check_shape(inventory, name, spec, line_of_variable(traced.tables[name]))
     return with_slots(checkpoint, inventory, traced.spec.tables) if job.output.with_slots else inventory
 
 
 def _by_name(found: Inventory, spec: TableFacts, variable: Any) -> str:
     """Returns what the checkpoint calls a table that is not where the model's objects lead to."""
     line = line_of_variable(variable)
-    if line and spec.config_name not in {table.name for table in found.tables}:
+    if isinstance(variable, stand_in_class()) and line and spec.config_name not in {each.name for each in found.tables}:
         raise CheckpointError(
             f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in checkpoint "
             f"{found.checkpoint}; the model code is not the one that was saved, or its variable has another place "
             f"there: name it as tables.{spec.name}.key"
         )
-    return found.table(spec.config_name).name
+    try:
+        return found.table(spec.config_name).name
+    except NotConvertible as problem:
+        raise NotConvertible(f"table {spec.name!r} of the model{at_line(line)}: {problem}") from problem
 
 
 def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:
@@ -72,10 +76,11 @@ def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:
     return variable.mod and entry is not None and is_partitioned(entry)
 
 
-def _check_shape(inventory: Inventory, name: str, spec: TableFacts) -> None:
+def _check_shape(inventory: Inventory, name: str, spec: TableFacts, line: str) -> None:
     stored = inventory.table(name)
     if (stored.rows, stored.dim) != (spec.rows, spec.dim):
         raise CheckpointError(
-            f"table {name!r} is [{spec.rows}, {spec.dim}] in the model and [{stored.rows}, {stored.dim}] in checkpoint "
-            f"{inventory.checkpoint} ({stored.key!r}); the model code is not the one that was saved"
+            f"table {name!r} is [{spec.rows}, {spec.dim}] in the model{at_line(line)} and "
+            f"[{stored.rows}, {stored.dim}] in checkpoint {inventory.checkpoint} ({stored.key!r}); the model code is "
+            "not the one that was saved"
         )

@@ -8,18 +8,19 @@ need may be missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from export.checkpoint.name_tables import is_partitioned
+from export.checkpoint.objectgraph import ObjectGraph
 from export.checkpoint.reader import Checkpoint
 from export.cuts.named_graphs import NamedGraph
 from export.cuts.stand_ins import line_of_variable
 from export.errors import CheckpointError
-from export.frameworks import load_tensorflow
 from export.model.origins import resource
 from export.model.tracing import TracedModel
+from export.towers.object_walk import LeftOver, left_over, walk
 from export.user_lines import at_line
 
 _SHOWN = 5
@@ -53,22 +54,23 @@ def find_weights(
       object_path: attribute path of the model in the checkpoint, the recipe's `checkpoint.object_path`.
     Raises:
       CheckpointError: the checkpoint has no object graph or no object there, or variables are missing or of another
-        shape or dtype; names them.
+        shape or dtype, or it has more layers in a list of which the tower reads some; names them.
     """
     places = find_places(root, checkpoint, object_path)
     problems = []
     found = []
+    lines = {}
     for variable in variables:
         place = places.get(resource(variable.handle), Place(variable.name, ""))
         shape, dtype = tuple(variable.shape.as_list()), variable.dtype.name
+        lines[place.path] = made = at_line(line_of_variable(variable))
         if not place.key:
-            made = at_line(line_of_variable(variable))
             problems.append(f"{place.path} {list(shape)}{made} is not in the checkpoint")
             continue
         entry = checkpoint.entries[place.key]
         if tuple(entry.shape) != shape or entry.dtype != dtype:
             problems.append(
-                f"{place.path} is {dtype} {list(shape)} in the model and {entry.dtype} {list(entry.shape)} there"
+                f"{place.path} is {dtype} {list(shape)} in the model{made} and {entry.dtype} {list(entry.shape)} there"
             )
             continue
         if getattr(variable, "mod", False) and is_partitioned(entry):
@@ -78,6 +80,11 @@ def find_weights(
             )
             continue
         found.append((variable, place.key))
+    for left in find_left_over(root, checkpoint, object_path):
+        read = [line for path, line in lines.items() if path.startswith(f"{left.owner}." if left.owner else "")]
+        if left.counted and read:
+            owner = left.owner or "the model"
+            problems.append(f"{owner}{read[0]} has no {left.name}, but there is {_shapes(left.keys, checkpoint)}")
     if problems:
         more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         where = f", or checkpoint.object_path ({object_path!r}) is not where the model sits"
@@ -108,6 +115,25 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
             "found; load it into the model and save that with tf.train.Checkpoint, or export its tables alone "
             "(rowcast-export tables); where code of TF1 builds the graph, let the factory return a function that does"
         )
+    places: dict[str, Place] = {}
+    for each in walk(root, graph, find_node(checkpoint, graph, object_path)):
+        handle = getattr(each.trackable, "handle", None)
+        if handle is None:
+            continue
+        known = places.get(resource(handle))
+        if known is None or not known.key:
+            key = graph.nodes[each.node].key if each.node is not None else ""
+            key = checkpoint.storage.averages.get(key, key)
+            places[resource(handle)] = Place(each.path, key if key in checkpoint.entries else "")
+    return places
+
+
+def find_node(checkpoint: Checkpoint, graph: ObjectGraph, object_path: str) -> int:
+    """Returns the node of a checkpoint's graph at an object path.
+
+    Raises:
+      CheckpointError: there is none.
+    """
     node = 0
     for step in path_steps(object_path):
         children = graph.nodes[node].children
@@ -117,25 +143,41 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
                 f"{step!r} among {', '.join(sorted(children)) or 'no attributes'}"
             )
         node = children[step]
-    tf = load_tensorflow()
-    view = tf.train.TrackableView(root)
-    places: dict[str, Place] = {}
-    seen = {id(root)}
-    queue: list[tuple[Any, int | None, str]] = [(root, node, "")]
-    for trackable, at, path in queue:  # grows while it is walked: breadth first
-        handle = getattr(trackable, "handle", None)
-        if handle is not None:
-            known = places.get(resource(handle))
-            if known is None or not known.key:
-                key = graph.nodes[at].key if at is not None else ""
-                key = checkpoint.storage.averages.get(key, key)
-                places[resource(handle)] = Place(path, key if key in checkpoint.entries else "")
-        for name, child in view.children(trackable).items():
-            if id(child) not in seen:
-                seen.add(id(child))
-                below = graph.nodes[at].children.get(name) if at is not None else None
-                queue.append((child, below, f"{path}.{name}" if path else name))
-    return places
+    return node
+
+
+def find_left_over(root: Any, checkpoint: Checkpoint, object_path: str) -> list[LeftOver]:
+    """Returns what the checkpoint holds of the model's objects beyond those that the model has; () where names tell."""
+    graph = checkpoint.graph
+    if graph is None or isinstance(root, NamedGraph):
+        return []
+    return left_over(walk(root, graph, find_node(checkpoint, graph, object_path)), graph, checkpoint.entries)
+
+
+def trained_beside(root: Any, checkpoint: Checkpoint, object_path: str, dense: Container[str]) -> tuple[str, ...]:
+    """Returns a note where the checkpoint holds matrices of objects of the model that its code has not.
+
+    Args:
+      root, checkpoint, object_path: as of `find_weights`.
+      dense: keys of what is neither a table nor an optimizer's.
+    """
+    matrices = {
+        path: key
+        for left in find_left_over(root, checkpoint, object_path)
+        if any(key in dense and len(checkpoint.entries[key].shape) > 1 for key in left.keys.values())
+        for path, key in left.keys.items()
+    }
+    if not matrices:
+        return ()
+    return (
+        f"checkpoint {checkpoint.name} also holds {_shapes(matrices, checkpoint)}, of which the model code has "
+        "nothing; where that is part of what was trained to give these outputs, the code is another",
+    )
+
+
+def _shapes(keys: Mapping[str, str], checkpoint: Checkpoint) -> str:
+    told = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
+    return ", ".join(told[:_SHOWN]) + (f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else "")
 
 
 def find_table_keys(model: TracedModel, checkpoint: Checkpoint, object_path: str) -> dict[str, str]:

@@ -86,7 +86,8 @@ def test_prepare_weights_of_another_model_are_told_before_a_table_is_copied(movi
     other = changed(recipe_of(movies.prefix), "code.factory", "tower_models.py:build_movies_without_head")
     recipe = write_project(tmp_path, other)
     with pytest.raises(
-        CheckpointError, match=r"head\.kernel is float32 \[24, 3\] in the model and float32 \[24, 1\] there"
+        CheckpointError,
+        match=r"head.kernel is float32 \[24, 3\] in the model \(tower_models.py:\d+\) and float32 \[24, 1\]",
     ):
         pipeline.prepare(read_recipe(recipe), tmp_path, ExportSettings())
 

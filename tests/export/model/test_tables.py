@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.specs import Inventory
-from export.errors import NotConvertible, UsageError
+from export.cuts.stand_ins import remember_line
+from export.errors import CheckpointError, NotConvertible, UsageError
+from export.frameworks import load_tensorflow
 from export.model.tables import recognise_tables
 from export.settings import ExportJob
 from tests.export.cutting import Cut
@@ -60,3 +63,20 @@ def test_recognise_tables_without_the_layout_file_of_the_recipe_is_refused(movie
 def test_recognise_tables_by_mod_in_one_piece_is_refused(movies: Cut, tmp_path: Path) -> None:
     with pytest.raises(NotConvertible, match=r"'users'.* 1 row range"):
         tables(movies, tmp_path, tables={"users": {"mod": True}})
+
+
+def test_recognise_tables_that_were_trained_otherwise_tells_the_line(movies: Cut, tmp_path: Path) -> None:
+    def found(other: Any, **changed: Any) -> None:
+        spec = movies.model.spec
+        tables = dict(spec.tables) | {"users": replace(spec.tables["users"], **changed)}
+        model = replace(movies.model, spec=replace(spec, tables=tables), tables=dict(movies.model.tables) | other)
+        recognise_tables(open_checkpoint(movies.prefix), model, movies.job, tmp_path)
+
+    told = r"'users' is \[51, 8\] in the model \(tower_models.py:\d+\) and \[50, 8\] in checkpoint .* not the one"
+    with pytest.raises(CheckpointError, match=told):
+        found({}, rows=51)
+    strange = load_tensorflow().Variable([[1.0]])
+    remember_line(strange)
+    told = r"'users' of the model \(test_tables.py:\d+\): checkpoint .* no table 'people' .*tables.NAME.key"
+    with pytest.raises(NotConvertible, match=told):
+        found({"users": strange}, config_name="people")

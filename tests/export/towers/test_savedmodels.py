@@ -68,7 +68,7 @@ def test_restore_weights_of_another_shape_names_the_variable(movies: Cut) -> Non
     checkpoint = open_checkpoint(movies.prefix)
     with pytest.raises(
         CheckpointError,
-        match=r"head.kernel is float32 \[24, 3\] in the model and float32 \[24, 1\] there; head.bias.*not the one that",
+        match=r"head.kernel is float32 \[24, 3\] in the model \(tower_models.py:\d+\) and .*; head.bias.*not the one",
     ):
         restore_weights(model.towers[2].variables, model.root, checkpoint, "model")
 
