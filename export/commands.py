@@ -129,11 +129,12 @@ def plan(
     job, wanted = options.asked(options.overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
     with _at_work() as progress, progress.step("model and plan"):
         if _is_inline(job):
-            from export.inline.page import inline_plan_json, inline_plan_page
+            from export.inline.page import inline_pace, inline_plan_json, inline_plan_page
             from export.inline.pipeline import prepare_inline
 
             alone = prepare_inline(job, recipe.parent, settings, version, wanted)
-            page, table = inline_plan_json(alone), inline_plan_page(alone)
+            pace = inline_pace(alone)
+            page, table = inline_plan_json(alone, settings, pace), inline_plan_page(alone, settings, pace)
         else:
             from export import pipeline, plan_page
             from export.jobs import task_files

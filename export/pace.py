@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,18 +59,31 @@ def measure_pace(plan: ExportPlan) -> Pace:
     Raises:
       CheckpointError: a data file is gone or cannot be read.
     """
-    if not plan.read_bytes + plan.bytes:
+    parts = dict.fromkeys(part for task in plan.tasks for part in task.slices)
+    return sample_pace(((part.file, part.offset, part.bytes) for part in parts), plan.read_bytes + plan.bytes)
+
+
+def sample_pace(pieces: Iterable[tuple[str, int, int]], moved_bytes: int) -> Pace:
+    """Reads the beginning of a source.
+
+    Args:
+      pieces: (file, first byte, bytes) of what would be read, in its order.
+      moved_bytes: that would be read and written.
+    Raises:
+      CheckpointError: a data file is gone or cannot be read.
+    """
+    if not moved_bytes:
         return Pace(0, 0.0, 0.0)
     buffer, done = np.empty(_BLOCK_BYTES, np.uint8), 0
     begun = time.perf_counter()
     with DataFiles() as files:
-        for part in dict.fromkeys(part for task in plan.tasks for part in task.slices):
-            for start in range(0, min(part.bytes, SAMPLE_BYTES - done), _BLOCK_BYTES):
-                block = buffer[: min(_BLOCK_BYTES, part.bytes - start)]
-                files.read_into(part.file, part.offset + start, block)
+        for file, offset, size in pieces:
+            for start in range(0, min(size, SAMPLE_BYTES - done), _BLOCK_BYTES):
+                block = buffer[: min(_BLOCK_BYTES, size - start)]
+                files.read_into(file, offset + start, block)
                 crc32c(block)
                 done += block.size
             if done >= SAMPLE_BYTES:
                 break
     rate = done / max(time.perf_counter() - begun, 1e-9)
-    return Pace(done, rate, (plan.read_bytes + plan.bytes) / rate if done else None)
+    return Pace(done, rate, moved_bytes / rate if done else None)

@@ -27,11 +27,14 @@ from export.checkpoint.index_writer import data_file, string_bytes, write_index
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, Slice, volume
 from export.errors import CheckpointError, DestinationError, NotConvertible
+from export.tables.tasks import WORKER_BYTES
 from runtime.remote import Stamp
 
 CHUNK_BYTES = 512 << 20
 """What one task copies: small enough to be done again after a crash, large enough to cost nothing."""
 BLOCK_BYTES = 8 << 20
+COPY_BYTES = WORKER_BYTES + BLOCK_BYTES
+"""The most memory that a worker holds while it copies a chunk."""
 
 _UNSLICED_ONLY = ("float16", "uint32", "float8_e5m2", "float8_e4m3fn")
 """Dtypes that TensorFlow 2.20 saves in slices, and cannot restore from more than one ("Dtype half not supported")."""
@@ -131,6 +134,11 @@ def plan_variables(prefix: Path, variables: Mapping[str, Entry], link: bool, che
                 f"{entry.key!r} is {entry.dtype} in {len(entry.slices)} slices, which TensorFlow cannot restore; {cure}"
             )
     return VariablesPlan(prefix, count, {Path(renamed[each]): each for each in sources}, streamed, tuple(chunks), at)
+
+
+def copying_bytes(plan: VariablesPlan, workers: int) -> int:
+    """Returns the most memory that workers together hold while they copy or sum its chunks, an upper bound."""
+    return min(workers, len(plan.chunks)) * COPY_BYTES
 
 
 def link_files(plan: VariablesPlan) -> None:

@@ -9,13 +9,28 @@ from rich.markup import escape
 from rich.text import Text
 
 from export.figures import count_text, page_table, size_text
+from export.inline.files import copying_bytes
 from export.inline.pipeline import PreparedInline, PublishedInline
+from export.jobs.executors import worker_count
+from export.pace import Pace, sample_pace
+from export.run_settings import ExportSettings
 
 
-def inline_plan_json(prepared: PreparedInline) -> dict[str, Any]:
+def inline_pace(prepared: PreparedInline) -> Pace:
+    """Tells how long the tables take, from how fast the beginning of them is read; writes nothing.
+
+    Raises:
+      CheckpointError: a data file is gone or cannot be read.
+    """
+    chunks = prepared.variables.chunks
+    pieces = ((chunk.source, chunk.offset, chunk.bytes) for chunk in chunks)
+    return sample_pace(pieces, sum(chunk.bytes for chunk in chunks) + prepared.variables.end)
+
+
+def inline_plan_json(prepared: PreparedInline, settings: ExportSettings, pace: Pace) -> dict[str, Any]:
     """Returns the plan as JSON values."""
     plan = prepared.variables
-    return {
+    return pace.to_json() | {
         "checkpoint": prepared.inventory.checkpoint,
         "destination": str(prepared.destination),
         "tables": {
@@ -26,12 +41,16 @@ def inline_plan_json(prepared: PreparedInline) -> dict[str, Any]:
         "data": "linked" if plan.links else "copied",
         "read_bytes": sum(chunk.bytes for chunk in plan.chunks),
         "written_bytes": plan.end,
+        "files": plan.files,
+        "tasks": len(plan.chunks),
+        "workers": worker_count(settings.workers),
+        "peak_memory_bytes": copying_bytes(plan, worker_count(settings.workers)),
         "load_bytes": plan.load_bytes,
         "left_out_bytes": prepared.inventory.slot_bytes,
     }
 
 
-def inline_plan_page(prepared: PreparedInline) -> RenderableType:
+def inline_plan_page(prepared: PreparedInline, settings: ExportSettings, pace: Pace) -> RenderableType:
     """Returns the plan for a terminal."""
     plan = prepared.variables
     tables = page_table("plan", "table", "rows", "dim", "dtype", "layout")
@@ -47,10 +66,16 @@ def inline_plan_page(prepared: PreparedInline) -> RenderableType:
         if not plan.links
         else f"{count_text(len(plan.links), 'data file')} to be linked"
     )
+    workers = worker_count(settings.workers)
+    told += (
+        f", {count_text(len(plan.chunks), 'task')} on {count_text(workers, 'worker')} with at most "
+        f"{size_text(copying_bytes(plan, workers))} of memory"
+    )
     return Group(
         tables,
         signatures,
-        Text(f"{told}; a server holds {size_text(plan.load_bytes)} of tables while it loads"),
+        Text(f"{told}; a server, and the proof, hold {size_text(plan.load_bytes)} of tables while they load"),
+        Text(pace.told()),
         Text(f"to be written: {prepared.destination}"),
     )
 

@@ -36,7 +36,7 @@ from export.errors import DestinationError, UsageError, VerificationFailed
 from export.figures import size_text
 from export.inline import proofs
 from export.inline.files import (
-    BLOCK_BYTES,
+    COPY_BYTES,
     Chunk,
     VariablesPlan,
     copy_chunk,
@@ -61,7 +61,6 @@ from export.run_settings import ExportSettings
 from export.settings import ExportJob
 from export.subset import ALL, Wanted, choose_towers, reduced
 from export.tables.staged import created, provenance, staged
-from export.tables.tasks import WORKER_BYTES
 from export.towers.descriptions import ModelSpec
 from export.towers.pages import check_limits
 from export.towers.weights import find_weights, restore_weights
@@ -264,8 +263,7 @@ def _move(
     seen = stage.attempts / "seen"  # by which a worker on another machine tells that it sees this run
     seen.write_text(secrets.token_hex())
     sources = list(dict.fromkeys(chunk.source for chunk in pending))[:WITNESSES_MAX]
-    memory_bytes = WORKER_BYTES + BLOCK_BYTES
-    executor.run(copy_chunk, pending, note, memory_bytes=memory_bytes, shared=[str(seen), *sources])
+    executor.run(copy_chunk, pending, note, memory_bytes=COPY_BYTES, shared=[str(seen), *sources])
     return sums
 
 

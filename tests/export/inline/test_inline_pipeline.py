@@ -22,6 +22,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Entry, Slice
 from export.frameworks import load_tensorflow
 from export.inline import pipeline as inline
+from export.inline.files import COPY_BYTES
 from export.model.code import load_factory
 from tests.export.checkpoint.bundles import GRAPH, Box, node, object_graph, varint, write_bundle
 from tests.export.commands import Command
@@ -297,6 +298,14 @@ def test_plan_tells_what_a_part_of_the_model_takes_and_writes_nothing(command: C
     inputs = {"movie_id": ["movie_id"], "genres": ["genres", "genres_1"], "year": ["year"]}
     assert page["signatures"] == {"candidate": inputs, "serving_default": inputs}
     assert page["written_bytes"] == page["read_bytes"] == (40 * 8 + 9 * 4) * 4
+    assert (page["files"], page["tasks"]) == (1, 2)
+    assert page["peak_memory_bytes"] == min(page["workers"], 2) * COPY_BYTES
+    assert page["estimated_s"] * page["sampled_bytes_per_s"] == pytest.approx(2 * page["read_bytes"])
+    linked = command("plan", project, "--tables", "inline-link", "--workers", "3", "--json").page
+    assert (linked["data"], linked["tasks"], linked["peak_memory_bytes"], linked["estimated_s"]) == ("linked", 0, 0, 0)
+    assert linked["workers"] == 3
+    shown = " ".join(command("plan", project, "--tables", "inline").out.split())
+    assert "of memory; a server, and the proof, hold" in shown
     assert not (project.parent / "bundles").exists()
 
 
@@ -344,6 +353,7 @@ from export.frameworks import load_tensorflow
 load_tensorflow()
 import tensorflow_recommenders
 from export.inline import pipeline as inline
+from export.inline.files import COPY_BYTES
 from export.main import main
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
