@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from export.checkpoint.layouts import Mod, stored_rows
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.specs import Inventory
 from export.cuts.stand_ins import remember_line
@@ -15,15 +17,17 @@ from export.errors import CheckpointError, NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.model.tables import recognise_tables
 from export.settings import ExportJob
+from tests.export.checkpoint.bundles import write_bundle
 from tests.export.cutting import Cut
 
 
-def tables(movies: Cut, base: Path, **said: Any) -> Inventory:
+def tables(movies: Cut, base: Path, checkpoint_at: Path | None = None, **said: Any) -> Inventory:
     """What is found for the movies' recipe with keys of some sections changed."""
     page = movies.job.model_dump()
     for section, keys in said.items():
         page[section] |= keys
-    return recognise_tables(open_checkpoint(movies.prefix), movies.model, ExportJob.model_validate(page), base)
+    opened = open_checkpoint(checkpoint_at or movies.prefix)
+    return recognise_tables(opened, movies.model, ExportJob.model_validate(page), base)
 
 
 def test_recognise_tables_with_slots_adds_those_of_the_models_tables(movies: Cut, tmp_path: Path) -> None:
@@ -58,6 +62,24 @@ def test_recognise_tables_follows_the_layout_file(movies: Cut, tmp_path: Path) -
 def test_recognise_tables_without_the_layout_file_of_the_recipe_is_refused(movies: Cut, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.toml cannot be read"):
         tables(movies, tmp_path, checkpoint={"layout": "none.toml"})
+
+
+def test_recognise_tables_by_mod_takes_the_recipes_word(movies: Cut, tmp_path: Path) -> None:
+    saved, key = open_checkpoint(movies.prefix), tables(movies, tmp_path).table("users").key
+    rows = len(movies.tables["users"])
+    dealt = [np.arange(first, rows, 3) for first in range(3)]
+    starts = np.cumsum([0, *map(len, dealt)]).tolist()
+    values: dict[str, Any] = {
+        name: saved.read_string(name) if entry.dtype == "string" else saved.read_all(name)
+        for name, entry in saved.entries.items()
+    }
+    values[key] = movies.tables["users"][np.concatenate(dealt)]
+    boxes = [[(start, len(part)), (0, -1)] for start, part in zip(starts, dealt, strict=False)]
+    write_bundle(tmp_path / "ckpt-1", values, boxes={key: boxes})
+    found = tables(movies, tmp_path, tmp_path / "ckpt-1", tables={"users": {"mod": True}}).table("users")
+    assert found.layout == Mod(tuple(starts[:3]))
+    stored = open_checkpoint(tmp_path / "ckpt-1").read(key, 0, rows)
+    np.testing.assert_array_equal(stored[stored_rows(found.layout, np.arange(rows))], movies.tables["users"])
 
 
 def test_recognise_tables_by_mod_in_one_piece_is_refused(movies: Cut, tmp_path: Path) -> None:
