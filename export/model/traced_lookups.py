@@ -97,9 +97,10 @@ def _all_of(
     if cross is not None:
         told = replace(lookup, kind="single", length=None, rule=cross.rule, keys=cross.keys)
         return [_resolved(replace(recorded, lookup=told), table, parts, call, list(map(FoundIds, cross.inputs)))]
-    found = [_ids(lookup.path, ids, call, table.rows) for ids in lookup.ids]
+    found = [_ids(ids, call, table.rows) for ids in lookup.ids]
     why = next((each for each in found if isinstance(each, Odd)), None)
     known = [each for each in found if isinstance(each, FoundIds)]
+    why = why or _odd_weights(lookup, call)
     if not _one_each(lookup) or (why and why.cure == _COMBINE):
         return _left(recorded, table, why) if why else [_resolved(recorded, table, parts, call, known)]
     size, flat = lookup.length or 1, recorded.gather and lookup.ids[0].shape.rank == 1
@@ -114,11 +115,9 @@ def _all_of(
         columns = columns_of(whole, size)
         return [_resolved(each, table, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)]
     if not why:
-        name = known[0].source.name
-        raise NotConvertible(
-            f"input {name!r} has shape {parts[name].shape} in each example, and feature {lookup.path!r} is given ids "
-            f"of shape {lookup.ids[0].shape}{at_line(recorded.line)}; each example's ids must stay together"
-        )
+        name, shape = known[0].source.name, lookup.ids[0].shape
+        told = f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape {shape}"
+        return _left(recorded, table, Odd(told, "keep each example's ids together"))
     return _left(recorded, table, several)
 
 
@@ -193,6 +192,18 @@ def _resolved(
     return Resolved(recorded, table, feature)
 
 
+def _odd_weights(lookup: Lookup, call: Followed) -> Odd | None:
+    """Tells weights that the model computes, where its tower can look up with them."""
+    if lookup.weights is None or not may_stay(lookup):
+        return None
+    found = call.origin(Values(getattr(lookup.weights, "values", lookup.weights)))
+    if isinstance(found, Source):
+        return None
+    return Odd(
+        f"looked up with weights that are computed by {_told(found)} of the model", "give it an input of weights"
+    )
+
+
 def _weights(recorded: Recorded, name: str, parts: Mapping[str, InputPart], call: Followed) -> str | None:
     lookup = recorded.lookup
     if lookup.weights is None:
@@ -212,7 +223,7 @@ def _weights(recorded: Recorded, name: str, parts: Mapping[str, InputPart], call
     return source.name
 
 
-def _ids(path: str, value: Any, call: Followed, rows: int) -> FoundIds | Odd:
+def _ids(value: Any, call: Followed, rows: int) -> FoundIds | Odd:
     """Returns where ids come from, or by what they are computed."""
     tf = load_tensorflow()
     if isinstance(value, tf.RaggedTensor):
@@ -233,8 +244,8 @@ def _ids(path: str, value: Any, call: Followed, rows: int) -> FoundIds | Odd:
         if not isinstance(source, Source) or source.part != what:
             return Odd(f"computed by {_told(source)} of the model")
         if source.name != found.source.name:
-            both = ", ".join(sorted({source.name, found.source.name}))
-            raise NotConvertible(f"ids of feature {path!r} are put together from inputs {both}")
+            both = " and ".join(sorted({source.name, found.source.name}))
+            return Odd(f"put together from inputs {both}")
     return found
 
 

@@ -98,3 +98,28 @@ def build_sparse():
 
 def build_padded():
     return Padded()
+
+
+class Weighted(tf.keras.Model):
+    """Ids as they are, with weights and from places that the model computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = self.add_weight(name="words", shape=(ROWS, 6), initializer="random_normal")
+        self.tags = self.add_weight(name="tags", shape=(FEW, 3), initializer="random_normal")
+        self.head = head()
+
+    def call(self, features):
+        words, tags = features["words"], features["tags"]
+        fading = tf.pow(0.5, tf.cast(words.with_values(tf.ragged.range(words.row_lengths()).values), tf.float32))
+        both = words.with_values(tf.reverse(words.values, [0]) % 7 + tf.cast(words.value_rowids(), tf.int64))
+        parts = [
+            tf.nn.embedding_lookup_sparse(self.words, words, fading, combiner="mean"),
+            tf.nn.safe_embedding_lookup_sparse(self.words, both.to_sparse(), combiner="sum"),
+            tf.reduce_sum(tf.reshape(tf.gather(self.tags, tf.reshape(tags, [-1, 2])), [-1, 6, 3]), 1),
+        ]
+        return {"score": self.head(tf.concat(parts, 1))[:, 0]}
+
+
+def build_weighted():
+    return Weighted()

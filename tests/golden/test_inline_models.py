@@ -35,11 +35,13 @@ INPUTS: dict[str, dict[str, str]] = {
         "weights": '{ dtype = "float32", kind = "sparse", weights_for = "words" }',
         "age": '{ dtype = "float32" }',
     },
+    "weighted": {"words": '{ dtype = "int64", kind = "ragged" }', "tags": '{ dtype = "int64", shape = [6] }'},
     "padded": {"tags": '{ dtype = "int64", kind = "ragged" }', "recent": '{ dtype = "int64", shape = [4] }'},
 }
 INSIDE = {
     "ragged": {"tags": "117.2 KiB", "words": "78.1 KiB"},
     "sparse": {"words": "117.2 KiB"},
+    "weighted": {"words": "117.2 KiB", "tags": "3.5 KiB"},
     "padded": {"embedding": "117.2 KiB", "items": "7.0 KiB"},
 }
 
@@ -59,6 +61,8 @@ def requests(model: str) -> dict[str, list[Any]]:
         ids[3:5] = [[-1, -2], [-7]]
         weighted = [{"ids": each, "weights": random.choice([0.0, 0.5, 2.0], len(each)).tolist()} for each in ids]
         return {"words": weighted, "age": random.normal(size=N).astype(np.float32).tolist()}
+    if model == "weighted":
+        return {"words": bags(random, 0, 5000, 2), "tags": random.integers(0, 300, (N, 6)).tolist()}
     return {"tags": bags(random, 0, 5000), "recent": random.integers(-2, 1 << 40, (N, 4)).tolist()}
 
 
@@ -68,25 +72,38 @@ def tensors(model: str, sent: dict[str, list[Any]]) -> dict[str, Any]:
         ids = tf.ragged.constant([each["ids"] for each in sent["words"]], tf.int64)
         weights = tf.ragged.constant([each["weights"] for each in sent["words"]], tf.float32)
         return {"words": ids.to_sparse(), "weights": weights.to_sparse(), "age": tf.constant(sent["age"])}
-    dtypes = {"words": tf.int32}
-    made = {name: tf.ragged.constant(value, dtypes.get(name, tf.int64)) for name, value in sent.items()}
-    return made | {"recent": tf.constant(sent["recent"], tf.int64)} if "recent" in sent else made
+    made = {}
+    for name, value in sent.items():
+        page = INPUTS[model][name]
+        make = tf.ragged.constant if "ragged" in page else tf.constant
+        made[name] = make(value, tf.int32 if "int32" in page else tf.int64)
+    return made
+
+
+def train(name: str, given: dict[str, Any], directory: Path) -> Any:
+    """Saves a model; returns its scores."""
+    tf.random.set_seed(5)
+    model = getattr(inline_models, f"build_{name}")()
+    scores = model(given)["score"].numpy()
+    tf.train.Checkpoint(model=model).write(str(directory / "ckpt" / "model"))
+    return scores
+
+
+def write_recipe(name: str, directory: Path, roles: dict[str, str]) -> Path:
+    lines = [f"inputs.{each} = {page}" for each, page in INPUTS[name].items()]
+    lines += [f'features.{each}.role = "{role}"' for each, role in roles.items()]
+    recipe = directory / "recipe.toml"
+    text = RECIPE.replace("FOLDER", str(Path(__file__).parent)).replace("MODEL", name)
+    recipe.write_text("\n".join([text, *lines]))
+    return recipe
 
 
 @pytest.mark.parametrize("name", list(INPUTS))
 def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, tmp_path: Path) -> None:
-    tf.random.set_seed(5)
-    model, sent = getattr(inline_models, f"build_{name}")(), requests(name)
-    given = tensors(name, sent)
-    trained = model(given)["score"].numpy()
-    tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
-    lines = [f"inputs.{each} = {page}" for each, page in INPUTS[name].items()]
-    lines += [f'features.{each}.role = "candidate"' for each in sent]
-    recipe = tmp_path / "recipe.toml"
-    text = RECIPE.replace("FOLDER", str(Path(__file__).parent)).replace("MODEL", name)
-    recipe.write_text("\n".join([text, *lines]))
-    published = export(recipe)
-    page, by_tensorflow = published.page, name == "sparse"
+    sent = requests(name)
+    trained = train(name, tensors(name, sent), tmp_path)
+    published = export(write_recipe(name, tmp_path, dict.fromkeys(sent, "candidate")))
+    page, by_tensorflow = published.page, name in ("sparse", "weighted")
     assert page.tables == {}
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model"} | (
         set() if by_tensorflow else {"litert"}
@@ -94,7 +111,7 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
     for table, size in INSIDE[name].items():
         assert any(re.search(rf"{table}.*{size}.*stays inside the towers", note) for note in published.notes)
     taken = {each.take for each in page.features.values() if isinstance(each, DenseFeature)}
-    assert taken == {"values", "lengths", "padded", "weights"} if name == "sparse" else {"lengths", "padded"} <= taken
+    assert taken >= {"lengths", "padded"} | ({"values", "weights"} if name == "sparse" else set())
     service = Process(tmp_path / "bundles")
     try:
         service.event("version_available")
@@ -108,5 +125,23 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
                     with pytest.raises(RowcastError, match="example 0 has 6 values; a tower takes 5 at most"):
                         client.rank({}, features={**sent, "words": [[1] * 6] * N})
         assert ("libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()) == by_tensorflow
+    finally:
+        service.kill()
+
+
+def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(tmp_path: Path) -> None:
+    sent = requests("ragged")
+    tags = [3, 1 << 33, 3, 77]
+    trained = train("ragged", tensors("ragged", {**sent, "tags": [tags] * N}), tmp_path)
+    export(write_recipe("ragged", tmp_path, {"tags": "context", "words": "candidate"}))
+    service = Process(tmp_path / "bundles")
+    try:
+        service.event("version_available")
+        for door in ("http", "grpc"):
+            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+                found = client.rank({"tags": tags}, features={"words": sent["words"]})[0]
+                order = np.argsort([item.position for item in found])
+                scores = np.array([item.score for item in found])[order]
+                np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
     finally:
         service.kill()
