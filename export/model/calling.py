@@ -14,9 +14,9 @@ from export.cuts.lookups import Lookup, MakeTable, batch_size
 from export.cuts.named_graphs import NamedGraph
 from export.errors import ExportError, NotConvertible, UsageError
 from export.frameworks import load_tensorflow
-from export.model.origins import Source, identifier, origin, sources_of
+from export.model.origins import PYTHON_CODE, Source, identifier, origin, sources_of
 from export.settings import InputPart
-from export.user_lines import at_line, current_line, line_of_exception
+from export.user_lines import at_line, current_line, line_of_exception, line_of_operation
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _WRAPPED = re.compile(
@@ -157,7 +157,7 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
     except Exception as problem:
         raise NotConvertible(
             f"call {path or 'of the model itself'!r} with inputs {', '.join(parts)} raised {_told(problem)}"
-            f"{at_line(line_of_exception(problem))}; {_cure(problem)}"
+            f"{at_line(line_of_exception(problem))}; {_cure(problem)}{_python_code(recorder.graph)}"
         ) from problem
     finally:
         tf.config.run_functions_eagerly(eagerly)
@@ -253,6 +253,19 @@ def _told(problem: Exception) -> str:
         return f"{type(problem).__name__}: {' '.join(wrapped[-1].split())}"
     raised = _RAISED.findall(str(problem))
     return raised[-1] if raised else f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+
+
+def _python_code(graph: Any) -> str:
+    """Returns what to change of a call that ran Python code before it raised: that may well be why."""
+    traced = graph.get_operations() if graph is not None else ()
+    for operation in traced:
+        if operation.type in PYTHON_CODE:
+            return (
+                f"; and what tf.py_function or tf.numpy_function{at_line(line_of_operation(operation))} returned has "
+                "no known shape, and no place in a bundle: do the same with TensorFlow's own operations, or before the "
+                "model and give it the result as an input"
+            )
+    return ""
 
 
 def _cure(problem: Exception) -> str:

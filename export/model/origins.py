@@ -10,6 +10,8 @@ from typing import Any
 
 from export.frameworks import load_tensorflow
 
+PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+"""Operations that run Python code: tf.py_function, tf.numpy_function."""
 _SAME_VALUES = frozenset(
     {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "EnsureShape", "PreventGradient"}
 )

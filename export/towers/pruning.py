@@ -13,13 +13,13 @@ from typing import Any
 from export.cuts.stand_ins import bytes_of
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
-from export.model.origins import Needed, Source, distinct_identifiers, needed, resource, sources_of
+from export.model.origins import PYTHON_CODE, Needed, Source, distinct_identifiers, join, needed, resource, sources_of
 from export.settings import InputPart, TowerPart
 from export.towers.bag_inputs import feed_bags
 from export.towers.descriptions import FeatureSpec, TensorSpec, TowerSpec
 from export.user_lines import at_line, line_of_operation
 
-_NUMBERS = ("float32", "int32", "int64")
+_TAKEN = ("float32", "int32", "int64", "string")
 _RETURN = "let it return a dict of tensors or one tensor, or let the recipe call a method of the model that does"
 
 
@@ -95,7 +95,7 @@ def prune(
         which: trace.activations[which] for which in trace.activations if trace.activations[which].name in found.stops
     }
     inputs.update(_dense_inputs(name, found, trace))
-    _refuse_tables(name, captures_of(trace.function, found), stand_ins)
+    _refuse_tables(name, found, captures_of(trace.function, found), stand_ins)
     _refuse_python(name, found)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
@@ -138,14 +138,15 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
       NotConvertible: it needs something that is no variable.
     """
     graph, everything = function.graph, function.graph.captures
-    captures = captures_of(function, needed(fetches.values(), feeds))
+    found = needed(fetches.values(), feeds)
+    captures = captures_of(function, found)
     _set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
     try:
         cut = function.prune(list(feeds), dict(fetches))
     finally:
         _set_captures(graph, everything)
     known = {resource(variable.handle): variable for variable in graph.variables}
-    return cut, _variables(name, known, captures)
+    return cut, _variables(name, known, found, captures)
 
 
 def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
@@ -231,18 +232,21 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
                 else:
                     one_each = first[(slice(None), *[0] * (first.shape.rank - 1))]
                     same = tf.tile(tf.reshape(one_each, [-1, *[1] * len(rest)]), [1, *rest])
+                if ids.dtype == tf.string:
+                    join(operation.outputs[0], tf.shape(same, operation.outputs[0].dtype))
+                    continue
                 same = tf.cast(same, ids.dtype)
             operation._update_input(0, same)
 
 
 def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]:
-    """Returns the numbers that a tower takes: inputs as they are, and how many ids ragged and sparse ones hold."""
+    """Returns what a tower takes beside activations: dense inputs, and of others how many ids they hold, and these."""
     sources = sources_of(trace.inputs)
     lengths = {tensor.name: which for which, tensor in trace.lengths.items()}
     bags = {tensor.name: which for which, tensor in trace.bags.items()}
     inputs: dict[str, Any] = {}
     for placeholder in found.placeholders:
-        if placeholder.name in bags and placeholder.dtype.name in _NUMBERS:
+        if placeholder.name in bags and placeholder.dtype.name in _TAKEN:
             inputs[bags[placeholder.name]] = placeholder
             continue
         if placeholder.name in lengths:
@@ -253,12 +257,9 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
             source = Source(bags[placeholder.name].rpartition("@")[0], "dense")
         if source is None:
             continue
-        if source.part != "dense" or placeholder.dtype.name not in _NUMBERS:
+        if source.part != "dense" or placeholder.dtype.name not in _TAKEN:
             what = f"input {source.name!r} of dtype {placeholder.dtype.name}"
-            readers = [
-                operation for operation in found.operations if any(each is placeholder for each in operation.inputs)
-            ]
-            line = at_line(line_of_operation(readers[0])) if readers else ""
+            line = _line_of_reader(placeholder, found)
             raise NotConvertible(
                 f"tower {name!r} reads {what} itself{line}, beside its lookup; only dense numbers, and how many ids an "
                 "example has, go into a tower: give the model what it needs of it as a dense input"
@@ -270,7 +271,7 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
 
 def _refuse_python(name: str, found: Needed) -> None:
     for operation in found.operations:
-        if operation.type in ("EagerPyFunc", "PyFunc", "PyFuncStateless"):
+        if operation.type in PYTHON_CODE:
             raise NotConvertible(
                 f"tower {name!r} runs Python code by operation {operation.name!r} (tf.py_function or tf.numpy_function)"
                 f"{at_line(line_of_operation(operation))}, which no bundle can hold; do the same with TensorFlow's own "
@@ -278,27 +279,45 @@ def _refuse_python(name: str, found: Needed) -> None:
             )
 
 
-def _refuse_tables(name: str, captures: list[tuple[Any, Any]], stand_ins: Mapping[str, str]) -> None:
-    for outer, _ in captures:
+def _refuse_tables(name: str, found: Needed, captures: list[tuple[Any, Any]], stand_ins: Mapping[str, str]) -> None:
+    for outer, inner in captures:
         if resource(outer) in stand_ins:
             raise NotConvertible(
-                f"tower {name!r} reads table {stand_ins[resource(outer)]!r} other than by its embedding layer; "
-                "no table goes into a tower: look rows up by the layer only"
+                f"tower {name!r} reads table {stand_ins[resource(outer)]!r} other than by its embedding layer"
+                f"{_line_of_reader(inner, found)}; no such table goes into a tower: look rows up by the layer only"
             )
 
 
-def _variables(name: str, variables: Mapping[str, Any], captures: list[tuple[Any, Any]]) -> tuple[Any, ...]:
+def _line_of_reader(tensor: Any, found: Needed) -> str:
+    """Returns the user's line that first reads a tensor, as the part of a sentence."""
+    readers = (each for each in found.operations if any(read is tensor for read in each.inputs))
+    return at_line(next((line for each in readers if (line := line_of_operation(each))), ""))
+
+
+def _variables(
+    name: str, variables: Mapping[str, Any], found: Needed, captures: list[tuple[Any, Any]]
+) -> tuple[Any, ...]:
     read = []
-    for outer, _ in captures:
+    for outer, inner in captures:
         if outer.dtype.name != "resource":
             continue  # a constant of the model's code
+        if table_of(outer) is not None:
+            continue
         variable = variables.get(resource(outer))
         if variable is None:
+            line = _line_of_reader(inner, found)
             raise NotConvertible(
-                f"tower {name!r} reads {outer}, which is no variable (a hash table?); move it in front of the model"
+                f"tower {name!r} reads a resource that is no variable (a hash table?){line}; do that before the model "
+                "and give it the result as an input"
             )
         read.append(variable)
     return tuple(read)
+
+
+def table_of(handle: Any) -> Any:
+    """Returns the lookup table of the model that a resource is; None of any other."""
+    parent = getattr(handle, "_parent_trackable", lambda: None)()
+    return parent if isinstance(parent, load_tensorflow().lookup.StaticHashTable) else None
 
 
 def _edge(name: str, tensor: Any, feature: str = "") -> TensorSpec:

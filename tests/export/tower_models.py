@@ -131,6 +131,7 @@ RAISING = {
     "decides": lambda features, vector: vector if bool(tf.reduce_any(vector > 0)) else -vector,
     "wants another input": lambda features, vector: vector * features["hour"],
     "wants another shape": lambda features, vector: tf.matmul(vector, tf.ones([3, 2])),
+    "runs Python": lambda features, vector: tf.nn.softmax(tf.py_function(np.negative, [vector], tf.float32), 1),
 }
 
 
@@ -144,6 +145,8 @@ class One(tf.keras.Model):
             {"item": E.FeatureConfig(E.TableConfig(rows, 4, name="items"))}, None
         )
         self.embedding.build(None)
+        known = tf.lookup.KeyValueTensorInitializer(tf.constant([1], tf.int64), tf.constant([2.0]))
+        self.known = tf.lookup.StaticHashTable(known, 0.0)
         self.out = dense(2)
         self.out.build((None, 4))
 
@@ -158,6 +161,8 @@ class One(tf.keras.Model):
             return self.out(vector) + tf.reduce_mean(next(iter(self.embedding.embedding_tables.values())))
         if way == "reads the ids":
             return self.out(vector * tf.cast(item, tf.float32)[:, None])
+        if way == "reads a hash table":
+            return self.out(vector * self.known.lookup(item)[:, None])
         if way == "looks up twice":
             return self.out(vector + self.look(item))
         if way == "odd operation":
@@ -196,6 +201,14 @@ def build_in_a_condition():
 
 def build_reads_the_table():
     return One("reads the table")
+
+
+def build_reads_a_hash_table():
+    return One("reads a hash table")
+
+
+def build_runs_python():
+    return One("runs Python")
 
 
 def build_reads_the_ids():

@@ -117,7 +117,12 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
             "build_in_a_condition",
             "'item' is looked up inside a tf.function, tf.cond or tf.while_loop.*call the embedding",
         ),
-        ("build_reads_the_table", "tower 'tower' reads table 'items' other than by its embedding layer"),
+        ("build_reads_the_table", r"reads table 'items' other than by its embedding layer \(tower_models.py:\d+\); no"),
+        ("build_reads_a_hash_table", r"reads a resource that is no variable \(.*\) \(tower_models.py:\d+\); do that"),
+        (
+            "build_runs_python",
+            r"TypeError: .* \(tower_models.py:\d+\); .*; and what tf.py_function .* \(tower_models.py:\d+\) .*: do",
+        ),
         (
             "build_raises",
             r"call .* with inputs item raised ValueError: .*no such way.*\(tower_models.py:\d+\); it was given each",
