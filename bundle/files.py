@@ -58,6 +58,39 @@ def _is_plain(root: Path, path: str) -> bool:
     return True
 
 
+class PlainFiles:
+    """Looks for the files of one bundle, each of its directories once: a load looks for all of them at once."""
+
+    def __init__(self, root: Path) -> None:
+        """Looks at nothing yet."""
+        self._root = os.fspath(root)
+        self._directories = {"": True}
+
+    def find(self, path: str) -> tuple[str, int] | None:
+        """Returns the place and the bytes of a regular file that no link leads to; None: `locate` tells what it is."""
+        directory, _, name = path.rpartition("/")
+        status = self._status(path, name) if self._is_directory(directory) else None
+        if status is None or not stat.S_ISREG(status.st_mode):
+            return None
+        return f"{self._root}/{path}", status.st_size
+
+    def _is_directory(self, path: str) -> bool:
+        known = self._directories.get(path)
+        if known is None:
+            above, _, name = path.rpartition("/")
+            status = self._status(path, name) if self._is_directory(above) else None
+            known = self._directories[path] = status is not None and stat.S_ISDIR(status.st_mode)
+        return known
+
+    def _status(self, path: str, name: str) -> os.stat_result | None:
+        if name in {"", ".", ".."}:
+            return None
+        try:
+            return os.lstat(f"{self._root}/{path}")
+        except OSError:
+            return None
+
+
 def size(root: Path, path: str) -> int:
     """Returns the bytes of one regular file of a bundle.
 

@@ -90,7 +90,9 @@ def load_unlocked(scann: Any, directory: Path, config: Any, assets: str, shape: 
         return None
     for each in listed.assets:
         each.asset_path = str(directory / each.asset_path)
-    searcher = scann.builder(np.ones((1, 1), np.float32), 1, "dot_product").score_brute_force().build().searcher
+    # One thread to train: of several it would wait for each to begin and end, some milliseconds, and hold the lock.
+    builder = scann.builder(np.ones((1, 1), np.float32), 1, "dot_product").score_brute_force()
+    searcher = builder.set_n_training_threads(1).build().searcher
     this = ctypes.c_void_p.from_address(id(searcher) + _HEAD_BYTES).value
     status = ctypes.c_uint64(0)
     texts = [text_format.MessageToString(page).encode() for page in (config, listed)]
