@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from rowcast_client import Client
 
+from examples import replay, trained
+from tests.golden.write_examples import unpacked
 from tests.service.process import PROGRAM, Process
 from tests.service.small_bundle import SmallBundle, compiled_towers, write_small_bundle
 
@@ -57,9 +59,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SmallBundle]
 
 
 @contextmanager
-def serving(root: Path, directory: Path, *program: str) -> Iterator[tuple[int, str, str]]:
+def serving(
+    root: Path, directory: Path, *program: str, require: Sequence[str] = ("movies",)
+) -> Iterator[tuple[int, str, str]]:
     """A running service: its process id, and its HTTP and gRPC addresses. It has to drain with exit status 0."""
-    service = Process(root, "--require", "movies", program=program or PROGRAM, directory=directory)
+    models = [option for name in require for option in ("--require", name)]
+    service = Process(root, *models, program=program or PROGRAM, directory=directory)
     try:
         service.event("ready")
         ports = service.ports
@@ -103,6 +108,18 @@ def test_install_of_serve_answers_over_both_transports(
     with serving(root, tmp_path, str(installed / "rowcast-serve")) as (_, http, grpc):
         assert_answers(http, small)
         assert_answers(grpc, small)
+
+
+@pytest.mark.install
+def test_install_of_serve_answers_for_every_example_as_its_trained_model_did(installed: Path, tmp_path: Path) -> None:
+    root = unpacked(tmp_path / "examples")
+    names = sorted(path.name for path in root.iterdir())
+    assert {"dlrm", "dcn_v2", "wide_deep", "wide_deep_hashed", "ple", "snap_tf1"} <= {*names}
+    with serving(root, tmp_path, str(installed / "rowcast-serve"), require=names) as (_, http, grpc):
+        for name in names:
+            bodies, expected = trained.read_requests(root / name)
+            for found in (replay.over_http(http, name, bodies), replay.over_grpc(grpc, name, bodies)):
+                assert replay.compare(bodies, found, expected).of_limit <= 1, name
 
 
 def test_service_where_tensorflow_is_installed_does_not_map_it(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from bundle.staging import check_files, read_manifest
 from examples import replay, served, trained
 from examples.demo_models import EXAMPLES
 from runtime.towers import CompiledTower
-from tests.golden.write_examples import ARCHIVES, BYTES_MAX
+from tests.golden.write_examples import ARCHIVES, BYTES_MAX, unpacked
 
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.iterdir())
 
@@ -22,11 +21,7 @@ NAMES = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.iterdir())
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All of them, unpacked: a root with a model for each example."""
-    directory = tmp_path_factory.mktemp("golden_examples")
-    for archive in ARCHIVES.glob("*.tar.xz"):
-        with tarfile.open(archive) as tar:
-            tar.extractall(directory, filter="data")
-    return directory
+    return unpacked(tmp_path_factory.mktemp("golden_examples"))
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,14 @@ def write(name: str, scratch: Path) -> None:
         sys.exit(f"{archive} holds {size} bytes, more than {BYTES_MAX}")
 
 
+def unpacked(directory: Path) -> Path:
+    """Unpacks all of them into a directory, which becomes a root with a model for each example; returns it."""
+    for archive in ARCHIVES.glob("*.tar.xz"):
+        with tarfile.open(archive) as tar:
+            tar.extractall(directory, filter="data")
+    return directory
+
+
 def main() -> None:
     """Writes those that are named, or all."""
     with tempfile.TemporaryDirectory() as scratch:
