@@ -23,6 +23,10 @@ from export.errors import CheckpointError
 _EMBEDDINGS_KEY = re.compile(rf"(^|/)_?embeddings{re.escape(VARIABLE_SUFFIX)}$")
 _LISTED_KEY = re.compile(rf"(^|/)(_all_variables|variables)/\d+{re.escape(VARIABLE_SUFFIX)}$")
 _EMBEDDINGS_NAME = re.compile(r"(?:^|.*/)([^/]+)/(embeddings|embedding_weights)$")
+_ADAPTED = (
+    "its Keras layer adds LoRA weights, variables of their own, to its rows; save the model by `save_weights`, which "
+    "joins them"
+)
 _ANEW = "the checkpoint contradicts itself; take another one or save it anew"
 
 
@@ -160,6 +164,11 @@ def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
 def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
     """Finds Keras Embedding layers and feature columns by the names that they give their variables."""
     taken = found.taken()
+    adapted = {
+        graph.nodes[node.children["_embeddings"]].key
+        for _, node in graph.holders
+        if "lora_embeddings_a" in node.children and "_embeddings" in node.children
+    }
     tables: list[Found] = []
     first: dict[tuple[object, ...], str] = {}
     for index, node in enumerate(graph.nodes):
@@ -178,7 +187,13 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
             continue
         path = graph.paths.get(index, "")
         layer = path.rpartition(".")[0]
-        short = full_name[1] if full_name else layer.rpartition(".")[2] or "embeddings"
+        attribute = layer.rpartition(".")[2]
+        # Keras 3 names variables of a subclassed model's layers after the model, a functional model's after the layers.
+        told = full_name is not None and not (path.endswith("._embeddings") and attribute and not attribute.isdigit())
+        short = full_name[1] if full_name and told else attribute or "embeddings"
+        if node.key in adapted:
+            found.refuse(short, node.key, _ADAPTED)
+            continue
         column = full_name is not None and full_name[2] == "embedding_weights"
         origin: Origin = "feature column" if column else "Keras Embedding"
         tables.append(Found(table_spec(short, entry, origin, path), layer or short))

@@ -131,10 +131,28 @@ def keras_optimizers(directory: Path, kit: Any, kinds: dict[str, tuple[Callable[
         zeros = [tf.zeros(each.shape) for each in trained]
         optimizer.apply_gradients(zip(zeros, trained, strict=True))
         values[name] = np.asarray(layer.embeddings)  # weight decay, and what divides by nothing
-        parts |= {f"layer_{name}": layer, f"dense_{name}": dense, f"optimizer_{name}": optimizer}
+        parts |= {name: layer, f"dense_{name}": dense, f"optimizer_{name}": optimizer}
     tf.train.Checkpoint(**parts).save(str(directory / "ckpt"))
     slots = {name: own for name, (_, own) in kinds.items()}
     finish(directory, values, slots, step=1, origin="Keras Embedding", candidates=len(kinds))
+
+
+def keras_3_attributes(directory: Path) -> None:
+    """A subclassed model of Keras 3: the variables of its layers bear the name of the model. One layer has LoRA."""
+
+    class Model(keras.Model):  # type: ignore[misc]  # Keras has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.users, self.movies = (keras.layers.Embedding(rows, DIM, name="layer") for rows in (101, 7))
+
+        def call(self, ids: Any) -> Any:
+            return self.users(ids) + self.movies(ids)
+
+    model = Model()
+    model(np.zeros(1, np.int64))
+    model.movies.enable_lora(2)
+    tf.train.Checkpoint(model=model).save(str(directory / "ckpt"))
+    finish(directory, {"users": np.asarray(model.users.embeddings)}, [], step=None, origin="Keras Embedding", refused=1)
 
 
 KERAS_CASES: dict[str, Callable[[Path], None]] = {
@@ -147,5 +165,6 @@ KERAS_CASES: dict[str, Callable[[Path], None]] = {
     "keras_3": lambda to: keras_3(to, "checkpoint"),
     "keras_optimizers": lambda to: keras_optimizers(to, tf.keras, _TF_KERAS),
     "keras_3_optimizers": lambda to: keras_optimizers(to, keras, _KERAS_3),
+    "keras_3_attributes": keras_3_attributes,
     "keras_3_export": lambda to: keras_3(to, "export"),
 }
