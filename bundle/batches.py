@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import crosses, ids
+from bundle import ids, joins
 from bundle.columns import Activation, Column, Offsets, checked_together
 from bundle.combiner import combine_clipped, with_empty_row
-from bundle.crosses import Crossed
-from bundle.embedded import UNKNOWN, Embedded
+from bundle.embedded import SEVERAL, UNKNOWN, Embedded
 from bundle.id_values import Rows, Values
 from bundle.indicators import Indicator
 from bundle.small_tables import Home, SideBySide
@@ -49,13 +48,13 @@ class Features:
         self.homes = [found[name].rows for name in self._names]
         self.firsts = np.array([found[name].first for name in self._names], np.int64)
         self.reads = [each.read for each in self.all]
-        self.rules = [ids.Known() if isinstance(each.rule, Crossed) else each.rule for each in self.all]
-        self.crosses = {place: each.rule for place, each in enumerate(self.all) if isinstance(each.rule, Crossed)}
+        self.rules = [ids.Known() if isinstance(each.rule, SEVERAL) else each.rule for each in self.all]
+        self.several = {place: each.rule for place, each in enumerate(self.all) if isinstance(each.rule, SEVERAL)}
         self.alike = _runs([(id(home), each.alike) for home, each in zip(self.homes, self.all, strict=True)])
         self.listed = [place for place, each in enumerate(self.all) if each.page.kind != "single"]
         self.cut = [place for place, each in enumerate(self.all) if each.page.length is not None]
         self.padded = [
-            place for place, each in enumerate(self.all) if each.page.padding is not None and place not in self.crosses
+            place for place, each in enumerate(self.all) if each.page.padding is not None and place not in self.several
         ]
         paddings = [self.all[place].page.padding for place in self.padded]
         self.paddings = None if any(isinstance(each, str) for each in paddings) else np.array(paddings, np.int64)
@@ -77,14 +76,14 @@ class Features:
             column is None or (single and (column.offsets is not None or column.values.shape != one_each))
             for column, single in zip(sent, self._singles, strict=True)
         ]
-        for place in self.crosses:
+        for place in self.several:
             alone[place] = False
         if any(alone):
             return self._apart(alone, columns, n)
-        if self.crosses:
-            given = [self.all[place].crossed(columns, n) for place in self.crosses]
-            found = crosses.resolve_all(list(self.crosses.values()), given, n)
-            for place, made in zip(self.crosses, found, strict=True):
+        if self.several:
+            given = [self.all[place].crossed(columns, n) for place in self.several]
+            found = joins.resolve_all(list(self.several.values()), given, n)
+            for place, made in zip(self.several, found, strict=True):
                 sent[place] = None if made is None else Column(*made)
                 alone[place] = made is None
             if any(alone):  # a few with very many values
@@ -161,7 +160,7 @@ class _Call:
         self.unknown = np.bincount(places, minlength=len(values)).tolist()
         for place in self._features.refusing:
             if self.unknown[place]:
-                sent = None if place in self._features.crosses else values[place]
+                sent = None if place in self._features.several else values[place]
                 self._features.all[place].known(self._of(place), sent)
         self._rows[unknown] = self._features.instead[places]
 

@@ -38,7 +38,7 @@ class Crossed:
         self, names: Sequence[str], rows: int, page: CrossedIds, vocabularies: Mapping[str, Vocabulary]
     ) -> None:
         self.names, self.rows, self.page = names, rows, page
-        self.keys = [_rule(name, key, vocabularies) for name, key in zip(names, page.keys, strict=True)]
+        self.keys = [key_rule(name, key, vocabularies) for name, key in zip(names, page.keys, strict=True)]
 
     def resolve(self, columns: Sequence[Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the values of n examples.
@@ -180,7 +180,8 @@ class _Strings:
         return hashes(self._name, strings(self._name, values)).view(np.int64)
 
 
-def _rule(name: str, key: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> Rule:
+def key_rule(name: str, key: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> Rule:
+    """Returns what makes a number of a value of one of the inputs."""
     if key.boundaries is not None:
         return Buckets(name, len(key.boundaries) + 1, key.boundaries)
     if key.ids is None or key.rows is None:

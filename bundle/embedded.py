@@ -26,8 +26,9 @@ from bundle.crosses import Crossed
 from bundle.errors import FeatureError, RowOutOfRange, UnknownRefused
 from bundle.id_values import Rows, Values, is_padding, numbers
 from bundle.indicators import Indicator
+from bundle.joins import Joined
 from bundle.keys import KeyIndex
-from bundle.manifest import CrossedIds, EmbeddedFeature, SeveralIds, inputs_of
+from bundle.manifest import CrossedIds, EmbeddedFeature, JoinedIds, SeveralIds, inputs_of
 from bundle.rules import rule_of
 from bundle.tables import TableReader
 from bundle.vocabularies import Vocabulary
@@ -35,6 +36,8 @@ from bundle.vocabularies import Vocabulary
 Weights = NDArray[np.float32]
 Vectors = NDArray[np.float32]
 
+SEVERAL = (Crossed, Joined)
+"""Rules of several inputs."""
 UNKNOWN = -1
 PADDING = -2
 """In place of a row: an id that the table does not know; an id that is none."""
@@ -67,9 +70,9 @@ class Embedded:
     Attributes:
       page: what the manifest says of it.
       table: that it reads; of an indicator, what reads as one.
-      rule: of its ids; of crossed ones, their cross.
+      rule: of its ids; of crossed and joined ones, what makes rows of several inputs.
       inputs: whose columns it takes.
-      read: what its column is called, of one place of an input by `place_of`; of crossed ones, the first input.
+      read: what its column is called, of one place of an input by `place_of`; of several, the first input.
       reads_rows: whether its ids are rows, one of each example.
       alike: equal for features whose vectors may be combined together.
     """
@@ -114,7 +117,7 @@ class Embedded:
 
     def rows(self, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of n examples; see FeatureReader.rows. Of padding the row is `PADDING`."""
-        if isinstance(self.rule, Crossed):
+        if isinstance(self.rule, SEVERAL):
             return self.rule.resolve(self.crossed(columns, n), n)
         column = columns.get(self.read)
         if column is None:
@@ -127,7 +130,7 @@ class Embedded:
 
     def activation(self, columns: Mapping[str, Column], n: int) -> Activation:
         """See FeatureReader.activation."""
-        if isinstance(self.rule, Crossed):
+        if isinstance(self.rule, SEVERAL):
             rows, offsets = self.rule.resolve(self.crossed(columns, n), n)
             rows, unknown = self.known(rows, None)
             one = self.page.kind == "single"
@@ -153,7 +156,7 @@ class Embedded:
         """
         column = columns.get(self.read)
         straight = column is not None and self.page.kind != "sequence" and out.dtype == np.float32
-        if column is None or not straight or isinstance(self.rule, Crossed):
+        if column is None or not straight or isinstance(self.rule, SEVERAL):
             values, unknown = self.activation(columns, n)
             out[...] = values.reshape(out.shape)
             return unknown
@@ -202,7 +205,7 @@ class Embedded:
         )
 
     def crossed(self, columns: Mapping[str, Column], n: int) -> list[Column]:
-        """Returns what was sent for each input of a cross, or its default; of a single, one value of each example.
+        """Returns what was sent for each of several inputs, or its default; of a single, one value of each example.
 
         Raises:
           FeatureError: an input was not sent and has none, or a single has several values of it.
@@ -252,7 +255,7 @@ class Embedded:
         return self._default
 
     def _resolved(self, values: Values) -> Rows:
-        assert not isinstance(self.rule, Crossed)  # noqa: S101 - asked before
+        assert not isinstance(self.rule, SEVERAL)  # noqa: S101 - asked before
         return self.padded(self.rule.resolve(values), values)
 
     def _bag(self, rows: Rows, offsets: Offsets, weights: Weights | None, out: Vectors | None = None) -> Vectors:
@@ -322,9 +325,11 @@ def _one_each(name: str, column: Column, default: Column | None, n: int) -> Colu
 _NO_DEFAULT = "a value must be sent for each example: the feature has no default"
 
 
-def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Opened) -> ids.Rule | Crossed:
+def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Opened) -> ids.Rule | Crossed | Joined:
     if isinstance(page.ids, CrossedIds):
         return Crossed(names, rows, page.ids, opened.vocabularies)
+    if isinstance(page.ids, JoinedIds):
+        return Joined(names, rows, page.ids, opened.vocabularies)
     rule = rule_of(names[0], rows, page.ids, opened.vocabularies, opened.keys)
     return rule if page.cast is None else CastFirst(names[0], page.cast, rule)
 

@@ -8,7 +8,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from bundle.fields import Count, Length, Name, Page, Positive
-from bundle.id_pages import BucketIds, HashIds, IdentityIds, IdRule, Role, SeveralIds, VocabularyIds, without
+from bundle.id_pages import (
+    BucketIds,
+    CrossedIds,
+    HashIds,
+    IdentityIds,
+    IdRule,
+    JoinedIds,
+    Role,
+    SeveralIds,
+    VocabularyIds,
+    without,
+)
 
 
 class Cast(Page):
@@ -48,7 +59,7 @@ class EmbeddedFeature(Page):
     role: Role
     inputs: tuple[str, ...] = ()
     """What callers send, by name; (): one input of the feature's own name. Several features may read one input; only
-    crossed ids read several."""
+    crossed and joined ids read several."""
     ids: IdRule = IdentityIds()
     unknown: Unknown = Unknown()
     combiner: Literal["sum", "mean", "sqrtn"] | None = None
@@ -63,7 +74,7 @@ class EmbeddedFeature(Page):
     """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
     default: Any = None
     """The value taken when a caller leaves the input out; null: it must be sent. Written as a request writes it.
-    Crossed ids tell those of their inputs themselves."""
+    Crossed and joined ids tell those of their inputs themselves."""
     indicator: Length | None = None
     """Instead of a table: how many rows ids may have. Row r reads a vector that is 1 at r and 0 elsewhere."""
     max_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -82,19 +93,20 @@ class EmbeddedFeature(Page):
             raise ValueError("'combiner' belongs to a bag, and a bag needs one")
         if (self.kind == "sequence") != (self.length is not None):
             raise ValueError("'length' belongs to a sequence, and a sequence needs one")
-        crossed = len(self.ids.keys) if isinstance(self.ids, SeveralIds) else None
-        if crossed is not None and (crossed != len(self.inputs) or crossed < 2):
-            raise ValueError("crossed ids need an input for each of their two or more keys")
-        if crossed is not None and (self.kind == "sequence" or self.weighted):
-            raise ValueError("crossed ids need a single, or a bag without weights")
+        several = len(self.ids.keys) if isinstance(self.ids, SeveralIds) else None
+        crossed = isinstance(self.ids, CrossedIds)
+        if several is not None and (several != len(self.inputs) or several < 1 + crossed):
+            raise ValueError("crossed ids need an input for each of their two or more keys, joined ones of one or more")
+        if several is not None and (self.kind not in ("single", "bag" if crossed else "single") or self.weighted):
+            raise ValueError("crossed ids need a single, or a bag without weights, and joined ones a single")
         if isinstance(self.ids, SeveralIds):
             if self.kind == "single" and any(key.padding is not None for key in self.ids.keys):
                 raise ValueError("'padding' belongs to the keys of a bag")
             by_candidate = any(key.role == "candidate" for key in self.ids.keys)
             if self.default is not None or (self.role == "candidate") != by_candidate:
-                raise ValueError("crossed ids tell role and default of each input by its key, and the role follows")
-        if crossed is None and len(self.inputs) > 1:
-            raise ValueError("'inputs' names several, which only crossed ids read")
+                raise ValueError("crossed and joined ids tell role and default by key, and the role follows")
+        if several is None and len(self.inputs) > 1:
+            raise ValueError("'inputs' names several, which only crossed and joined ids read")
         return self
 
     @model_validator(mode="after")
@@ -110,7 +122,7 @@ class EmbeddedFeature(Page):
         if self.place is not None and self.kind != "single":
             raise ValueError("'place' belongs to a single")
         if self.cast is not None and isinstance(self.ids, BucketIds | SeveralIds):
-            raise ValueError("'cast' makes integers, which neither buckets nor crossed ids take")
+            raise ValueError("'cast' makes integers, which no buckets, crossed or joined ids take")
         return self
 
     @model_serializer(mode="wrap")
@@ -155,8 +167,9 @@ Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 
 
 def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
-    """Returns the rules of vocabularies that a rule consists of: itself, or those of what it crosses."""
-    rules = [key.ids for key in rule.keys] if isinstance(rule, SeveralIds) else [rule]
+    """Returns the rules of vocabularies that a rule consists of: itself, or those of its keys and what follows."""
+    rules = [*(key.ids for key in rule.keys)] if isinstance(rule, SeveralIds) else [rule]
+    rules += [rule.ids] if isinstance(rule, JoinedIds) else []
     return tuple(each for each in rules if isinstance(each, VocabularyIds))
 
 
@@ -180,7 +193,7 @@ def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
 
 
 def told_by(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeature | DenseFeature:
-    """Returns what a feature tells of the values of one of its inputs: of a crossed one, as if it were read alone.
+    """Returns what a feature tells of the values of one of its inputs; of one of several, as if it were read alone.
 
     What reads one place of an input tells that it holds a sequence of them.
     """

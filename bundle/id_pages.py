@@ -176,6 +176,24 @@ class CrossedIds(SeveralIds):
     hash_key: Count = CROSS_KEY
 
 
+class JoinedIds(SeveralIds):
+    """Row = what `ids` makes of the string that one value of each input and `texts` are, one after another.
+
+    Integers, and the rows that keys make of values, are written in decimal.
+    """
+
+    kind: Literal["joined"] = "joined"
+    texts: tuple[str, ...]
+    """Before the first value, between one and the next, and behind the last."""
+    ids: Annotated[HashIds | VocabularyIds, Field(discriminator="kind")]
+
+    @model_validator(mode="after")
+    def _texts_around(self) -> JoinedIds:
+        if not self.keys or len(self.texts) != len(self.keys) + 1:
+            raise ValueError("'texts' stand around and between the values of one or more 'keys': one more than those")
+        return self
+
+
 class KeyedIds(Page):
     """Row = what a key index of the bundle (`keys`) holds for the int64 id: tables of dynamic keys."""
 
@@ -184,6 +202,6 @@ class KeyedIds(Page):
 
 
 IdRule = Annotated[
-    IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds | CrossedIds | KeyedIds,
+    IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds | CrossedIds | JoinedIds | KeyedIds,
     Field(discriminator="kind"),
 ]

@@ -187,7 +187,7 @@ def _known_ids(
     random: np.random.Generator,
 ) -> NDArray[Any]:
     rule = page.ids if isinstance(page, manifest.EmbeddedFeature) else manifest.IdentityIds()
-    if isinstance(rule, manifest.CrossedIds) and page is not None:
+    if isinstance(rule, manifest.SeveralIds) and page is not None:
         key = rule.keys[page.inputs.index(name)]
         if key.boundaries is not None:
             rule = manifest.BucketIds(boundaries=key.boundaries)

@@ -85,6 +85,11 @@ def cure_of(values: Values) -> str:
             "cross different inputs of one value each, as they are, or rows that hashes, vocabularies, buckets and "
             "remainders make of them"
         )
+    if values.type in ("StringJoin", "Add", "AsString", "ReduceJoin"):
+        return (
+            "join different inputs of one value each by tf.strings.join: strings, texts, and tf.strings.as_string of "
+            "integers, or of rows that hashes, vocabularies, buckets and remainders make"
+        )
     return (
         "let callers send what is looked up, as an input of its own, or compute it of one input by constants (sums, "
         "products, quotients, remainders, limits), hashes, vocabularies or buckets"

@@ -1,47 +1,73 @@
 """Recognises in a graph ids that are made of several inputs together, and tells them as data.
 
 Source: TensorFlow 2.20: the operations of `tf.sparse.cross_hashed`, which the layer HashedCrossing of tf-keras 2.20 and
-Keras 3.15 ends in.
+Keras 3.15 ends in, of `tf.strings.join` and `+` of strings.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bundle.manifest import ArithmeticIds, BucketIds, CrossedIds, CrossKey, HashIds, VocabularyIds
+from bundle.manifest import (
+    ArithmeticIds,
+    BucketIds,
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    JoinedIds,
+    Unknown,
+    VocabularyIds,
+)
 from export.cuts.graph_rules import find_ids
-from export.cuts.places import Followed, Values
+from export.cuts.places import Followed, Values, per_example
 from export.cuts.whole_ids import FoundIds
 from export.model.origins import Source, needed
 from export.towers.descriptions import Keys
 
 _ANY = 1 << 62
 """As many rows as there may be: what is found of a value of a cross is no row of a table."""
+_JOINS = ("StringJoin", "Add")
 
 
 @dataclass(frozen=True)
-class FoundCross:
+class FoundSeveral:
     """Ids made of one value of each of several inputs.
 
     Attributes:
       rule: what makes rows of them.
       inputs: where the values come from, in the order of the rule's keys.
       keys: of each vocabulary that the rule reads, as `vocabularies_of` gives them.
+      unknown: what the model itself does with ids outside the table; None: the recipe tells.
     """
 
-    rule: CrossedIds
+    rule: CrossedIds | JoinedIds
     inputs: tuple[Source, ...]
     keys: tuple[Keys, ...]
+    unknown: Unknown | None = None
 
 
-def find_cross(ids: Any, call: Followed) -> FoundCross | None:
-    """Returns what ids, one of each example, are made of; None if that is not known, or is one input.
+@dataclass(frozen=True)
+class _Key:
+    """One of several inputs, and what is done to its values."""
+
+    found: FoundIds
+    page: CrossKey
+
+
+def find_several(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
+    """Returns what ids, one of each example, are made of; None if that is not known, or is one input as it is.
 
     Args:
       ids: a tensor.
       call: they are of.
+      rows: of the table.
     """
+    return _crossed(ids, call) or _joined(ids, call, rows)
+
+
+def _crossed(ids: Any, call: Followed) -> FoundSeveral | None:
     made = call.origin(Values(ids))
     if not isinstance(made, Values) or made.type != "SparseToDense":
         return None
@@ -50,21 +76,80 @@ def find_cross(ids: Any, call: Followed) -> FoundCross | None:
         return None
     if cross.get_attr("num_buckets") < 1 or any(each.shape[1:].as_list() != [1] for each in cross.inputs):
         return None
-    found = [_key(each, call) for each in cross.inputs]
-    known = [each for each in found if each is not None]
-    names = {each.source.name for each, _ in known}
-    if len(known) < len(found) or len(names) < len(found):
+    keys = _distinct([_key(each, call) for each in cross.inputs])
+    if keys is None or len(keys) < 2:
         return None
-    rule = CrossedIds(
-        keys=tuple(key for _, key in known),
-        buckets=cross.get_attr("num_buckets"),
-        hash_key=cross.get_attr("hash_key"),
-    )
-    listed = tuple(keys for each, _ in known for keys in each.keys)
-    return FoundCross(rule, tuple(each.source for each, _ in known), listed)
+    told = {"buckets": cross.get_attr("num_buckets"), "hash_key": cross.get_attr("hash_key")}
+    return _found(CrossedIds(keys=tuple(key.page for key in keys), **told), keys)
 
 
-def _key(values: Any, call: Followed) -> tuple[FoundIds, CrossKey] | None:
+def _joined(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
+    for operation in needed([ids], []).operations:
+        if operation.type not in _JOINS or operation.outputs[0].dtype.name != "string":
+            continue
+        made = operation.outputs[0]
+        strings = Source(made.name, "dense")
+        # Whatever makes a row of one string makes one of these.
+        found = find_ids(Values(ids), replace(call, sources={**call.sources, made.name: strings}), rows)
+        if not isinstance(found, FoundIds) or found.source != strings:
+            continue
+        parts = _parts(made, call) if per_example(made) == 1 else None
+        keys = None if parts is None else _distinct([part for part in parts if not isinstance(part, str)])
+        if parts is None or not keys or not isinstance(found.rule, HashIds | VocabularyIds):
+            return None
+        rule = JoinedIds(keys=tuple(key.page for key in keys), texts=_texts(parts), ids=found.rule)
+        return replace(_found(rule, keys), keys=(*_listed(keys), *found.keys), unknown=found.unknown)
+    return None
+
+
+def _found(rule: CrossedIds | JoinedIds, keys: Sequence[_Key]) -> FoundSeveral:
+    return FoundSeveral(rule, tuple(key.found.source for key in keys), _listed(keys))
+
+
+def _listed(keys: Sequence[_Key]) -> tuple[Keys, ...]:
+    return tuple(listed for key in keys for listed in key.found.keys)
+
+
+def _distinct(keys: Sequence[_Key | None]) -> list[_Key] | None:
+    """Returns keys if all are known, and of different inputs."""
+    known = [key for key in keys if key is not None]
+    return known if len({key.found.source.name for key in known}) == len(keys) else None
+
+
+def _parts(strings: Any, call: Followed) -> list[str | _Key | None] | None:
+    """Returns what strings are put together of, texts and keys; None among them where one is not known."""
+    held = call.constant(strings)
+    if held is not None:
+        return [held.flat[0].decode()] if held.size == 1 else None
+    made = call.origin(Values(strings))
+    if isinstance(made, Values) and made.type in _JOINS:
+        separator = made.tensor.op.get_attr("separator").decode() if made.type == "StringJoin" else ""
+        found: list[str | _Key | None] = []
+        for number, each in enumerate(made.tensor.op.inputs):
+            parts = _parts(each, call)
+            if parts is None:
+                return None
+            found += [separator, *parts] if number else parts
+        return found
+    if isinstance(made, Values) and made.type == "AsString":
+        whole = made.tensor.op.inputs[0]
+        plain = made.tensor.op.get_attr("width") <= 0 and whole.dtype.is_integer
+        return [_key(whole, call)] if plain and per_example(whole) == 1 else None
+    return [_key(strings, call)] if isinstance(made, Source) and per_example(strings) == 1 else None
+
+
+def _texts(parts: Sequence[str | _Key | None]) -> tuple[str, ...]:
+    """Returns the texts before, between and behind keys."""
+    texts = [""]
+    for part in parts:
+        if isinstance(part, str):
+            texts[-1] += part
+        else:
+            texts.append("")
+    return tuple(texts)
+
+
+def _key(values: Any, call: Followed) -> _Key | None:
     """Returns which input's values some are, and what is done to them."""
     found = find_ids(Values(values), call, _ANY)
     if not isinstance(found, FoundIds) or found.source.part != "dense" or found.source.place is not None:
@@ -77,15 +162,15 @@ def _key(values: Any, call: Followed) -> tuple[FoundIds, CrossKey] | None:
     rule, unknown = found.rule, found.unknown
     if rule is None:
         same = unknown is None and sent in ("string", "int32", "int64")
-        return (found, CrossKey.model_validate(told)) if same else None
+        return _Key(found, CrossKey.model_validate(told)) if same else None
     if isinstance(rule, BucketIds):
         plain = rule.first_row == 0 and not rule.falling
-        return (found, CrossKey(dtype="int64", boundaries=rule.boundaries)) if plain else None
+        return _Key(found, CrossKey(dtype="int64", boundaries=rule.boundaries)) if plain else None
     rows = _rows(rule, found)
     if rows is None:
         return None
     row = None if unknown is None else unknown.row
-    return found, CrossKey.model_validate({**told, "ids": rule, "rows": rows, "unknown_row": row})
+    return _Key(found, CrossKey.model_validate({**told, "ids": rule, "rows": rows, "unknown_row": row}))
 
 
 def _unknown_is_minus_one(values: Any, call: Followed) -> bool:

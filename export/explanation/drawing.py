@@ -14,27 +14,19 @@ from typing import TYPE_CHECKING
 from bundle.codecs import SCALE_BYTES, row_bytes
 from bundle.errors import BundleError, NotCommitted
 from bundle.manifest import (
-    ArithmeticIds,
-    BucketIds,
-    ComputedIds,
-    CrossedIds,
     DenseFeature,
     EmbeddedFeature,
     Feature,
-    HashIds,
-    IdentityIds,
-    IdOperation,
-    KeyedIds,
     Manifest,
     Tower,
     TowerForm,
     TowerPart,
-    VocabularyIds,
     inputs_of,
 )
 from bundle.staging import read_manifest
 from export.checkpoint.objectgraph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
+from export.explanation.id_rules import rows_told
 from export.figures import size_text
 
 if TYPE_CHECKING:  # seconds, with TensorFlow
@@ -286,7 +278,7 @@ def _feature(name: str, page: Feature) -> DrawnFeature:
         return DrawnFeature(name, inputs, page.role, "", kind, default=default, below=page.below)
     kind = _kind(page)
     unknown = f"row {page.unknown.row}" if page.unknown.rule == "row" else page.unknown.rule
-    default, ids = page.default is not None, _ids(page, inputs)
+    default, ids = page.default is not None, rows_told(page, inputs)
     if page.indicator is not None:
         kind = f"{kind}; indicator of {page.indicator}: {ids}; unknown: {unknown}"
     return DrawnFeature(name, inputs, page.role, page.table, kind, page.ids.kind, ids, unknown, default)
@@ -308,56 +300,6 @@ def _kind(page: EmbeddedFeature) -> str:
     if page.empty_row is not None:
         told.append(f"row {page.empty_row} if empty")
     return ", ".join(told)
-
-
-def _ids(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
-    """Returns how ids become rows."""
-    match page.ids:
-        case HashIds() as rule:
-            hashed = "hash" if rule.key is None else "hash with a key"
-            kept = "" if rule.mask is None else f", but {rule.mask!r} is row 0"
-            return f"{hashed} mod {rule.buckets}{_from(rule.first_row)}{kept}"
-        case VocabularyIds() as rule:
-            beyond = f", else hash mod {rule.oov_buckets}" if rule.oov_buckets else ""
-            return f"place in vocabulary {rule.vocabulary}{_from(rule.first_row)}{beyond}"
-        case BucketIds() as rule:
-            turned = ", the largest number first" if rule.falling else ""
-            return f"bucket of {len(rule.boundaries) + 1}{_from(max(rule.first_row, 0))}{turned}"
-        case CrossedIds() as rule:
-            return f"cross of {' and '.join(inputs)} mod {rule.buckets}"
-        case KeyedIds():
-            return f"key of table {page.table}"
-        case rule:
-            return _of_integers(rule)
-
-
-def _of_integers(rule: IdentityIds | ArithmeticIds | ComputedIds) -> str:
-    if isinstance(rule, IdentityIds):
-        return "the id is the row"
-    if isinstance(rule, ComputedIds):
-        return f"the id {', '.join(map(_operation, rule.operations))}"
-    told = "the id" if not rule.shift else f"the id {'+' if rule.shift > 0 else '-'} {abs(rule.shift)}"
-    told += f" div {rule.divisor}" if rule.divisor > 1 else ""
-    return told + (f" mod {rule.buckets}" if rule.buckets is not None else "") + _from(rule.first_row)
-
-
-def _operation(operation: IdOperation) -> str:
-    match operation.do:
-        case "add":
-            return f"{'-' if (operation.by or 0) < 0 else '+'} {abs(operation.by or 0)}"
-        case "multiply" | "divide" | "remainder" | "truncated_remainder" as do:
-            told = {"multiply": "*", "divide": "div", "remainder": "mod", "truncated_remainder": "mod (as in C)"}
-            return f"{told[do]} {operation.by}"
-        case "at_least" | "at_most" as do:
-            return f"{do.replace('_', ' ')} {operation.by}"
-        case "absolute":
-            return "without its sign"
-        case _:
-            return "wrapped to int32"
-
-
-def _from(first_row: int) -> str:
-    return f", from row {first_row}" if first_row else ""
 
 
 def _source(key: str, layout: str) -> str:

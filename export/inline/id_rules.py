@@ -91,6 +91,20 @@ def crossed(rule: manifest.CrossedIds, inputs: Sequence[Any], vocabularies: Voca
     return sparse_ops.sparse_cross_hashed(keys, rule.buckets, rule.hash_key)
 
 
+def joined(rule: manifest.JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
+    """Returns [batch] int64 rows of one value of each input.
+
+    Args:
+      rule: what is made of them.
+      inputs: [batch] values of each.
+      vocabularies: that it reads.
+    """
+    parts = [rule.texts[0]]
+    for key, values, text in zip(rule.keys, inputs, rule.texts[1:], strict=True):
+        parts += [_texts(_crossed_key(key, values, vocabularies)), text]
+    return rows_of(rule.ids, load_tensorflow().strings.join(parts), vocabularies)
+
+
 def _crossed_key(key: manifest.CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
     tf = load_tensorflow()
     if key.ids is not None:

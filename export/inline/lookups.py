@@ -15,7 +15,7 @@ from export.checkpoint.specs import TableSpec
 from export.cuts.embedding_layers import original_lookup
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
-from export.inline.id_rules import Vocabularies, cast, crossed, rows_of
+from export.inline.id_rules import Vocabularies, cast, crossed, joined, rows_of
 from export.model.tracing import TracedModel
 from export.settings import ExportJob, HashRule, InputPart, KeyedRule
 from export.towers.descriptions import DenseSpec, FeatureSpec, ModelSpec
@@ -84,7 +84,7 @@ class Lookups:
 
     def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
         tf = load_tensorflow()
-        if spec.encoding == "dense" and spec.kind != "bag" and len(spec.reads) == 1:
+        if spec.encoding == "dense" and spec.kind != "bag" and not isinstance(spec.rule, manifest.SeveralIds):
             ids = inputs[spec.reads[0]]
             if spec.place is not None:
                 ids = tf.reshape(ids, [-1, spec.places])[:, spec.place]
@@ -102,7 +102,7 @@ class Lookups:
             rows = tf.boolean_mask(rows, known)
         if spec.name in self._traced.configs:
             return self._by_layer(spec, ids, rows, weights)
-        if spec.kind == "single":  # a cross: one of each example
+        if spec.kind == "single":  # of several inputs
             return self._vectors(spec, rows)
         if spec.kind == "sequence":
             whole = ids.with_values(self._vectors(spec, rows))
@@ -110,12 +110,15 @@ class Lookups:
         return self._combined(spec, ids, rows, weights)
 
     def _ids(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Returns ids, and weights beside them, as ragged or sparse tensors; without padding, of a cross its rows."""
+        """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of several inputs rows."""
         tf = load_tensorflow()
         page, name = self._page(spec), spec.reads[0]
         if isinstance(page.ids, manifest.CrossedIds):
             each = [_unpadded(_ragged(inputs[key]), spec.padding_of(key), None)[0] for key in spec.reads]
             return crossed(page.ids, each, self._vocabularies), None
+        if isinstance(page.ids, manifest.JoinedIds):
+            each = [_ragged(inputs[key]) for key in spec.reads]
+            return each[0].with_values(joined(page.ids, [key.values for key in each], self._vocabularies)), None
         weights = None if spec.weights is None else inputs[spec.weights]
         if spec.name in self._traced.configs:
             return inputs[name], weights

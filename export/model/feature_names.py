@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bundle.manifest import IdRule, SeveralIds, VocabularyIds
+from bundle.manifest import IdRule, JoinedIds, SeveralIds, VocabularyIds
 from export.cuts.lookups import table_name
 from export.model.origins import distinct_identifiers
 from export.towers.descriptions import DenseSpec, FeatureSpec, Keys, ModelSpec, TensorSpec, TowerSpec
@@ -97,7 +97,9 @@ def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, Featur
 def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
     """Returns the input of each vocabulary of a rule."""
     if isinstance(rule, SeveralIds):
-        return [read for read, key in zip(reads, rule.keys, strict=True) if isinstance(key.ids, VocabularyIds)]
+        listed = [read for read, key in zip(reads, rule.keys, strict=True) if isinstance(key.ids, VocabularyIds)]
+        made = isinstance(rule, JoinedIds) and isinstance(rule.ids, VocabularyIds)
+        return [*listed, "_".join(reads)] if made else listed
     return list(reads)
 
 
@@ -109,5 +111,6 @@ def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
         told = [
             key if key.ids is None else key.model_copy(update={"ids": _with_names(key.ids, names)}) for key in rule.keys
         ]
-        return rule.model_copy(update={"keys": tuple(told)})
+        made = {"ids": _with_names(rule.ids, names)} if isinstance(rule, JoinedIds) else {}
+        return rule.model_copy(update={"keys": tuple(told), **made})
     return rule

@@ -100,7 +100,7 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob, role
         kind=spec.kind,
         table=spec.table,
         role="candidate" if any(roles[name] == "candidate" for name in spec.reads) else "context",
-        inputs=() if spec.reads == (spec.name,) else spec.reads,
+        inputs=() if spec.reads == (spec.name,) and not crossed else spec.reads,
         ids=rule,
         unknown=spec.unknown or part.unknown,
         combiner=spec.combiner,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from export.cuts.graph_rules import blamed, cure_of, find_ids
 from export.cuts.lookups import Lookup
 from export.cuts.places import Followed, Values
-from export.cuts.several_inputs import find_cross
+from export.cuts.several_inputs import find_several
 from export.cuts.whole_ids import FoundIds
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
@@ -93,11 +93,12 @@ def _all_of(
 ) -> list[Resolved | Unresolved]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
     lookup = recorded.lookup
-    cross = find_cross(lookup.ids[0], call) if _one_each(lookup) and lookup.length in (None, 1) else None
-    if cross is not None:
-        told = replace(lookup, kind="single", length=None, rule=cross.rule, keys=cross.keys)
-        return [_resolved(replace(recorded, lookup=told), table, parts, call, list(map(FoundIds, cross.inputs)))]
     found = [_ids(ids, call, table.rows) for ids in lookup.ids]
+    one = _one_each(lookup) and lookup.length in (None, 1) and isinstance(found[0], Odd)
+    made = find_several(lookup.ids[0], call, table.rows) if one else None
+    if made is not None:
+        joined = replace(lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys)
+        return [_resolved(replace(recorded, lookup=joined), table, parts, call, list(map(FoundIds, made.inputs)))]
     why = next((each for each in found if isinstance(each, Odd)), None)
     known = [each for each in found if isinstance(each, FoundIds)]
     why = why or _odd_weights(lookup, call)

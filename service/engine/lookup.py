@@ -156,7 +156,7 @@ def look_up(generation: Generation, request: Lookup, settings: ServiceSettings, 
         raise InvalidArgument(f"feature {name!r} is an indicator: it has no table to look up in")
     if feature.place is not None:
         raise InvalidArgument(f"feature {name!r} reads one of several values of its input: no id alone is one")
-    if isinstance(feature.ids, SeveralIds):
+    if isinstance(feature.ids, SeveralIds) and len(feature.inputs) > 1:
         raise InvalidArgument(f"feature {name!r} crosses several inputs: no id alone has a row of its table")
     (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)

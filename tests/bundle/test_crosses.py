@@ -119,8 +119,8 @@ def test_default_of_several_values_does_not_fit_a_cross_of_one_of_each(tmp_path:
         ),
         ({"weighted": True}, "without weights"),
         ({"role": "context"}, "the role follows"),
-        ({"default": []}, "by its key"),
-        ({"ids": pages.IdentityIds()}, "which only crossed ids read"),
+        ({"default": []}, "default by key"),
+        ({"ids": pages.IdentityIds()}, "which only crossed and joined ids read"),
     ],
 )
 def test_page_of_a_cross_that_does_not_fit_is_refused(changes: dict[str, object], told: str) -> None:

@@ -17,6 +17,8 @@ from bundle.columns import Column
 ROWS, DIM, EXAMPLES = 97, 5, 17
 KEYS = tuple(range(1000, 1000 + 7 * 40, 7))
 """Of the vocabulary of integers; that of strings has the same, written out."""
+JOINED = tuple(f"%{bucket}_X_{other}}}" for bucket in range(5) for other in range(5))
+"""Of the vocabulary of strings that are put together: of two buckets."""
 ARITHMETIC: tuple[tuple[Any, ...], ...] = (
     # shift, divisor, buckets, truncated, first row
     (0, 1, ROWS, False, 0),
@@ -229,7 +231,7 @@ def _crosses() -> Iterator[Configuration]:
 
 
 def _crossings() -> Iterator[Configuration]:
-    """HashedCrossing of one value of each input."""
+    """HashedCrossing of one value of each input, and the same of strings that are put together of them."""
     for kind in (
         ("string", "int64"),
         ("int64", "int64"),
@@ -241,6 +243,8 @@ def _crossings() -> Iterator[Configuration]:
         ("remainder", "string", "hash"),
     ):
         yield Configuration("crossing", "single", "dense", rule="cross", negative=True, options=(kind, None))
+        for way in ("hash", "strong", "known"):
+            yield Configuration("joined", "single", "dense", rule="cross joined", negative=True, options=(kind, way))
 
 
 def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.EmbeddedFeature:
@@ -279,6 +283,15 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
         )
     elif each.rule == "buckets":
         rule = pages.BucketIds(boundaries=BOUNDARIES)
+    elif each.rule == "cross joined":
+        kinds, way = each.options
+        keys = tuple(CROSSED.get(kind, pages.CrossKey(dtype="int64")) for kind in kinds)
+        made: dict[str, pages.HashIds | pages.VocabularyIds] = {
+            "hash": pages.HashIds(buckets=ROWS - 3, first_row=3),
+            "strong": pages.HashIds(buckets=ROWS, key=(7, -1)),
+            "known": pages.VocabularyIds(vocabulary="joined", first_row=5, oov_buckets=5),
+        }
+        rule = pages.JoinedIds(keys=keys, texts=("%", *("_X_",) * (len(kinds) - 1), "}"), ids=made[way])
     elif each.rule == "cross":
         kinds, hash_key = each.options
         keys = tuple(CROSSED.get(kind, pages.CrossKey(dtype="int64")) for kind in kinds)

@@ -25,6 +25,7 @@ from tests.golden.feature_configurations import (
     BOUNDARIES,
     DIM,
     EXAMPLES,
+    JOINED,
     KEYS,
     ROWS,
     Configuration,
@@ -50,11 +51,11 @@ embedding = tf.tpu.experimental.embedding
 
 
 def inputs_of(name: str, each: Configuration) -> tuple[str, ...]:
-    return tuple(f"{name}.{number}" for number in range(len(each.options[0]))) if each.rule == "cross" else (name,)
+    return tuple(f"{name}.{number}" for number in range(len(each.options[0]))) if each.rule in CROSSES else (name,)
 
 
 def columns_of(name: str, each: Configuration) -> dict[str, Column]:
-    if each.rule != "cross":
+    if each.rule not in CROSSES:
         return {name: column_of(each)}
     random = np.random.default_rng(each.seed)
     found = {}
@@ -71,6 +72,7 @@ def columns_of(name: str, each: Configuration) -> dict[str, Column]:
     return found
 
 
+CROSSES = ("cross", "cross joined")
 SENT = {
     "string": ("hash strings", 0),
     "buckets": ("buckets", 1),
@@ -97,6 +99,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureReader]:
     vocabularies = {
         "integers": Vocabulary(IntegerKeys(np.array(KEYS))),
         "strings": Vocabulary(StringKeys([str(key) for key in KEYS])),
+        "joined": Vocabulary(StringKeys(list(JOINED))),
     }
     features = {name: page_of(each, inputs_of(name, each)) for name, each in NAMES.items()}
     opened = FeatureReader(features, {"t": table}, vocabularies)
@@ -254,23 +257,40 @@ def _hashed_last(words: Any, values: Any) -> Any:
     return (words(values) - 9) % (len(KEYS) + 9)
 
 
+def crossed_values(layers: Any, each: Configuration, given: dict[str, Column]) -> list[Any]:
+    """Returns what is crossed of each input, made by layers of Keras."""
+    words = layers.StringLookup(vocabulary=[str(key) for key in KEYS], num_oov_indices=9)
+    before: dict[str, Callable[[Any], Any]] = {
+        "buckets": layers.Discretization(list(BOUNDARIES)),
+        "hashed": partial(_hashed_last, words),
+        "hash": layers.Hashing(10),
+        "remainder": lambda values: values % 50,
+    }
+    values = [tf.constant(column.values) for column in given.values()]
+    return [before.get(kind, tf.identity)(value) for kind, value in zip(each.options[0], values, strict=True)]
+
+
 def by_crossing_layer(each: Configuration, given: dict[str, Column]) -> Any:
     import keras
 
     made = []
     for layers in (tf.keras.layers, keras.layers):
-        words = layers.StringLookup(vocabulary=[str(key) for key in KEYS], num_oov_indices=9)
-        before: dict[str, Callable[[Any], Any]] = {
-            "buckets": layers.Discretization(list(BOUNDARIES)),
-            "hashed": partial(_hashed_last, words),
-            "hash": layers.Hashing(10),
-            "remainder": lambda values: values % 50,
-        }
-        values = [tf.constant(column.values) for column in given.values()]
-        rows = [before.get(kind, tf.identity)(value) for kind, value in zip(each.options[0], values, strict=True)]
-        made.append(tf.gather(STORED_TABLE, layers.HashedCrossing(ROWS)(rows)))
+        values = crossed_values(layers, each, given)
+        made.append(tf.gather(STORED_TABLE, layers.HashedCrossing(ROWS)(values)))
     tf.debugging.assert_equal(*made)
     return made[0]
+
+
+def by_joined_strings(each: Configuration, given: dict[str, Column]) -> Any:
+    values = crossed_values(tf.keras.layers, each, given)
+    texts = [value if value.dtype == tf.string else tf.strings.as_string(value) for value in values]
+    joined = "%" + tf.strings.join(texts, "_X_") + "}"
+    made: dict[str, Callable[[Any], Any]] = {
+        "hash": lambda strings: tf.strings.to_hash_bucket_fast(strings, ROWS - 3) + 3,
+        "strong": lambda strings: tf.strings.to_hash_bucket_strong(strings, ROWS, [7, -1]),
+        "known": tf.keras.layers.StringLookup(vocabulary=list(JOINED), num_oov_indices=5),
+    }
+    return tf.gather(STORED_TABLE, made[each.options[1]](joined))
 
 
 def densely(category: Any, each: Configuration, features: dict[str, Any]) -> Any:
@@ -297,6 +317,7 @@ CALLS: dict[str, Callable[[Configuration, Any], Any]] = {
     "crossed": by_crossed_column,
     "crossed indicator": by_crossed_column,
     "crossing": by_crossing_layer,
+    "joined": by_joined_strings,
 }
 
 
@@ -337,7 +358,7 @@ def test_configuration_agrees_with_tensorflow(
     given = {read: sent[read] for read in inputs_of(name, each)}
     alone = reader.activation(name, given, EXAMPLES).values
     assert (alone.view(np.uint32) == found[name].view(np.uint32)).all()
-    expected = CALLS[each.call](each, given if each.rule == "cross" else given[name]).numpy()
+    expected = CALLS[each.call](each, given if each.rule in CROSSES else given[name]).numpy()
     expected = expected.reshape(found[name].shape)
     if each.kind != "bag":
         assert (found[name].view(np.uint32) == expected.view(np.uint32)).all()
@@ -346,7 +367,7 @@ def test_configuration_agrees_with_tensorflow(
     weights = given[name].weights if each.weights != "none" else None
     assert (np.abs(found[name] - expected) <= bound(each, rows, offsets, weights)).all()
     if each.empty:
-        assert (expected[0] == 0).all() or each.rule == "cross" or each.empty_row is not None
+        assert (expected[0] == 0).all() or each.rule in CROSSES or each.empty_row is not None
 
 
 def test_configurations_are_500_and_50_for_each_value_of_each_axis() -> None:

@@ -24,11 +24,12 @@ checkpoint = { path = "ckpt", object_path = "model" }
 code = { factory = "FOLDER/public_models.py:build_MODEL", table_threshold = 0 }
 output = { root = "bundles" }
 """
-HEADS = {"mmoe": ("finish", "like"), "cross": ("score",), "recurrent": ("score",)}
+HEADS = {"mmoe": ("finish", "like"), "cross": ("score",), "recurrent": ("score",), "wide": ("score",)}
 RULES = {
     "mmoe": {"gender": "vocabulary", "occupation": "vocabulary", "user": "hash", "item": "computed"},
     "cross": {"a": "arithmetic", "b": "computed", "c": "computed", "d": "computed"},
     "recurrent": {"last": "identity", "item": "identity"},
+    "wide": {"hour*city*item": "crossed", "city*item": "joined", "item@prefixed": "joined", "city@words": "vocabulary"},
 }
 
 
@@ -36,6 +37,13 @@ def inputs(model: str) -> dict[str, NDArray[Any]]:
     random = np.random.default_rng(7)
     if model == "recurrent":
         return {"last": random.integers(0, 2000, (N, 6)), "item": random.integers(0, 2000, N)}
+    if model == "wide":
+        cities = np.array(["o1", "o19", "", "Z\u00fcrich"], object)[random.integers(0, 4, N)]
+        return {
+            "city": cities,
+            "item": random.integers(-(1 << 60), 1 << 60, N),
+            "hour": random.uniform(0, 24, N).astype(np.float32),
+        }
     if model == "cross":
         whole = {name: random.integers(-(1 << 60), 1 << 60, N) for name in "abcd"}
         return {**whole, "n": random.normal(size=N).astype(np.float32)}

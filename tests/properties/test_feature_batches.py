@@ -78,6 +78,7 @@ def _pages() -> dict[str, pages.Feature]:
         for number, kinds in enumerate(combinations)
     ]
     told += [_single(each) for each in told if "inputs" in each]
+    told += [_joined(each, number) for number, each in enumerate(told) if "inputs" in each and each["kind"] == "single"]
     told += [{"kind": "bag", "combiner": "sum", "table": "", "indicator": width} for width in (3, 8, 3)]
     return {
         f"f{number}": pages.EmbeddedFeature.model_validate(
@@ -93,6 +94,16 @@ def _single(told: dict[str, Any]) -> dict[str, Any]:
     keys = [key.model_copy(update=change) for key, change in zip(told["ids"].keys, changes, strict=True)]
     rule = told["ids"].model_copy(update={"keys": tuple(keys)})
     return {"ids": rule, "kind": "single", "inputs": tuple(f"one.{read}" for read in told["inputs"])}
+
+
+def _joined(told: dict[str, Any], number: int) -> dict[str, Any]:
+    """Returns strings that are put together of the values of a cross, hashed or found in a vocabulary."""
+    rule, keys = (
+        (pages.HashIds(buckets=ROWS), pages.HashIds(buckets=9, key=(1, 2)), TEXTS)[number % 3],
+        told["ids"].keys,
+    )
+    texts = ("", *("_",) * (len(keys) - 1), "" if number % 2 else "%")
+    return {**told, "ids": pages.JoinedIds(keys=keys, texts=texts, ids=rule)}
 
 
 PAGES = _pages()
@@ -139,7 +150,7 @@ def _sent(n: int, seed: int) -> dict[str, Column]:
     random, sent = np.random.default_rng(seed), {}
     for name, page in PAGES.items():
         assert isinstance(page, pages.EmbeddedFeature)
-        if isinstance(page.ids, pages.CrossedIds):
+        if isinstance(page.ids, pages.SeveralIds):
             for read, key in zip(page.inputs, page.ids.keys, strict=True):
                 if key.default is None or random.random() < 0.8:
                     sent[read] = _column(page, n, key.dtype == "string", random)

@@ -48,6 +48,46 @@ def build_3():
     return Crosses(by_layer(keras.layers))
 
 
+def joins():
+    """Returns what hashes, and vocabularies, make of strings that are put together of several inputs."""
+    text = tf.strings.as_string
+    hashing, hashing_3 = tf.keras.layers.Hashing(400), keras.layers.Hashing(40, mask_value="red_7", salt=3)
+    pairs = ["red_7", "blue_0", "_-1"]
+    words = tf.keras.layers.StringLookup(vocabulary=pairs, num_oov_indices=2)
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(pairs, [0, 1, 2], value_dtype=tf.int64), 5)
+    ages, shops = tf.keras.layers.Discretization([0.5, 2.0, 30.0]), tf.keras.layers.IntegerLookup(vocabulary=[9, 0])
+
+    def fast(strings, buckets=ROWS):
+        return tf.strings.to_hash_bucket_fast(strings, buckets)
+
+    return {
+        "joined": lambda given: fast(tf.strings.join([given["city"], text(given["item"])], "_X_")),
+        "column": lambda given: fast(tf.strings.join([given["one"], given["other"]], separator="%")),
+        "prefix": lambda given: fast(tf.strings.join(["shop=", text(given["shop"])]), 500) + 3,
+        "around": lambda given: fast("<" + given["city"] + "|" + text(given["shop"] % 10) + ">"),
+        "nested": lambda given: fast(
+            tf.strings.join([tf.strings.join([given["city"], given["city_2"]], "&"), text(given["item"])], "|")
+        ),
+        "bucket": lambda given: fast(tf.strings.join([text(ages(given["age"])), text(shops(given["shop"]))], "x"), 90),
+        "hashing": lambda given: hashing(tf.strings.join([given["city"], text(given["item"])], "")),
+        "salted": lambda given: hashing_3(tf.strings.join([given["city"], text(given["item"])], "_")),
+        "known": lambda given: words(tf.strings.join([given["city"], text(given["item"])], "_")),
+        "static": lambda given: table.lookup(tf.strings.join([given["city"], text(given["item"])], "_")),
+    }
+
+
+def build_joins():
+    return Crosses(joins())
+
+
+def build_padded():
+    def padded(given):
+        text = tf.strings.as_string(given["item"], width=5, fill="0")
+        return tf.strings.to_hash_bucket_fast(tf.strings.join([given["city"], text]), ROWS)
+
+    return Crosses({"padded": padded})
+
+
 def build_twice():
     layer = tf.keras.layers.HashedCrossing(ROWS)
     return Crosses({"twice": lambda given: layer((given["item"], given["item"]))})

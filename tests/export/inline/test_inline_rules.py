@@ -19,7 +19,7 @@ from export.settings import ExportJob
 from tests.export.cuts.gathering import HERE, Beside, recipe, train
 from tests.export.cuts.test_embedding_layers import MID_LEVEL, mid_level_inputs
 from tests.export.cuts.test_graph_rules import RULES, dtype_of
-from tests.export.cuts.test_several_inputs import FOUND, SENT, one_example, told
+from tests.export.cuts.test_several_inputs import FOUND, JOINED, SENT, one_example, told
 from tests.export.cutting import HERE as TOWERS
 from tests.export.cutting import one_recipe, save_checkpoint
 
@@ -58,12 +58,14 @@ def test_every_rule_that_becomes_data_is_done_by_tensorflow_inside(tmp_path: Pat
     assert (set(report["tables"]), report["verification"]["examples"]) == ({"table"}, 7)
 
 
-@pytest.mark.parametrize("function", ["build", "build_3"])
-def test_crosses_of_one_value_of_each_input_are_made_inside(function: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("function", "found"), [("build", FOUND), ("build_3", FOUND), ("build_joins", JOINED)])
+def test_crosses_of_one_value_of_each_input_are_made_inside(
+    function: str, found: Mapping[str, Any], tmp_path: Path
+) -> None:
     examples = [{name: values.tolist()[place] for name, values in SENT.items()} for place in range(7)]
     report = report_of(told(function), one_example(), tmp_path, examples)
     assert report["verification"]["examples"] == 7
-    assert set(report["tables"]) == {f"tables.{name}" for name in FOUND}
+    assert set(report["tables"]) == {f"tables.{name}" for name in found}
 
 
 def test_ids_that_no_rule_tells_stay_with_their_table(tmp_path: Path) -> None:
