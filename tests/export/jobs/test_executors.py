@@ -9,12 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError, DestinationError, ExportError
+from export.frameworks import load_tensorflow
 from export.jobs.attempts import ATTEMPTS_MAX
 from export.jobs.executors import LocalExecutor, worker_count
+from export.plan import plan_tables
 from tests.export import task_functions
+from tests.export.checkpoint.bundles import write_bundle
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -30,6 +36,18 @@ def test_local_results_come_in_the_order_of_the_tasks(workers: int) -> None:
 def test_local_several_workers_are_other_processes() -> None:
     processes = {process for _, process in LocalExecutor(2).run(task_functions.process_id, range(4))}
     assert os.getpid() not in processes
+
+
+def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Path) -> None:
+    load_tensorflow()
+    write_bundle(tmp_path / "c", {name: np.ones((1 << 18, 64), np.float32) for name in ("a", "b")})
+    checkpoint = open_checkpoint(tmp_path / "c")
+    plan = plan_tables(checkpoint, recognise(checkpoint, {"a": "a", "b": "b"}), tmp_path / "out")
+    for process, loaded, peak_bytes in LocalExecutor(2).run(task_functions.copy_and_look, plan.work):
+        assert process != os.getpid()
+        assert not loaded
+        assert peak_bytes <= plan.peak_memory_bytes < 400 << 20
+    assert "tensorflow" in sys.modules
 
 
 @pytest.mark.parametrize("workers", [1, 2])
