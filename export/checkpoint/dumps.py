@@ -1,12 +1,14 @@
 """Lists what a parameter server dumped: for each table a file of keys and a file of vectors, in the same order.
 
 SOK's `sok.dump` writes `<table>-key`, `<table>-weight` and, for each slot variable, `<table>-<optimizer>-<slot>` into
-one directory. HugeCTR, and what its parameter server (HPS) loads, has a directory for each table with `key`,
-`emb_vector` and perhaps `slot_id`; its embedding collections: collection_dumps. None keeps checksums.
+one directory; the Saver of SOK 1 writes `<table>_keys.file` and `<table>_values.file`. HugeCTR, and what its parameter
+server (HPS) loads, has a directory for each table with `key`, `emb_vector` and perhaps `slot_id`; its embedding
+collections: collection_dumps. None keeps checksums.
 
 Source: NVIDIA-Merlin/HugeCTR at 2f2016f: sparse_operation_kit/dump_load.py, write_file_head (296 bytes: name, kind of
 file, name of the slot variable, dtype; numbers big-endian, values as the machine has them); docs/source/api/
-python_interface.md, save_params_to_files (keys are always int64, vectors float32).
+python_interface.md, save_params_to_files (keys are always int64, vectors float32). At 2794cd2: sparse_operation_kit/
+kit_cc/kit_cc_infra/src/parameters/raw_param.cc, dump_to_file (the same, without heads).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from export.checkpoint.variables import DumpedTable, StorageKind
 from export.errors import CheckpointError
 
 KEYS, WEIGHTS = "-key", "-weight"
+SAVED_KEYS, SAVED_VALUES = "_keys.file", "_values.file"
 KEY_FILE, VECTOR_FILE, SLOT_FILE = "key", "emb_vector", "slot_id"
 _NAME_BYTES, _SLOT_BYTES, _NUMBER_BYTES = 256, 32, 4
 HEAD_BYTES = _NAME_BYTES + _NUMBER_BYTES + _SLOT_BYTES + _NUMBER_BYTES
@@ -48,7 +51,8 @@ class Dump:
 
 def is_dump(directory: Path) -> bool:
     """Tells whether a directory holds tables with their keys, as SOK or HugeCTR write them."""
-    return any(next(find(directory), None) is not None for find in (_sok_tables, _hugectr_tables, dumped_collections))
+    ways = (_sok_tables, _saved_tables, _hugectr_tables, dumped_collections)
+    return any(next(find(directory), None) is not None for find in ways)
 
 
 def list_dump(directory: Path) -> Dump:
@@ -59,6 +63,7 @@ def list_dump(directory: Path) -> Dump:
       OSError: it cannot be read.
     """
     listed = [_sok_table(directory, name) for name in sorted(_sok_tables(directory))]
+    listed += [_saved_table(directory, name) for name in sorted({*_saved_tables(directory)})]
     kind: StorageKind = "SOK" if listed else "HugeCTR"
     listed = listed or [_hugectr_table(directory, path) for path in sorted(_hugectr_tables(directory))]
     for path in [] if listed else sorted(dumped_collections(directory)):
@@ -67,7 +72,8 @@ def list_dump(directory: Path) -> Dump:
     if not tables:
         raise CheckpointError(
             f"{directory} holds no dumped table: neither `<table>-key` and `<table>-weight`, as sok.dump writes them, "
-            "nor `key` and `emb_vector`, nor `embedding_collection_0`, as HugeCTR does"
+            "nor `<table>_keys.file` and `<table>_values.file`, as SOK 1 does, nor `key` and `emb_vector`, "
+            "nor `embedding_collection_0`, as HugeCTR does"
         )
     digest = hashlib.sha256()
     for table in tables.values():
@@ -87,6 +93,12 @@ def _sok_tables(directory: Path) -> Iterator[str]:
                 yield name
 
 
+def _saved_tables(directory: Path) -> Iterator[str]:
+    """Yields the names of which there is a file of the Saver of SOK 1, those with both twice."""
+    for suffix in (SAVED_KEYS, SAVED_VALUES):
+        yield from (path.name.removesuffix(suffix) for path in directory.glob(f"?*{suffix}") if path.is_file())
+
+
 def _hugectr_tables(directory: Path) -> Iterator[Path]:
     for path in (directory, *(each for each in directory.iterdir() if each.is_dir())):
         if (path / VECTOR_FILE).is_file() or ((path / KEY_FILE).is_file() and (path / SLOT_FILE).is_file()):
@@ -100,6 +112,15 @@ def _sok_table(directory: Path, name: str) -> DumpedTable:
     slots = [path for path in beside if path.is_file() and path not in (keys.path, vectors.path)]
     held = {path.name.removeprefix(f"{name}-"): _headed(path, "a slot variable") for path in slots}
     return table_of(directory, name, keys, vectors, held)
+
+
+def _saved_table(directory: Path, name: str) -> DumpedTable:
+    keys, values = directory / f"{name}{SAVED_KEYS}", directory / f"{name}{SAVED_VALUES}"
+    for path in (keys, values):
+        if not path.is_file():
+            raise CheckpointError(f"dump file {path} is missing, which the Saver of SOK 1 writes; copy it anew")
+    key_file = sized(keys, 0, "int64", keys.stat().st_size)
+    return table_of(directory, name, key_file, sized(values, 0, "float32", values.stat().st_size), {})
 
 
 def _headed(path: Path, kind: str) -> ValueFile:

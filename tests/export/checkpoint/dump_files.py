@@ -3,7 +3,7 @@
 Source: NVIDIA-Merlin/HugeCTR at 2f2016f, sparse_operation_kit/dump_load.py: write_file_head, then `numpy.tofile` of
 keys and of vectors; HugeCTR/src/embeddings/localized_slot_sparse_embedding_hash.cu, dump_parameters: `key` as long
 long, `slot_id` as size_t, `emb_vector` as float; HugeCTR/embedding_storage/weight_io/parameter_IO.cpp: dump_metadata,
-dump_embedding_weight, write_file_head.
+dump_embedding_weight, write_file_head. At 2794cd2, raw_param.cc of sparse_operation_kit/kit_cc: dump_to_file.
 """
 
 from __future__ import annotations
@@ -40,6 +40,14 @@ def sok_dump(directory: Path, name: str, keys: NDArray[Any], vectors: NDArray[An
     sok_file(directory / f"{name}-weight", VECTORS, vectors)
     for slot, values in slots.items():
         sok_file(directory / f"{name}-Adam-{slot}", SLOT, values, slot)
+    return directory
+
+
+def saver_dump(directory: Path, name: str, keys: NDArray[np.int64], vectors: NDArray[np.float32]) -> Path:
+    """Writes what the Saver of SOK 1 writes of one variable."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{name}_keys.file").write_bytes(keys.astype("<i8").tobytes())
+    (directory / f"{name}_values.file").write_bytes(vectors.astype("<f4").tobytes())
     return directory
 
 

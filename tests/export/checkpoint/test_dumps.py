@@ -21,6 +21,7 @@ from tests.export.checkpoint.dump_files import (
     file_head,
     head,
     hugectr_dump,
+    saver_dump,
     sok_dump,
 )
 
@@ -44,6 +45,41 @@ def test_dump_of_sok_is_read_with_its_keys_and_slots(tmp_path: Path) -> None:
     np.testing.assert_array_equal(checkpoint.read(user.key, 1, 3), ROWS[1:])
     np.testing.assert_array_equal(checkpoint.read(user.keys, 0, 4), IDS)
     np.testing.assert_array_equal(checkpoint.read("user_0-Adam-v", 0, 4), ROWS + 2)
+
+
+def test_dump_of_the_saver_of_sok_1_is_read_with_its_keys(tmp_path: Path) -> None:
+    saver_dump(tmp_path, "user", IDS, ROWS)
+    saver_dump(tmp_path, "item", IDS[:2], ROWS[:2])
+    checkpoint = open_checkpoint(tmp_path)
+    inventory = recognise(checkpoint)
+    assert [(each.name, each.rows, each.dim, each.dtype) for each in inventory.tables] == [
+        ("item", 2, 5, "float32"),
+        ("user", 4, 5, "float32"),
+    ]
+    assert (inventory.storage, inventory.dense) == ("SOK", ())
+    user = inventory.table("user")
+    np.testing.assert_array_equal(checkpoint.read(user.key, 1, 3), ROWS[1:])
+    np.testing.assert_array_equal(checkpoint.read(user.keys, 0, 4), IDS)
+
+
+@pytest.mark.parametrize(
+    ("file", "size", "told"),
+    [
+        ("t_keys.file", 24, "cannot share evenly"),
+        ("t_keys.file", 30, "ends within a int64"),
+        ("t_keys.file", 0, "holds no key"),
+        ("t_values.file", 76, "cannot share evenly"),
+        ("t_values.file", -1, "t_values.file is missing, which the Saver of SOK 1 writes"),
+        ("t_keys.file", -1, "t_keys.file is missing"),
+    ],
+)
+def test_damaged_dump_of_the_saver_of_sok_1_is_refused_by_name(tmp_path: Path, file: str, size: int, told: str) -> None:
+    path = saver_dump(tmp_path, "t", IDS, ROWS) / file
+    data = path.read_bytes()
+    path.unlink() if size < 0 else path.write_bytes(data[:size])
+    with pytest.raises(CheckpointError, match="dump file") as refused:
+        open_checkpoint(tmp_path)
+    assert told in str(refused.value)
 
 
 @pytest.mark.parametrize("nested", [False, True])
