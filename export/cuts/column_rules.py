@@ -6,6 +6,7 @@ have the same fields under the same names with a leading underscore.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -137,31 +138,48 @@ def _bucketized(column: Any) -> tuple[str, BucketIds]:
         raise NotConvertible(
             f"column {column.name!r} makes buckets of {source.shape} numbers an example; give each its own column"
         )
-    boundaries = tuple(float(each) for each in column.boundaries)
-    if source.normalizer_fn is None:
-        return source.key, BucketIds(boundaries=boundaries)
-    found = _normalised(source.normalizer_fn, boundaries)
+    return source.key, bucket_rules(column)[0]
+
+
+def bucket_rules(column: Any) -> list[BucketIds]:
+    """Returns the rule of each of the numbers that a bucketised column has for an example.
+
+    The buckets of each number lie behind those of the one before it.
+    Raises:
+      NotConvertible: they are normalised by what no rule tells; names the column, and the cure.
+    """
+    source = column.source_column
+    numbers, boundaries = math.prod(source.shape), tuple(float(each) for each in column.boundaries)
+    found: list[BucketIds] | None = [BucketIds(boundaries=boundaries)] * numbers
+    if source.normalizer_fn is not None:
+        found = _normalised(source.normalizer_fn, list(source.shape), boundaries)
     if found is None:
         raise NotConvertible(
             f"column {column.name!r} makes buckets of what normalizer_fn returns, which does not rise with the number, "
             "or is no computation that is known to; apply the inverse to its boundaries, and leave normalizer_fn out"
         )
-    return source.key, found
+    size = len(boundaries) + 1
+    return [rule.model_copy(update={"first_row": rule.first_row + at * size}) for at, rule in enumerate(found)]
 
 
-def _normalised(normalizer: Callable[[Any], Any], boundaries: tuple[float, ...]) -> BucketIds | None:
-    """Returns the buckets that numbers fall into when they are normalised; None if no step function does so."""
+def _normalised(
+    normalizer: Callable[[Any], Any], shape: list[int], boundaries: tuple[float, ...]
+) -> list[BucketIds] | None:
+    """Returns the buckets that each number falls into when they are normalised; None if no step function does so."""
     tf = load_tensorflow()
 
     def bucket(number: Any) -> Any:
         return tf.raw_ops.Bucketize(input=normalizer(number), boundaries=list(boundaries))
 
     with tf.init_scope():
-        function = tf.compat.v1.wrap_function(bucket, [tf.TensorSpec([None, 1], tf.float32)])
+        function = tf.compat.v1.wrap_function(bucket, [tf.TensorSpec([None, *shape], tf.float32)])
     number, captured = function.inputs[0], {inner.name: outer for outer, inner in function.graph.captures}
     call = Followed({number.name: Source("number", "dense")}, captured)
-    found = find_steps(Values(function.outputs[0]), call, len(boundaries) + 1)
-    return None if found is None else found[1]
+    made, size = function.outputs[0], math.prod(shape)
+    steps = [find_steps(Values(made, at, size), call, len(boundaries) + 1) for at in range(size)]
+    known = [each for each in steps if each is not None]
+    places = [source.place or 0 for source, _ in known]
+    return [rule for _, rule in known] if places == list(range(size)) else None
 
 
 def _crossed(column: Any, read: Read) -> ColumnRule:

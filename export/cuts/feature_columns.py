@@ -8,12 +8,13 @@ feature_column.py and feature_column_v2.py, which call the former on a CPU.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from export.cuts.column_rules import Read, column_rule, padding_of
+from export.cuts.column_rules import Read, bucket_rules, column_rule, is_a, padding_of
 from export.cuts.gathers import facts_of
 from export.cuts.hooks import hooked
 from export.cuts.indicator_columns import check_width, multi_hot
@@ -106,7 +107,12 @@ class _Columns:
         self._answer, self._lengths = answer, lengths
 
     def looked_up(self, column: Any, read: Read, variable: Any) -> Any:
-        return self._answer(describe_column(column, read, variable))
+        several = of_several_numbers(column, read, variable)
+        if several is None:
+            return self._answer(describe_column(column, read, variable))
+        tf = load_tensorflow()
+        whole = tf.add_n([self._answer(lookup) for lookup in several])
+        return whole / {"sum": 1, "mean": len(several), "sqrtn": math.sqrt(len(several))}[column.combiner]
 
     def own(self, column: Any, cache: Any, state: Any) -> Any:
         return column._get_dense_tensor_internal(partial(cache.get, state_manager=state), state)
@@ -196,6 +202,36 @@ def describe_column(column: Any, read: Read, variable: Any) -> Lookup:
             "is not carried over; leave it out"
         )
     return replace(lookup, max_norm=column.max_norm)
+
+
+def of_several_numbers(column: Any, read: Read, variable: Any) -> list[Lookup] | None:
+    """Returns what an embedding column of several numbers' buckets looks up, a row of each number; None of others.
+
+    Raises:
+      NotConvertible: as `describe_column`.
+    """
+    buckets = column.categorical_column
+    shape = tuple(buckets.source_column.shape) if is_a(buckets, "Bucketized") else ()
+    if shape in ((), (1,)):
+        return None
+    tf, numbers = load_tensorflow(), math.prod(shape)
+    flat = tf.reshape(read(buckets.source_column.key), [-1, numbers])
+    return [
+        Lookup(
+            path=column.name,
+            table=facts_of(variable),
+            variable=variable,
+            ids=(flat[:, at],),
+            weights=None,
+            kind="single",
+            encoding="dense",
+            combiner=None,
+            length=None,
+            rule=rule,
+            max_norm=column.max_norm,
+        )
+        for at, rule in enumerate(bucket_rules(buckets))
+    ]
 
 
 def describe_ids(name: str, column: Any, combiner: Combiner, read: Read, variable: Any) -> Lookup:

@@ -50,6 +50,9 @@ def columns() -> list[Any]:
         fc.embedding_column(crossed, 4, max_norm=0.4),
         fc.embedding_column(scaled, 3),
         fc.embedding_column(fc.crossed_column([scaled, "brand"], 20), 2),
+        fc.embedding_column(
+            fc.bucketized_column(fc.numeric_column("size", (2,)), [0.2, 0.6]), 3, "sqrtn", max_norm=0.5
+        ),
     ]
 
 

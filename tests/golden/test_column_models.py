@@ -146,6 +146,7 @@ def test_columns_page_tells_what_stays_inside(page: Manifest) -> None:
         "deep_columns.brand_X_color_embedding",
         "deep_columns.brand_X_price_bucketized_embedding",
         "deep_columns.price_bucketized_embedding",
+        "deep_columns.size_bucketized_embedding",
         "sites.0",
         "sites.1",
         "sequence_columns.history_embedding",

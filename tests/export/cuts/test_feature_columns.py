@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bundle.manifest import BucketIds, CrossedIds, HashIds, IdentityIds, Unknown, VocabularyIds
-from export.cuts.feature_columns import columns_intercepted
+from export.cuts.feature_columns import columns_intercepted, no_lengths
 from export.cuts.lookups import Lookup
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
@@ -74,6 +74,24 @@ def test_columns_intercepted_dense_inputs_tells_rules_and_kinds() -> None:
     )
     age = found["age_bucketized_embedding"]
     assert (age.kind, age.rule, age.padding) == ("single", BucketIds(boundaries=(1.0, 5.0)), None)
+
+
+def test_columns_intercepted_buckets_of_several_numbers_are_a_row_of_each() -> None:
+    asked: list[Lookup] = []
+
+    def answer(lookup: Lookup) -> Any:
+        asked.append(lookup)
+        return v1.placeholder(tf.float32, lookup.shape)
+
+    sizes = fc.numeric_column("sizes", shape=(3,), normalizer_fn=lambda numbers: numbers - [1.0, 2.0, 3.0])
+    layer = tf.keras.layers.DenseFeatures([embedded(fc.bucketized_column(sizes, [0.0, 5.0]), "sqrtn", max_norm=0.5)])
+    with columns_intercepted(answer, no_lengths):
+        v1.wrap_function(layer, [{"sizes": dense(tf.float32, 3)}])
+    assert [lookup.rule for lookup in asked] == [
+        BucketIds(boundaries=(1.0 + at, 6.0 + at), first_row=3 * at) for at in range(3)
+    ]
+    told = {(lookup.table.rows, lookup.kind, lookup.combiner, lookup.max_norm) for lookup in asked}
+    assert told == {(9, "single", None, 0.5)}
 
 
 def test_columns_intercepted_cross_and_weights_tells_every_input() -> None:
@@ -173,7 +191,10 @@ def test_columns_intercepted_linear_model_of_tf1_reads_crosses_of_columns_and_in
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (lambda: embedded(fc.bucketized_column(fc.numeric_column("ids", shape=2), [1.0])), "its own column"),
+        (
+            lambda: embedded(fc.crossed_column([fc.bucketized_column(fc.numeric_column("ids", 2), [1.0]), "ids"], 5)),
+            "its own column",
+        ),
         (
             lambda: embedded(fc.bucketized_column(fc.numeric_column("ids", normalizer_fn=tf.square), [1.0])),
             "leave normalizer_fn out",
