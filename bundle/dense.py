@@ -114,13 +114,15 @@ class Dense:
                 told = f"{values.size} weights for {column.values.size} values; one each was expected"
                 raise FeatureError(self.name, told)
         values = self._numbers(values)
-        padded = np.zeros((n, self._size), values.dtype)
+        padded = np.full((n, self._size), "" if values.dtype == object else 0, values.dtype)
         padded[np.arange(self._size) < lengths[:, np.newaxis]] = values
         return padded
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
         if self._spec.dtype == "float32":
             return id_values.numbers(self.name, values)
+        if self._spec.dtype == "string":
+            return id_values.strings(self.name, values)
         result = id_values.integers(self.name, values)
         if self._spec.dtype == "int32":
             beyond = (result < -(1 << 31)) | (result >= 1 << 31)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from bundle import paths
@@ -50,6 +51,11 @@ Length = Annotated[int, Field(ge=1, le=1 << 16, strict=True)]
 
 
 Boundaries = Annotated[tuple[float, ...], AfterValidator(_ascending)]
+
+
+def array_dtype(dtype: str) -> np.dtype[Any]:
+    """Returns the dtype of arrays of what a page calls `dtype`: a `string` is an object, a str."""
+    return np.dtype(object if dtype == "string" else dtype)
 
 
 class Page(BaseModel):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.fields import array_dtype
 from bundle.tower_pages import TowerInput
 
 Array = NDArray[Any]
@@ -31,6 +32,6 @@ def _laid_out(one: TowerInput, values: Mapping[str, Array], n: int) -> Array:
     if one.features:
         blocks = [values[name] for name in one.features]
         flat = [block if block.ndim == 2 else block.reshape(n, math.prod(block.shape[1:])) for block in blocks]
-        return np.concatenate(flat, axis=1, dtype=one.dtype, casting="unsafe")
+        return np.concatenate(flat, axis=1, dtype=array_dtype(one.dtype), casting="unsafe")
     shape = [-1 if size is None else size for size in one.shape[1:]]
-    return np.ascontiguousarray(values[one.feature or one.tensor].reshape(n, *shape), one.dtype)
+    return np.ascontiguousarray(values[one.feature or one.tensor].reshape(n, *shape), array_dtype(one.dtype))

@@ -248,6 +248,8 @@ def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArra
     size = count * int(np.prod(spec.shape, dtype=np.int64))
     if spec.dtype == "float32":
         return random.standard_normal(size).astype(np.float32)
+    if spec.dtype == "string":
+        return random.integers(0, 100, size).astype(str).astype(object)
     return random.integers(0, spec.below or 2, size)  # what integers mean is not known here: 0 and 1 fit most
 
 

@@ -94,7 +94,8 @@ class Cells:
                         f"{self.origin.at(row)} has {np.diff(offsets)[row]} values; "
                         f"a feature of shape {feature.shape} takes {size}"
                     )
-            values = cells.floats() if feature.dtype == "float32" else cells.integers()
+            taken = {"float32": cells.floats, "string": cells.texts}
+            values = taken.get(feature.dtype, cells.integers)()
         elif isinstance(feature.ids, BucketIds) or (feature.cast is not None and feature.cast.of == "float32"):
             values = cells.floats()
         else:
@@ -184,6 +185,18 @@ class Values:
         self.refuse(pc.equal(self._array, ""), "is an empty id")
         if integers_only or pc.all(pc.match_substring_regex(self._array, INTEGER)).as_py():
             return self.integers()
+        values = np.empty(len(self._array), object)
+        values[:] = self._array.to_pylist()
+        return values
+
+    def texts(self) -> NDArray[Any]:
+        """Returns objects holding str."""
+        import pyarrow as pa
+
+        kind = self._array.type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            self.refuse(self._anything(), f"is {kind}; a string was expected")
+        self.refuse(self._array.is_null(), "is null; a string was expected")
         values = np.empty(len(self._array), object)
         values[:] = self._array.to_pylist()
         return values

@@ -21,7 +21,7 @@ from export.model.origins import distinct_identifiers, resource
 from export.model.tracing import TracedModel
 from export.settings import ExportJob, InputPart
 from export.towers.descriptions import SIGNATURE, Keys
-from export.towers.pruning import TracedTower
+from export.towers.pruning import TracedTower, tables_of
 from export.towers.renumbering import renumber
 
 
@@ -78,6 +78,7 @@ def build_graph(
         setattr(module, f"weight_{len(weights) - 1}", variable)
     known = open_vocabularies(job, traced, pages, vocabularies)
     module.vocabularies = list(known.values())
+    module.tables = [table for tower in traced.towers for table in tables_of(tower.function)]
 
     def gather(table: str, rows: Any) -> Any:
         return tf.gather(stored[tables[table].key], rows)

@@ -78,7 +78,7 @@ class Lookups:
             elif spec.take != "values":
                 arguments.append(_padded(spec, inputs))
             else:
-                arguments.append(tf.cast(inputs[spec.reads[0]], spec.dtype))
+                arguments.append(_cast(inputs[spec.reads[0]], spec.dtype))
         results = tower.function(*arguments)
         return {tensor.name: tf.identity(results[tensor.name]) for tensor in tower.spec.outputs}
 
@@ -262,7 +262,11 @@ def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
     told = f"input {name} has more than the {most} values of an example that a tower takes"
     within = tf.reduce_all(bags.row_lengths() <= most)
     with tf.control_dependencies([tf.debugging.Assert(within, [told])]):
-        return tf.cast(bags.to_tensor(shape=[None, most]), spec.dtype)
+        return _cast(bags.to_tensor(shape=[None, most]), spec.dtype)
+
+
+def _cast(values: Any, dtype: str) -> Any:
+    return values if dtype == "string" else load_tensorflow().cast(values, dtype)
 
 
 def _unpadded(ids: Any, padding: int | str | None, weights: Any) -> tuple[Any, Any]:

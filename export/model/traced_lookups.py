@@ -117,8 +117,8 @@ def _all_of(
         return [_resolved(each, table, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)]
     if not why:
         name, shape = known[0].source.name, lookup.ids[0].shape
-        told = f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape {shape}"
-        return _left(recorded, table, Odd(told, "keep each example's ids together"))
+        how = f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape {shape}"
+        return _left(recorded, table, Odd(how, "keep each example's ids together"))
     return _left(recorded, table, several)
 
 

@@ -143,6 +143,8 @@ def _made(tensor: Any, seed: int) -> NDArray[Any]:
     shape = [_MADE, *(size or 1 for size in tensor.shape.as_list()[1:])]
     if tensor.dtype.is_floating:
         return random.standard_normal(shape).astype(tensor.dtype.as_numpy_dtype)
+    if tensor.dtype.name == "string":
+        return random.integers(0, 2, shape).astype(str).astype(object)
     return random.integers(0, 2, shape).astype(tensor.dtype.as_numpy_dtype)
 
 

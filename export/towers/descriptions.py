@@ -100,7 +100,7 @@ class FeatureSpec:
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """One input of numbers that goes into a tower as it is; `shape` is one example's.
+    """One input of numbers or strings that goes into a tower as it is; `shape` is one example's.
 
     Attributes:
       input: the input that it is taken from; "": the one of its own name.
@@ -110,7 +110,7 @@ class DenseSpec:
     """
 
     name: str
-    dtype: Literal["float32", "int32", "int64"]
+    dtype: Literal["float32", "int32", "int64", "string"]
     shape: tuple[int, ...]
     input: str = ""
     take: Literal["values", "lengths", "padded", "weights"] = "values"

@@ -301,7 +301,7 @@ def _variables(
     for outer, inner in captures:
         if outer.dtype.name != "resource":
             continue  # a constant of the model's code
-        if table_of(outer) is not None:
+        if _table_of(outer) is not None:
             continue
         variable = variables.get(resource(outer))
         if variable is None:
@@ -314,8 +314,13 @@ def _variables(
     return tuple(read)
 
 
-def table_of(handle: Any) -> Any:
-    """Returns the lookup table of the model that a resource is; None of any other."""
+def tables_of(function: Any) -> list[Any]:
+    """Returns the lookup tables of the model, of `tf.lookup`, that a traced function reads."""
+    found = {id(table): table for outer, _ in function.graph.captures if (table := _table_of(outer)) is not None}
+    return list(found.values())
+
+
+def _table_of(handle: Any) -> Any:
     parent = getattr(handle, "_parent_trackable", lambda: None)()
     return parent if isinstance(parent, load_tensorflow().lookup.StaticHashTable) else None
 

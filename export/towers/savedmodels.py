@@ -10,7 +10,7 @@ from export.errors import DestinationError, NotConvertible
 from export.frameworks import load_tensorflow
 from export.towers.descriptions import SIGNATURE
 from export.towers.parts import TracedPart
-from export.towers.pruning import TracedTower
+from export.towers.pruning import TracedTower, tables_of
 from export.towers.renumbering import renumber
 from export.towers.weights import restore_weights
 
@@ -58,6 +58,7 @@ def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
     )
     module = tf.Module(name="tower")
     module.weights = list(tower.variables)
+    module.tables = tables_of(tower.function)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tf.saved_model.save(module, str(directory), signatures={SIGNATURE: signature})

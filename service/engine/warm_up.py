@@ -46,7 +46,7 @@ def run(generation: Generation, settings: ServiceSettings, pause: Callable[[], o
             work = tower.work(frozenset(output.name for output in tower.page.outputs))
             values = towers.Values.alone(work, n)
             for place in values.each:
-                place.array[...] = 0
+                place.array[...] = "" if place.array.dtype == object else 0
             towers.run(tower, work, values, generation.model, steps)[tower.page.result].reshape(n, -1)
             pause()
     for store in generation.contexts.values():
@@ -94,10 +94,11 @@ def _columns(generation: Generation, names: Iterable[str]) -> dict[str, Column]:
         sizes = [math.prod(each.shape) for each in readers if isinstance(each, DenseFeature) and each.take == "values"]
         embedded = [each for each in readers if isinstance(each, EmbeddedFeature)]
         texts = any(_takes_texts(manifest, name, each) for each in embedded)
+        texts |= any(isinstance(each, DenseFeature) and each.dtype == "string" for each in readers)
         sizes += [each.places for each in embedded if each.places is not None]
         size = sizes[0] if sizes else 1
         value: NDArray[Any] = (
-            np.array(["0"], object) if texts else np.zeros(size, np.int64)
+            np.full(size, "0", object) if texts else np.zeros(size, np.int64)
         )  # no number is refused as 0
         columns[name] = Column(value, np.array([0, value.size], np.int64))
     return columns

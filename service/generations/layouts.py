@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from bundle.fields import array_dtype
 from bundle.manifest import DenseFeature, Manifest
 from bundle.tower_pages import Per
 
@@ -127,7 +128,7 @@ def example_of(manifest: Manifest, name: str) -> Example:
     """Returns what one example has of a feature."""
     feature = manifest.features[name]
     if isinstance(feature, DenseFeature):
-        return Example(np.dtype(feature.dtype), feature.shape)
+        return Example(array_dtype(feature.dtype), feature.shape)
     dim = manifest.dim_of(feature)
     return Example(np.dtype(np.float32), (dim,) if feature.length is None else (feature.length, dim))
 

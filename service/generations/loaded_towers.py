@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
+from bundle.fields import array_dtype
 from bundle.formula import Formula
 from bundle.manifest import Manifest, Role, Tower, TowerForm, TowerPart
 from bundle.tower_pages import Per
@@ -46,7 +45,7 @@ class LoadedPart:
                 (one.tensor,) if one.tensor else one.sources,
                 one.tensor != "",
                 tuple(-1 if size is None else size for size in one.shape[1:]),
-                np.dtype(one.dtype),
+                array_dtype(one.dtype),
             )
             for one in self.page.inputs
         )

@@ -25,6 +25,17 @@ def test_padded_bags_have_zeros_behind_their_ids() -> None:
     assert found.tolist() == [[5, 6, 0], [0, 0, 0], [7, 8, 0]]
 
 
+def test_strings_are_padded_with_empty_ones_and_no_others_are_taken() -> None:
+    asked, texts = feature("padded", "string"), np.array(["a", "b", "", "ö"], object)
+    assert asked.activation({"bag": Column(texts, OFFSETS)}, 3).values.tolist() == [
+        ["a", "b", ""],
+        ["", "", ""],
+        ["", "ö", ""],
+    ]
+    with pytest.raises(FeatureError, match="5 is an integer"):
+        asked.activation({"bag": Column(IDS, OFFSETS)}, 3)
+
+
 def test_padded_bags_without_offsets_own_equally_many() -> None:
     assert feature("padded").activation({"bag": Column(IDS)}, 2).values.tolist() == [[5, 6, 0], [7, 8, 0]]
 

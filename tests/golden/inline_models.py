@@ -123,3 +123,33 @@ class Weighted(tf.keras.Model):
 
 def build_weighted():
     return Weighted()
+
+
+class Texts(tf.keras.Model):
+    """Strings that the model cleans first: ragged and sparse ones, and one of each example."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = tf.keras.layers.StringLookup(vocabulary=["red", "green", "blue"], num_oov_indices=2)
+        self.colours = tf.keras.layers.Embedding(5, 4, embeddings_initializer="random_normal")
+        self.words = self.add_weight(name="words", shape=(FEW, 6), initializer="random_normal")
+        self.cities = tf.keras.layers.Embedding(FEW, 3, embeddings_initializer="random_normal")
+        self.head = head()
+
+    def call(self, features):
+        colours = features["colours"]
+        lower = colours.with_values(tf.strings.lower(colours.values))
+        words = features["words"]
+        clean = tf.strings.to_hash_bucket_fast(tf.strings.regex_replace(words.values, "[^a-z]", ""), FEW)
+        ids = tf.SparseTensor(words.indices, clean, words.dense_shape)
+        parts = [
+            tf.reduce_mean(self.colours(self.rows(lower)), axis=1),
+            tf.nn.safe_embedding_lookup_sparse(self.words, ids, combiner="mean"),
+            self.cities(tf.strings.to_hash_bucket_fast(tf.strings.substr(features["city"], 0, 3), FEW)),
+        ]
+        parts[0] = tf.where(tf.math.is_nan(parts[0]), 0.0, parts[0])
+        return {"score": self.head(tf.concat(parts, 1))[:, 0]}
+
+
+def build_texts():
+    return Texts()

@@ -36,12 +36,18 @@ INPUTS: dict[str, dict[str, str]] = {
         "age": '{ dtype = "float32" }',
     },
     "weighted": {"words": '{ dtype = "int64", kind = "ragged" }', "tags": '{ dtype = "int64", shape = [6] }'},
+    "texts": {
+        "colours": '{ dtype = "string", kind = "ragged" }',
+        "words": '{ dtype = "string", kind = "sparse" }',
+        "city": '{ dtype = "string" }',
+    },
     "padded": {"tags": '{ dtype = "int64", kind = "ragged" }', "recent": '{ dtype = "int64", shape = [4] }'},
 }
 INSIDE = {
     "ragged": {"tags": "117.2 KiB", "words": "78.1 KiB"},
     "sparse": {"words": "117.2 KiB"},
     "weighted": {"words": "117.2 KiB", "tags": "3.5 KiB"},
+    "texts": {"colours": "80 B", "words": "7.0 KiB", "cities": "3.5 KiB"},
     "padded": {"embedding": "117.2 KiB", "items": "7.0 KiB"},
 }
 
@@ -61,6 +67,12 @@ def requests(model: str) -> dict[str, list[Any]]:
         ids[3:5] = [[-1, -2], [-7]]
         weighted = [{"ids": each, "weights": random.choice([0.0, 0.5, 2.0], len(each)).tolist()} for each in ids]
         return {"words": weighted, "age": random.normal(size=N).astype(np.float32).tolist()}
+    if model == "texts":
+        words = {"colours": ["Red", "GREEN", "blue", "grey", "Ö"], "words": ["a!", "b c", "a", "..", ""]}
+        listed: dict[str, list[Any]] = {
+            name: [random.choice(some, len(bag)).tolist() for bag in bags(random, 0, 2)] for name, some in words.items()
+        }
+        return listed | {"city": random.choice(["Berlin", "Bern", "Rome"], N).tolist()}
     if model == "weighted":
         return {"words": bags(random, 0, 5000, 2), "tags": random.integers(0, 300, (N, 6)).tolist()}
     return {"tags": bags(random, 0, 5000), "recent": random.integers(-2, 1 << 40, (N, 4)).tolist()}
@@ -75,8 +87,9 @@ def tensors(model: str, sent: dict[str, list[Any]]) -> dict[str, Any]:
     made = {}
     for name, value in sent.items():
         page = INPUTS[model][name]
-        make = tf.ragged.constant if "ragged" in page else tf.constant
-        made[name] = make(value, tf.int32 if "int32" in page else tf.int64)
+        make = tf.constant if "kind" not in page else tf.ragged.constant
+        made[name] = make(value, tf.as_dtype(page.split('"')[1]))
+        made[name] = made[name].to_sparse() if "sparse" in page else made[name]
     return made
 
 
@@ -103,7 +116,7 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
     sent = requests(name)
     trained = train(name, tensors(name, sent), tmp_path)
     published = export(write_recipe(name, tmp_path, dict.fromkeys(sent, "candidate")))
-    page, by_tensorflow = published.page, name in ("sparse", "weighted")
+    page, by_tensorflow = published.page, name in ("sparse", "weighted", "texts")
     assert page.tables == {}
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model"} | (
         set() if by_tensorflow else {"litert"}

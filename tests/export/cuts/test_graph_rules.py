@@ -22,7 +22,7 @@ from export.checks.examples import Examples
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
 from export.model.tracing import trace_towers
-from export.towers.descriptions import FeatureSpec
+from export.towers.descriptions import DenseSpec, FeatureSpec
 from tests.export.cuts.gathering import HERE, Made, hold, make, recipe
 
 ROWS = 20_000
@@ -163,6 +163,7 @@ def test_python_function_in_a_tower_is_refused() -> None:
         trace_towers(recipe("build_python", {"python": {"dtype": "int64"}}), HERE)
 
 
-def test_strings_in_a_tower_are_refused_with_the_line() -> None:
-    with pytest.raises(NotConvertible, match=r"reads input 'weak' of dtype string itself \(gather_models.py:\d+\)"):
-        trace_towers(recipe("build_weak", {"weak": {"dtype": "string"}}), HERE)
+def test_strings_that_no_rule_tells_go_into_the_tower() -> None:
+    traced = trace_towers(recipe("build_weak", {"weak": {"dtype": "string"}}), HERE)
+    assert traced.spec.features == {"weak": DenseSpec("weak", "string", ())}
+    assert "(StringToHashBucket)" in traced.notes[0]
