@@ -146,12 +146,34 @@ def _computed() -> Iterator[Configuration]:
     """What a model's own code does to ids in front of a gather."""
     for kind, told in product(("single", "sequence"), ARITHMETIC):
         yield Configuration("computed", kind, "dense", rule="computed", negative=True, length=3, options=told)
+    for kind, seed in product(("single", "sequence"), range(24)):
+        told = tuple(_operations(np.random.default_rng(seed)))
+        yield Configuration("operations", kind, "dense", rule="operations", negative=True, length=3, options=told)
+    for kind, falling, first_row in product(("single", "sequence"), BOTH, (-1, 0, 3, ROWS - 3)):
+        how: Any = {"rule": "buckets", "length": 3, "options": (falling, first_row)}
+        yield Configuration("stepped", kind, "dense", **how)
     for kind, texts, mask, keys in product(("single", "sequence"), BOTH, BOTH, (None, (77, 77), (-1, 1 << 62))):
         if mask or keys is not None:
             rule = f"hash with a key{' strings' if texts else ''}"
             yield Configuration(
                 "hashing", kind, "dense", rule=rule, negative=not texts, length=3, options=(mask, *(keys or ()))
             )
+
+
+def _operations(random: np.random.Generator) -> Iterator[tuple[str, int | None]]:
+    """Draws what is done to an id, one after the other; mostly, a row comes out."""
+    for _ in range(random.integers(0, 5)):
+        do = str(random.choice(["add", "multiply", "divide", "at_least", "at_most", "absolute", "int32"]))
+        limits = {"divide": (1, 1 << 20), "multiply": (-9, 10)}
+        low, high = limits.get(do, (-(1 << 34), 1 << 34))
+        yield do, None if do in ("absolute", "int32") else int(random.integers(low, high))
+    last = random.choice(["remainder", "truncated_remainder", "limits"])
+    if last == "limits":
+        yield "at_most", ROWS - 1
+        yield "at_least", int(random.integers(-2, 5))
+    else:
+        yield str(last), int(random.integers(1, ROWS + 20))
+        yield "add", int(random.integers(-3, 4))
 
 
 def _columns() -> Iterator[Configuration]:
@@ -261,6 +283,8 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
             key=(key[0], key[1]) if key else None,
             mask=("über" if texts else 5) if masked else None,
         )
+    elif each.rule == "operations":
+        rule = pages.ComputedIds(operations=tuple(pages.IdOperation(do=do, by=by) for do, by in each.options))
     elif each.rule == "computed":
         shift, divisor, buckets, truncated, first_row = each.options
         rule = pages.ArithmeticIds(
@@ -282,7 +306,8 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
             mask=("" if texts else 0) if mask else None,
         )
     elif each.rule == "buckets":
-        rule = pages.BucketIds(boundaries=BOUNDARIES)
+        falling, first_row = each.options or (False, 0)
+        rule = pages.BucketIds(boundaries=BOUNDARIES, first_row=first_row, falling=falling)
     elif each.rule == "cross joined":
         kinds, way = each.options
         keys = tuple(CROSSED.get(kind, pages.CrossKey(dtype="int64")) for kind in kinds)

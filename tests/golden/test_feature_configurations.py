@@ -189,9 +189,42 @@ def by_arithmetic(each: Configuration, column: Column) -> Any:
     ids = (ids + shift) // divisor
     if buckets is not None:
         ids = tf.truncatemod(ids, tf.constant(buckets, tf.int64)) if truncated else ids % buckets
-    ids += first_row
-    known = (ids >= 0) & (ids < ROWS)  # others TensorFlow refuses on a CPU
-    return tf.where(known[..., None], tf.gather(STORED_TABLE, tf.where(known, ids, tf.zeros([], tf.int64))), 0.0)
+    return rows_within(ids + first_row)
+
+
+def rows_within(ids: Any) -> Any:
+    """Gathers rows; zeros of those beyond the table, which TensorFlow refuses on a CPU."""
+    known = (ids >= 0) & (ids < ROWS)
+    return tf.where(known[..., None], tf.gather(STORED_TABLE, tf.where(known, ids, tf.zeros_like(ids))), 0.0)
+
+
+def by_operations(each: Configuration, column: Column) -> Any:
+    """What a model writes: Python's operators and TensorFlow's functions, on integers of 64 or 32 bits."""
+    done: dict[str, Callable[[Any, Any], Any]] = {
+        "add": lambda ids, by: ids + by,
+        "multiply": lambda ids, by: by * ids,
+        "divide": lambda ids, by: ids // by,
+        "remainder": lambda ids, by: ids % by,
+        "truncated_remainder": tf.truncatemod,
+        "at_least": tf.maximum,
+        "at_most": tf.minimum,
+        "absolute": lambda ids, _: tf.abs(ids),
+        "int32": lambda ids, _: tf.cast(tf.cast(ids, tf.int32), tf.int64),
+    }
+    ids, _ = tensors(each, column)
+    for do, by in each.options:
+        ids = done[do](ids, None if by is None else tf.constant(by, tf.int64))
+    return rows_within(ids)
+
+
+def by_steps(each: Configuration, column: Column) -> Any:
+    """Rows that rise with a number, or fall: limits of what it is less than are those that it is more than, negated."""
+    falling, first_row = each.options
+    numbers, _ = tensors(each, column)
+    flat = tf.reshape(numbers, [-1])
+    limits = -tf.constant(BOUNDARIES[::-1]) if falling else tf.constant(BOUNDARIES)
+    found = tf.searchsorted(limits, -flat if falling else flat, side="left" if falling else "right")
+    return rows_within(tf.reshape(found, numbers.shape) + first_row)
 
 
 def by_hashing_layer(each: Configuration, column: Column) -> Any:
@@ -311,6 +344,8 @@ CALLS: dict[str, Callable[[Configuration, Any], Any]] = {
     "embedding": by_embedding_layer,
     "lookup": by_lookup_layer,
     "computed": by_arithmetic,
+    "operations": by_operations,
+    "stepped": by_steps,
     "hashing": by_hashing_layer,
     "column": by_column,
     "indicator": by_column,

@@ -29,6 +29,7 @@ RULES: tuple[pages.IdRule, ...] = (
     pages.HashIds(buckets=ROWS - 1, first_row=1, mask=3),
     pages.ArithmeticIds(shift=2, buckets=30, truncated=True),
     pages.ArithmeticIds(shift=2, buckets=17),
+    pages.ComputedIds(operations=(pages.IdOperation(do="multiply", by=-3), pages.IdOperation(do="remainder", by=45))),
     pages.VocabularyIds(vocabulary="numbers"),
     TEXTS,
     pages.KeyedIds(keys="keys"),
