@@ -139,7 +139,7 @@ class DenseFeature(Page):
     """What callers send; (): one input of the feature's own name. It may be the ids of embedded features, too."""
     take: Literal["values", "lengths", "padded", "weights"] = "values"
     """values: the input's numbers. lengths: how many ids each example has in the input, uncut. padded: the ids of an
-    example, with zeros or "" behind them up to `shape`; more are refused. weights: likewise, the weights beside them."""
+    example, with zeros or "" behind them up to `shape`; more are refused. weights: likewise, of their weights."""
     shape: tuple[Length, ...] = ()
     """Of one example; () is a single number."""
     dtype: Literal["float32", "int32", "int64", "string"] = "float32"

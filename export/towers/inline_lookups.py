@@ -13,12 +13,13 @@ from export.cuts.lookups import Lookup
 from export.cuts.ragged_lookups import dense_rows
 from export.cuts.stand_ins import stand_in_class
 from export.frameworks import load_tensorflow
+from export.inline.id_rules import rows_of
 
 
 def may_stay(lookup: Lookup) -> bool:
     """Tells whether a tower can do a lookup: of a plain variable, by ids that are computed in its graph."""
     plain = isinstance(lookup.variable, stand_in_class()) and not lookup.variable.mod
-    return plain and lookup.rule is None and len(lookup.ids) == 1 and lookup.padding is None
+    return plain and len(lookup.ids) == 1 and not lookup.keys
 
 
 def look_up(lookup: Lookup) -> Any:
@@ -26,17 +27,38 @@ def look_up(lookup: Lookup) -> Any:
     tf = load_tensorflow()
     (ids,) = lookup.ids
     if lookup.encoding == "dense" and lookup.kind != "bag":
-        return tf.cast(lookup.variable.sparse_read(ids), tf.float32)
+        return _one_each(lookup, ids)
     if lookup.kind == "sequence":
         rows = ids.with_values(tf.cast(lookup.variable.sparse_read(ids.values), tf.float32))
         return dense_rows(rows, lookup.length)
     return _combined(lookup, _bags(ids))
 
 
-class _Bags(NamedTuple):
-    """Ids of a batch: [m] rows, the [m] examples that they are of, and how many examples there are."""
+def _one_each(lookup: Lookup, ids: Any) -> Any:
+    tf = load_tensorflow()
+    if lookup.rule is None and lookup.unknown is None and lookup.padding is None:
+        return tf.cast(lookup.variable.sparse_read(ids), tf.float32)
+    rows, kept = _rows(lookup, ids)
+    vectors = tf.cast(lookup.variable.sparse_read(tf.where(kept, rows, tf.zeros_like(rows))), tf.float32)
+    return vectors * tf.expand_dims(tf.cast(kept, tf.float32), -1)
 
-    rows: Any
+
+def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
+    """Returns rows of ids, as a column that has a rule makes them, and which of them count: others are padding."""
+    tf = load_tensorflow()
+    rows = ids if lookup.rule is None else rows_of(lookup.rule, ids, {})
+    if lookup.unknown is not None and lookup.unknown.row is not None:
+        known = (rows >= 0) & (rows < lookup.table.rows)
+        rows = tf.where(known, rows, tf.constant(lookup.unknown.row, rows.dtype))
+    if lookup.padding is None:
+        return rows, rows >= 0
+    return rows, (rows >= 0) & (ids != tf.constant(lookup.padding, ids.dtype))
+
+
+class _Bags(NamedTuple):
+    """Ids of a batch: [m] of them, the [m] examples that they are of, and how many examples there are."""
+
+    ids: Any
     examples: Any
     n: Any
 
@@ -47,17 +69,16 @@ def _bags(ids: Any) -> _Bags:
         return _Bags(ids.values, ids.value_rowids(), ids.nrows())
     if isinstance(ids, tf.SparseTensor):
         return _Bags(ids.values, ids.indices[:, 0], ids.dense_shape[0])
-    n, length = tf.unstack(tf.shape(ids, tf.int64))
-    return _Bags(tf.reshape(ids, [-1]), tf.repeat(tf.range(n), length), n)
+    n, length = tf.shape(ids, tf.int64)[0], ids.shape[1]
+    return _Bags(tf.reshape(ids, [-1]), tf.reshape(tf.tile(tf.expand_dims(tf.range(n), 1), [1, length]), [-1]), n)
 
 
 def _combined(lookup: Lookup, bags: _Bags) -> Any:
     tf = load_tensorflow()
-    rows, weights = bags.rows, tf.ones(tf.shape(bags.rows))
+    (rows, kept), weights = _rows(lookup, bags.ids), tf.ones(tf.shape(bags.ids))
     if lookup.weights is not None:
         weights = tf.cast(getattr(lookup.weights, "values", lookup.weights), tf.float32)
     if lookup.encoding != "ragged":  # what is pruned counts nothing, wherever it reads
-        kept = rows >= 0
         if lookup.weights is not None and lookup.combiner != "sum":
             kept &= weights > 0
         rows, weights = tf.where(kept, rows, tf.zeros_like(rows)), tf.where(kept, weights, tf.zeros_like(weights))

@@ -153,3 +153,38 @@ class Texts(tf.keras.Model):
 
 def build_texts():
     return Texts()
+
+
+class Columns(tf.keras.Model):
+    """Feature columns of ids that the model computes: sparse, padded, one of each example, and hashed."""
+
+    def __init__(self):
+        super().__init__()
+        column, embed = tf.feature_column, tf.feature_column.embedding_column
+        identity = column.categorical_column_with_identity
+        hashed = column.categorical_column_with_hash_bucket("pair", FEW, tf.int64)
+        weighted = column.weighted_categorical_column(identity("words", ROWS), "weights")
+        self.columns = tf.keras.layers.DenseFeatures(
+            [
+                embed(weighted, 6, combiner="sqrtn"),
+                embed(identity("recent", FEW, default_value=7), 4, combiner="sum", max_norm=0.2),
+                embed(identity("item", FEW), 3),
+                embed(hashed, 2),
+            ]
+        )
+        self.head = head()
+
+    def call(self, features):
+        words, recent, item = features["words"], features["recent"], features["item"]
+        given = {
+            "words": tf.SparseTensor(words.indices, mixed(words.values), words.dense_shape),
+            "weights": features["weights"],
+            "recent": tf.where(recent < 0, recent, recent * item[:, None] % (2 * FEW)),
+            "item": mixed(item, FEW),
+            "pair": item * recent[:, 0],
+        }
+        return {"score": self.head(self.columns(given))[:, 0]}
+
+
+def build_columns():
+    return Columns()

@@ -41,12 +41,19 @@ INPUTS: dict[str, dict[str, str]] = {
         "words": '{ dtype = "string", kind = "sparse" }',
         "city": '{ dtype = "string" }',
     },
+    "columns": {
+        "words": '{ dtype = "int64", kind = "sparse" }',
+        "weights": '{ dtype = "float32", kind = "sparse", weights_for = "words" }',
+        "recent": '{ dtype = "int64", shape = [4] }',
+        "item": '{ dtype = "int64" }',
+    },
     "padded": {"tags": '{ dtype = "int64", kind = "ragged" }', "recent": '{ dtype = "int64", shape = [4] }'},
 }
 INSIDE = {
     "ragged": {"tags": "117.2 KiB", "words": "78.1 KiB"},
     "sparse": {"words": "117.2 KiB"},
     "weighted": {"words": "117.2 KiB", "tags": "3.5 KiB"},
+    "columns": {"columns.words": "117.2 KiB", "recent": "4.7 KiB", "item": "3.5 KiB", "pair": "2.3 KiB"},
     "texts": {"colours": "80 B", "words": "7.0 KiB", "cities": "3.5 KiB"},
     "padded": {"embedding": "117.2 KiB", "items": "7.0 KiB"},
 }
@@ -62,11 +69,17 @@ def requests(model: str) -> dict[str, list[Any]]:
     random = np.random.default_rng(13)
     if model == "ragged":
         return {"tags": bags(random, 0, 1 << 40, 3), "words": bags(random, 0, 1 << 30)}
-    if model == "sparse":
-        ids = bags(random, -1 << 12, 1 << 40)
-        ids[3:5] = [[-1, -2], [-7]]
+    if model in ("sparse", "columns"):
+        ids = bags(random, -1 << 12 if model == "sparse" else 0, 1 << 40)
+        ids[3:5] = [[-1, -2], [-7]] if model == "sparse" else [[1], []]
         weighted = [{"ids": each, "weights": random.choice([0.0, 0.5, 2.0], len(each)).tolist()} for each in ids]
-        return {"words": weighted, "age": random.normal(size=N).astype(np.float32).tolist()}
+        if model == "sparse":
+            return {"words": weighted, "age": random.normal(size=N).astype(np.float32).tolist()}
+        return {
+            "words": weighted,
+            "recent": random.integers(-1, 900, (N, 4)).tolist(),
+            "item": random.integers(0, 1 << 20, N).tolist(),
+        }
     if model == "texts":
         words = {"colours": ["Red", "GREEN", "blue", "grey", "Ö"], "words": ["a!", "b c", "a", "..", ""]}
         listed: dict[str, list[Any]] = {
@@ -80,11 +93,10 @@ def requests(model: str) -> dict[str, list[Any]]:
 
 def tensors(model: str, sent: dict[str, list[Any]]) -> dict[str, Any]:
     """What a request is to the model itself."""
-    if model == "sparse":
-        ids = tf.ragged.constant([each["ids"] for each in sent["words"]], tf.int64)
-        weights = tf.ragged.constant([each["weights"] for each in sent["words"]], tf.float32)
-        return {"words": ids.to_sparse(), "weights": weights.to_sparse(), "age": tf.constant(sent["age"])}
     made = {}
+    if model in ("sparse", "columns"):
+        parts = {name: [each[name] for each in sent["words"]] for name in ("ids", "weights")}
+        sent = {**sent, "words": parts["ids"], "weights": parts["weights"]}
     for name, value in sent.items():
         page = INPUTS[model][name]
         make = tf.constant if "kind" not in page else tf.ragged.constant
@@ -98,6 +110,7 @@ def train(name: str, given: dict[str, Any], directory: Path) -> Any:
     tf.random.set_seed(5)
     model = getattr(inline_models, f"build_{name}")()
     scores = model(given)["score"].numpy()
+    assert np.unique(scores).size > N / 2
     tf.train.Checkpoint(model=model).write(str(directory / "ckpt" / "model"))
     return scores
 
@@ -116,7 +129,7 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
     sent = requests(name)
     trained = train(name, tensors(name, sent), tmp_path)
     published = export(write_recipe(name, tmp_path, dict.fromkeys(sent, "candidate")))
-    page, by_tensorflow = published.page, name in ("sparse", "weighted", "texts")
+    page, by_tensorflow = published.page, name in ("sparse", "weighted", "texts", "columns")
     assert page.tables == {}
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model"} | (
         set() if by_tensorflow else {"litert"}
@@ -124,7 +137,7 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
     for table, size in INSIDE[name].items():
         assert any(re.search(rf"{table}.*{size}.*stays inside the towers", note) for note in published.notes)
     taken = {each.take for each in page.features.values() if isinstance(each, DenseFeature)}
-    assert taken >= {"lengths", "padded"} | ({"values", "weights"} if name == "sparse" else set())
+    assert taken >= {"lengths", "padded"} | ({"values", "weights"} if name in ("sparse", "columns") else set())
     service = Process(tmp_path / "bundles")
     try:
         service.event("version_available")
