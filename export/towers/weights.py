@@ -8,7 +8,7 @@ need may be missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,19 +154,20 @@ def find_left_over(root: Any, checkpoint: Checkpoint, object_path: str) -> list[
     return left_over(walk(root, graph, find_node(checkpoint, graph, object_path)), graph, checkpoint.entries)
 
 
-def trained_beside(root: Any, checkpoint: Checkpoint, object_path: str, dense: Container[str]) -> tuple[str, ...]:
-    """Returns a note where the checkpoint holds matrices of objects of the model that its code has not.
+def trained_beside(root: Any, checkpoint: Checkpoint, object_path: str, dense: Collection[str]) -> tuple[str, ...]:
+    """Returns a note where the checkpoint holds matrices of the model that its code has not: of objects, or by name.
 
     Args:
       root, checkpoint, object_path: as of `find_weights`.
       dense: keys of what is neither a table nor an optimizer's.
     """
-    matrices = {
-        path: key
-        for left in find_left_over(root, checkpoint, object_path)
-        if any(key in dense and len(checkpoint.entries[key].shape) > 1 for key in left.keys.values())
-        for path, key in left.keys.items()
-    }
+    found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
+    if isinstance(root, NamedGraph):
+        known = {place.key for place in find_places(root, checkpoint, object_path).values()}
+        matrices = {key: key for key in sorted(found - known - {*root.variables})}  # averages stand beside their values
+    else:
+        beyond = [left.keys for left in find_left_over(root, checkpoint, object_path)]
+        matrices = {path: key for keys in beyond if not found.isdisjoint(keys.values()) for path, key in keys.items()}
     if not matrices:
         return ()
     return (

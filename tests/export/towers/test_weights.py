@@ -11,7 +11,7 @@ from export.cuts.named_graphs import NamedGraph, load_named
 from export.errors import CheckpointError
 from export.frameworks import load_tensorflow
 from export.model.roots import build_root, open_job
-from export.towers.weights import find_weights, restore_weights
+from export.towers.weights import find_weights, restore_weights, trained_beside
 from tests.export.cutting import movies_recipe
 
 tf = load_tensorflow()
@@ -67,6 +67,14 @@ def test_find_weights_by_names_what_does_not_fit_is_told(model: Any, told: str, 
     root = traced(model)
     with pytest.raises(CheckpointError, match=told):
         find_weights(root.variables.values(), root, open_checkpoint(prefix), "")
+
+
+def test_matrices_by_names_that_the_graph_lacks_are_noted(prefix: Path) -> None:
+    checkpoint = open_checkpoint(prefix)
+    root = traced(build())
+    assert trained_beside(root, checkpoint, "", set(checkpoint.entries)) == ()
+    (note,) = trained_beside(traced(build(name="other")), checkpoint, "", set(checkpoint.entries))
+    assert "also holds tower/kernel [4, 2], of which the model code has nothing" in note
 
 
 def test_open_job_of_a_checkpoint_without_objects_finds_by_names(prefix: Path, tmp_path: Path) -> None:
