@@ -48,7 +48,7 @@ class FeatureDetails:
       role: context or candidate.
       required: it has no default.
       shape: of a dense feature.
-      length: values kept of a sequence.
+      length: values kept of a sequence; how many a bag may have, 0 where that is open.
       combiner: of a bag.
       weighted: values may carry weights.
       unknown: what an id outside the table becomes: zeros, a row, or a refusal.

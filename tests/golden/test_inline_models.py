@@ -47,6 +47,7 @@ INPUTS: dict[str, dict[str, str]] = {
         "recent": '{ dtype = "int64", shape = [4] }',
         "item": '{ dtype = "int64" }',
     },
+    "both": {"words": '{ dtype = "int64", kind = "ragged" }'},
     "padded": {"tags": '{ dtype = "int64", kind = "ragged" }', "recent": '{ dtype = "int64", shape = [4] }'},
 }
 INSIDE = {
@@ -54,6 +55,7 @@ INSIDE = {
     "sparse": {"words": "117.2 KiB"},
     "weighted": {"words": "117.2 KiB", "tags": "3.5 KiB"},
     "columns": {"columns.words": "117.2 KiB", "recent": "4.7 KiB", "item": "3.5 KiB", "pair": "2.3 KiB"},
+    "both": {"pairs": "3.5 KiB"},
     "texts": {"colours": "80 B", "words": "7.0 KiB", "cities": "3.5 KiB"},
     "padded": {"embedding": "117.2 KiB", "items": "7.0 KiB"},
 }
@@ -86,6 +88,8 @@ def requests(model: str) -> dict[str, list[Any]]:
             name: [random.choice(some, len(bag)).tolist() for bag in bags(random, 0, 2)] for name, some in words.items()
         }
         return listed | {"city": random.choice(["Berlin", "Bern", "Rome"], N).tolist()}
+    if model == "both":
+        return {"words": bags(random, 0, 5000)}
     if model == "weighted":
         return {"words": bags(random, 0, 5000, 2), "tags": random.integers(0, 300, (N, 6)).tolist()}
     return {"tags": bags(random, 0, 5000), "recent": random.integers(-2, 1 << 40, (N, 4)).tolist()}
@@ -130,7 +134,7 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
     trained = train(name, tensors(name, sent), tmp_path)
     published = export(write_recipe(name, tmp_path, dict.fromkeys(sent, "candidate")))
     page, by_tensorflow = published.page, name in ("sparse", "weighted", "texts", "columns")
-    assert page.tables == {}
+    assert set(page.tables) == ({"words"} if name == "both" else set())
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model"} | (
         set() if by_tensorflow else {"litert"}
     )
@@ -147,6 +151,10 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
                 order = np.argsort([item.position for item in found])
                 scores = np.array([item.score for item in found])[order]
                 np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
+                told = {each.name: each for each in client.model("inline").calls[0].features}
+                if name == "sparse":
+                    words = told["words"]
+                    assert (words.kind, words.type, words.length, words.weighted) == ("bag", "int64", 64, True)
                 if name == "ragged":
                     with pytest.raises(RowcastError, match="example 0 has 6 values; a tower takes 5 at most"):
                         client.rank({}, features={**sent, "words": [[1] * 6] * N})
