@@ -5,6 +5,7 @@ A thread keeps those of its last call of a layout: the next one of as many conte
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ _BLOCK_BYTES = 1 << 20
 _ROWS_MIN, _ROWS_MAX = 100, 8192
 """Examples at once: with fewer, weights are read too often; after more, the deadline is looked at too late."""
 
+_ANEW_S = 50e-6
+"""About what it takes to make room for another number of examples, LiteRT's plan of its memory included."""
 _KEPT_BYTES_MAX = 1 << 16
 """Of contexts' features, by thread and layout."""
 
@@ -31,18 +34,22 @@ class Rooms:
     """What is laid out for n contexts and m candidates; what lies in it is the last call's.
 
     Attributes:
+      candidates: how many.
       blocks: by part, how many examples it is run on at once.
       once, each: where the features of contexts, and of candidates, are looked up into.
       repeated: pairs of contexts' features, and where those of each context's candidates go.
       shared: pairs of equal shapes, from and to.
       inputs: by part, arrays by name that it takes as they are, and those that its `made` may be copied into.
       made: by part, the inputs that are made of more than one array, or of an earlier part's output.
+      row_s: how long the parts took for one candidate, seconds.
       lasting: whether the next call of as many can use it: it takes no memory but the networks' own and little more.
     """
 
     def __init__(self, work: Work, layout: Layout, n: int, m: int) -> None:
         """Makes room."""
-        self._n, self._m = n, m
+        self._n, self.candidates = n, m
+        self.row_s, self._in_vain_s = math.inf, 0.0  # it is not known yet
+        self._first: dict[int, tuple[Place, ...]] = {}
         self.blocks = [min(max(_ROWS_MIN, _BLOCK_BYTES // (each or 1)), _ROWS_MAX) for each in layout.row_bytes]
         self._frames = [np.empty((n, frame.ends[-1]), frame.dtype) for frame in layout.frames]
         self.once = tuple(
@@ -96,9 +103,27 @@ class Rooms:
 
     def fit(self, n: int, m: int) -> bool:
         """Tells whether the calling thread can use it for a call of n contexts and m candidates."""
-        if n != self._n or m != self._m:
+        if n != self._n or m != self.candidates:
             return False
         return all(part.network.buffers(m) is own for part, own in self._owners)
+
+    def spares(self, m: int) -> bool:
+        """Tells whether a call of m candidates had better be run with all of these than have room made anew.
+
+        Once calls in a row ran for nothing for as long as that takes, it is made for as many as there are.
+        """
+        if m == self.candidates:
+            self._in_vain_s = 0.0
+        elif m < self.candidates:
+            self._in_vain_s += (self.candidates - m) * self.row_s
+        return m <= self.candidates and self._in_vain_s <= _ANEW_S
+
+    def first(self, m: int) -> tuple[Place, ...]:
+        """Returns `each` of the first m candidates."""
+        found = self._first.get(m)
+        if found is None:
+            found = self._first[m] = tuple(Place(place.array[:m], place.names, place.ends) for place in self.each)
+        return found
 
     def of_frames(self, one: Filled) -> list[Array]:
         """Returns the features of contexts that an input is filled with, an array for each run of columns."""

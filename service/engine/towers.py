@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,25 +25,36 @@ class Values:
     Belongs to the calling thread until its next call of the same work and kind: rooms are used again.
 
     Attributes:
-      contexts, candidates: how many.
+      contexts, candidates: how many there is room for.
       once, each: where the features of contexts, and of candidates, are to be looked up into before anything runs.
     """
 
     def __init__(self, work: Work, counts: NDArray[np.int64], m: int) -> None:
         """Makes room for m candidates, counts[i] of them of the i-th context."""
-        self._begin(work, work.layout, counts, len(counts), m)
+        self._begin(work, work.layout, counts, len(counts), m, self._kept(work.layout))
 
     @classmethod
     def alone(cls, work: Work, n: int) -> Values:
-        """Makes room for n examples that are context and candidate at once; all of their features are in `each`."""
-        found = cls.__new__(cls)
-        found._begin(work, work.layout_alone, _NO_COUNTS, n, n)
+        """Makes room for n examples that are context and candidate at once; all of their features are in `each`.
+
+        Where the last call had more, theirs is used as it is, if to run the rest for nothing takes less time than to
+        make room anew: of calls that come at the same time, sometimes more are computed as one, and sometimes fewer.
+        """
+        found, kept = cls.__new__(cls), cls._kept(work.layout_alone)
+        m = n if kept is None or not kept.spares(n) else kept.candidates
+        found._begin(work, work.layout_alone, _NO_COUNTS, m, m, kept)
+        if n < m:
+            found._asked, found.each = n, found._rooms.first(n)
         return found
 
-    def _begin(self, work: Work, layout: Layout, counts: NDArray[np.int64], n: int, m: int) -> None:
-        self.contexts, self.candidates = n, m
+    @staticmethod
+    def _kept(layout: Layout) -> Rooms | None:
+        found: Rooms | None = getattr(layout.kept, "rooms", None)
+        return found
+
+    def _begin(self, work: Work, layout: Layout, counts: NDArray[np.int64], n: int, m: int, kept: Rooms | None) -> None:
+        self.contexts, self.candidates, self._asked = n, m, m
         self._layout, self._counts = layout, counts
-        kept: Rooms | None = getattr(layout.kept, "rooms", None)
         if kept is None or not kept.fit(n, m):
             kept = Rooms(work, layout, n, m)
             layout.kept.rooms = kept if kept.lasting else None
@@ -100,14 +112,22 @@ class Values:
         """Returns how many examples a part is run on."""
         return self.contexts if self._layout.once[number] else self.candidates
 
+    def asked(self, number: int) -> int:
+        """Returns for how many of these examples what a part returns is asked."""
+        return self.contexts if self._layout.once[number] else self._asked
+
+    def ran(self, seconds: float) -> None:
+        """Tells how long all parts took."""
+        self._rooms.row_s = seconds / (self.candidates or 1)
+
     def block(self, number: int) -> int:
         """Returns how many examples a part is run on at once."""
         return self._rooms.blocks[number]
 
     def output(self, name: str) -> Array:
-        """Returns what a part returned, for each candidate."""
+        """Returns what a part returned, for each candidate that is asked for."""
         found = self._made.get(name)
-        return self._made_once[name].repeat(self._counts, axis=0) if found is None else found
+        return self._made_once[name].repeat(self._counts, axis=0) if found is None else found[: self._asked]
 
 
 def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps) -> dict[str, NDArray[np.float32]]:
@@ -119,11 +139,13 @@ def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps
       ArithmeticError: an output holds NaN or an infinity.
     """
     with steps.phase("compute"):
+        began = time.perf_counter()
         values.fill()
         for number, part in enumerate(work.parts):
             examples = values.examples(number)
             values.add(number, _outputs(part, values.inputs(number), examples, values.block(number), steps))
-            steps.ran(model, tower.name, part.page.name, examples)
+            steps.ran(model, tower.name, part.page.name, values.asked(number))
+        values.ran(time.perf_counter() - began)
     outputs = {name: values.output(name) for name in work.outputs}
     for name, array in outputs.items():
         finite = np.isfinite(array)

@@ -72,15 +72,19 @@ def test_each_of_joined_calls_is_answered_with_the_bits_it_has_alone(index: str,
 def test_so_many_calls_are_joined_and_the_others_take_a_turn_of_their_own(write: Write, run: Run) -> None:
     write()
     service = run(inline_us_max=LIMIT_US)
-    tower = seen(service)
 
-    async def crowd() -> None:
+    def computed(of: str) -> float:
+        return service.value(f"rowcast_batch_calls_{of}", call="retrieve")
+
+    async def crowd() -> tuple[float, float]:
         await learnt(service, CROWD[0])
-        tower.sizes.clear()
+        before = computed("count"), computed("sum")
         await asyncio.gather(*(service.engine.retrieve(CROWD[0], CALL) for _ in range(2 * joining.JOINED_MAX + 1)))
+        return before
 
-    asyncio.run(crowd())
-    assert tower.sizes == [joining.JOINED_MAX, joining.JOINED_MAX, 1]
+    count, calls = asyncio.run(crowd())
+    assert computed("count") - count == 3
+    assert computed("sum") - calls == 2 * joining.JOINED_MAX + 1
 
 
 def test_one_that_cannot_be_answered_fails_alone(write: Write, run: Run) -> None:

@@ -254,7 +254,6 @@ def test_calls_alike_that_wait_are_computed_as_one_and_leave_no_thread_idle(writ
         return await asyncio.gather(*tasks), alone
 
     answers, alone = asyncio.run(alike())
-    assert sum(crowd.tower.sizes) == 6
     assert max(crowd.tower.sizes) == 3  # half of those that wait, since there are two threads
     for answer in answers:
         assert answer.neighbors.ids.tobytes() == alone.neighbors.ids.tobytes()
