@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from export.checkpoint.layouts import Mod, SparseCore
@@ -80,10 +79,8 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
     others = sorted(
         (entry for entry in inventory.dense if entry.key not in known), key=lambda entry: (-entry.bytes, entry.key)
     )
-    parts += [_variables(f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates)] * bool(
-        candidates
-    )
-    parts += [_variables(f"other variables ({len(others)})", others)] * bool(others)
+    parts += _variables(f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates)
+    parts += _variables(f"other variables ({len(others)})", others)
     return Group(*parts)
 
 
@@ -114,13 +111,16 @@ def _lines(told: Iterable[str]) -> list[Text]:
     return [Text(line) for line in lines[:LINES_SHOWN]] + more
 
 
-def _variables(title: str, entries: Sequence[Entry]) -> Table:
+def _variables(title: str, entries: Sequence[Entry]) -> list[RenderableType]:
+    """Returns variables under a line that may be wider than their table; nothing of none."""
+    if not entries:
+        return []
     if len(entries) > VARIABLES_SHOWN:
         title += f", the first {VARIABLES_SHOWN}; --json tells all"
-    variables = page_table(title, "variable", "shape", "dtype", "size")
+    variables = page_table("", "variable", "shape", "dtype", "size")
     for entry in entries[:VARIABLES_SHOWN]:
         variables.add_row(escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes))
-    return variables
+    return [Text(title), variables]
 
 
 def _layout_text(spec: TableSpec) -> str:
