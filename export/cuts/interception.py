@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from export.cuts.embedding_layers import intercepted
+from export.cuts.encodings import encodings_intercepted
 from export.cuts.feature_columns import Lengths, columns_intercepted, no_lengths
 from export.cuts.gathers import gathers_intercepted
 from export.cuts.keras_rs_layers import keras_rs_intercepted
@@ -50,6 +51,7 @@ def lookups_intercepted(
         told_by = (lambda lookup: told(lookup, answer), lambda lookup: told(lookup, gather))
         entered.enter_context(ragged_lookups_intercepted(*told_by))
         entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
+        entered.enter_context(encodings_intercepted(lambda lookup: told(lookup, answer)))
         entered.enter_context(columns_intercepted(lambda lookup: told(lookup, answer), lengths))
         yield
 

@@ -269,9 +269,8 @@ def _crossings() -> Iterator[Configuration]:
             yield Configuration("joined", "single", "dense", rule="cross joined", negative=True, options=(kind, way))
 
 
-def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.EmbeddedFeature:
-    """Returns what a manifest says of a configuration."""
-    bag, length = each.kind == "bag", each.length if each.kind == "sequence" else None
+def rule_of(each: Configuration) -> pages.IdRule:
+    """Returns what a manifest says of the ids of a configuration."""
     rule: pages.IdRule = pages.IdentityIds()
     texts = "strings" in each.rule
     vocabulary = "strings" if texts else "integers"
@@ -321,6 +320,13 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
         kinds, hash_key = each.options
         keys = tuple(CROSSED.get(kind, pages.CrossKey(dtype="int64")) for kind in kinds)
         rule = pages.CrossedIds(keys=keys, buckets=ROWS, **({} if hash_key is None else {"hash_key": hash_key}))
+    return rule
+
+
+def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.EmbeddedFeature:
+    """Returns what a manifest says of a configuration."""
+    bag, length = each.kind == "bag", each.length if each.kind == "sequence" else None
+    texts = "strings" in each.rule
     column = each.call in ("column", "indicator")
     padding = ("" if texts else -1) if column and each.encoding == "dense" and each.rule != "buckets" else None
     indicator = width_of(each) if "indicator" in each.call else None
@@ -332,7 +338,7 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
         empty_row=each.empty_row,
         role="context",
         inputs=inputs,
-        ids=rule,
+        ids=rule_of(each),
         unknown=pages.Unknown() if each.unknown is None else pages.Unknown(rule="row", row=each.unknown),
         combiner=each.combiner if bag else None,
         encoding="ragged" if each.encoding == "ragged" else "sparse",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,8 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["KERAS_BACKEND"] = "tensorflow"
 import tensorflow as tf
+
+from tests.golden.model_rows import crossed_values, joined_rows, operated_rows, stepped_rows
 
 ULP = 2.0**-23
 CONFIGURATIONS = generate()
@@ -198,35 +199,6 @@ def rows_within(ids: Any) -> Any:
     return tf.where(known[..., None], tf.gather(STORED_TABLE, tf.where(known, ids, tf.zeros_like(ids))), 0.0)
 
 
-def by_operations(each: Configuration, column: Column) -> Any:
-    """What a model writes: Python's operators and TensorFlow's functions, on integers of 64 or 32 bits."""
-    done: dict[str, Callable[[Any, Any], Any]] = {
-        "add": lambda ids, by: ids + by,
-        "multiply": lambda ids, by: by * ids,
-        "divide": lambda ids, by: ids // by,
-        "remainder": lambda ids, by: ids % by,
-        "truncated_remainder": tf.truncatemod,
-        "at_least": tf.maximum,
-        "at_most": tf.minimum,
-        "absolute": lambda ids, _: tf.abs(ids),
-        "int32": lambda ids, _: tf.cast(tf.cast(ids, tf.int32), tf.int64),
-    }
-    ids, _ = tensors(each, column)
-    for do, by in each.options:
-        ids = done[do](ids, None if by is None else tf.constant(by, tf.int64))
-    return rows_within(ids)
-
-
-def by_steps(each: Configuration, column: Column) -> Any:
-    """Rows that rise with a number, or fall: limits of what it is less than are those that it is more than, negated."""
-    falling, first_row = each.options
-    numbers, _ = tensors(each, column)
-    flat = tf.reshape(numbers, [-1])
-    limits = -tf.constant(BOUNDARIES[::-1]) if falling else tf.constant(BOUNDARIES)
-    found = tf.searchsorted(limits, -flat if falling else flat, side="left" if falling else "right")
-    return rows_within(tf.reshape(found, numbers.shape) + first_row)
-
-
 def by_hashing_layer(each: Configuration, column: Column) -> Any:
     masked, *keys = each.options
     import keras
@@ -285,24 +257,6 @@ def by_crossed_column(each: Configuration, given: dict[str, Column]) -> Any:
     return densely(columns.crossed_column(keys, ROWS, hash_key), each, features)
 
 
-def _hashed_last(words: Any, values: Any) -> Any:
-    """Returns rows with those of unknown words behind the known, as columns have them."""
-    return (words(values) - 9) % (len(KEYS) + 9)
-
-
-def crossed_values(layers: Any, each: Configuration, given: dict[str, Column]) -> list[Any]:
-    """Returns what is crossed of each input, made by layers of Keras."""
-    words = layers.StringLookup(vocabulary=[str(key) for key in KEYS], num_oov_indices=9)
-    before: dict[str, Callable[[Any], Any]] = {
-        "buckets": layers.Discretization(list(BOUNDARIES)),
-        "hashed": partial(_hashed_last, words),
-        "hash": layers.Hashing(10),
-        "remainder": lambda values: values % 50,
-    }
-    values = [tf.constant(column.values) for column in given.values()]
-    return [before.get(kind, tf.identity)(value) for kind, value in zip(each.options[0], values, strict=True)]
-
-
 def by_crossing_layer(each: Configuration, given: dict[str, Column]) -> Any:
     import keras
 
@@ -312,18 +266,6 @@ def by_crossing_layer(each: Configuration, given: dict[str, Column]) -> Any:
         made.append(tf.gather(STORED_TABLE, layers.HashedCrossing(ROWS)(values)))
     tf.debugging.assert_equal(*made)
     return made[0]
-
-
-def by_joined_strings(each: Configuration, given: dict[str, Column]) -> Any:
-    values = crossed_values(tf.keras.layers, each, given)
-    texts = [value if value.dtype == tf.string else tf.strings.as_string(value) for value in values]
-    joined = "%" + tf.strings.join(texts, "_X_") + "}"
-    made: dict[str, Callable[[Any], Any]] = {
-        "hash": lambda strings: tf.strings.to_hash_bucket_fast(strings, ROWS - 3) + 3,
-        "strong": lambda strings: tf.strings.to_hash_bucket_strong(strings, ROWS, [7, -1]),
-        "known": tf.keras.layers.StringLookup(vocabulary=list(JOINED), num_oov_indices=5),
-    }
-    return tf.gather(STORED_TABLE, made[each.options[1]](joined))
 
 
 def densely(category: Any, each: Configuration, features: dict[str, Any]) -> Any:
@@ -344,15 +286,15 @@ CALLS: dict[str, Callable[[Configuration, Any], Any]] = {
     "embedding": by_embedding_layer,
     "lookup": by_lookup_layer,
     "computed": by_arithmetic,
-    "operations": by_operations,
-    "stepped": by_steps,
+    "operations": lambda each, column: rows_within(operated_rows(each, tensors(each, column)[0])),
+    "stepped": lambda each, column: rows_within(stepped_rows(each, tensors(each, column)[0])),
     "hashing": by_hashing_layer,
     "column": by_column,
     "indicator": by_column,
     "crossed": by_crossed_column,
     "crossed indicator": by_crossed_column,
     "crossing": by_crossing_layer,
-    "joined": by_joined_strings,
+    "joined": lambda each, given: tf.gather(STORED_TABLE, joined_rows(each, given)),
 }
 
 

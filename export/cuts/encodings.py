@@ -1,0 +1,94 @@
+"""Intercepts Keras' encodings of ids as numbers: one_hot, multi_hot and count, of every layer that has an output_mode.
+
+Ids that a rule tells become an indicator: a service counts them, where a tower would need strings, hashes or lookup
+tables, or a count of ids, which LiteRT does not have.
+Source: tf-keras 2.20, layers/preprocessing/preprocessing_utils.py, and Keras 3.15, src/utils/numerical_utils.py:
+encode_categorical_inputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from export.cuts.graph_rules import find_ids
+from export.cuts.hooks import hooked
+from export.cuts.indicator_columns import WIDTH_MAX
+from export.cuts.lookups import Answer, Lookup
+from export.cuts.places import Followed, Values, per_example
+from export.cuts.several_inputs import find_several
+from export.cuts.whole_ids import FoundIds
+from export.frameworks import load_tensorflow
+from export.model.origins import Source, needed
+from export.towers.descriptions import TableFacts
+
+_MODULES = ("tf_keras.src.layers.preprocessing.preprocessing_utils", "keras.src.utils.numerical_utils")
+
+
+@contextlib.contextmanager
+def encodings_intercepted(answer: Answer) -> Iterator[None]:
+    """Answers encodings of ids that a rule tells by `answer` within the `with`; Keras does all others."""
+
+    def encoded(original: Callable[..., Any], **how: Any) -> Any:
+        lookup = _lookup(**how)
+        if lookup is None:
+            return original(**how)
+        tf = load_tensorflow()
+        with tf.control_dependencies(None):  # what Keras asserts of ids
+            found = answer(lookup)
+            if how["output_mode"] == "multi_hot" and lookup.kind == "bag":
+                found = tf.minimum(found, 1.0)
+            return tf.cast(found, how["dtype"])
+
+    with contextlib.ExitStack() as entered:
+        for name in _MODULES:
+            if name in sys.modules:
+                entered.enter_context(hooked(sys.modules[name].encode_categorical_inputs, encoded))
+        yield
+
+
+def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | None:
+    """Returns what an encoding counts; None where no rule tells its ids, or a tower does it as well."""
+    tf = load_tensorflow()
+    graph = tf.compat.v1.get_default_graph()
+    traced = not tf.executing_eagerly() and getattr(graph, "name", "").startswith("wrapped_function")
+    beside = [how.get("sparse"), how.get("count_weights"), how.get("idf_weights")]
+    if not traced or any(each is not None and each is not False for each in beside) or depth > WIDTH_MAX:
+        return None
+    if isinstance(inputs, tf.Tensor) and inputs.op.type == "Cast" and inputs.op.inputs[0].dtype.is_integer:
+        inputs = inputs.op.inputs[0]  # rows, of which there are few, as Keras 3 gives them to another layer
+    dense = isinstance(inputs, tf.Tensor) and inputs.dtype.is_integer and inputs.shape.rank in (1, 2)
+    size = per_example(inputs) if dense else None
+    counted = output_mode in ("multi_hot", "count") and dense and inputs.shape.rank == 2
+    if size is None or not (counted or (output_mode == "one_hot" and size == 1)):
+        return None
+    with tf.init_scope():  # tables are asked for their keys
+        told = _is_told(inputs, size, depth, graph)
+    if not told:
+        return None
+    return Lookup(
+        path=inputs.op.name,
+        table=TableFacts("", inputs.op.name, depth, depth),
+        variable=None,
+        ids=(inputs,),
+        weights=None,
+        kind="single" if size == 1 else "bag",
+        encoding="dense",
+        combiner=None if size == 1 else "sum",
+        length=None,
+    )
+
+
+def _is_told(ids: Any, size: int, depth: int, graph: Any) -> bool:
+    """Tells whether a rule makes these of an input, all of its values, or one of each of some."""
+    captured = {inner.name: outer for outer, inner in graph.captures}
+    inputs = [each for each in needed([ids], []).placeholders if each.name not in captured]
+    call = Followed({each.name: Source(each.name, "dense") for each in inputs}, captured)
+    found = find_ids(Values(ids), call, depth)
+    if not isinstance(found, FoundIds):
+        return size == 1 and find_several(ids, call, depth) is not None
+    own = graph.get_tensor_by_name(found.source.name)
+    texts = own.dtype.name == "string" or found.rule is not None
+    return texts and (found.source.place is not None or per_example(own) == size)
