@@ -11,6 +11,7 @@ import pytest
 from rowcast_client import Client, RowcastError
 
 from bundle.manifest import DenseFeature
+from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
 from tests.export.exporting import export
 from tests.golden import inline_models
@@ -179,3 +180,13 @@ def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(tmp
                 np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
     finally:
         service.kill()
+
+
+@pytest.mark.parametrize("name", ["ragged", "sparse", "columns"])
+def test_bags_of_a_table_beyond_the_limit_are_refused_with_the_line(name: str, tmp_path: Path) -> None:
+    train(name, tensors(name, requests(name)), tmp_path)
+    recipe = write_recipe(name, tmp_path, {})
+    recipe.write_text(recipe.read_text().replace("table_threshold = 0", "inline_bytes_max = 65536"))
+    told = r"its ids are computed by operation .*inline_models.py:\d+.*larger than code.inline_bytes_max"
+    with pytest.raises(NotConvertible, match=told):
+        export(recipe)
