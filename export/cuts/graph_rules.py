@@ -16,7 +16,7 @@ from export.cuts.places import Followed, Values
 from export.cuts.steps import KNOWN, SEARCHES, SERIES, find_steps
 from export.cuts.whole_ids import COMPUTED, FoundIds, find_computed, find_whole
 from export.frameworks import load_tensorflow
-from export.model.origins import Source
+from export.model.origins import Source, needed
 from export.towers.descriptions import Keys
 
 _UNNAMED = "vocabulary"
@@ -79,6 +79,11 @@ def cure_of(values: Values) -> str:
         return (
             "let the number only rise, or only fall, with what is sent, on all of its line (tf.maximum(x, 0.) in front "
             "of a logarithm)"
+        )
+    if any(each.type.startswith("StringSplit") for each in needed([values.tensor], []).operations):
+        return (
+            "let callers send the words that a text is split into (by TextVectorization or tf.strings.split), and look "
+            "them up by StringLookup"
         )
     if values.type == "SparseToDense":
         return (

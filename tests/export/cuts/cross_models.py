@@ -88,6 +88,11 @@ def build_padded():
     return Crosses({"padded": padded})
 
 
+def build_text():
+    layer = tf.keras.layers.TextVectorization(output_sequence_length=1, vocabulary=WORDS)
+    return Crosses({"text": lambda given: layer(given["one"])})
+
+
 def build_twice():
     layer = tf.keras.layers.HashedCrossing(ROWS)
     return Crosses({"twice": lambda given: layer((given["item"], given["item"]))})

@@ -171,6 +171,10 @@ def test_crosses_hold_for_examples_that_are_made_up(crosses: Made, tmp_path: Pat
     [
         ("build_twice", r"operation '.*' \(SparseToDense\) \(cross_models.py:\d+\).*cross different inputs"),
         ("build_negative", r"operation '.*' \(SparseToDense\) \(cross_models.py:\d+\).*cross different inputs"),
+        (
+            "build_text",
+            r"its ids are computed by operation .*\(cross_models.py:\d+\).*let callers send the words",
+        ),
         ("build_padded", r"operation '.*' \(StringJoin\) \(cross_models.py:\d+\).*tf.strings.as_string of integers"),
     ],
 )
