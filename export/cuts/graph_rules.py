@@ -80,6 +80,17 @@ def cure_of(values: Values) -> str:
             "let the number only rise, or only fall, with what is sent, on all of its line (tf.maximum(x, 0.) in front "
             "of a logarithm)"
         )
+    several = _cure_of_several(values)
+    if several:
+        return several
+    return (
+        "let callers send what is looked up, as an input of its own, or compute it of one input by constants (sums, "
+        "products, quotients, remainders, limits), hashes, vocabularies or buckets"
+    )
+
+
+def _cure_of_several(values: Values) -> str:
+    """Returns what to change about ids that are made of several values together; "" of others."""
     if any(each.type.startswith("StringSplit") for each in needed([values.tensor], []).operations):
         return (
             "let callers send the words that a text is split into (by TextVectorization or tf.strings.split), and look "
@@ -95,10 +106,7 @@ def cure_of(values: Values) -> str:
             "join different inputs of one value each by tf.strings.join: strings, texts, and tf.strings.as_string of "
             "integers, or of rows that hashes, vocabularies, buckets and remainders make"
         )
-    return (
-        "let callers send what is looked up, as an input of its own, or compute it of one input by constants (sums, "
-        "products, quotients, remainders, limits), hashes, vocabularies or buckets"
-    )
+    return ""
 
 
 def _is(values: Values, found: FoundIds, call: Followed) -> bool:
