@@ -118,7 +118,8 @@ def make_examples(
             continue
         below = min((each.below for each in numbers if each.below is not None), default=None)
         spec = min(embedded, key=lambda each: (len(each.reads), each.kind != "single"), default=None)
-        sizes = np.minimum(_sizes(spec, numbers, count), min((each.shape[0] for each in bags), default=BAG_SIZES**2))
+        sizes = _sizes(spec, numbers, count)
+        sizes = np.minimum(sizes, bags[0].shape[0]) if bags else sizes
         reached = [_reach(each, model.rows_of(each)) for each in embedded]
         first, rows = (
             max(low for low, _ in [*reached, (0, 0)]),
