@@ -307,7 +307,7 @@ def _variables(
         if variable is None:
             line = _line_of_reader(inner, found)
             raise NotConvertible(
-                f"tower {name!r} reads a resource that is no variable (a hash table?){line}; do that before the model "
+                f"tower {name!r} reads a resource that is no variable (a hash table that changes?){line}; do that before the model "
                 "and give it the result as an input"
             )
         read.append(variable)

@@ -145,8 +145,8 @@ class One(tf.keras.Model):
             {"item": E.FeatureConfig(E.TableConfig(rows, 4, name="items"))}, None
         )
         self.embedding.build(None)
-        known = tf.lookup.KeyValueTensorInitializer(tf.constant([1], tf.int64), tf.constant([2.0]))
-        self.known = tf.lookup.StaticHashTable(known, 0.0)
+        if way == "reads a hash table":
+            self.known = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
         self.out = dense(2)
         self.out.build((None, 4))
 
@@ -162,7 +162,7 @@ class One(tf.keras.Model):
         if way == "reads the ids":
             return self.out(vector * tf.cast(item, tf.float32)[:, None])
         if way == "reads a hash table":
-            return self.out(vector * self.known.lookup(item)[:, None])
+            return self.out(vector * tf.reshape(self.known.lookup(item), [-1, 1]))
         if way == "looks up twice":
             return self.out(vector + self.look(item))
         if way == "odd operation":
