@@ -307,8 +307,8 @@ def _variables(
         if variable is None:
             line = _line_of_reader(inner, found)
             raise NotConvertible(
-                f"tower {name!r} reads a resource that is no variable (a hash table that changes?){line}; do that before the model "
-                "and give it the result as an input"
+                f"tower {name!r} reads a resource that is no variable (a hash table that changes?){line}; do that "
+                "before the model and give it the result as an input"
             )
         read.append(variable)
     return tuple(read)
