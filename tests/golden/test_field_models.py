@@ -14,17 +14,11 @@ from bundle.manifest import EmbeddedFeature
 from export.frameworks import load_tensorflow
 from tests.export.exporting import export
 from tests.golden import field_models
+from tests.golden.rankers import as_sent, write_recipe
 from tests.service.process import Process
 
 tf = load_tensorflow()
 N = 24
-RECIPE = """
-model = "fields"
-checkpoint = { path = "ckpt", object_path = "model" }
-code = { factory = "FOLDER/field_models.py:build_MODEL", table_threshold = 0 }
-output = { root = "bundles" }
-towers.ranking = { role = "ranking", outputs = { score = "score" } }
-"""
 INPUTS: dict[str, dict[str, str]] = {
     "fm": {"ids": '{ dtype = "int64", shape = [26] }'},
     "deepfm": {"row": '{ dtype = "float32", shape = [39] }'},
@@ -61,10 +55,7 @@ def test_fields_served_over_both_doors_equal_the_trained_model(name: str, tmp_pa
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
     lines = [f"inputs.{each} = {page}" for each, page in INPUTS[name].items()]
     lines += [f'features.{each}.role = "candidate"' for each in INPUTS[name]]
-    recipe = tmp_path / "recipe.toml"
-    text = RECIPE.replace("FOLDER", str(Path(__file__).parent)).replace("MODEL", name)
-    recipe.write_text("\n".join([text, *lines]))
-    page = export(recipe).page
+    page = export(write_recipe(tmp_path, field_models, name, lines, ["score"])).page
     assert {table: each.rows for table, each in page.tables.items()} == TABLES[name]
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}
     read = [each for each in page.features.values() if isinstance(each, EmbeddedFeature) and each.places is not None]
@@ -76,8 +67,7 @@ def test_fields_served_over_both_doors_equal_the_trained_model(name: str, tmp_pa
         for door in ("http", "grpc"):
             with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
                 found = client.rank({}, features={each: value.tolist() for each, value in sent.items()})[0]
-                order = np.argsort([item.position for item in found])
-                scores = np.array([item.score for item in found])[order]
+                scores = [item.score for item in as_sent(found)]
                 np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
         assert "libtensorflow" not in Path(f"/proc/{service.process.pid}/maps").read_text()
     finally:

@@ -15,17 +15,11 @@ from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
 from tests.export.exporting import export
 from tests.golden import inline_models
+from tests.golden.rankers import as_sent, write_recipe
 from tests.service.process import Process
 
 tf = load_tensorflow()
 N = 24
-RECIPE = """
-model = "inline"
-checkpoint = { path = "ckpt", object_path = "model" }
-code = { factory = "FOLDER/inline_models.py:build_MODEL", table_threshold = 0 }
-output = { root = "bundles" }
-towers.ranking = { role = "ranking", outputs = { score = "score" } }
-"""
 INPUTS: dict[str, dict[str, str]] = {
     "ragged": {
         "tags": '{ dtype = "int64", kind = "ragged" }',
@@ -120,20 +114,17 @@ def train(name: str, given: dict[str, Any], directory: Path) -> Any:
     return scores
 
 
-def write_recipe(name: str, directory: Path, roles: dict[str, str]) -> Path:
+def recipe_of(name: str, directory: Path, roles: dict[str, str]) -> Path:
     lines = [f"inputs.{each} = {page}" for each, page in INPUTS[name].items()]
     lines += [f'features.{each}.role = "{role}"' for each, role in roles.items()]
-    recipe = directory / "recipe.toml"
-    text = RECIPE.replace("FOLDER", str(Path(__file__).parent)).replace("MODEL", name)
-    recipe.write_text("\n".join([text, *lines]))
-    return recipe
+    return write_recipe(directory, inline_models, name, lines, ["score"])
 
 
 @pytest.mark.parametrize("name", list(INPUTS))
 def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, tmp_path: Path) -> None:
     sent = requests(name)
     trained = train(name, tensors(name, sent), tmp_path)
-    published = export(write_recipe(name, tmp_path, dict.fromkeys(sent, "candidate")))
+    published = export(recipe_of(name, tmp_path, dict.fromkeys(sent, "candidate")))
     page, by_tensorflow = published.page, name in ("sparse", "weighted", "texts", "columns")
     assert set(page.tables) == ({"words"} if name == "both" else set())
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model"} | (
@@ -149,10 +140,9 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
         for door in ("http", "grpc"):
             with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
                 found = client.rank({}, features=sent)[0]
-                order = np.argsort([item.position for item in found])
-                scores = np.array([item.score for item in found])[order]
+                scores = [item.score for item in as_sent(found)]
                 np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
-                told = {each.name: each for each in client.model("inline").calls[0].features}
+                told = {each.name: each for each in client.model("inline_models").calls[0].features}
                 if name == "sparse":
                     words = told["words"]
                     assert (words.kind, words.type, words.length, words.weighted) == ("bag", "int64", 64, True)
@@ -168,15 +158,14 @@ def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(tmp
     sent = requests("ragged")
     tags = [3, 1 << 33, 3, 77]
     trained = train("ragged", tensors("ragged", {**sent, "tags": [tags] * N}), tmp_path)
-    export(write_recipe("ragged", tmp_path, {"tags": "context", "words": "candidate"}))
+    export(recipe_of("ragged", tmp_path, {"tags": "context", "words": "candidate"}))
     service = Process(tmp_path / "bundles")
     try:
         service.event("version_available")
         for door in ("http", "grpc"):
             with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
                 found = client.rank({"tags": tags}, features={"words": sent["words"]})[0]
-                order = np.argsort([item.position for item in found])
-                scores = np.array([item.score for item in found])[order]
+                scores = [item.score for item in as_sent(found)]
                 np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
     finally:
         service.kill()
@@ -185,7 +174,7 @@ def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(tmp
 @pytest.mark.parametrize("name", ["ragged", "sparse", "columns"])
 def test_bags_of_a_table_beyond_the_limit_are_refused_with_the_line(name: str, tmp_path: Path) -> None:
     train(name, tensors(name, requests(name)), tmp_path)
-    recipe = write_recipe(name, tmp_path, {})
+    recipe = recipe_of(name, tmp_path, {})
     recipe.write_text(recipe.read_text().replace("table_threshold = 0", "inline_bytes_max = 65536"))
     told = r"its ids are computed by operation .*inline_models.py:\d+.*larger than code.inline_bytes_max"
     with pytest.raises(NotConvertible, match=told):

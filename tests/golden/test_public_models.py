@@ -14,16 +14,11 @@ from bundle.manifest import EmbeddedFeature
 from export.frameworks import load_tensorflow
 from tests.export.exporting import export
 from tests.golden import public_models
+from tests.golden.rankers import as_sent, write_recipe
 from tests.service.process import Process
 
 tf = load_tensorflow()
 N = 24
-RECIPE = """
-model = "public"
-checkpoint = { path = "ckpt", object_path = "model" }
-code = { factory = "FOLDER/public_models.py:build_MODEL", table_threshold = 0 }
-output = { root = "bundles" }
-"""
 HEADS = {"mmoe": ("finish", "like"), "cross": ("score",), "recurrent": ("score",), "wide": ("score",)}
 RULES = {
     "mmoe": {"gender": "vocabulary", "occupation": "vocabulary", "user": "hash", "item": "computed"},
@@ -62,16 +57,13 @@ def test_rankings_served_over_both_doors_equal_the_trained_model(name: str, tmp_
     model, sent, heads = getattr(public_models, f"build_{name}")(), inputs(name), HEADS[name]
     trained = model({each: tf.constant(value) for each, value in sent.items()})
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
-    outputs = ", ".join(f'{head} = "{head}"' for head in heads)
-    lines = [f'towers.ranking = {{ role = "ranking", outputs = {{ {outputs} }}, result = "{heads[0]}" }}']
+    lines = []
     for each, value in sent.items():
         dtype = {"O": "string", "i": "int64", "f": "float32"}[value.dtype.kind]
         shape = list(value.shape[1:])
         lines += [f'inputs.{each} = {{ dtype = "{dtype}", shape = {shape} }}', f'features.{each}.role = "candidate"']
-    recipe = tmp_path / "recipe.toml"
-    text = RECIPE.replace("FOLDER", str(Path(__file__).parent)).replace("MODEL", name)
-    recipe.write_text("\n".join([text, *lines]))
-    published, by_tensorflow = export(recipe), name == "recurrent"
+    published = export(write_recipe(tmp_path, public_models, name, lines, heads))
+    by_tensorflow = name == "recurrent"
     page = published.page
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model"} | (
         set() if by_tensorflow else {"litert"}
@@ -87,9 +79,8 @@ def test_rankings_served_over_both_doors_equal_the_trained_model(name: str, tmp_
             with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
                 features = {each: value.tolist() for each, value in sent.items()}
                 found = client.rank({}, features=features, heads=heads)[0]
-                order = np.argsort([item.position for item in found])
                 for head in heads:
-                    scores = np.array([item.heads[head] for item in found])[order]
+                    scores = [item.heads[head] for item in as_sent(found)]
                     np.testing.assert_allclose(scores, trained[head].numpy(), rtol=1e-5, atol=1e-5)
         assert ("libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()) == by_tensorflow
     finally:
