@@ -180,8 +180,8 @@ INLINE int all_zeros(const float *row, ptrdiff_t dim) {
   return 1;
 }
 
-/* Fills `odd` with the numbers of the rows that `told` leaves out; returns how many. Rows of zeros are in it: they are
-   parallel to what they became. */
+/* Fills `odd` with the numbers of the rows that `told` leaves out; returns how many. Rows of zeros are told after all:
+   they are parallel to what they became, and there may be many. */
 INLINE ptrdiff_t left_out(const uint8_t *out, const float *values, ptrdiff_t first, ptrdiff_t count, ptrdiff_t dim,
                           Told *told, int64_t *odd) {
   ptrdiff_t found = 0;
