@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from bundle import manifest as pages
 from bundle import native
@@ -195,6 +196,45 @@ def test_rows_written_into_places_need_no_more_than_their_ids(tmp_path: Path) ->
         reader.write([place], sent | {"mood": Column(np.zeros(6, np.float32), np.array([0, 3, 4, 6]))}, 3)
     with pytest.raises(FeatureError, match=r"'f1': 0\.5 is no id"):
         reader.write([place], sent | {"f1": Column(np.full(3, 0.5))}, 3)
+
+
+class _Counted(TableReader):
+    """Counts how often its rows are read."""
+
+    reads = 0
+
+    def take(self, rows: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        self.reads += 1
+        return super().take(rows, out)
+
+    def bags(self, *told: Any) -> NDArray[np.float32]:
+        self.reads += 1
+        return super().bags(*told)
+
+
+@pytest.mark.parametrize("kind", ["single", "bag"])
+def test_thousands_of_features_take_one_gather_for_each_table(tmp_path: Path, kind: str) -> None:
+    stored = np.arange(60, dtype="<f4").reshape(20, 3)
+    tables = {
+        name: _Counted(tmp_path, write_table(tmp_path, name, stored + number, "float32", [7]))
+        for number, name in enumerate(("users", "items", "tags"))
+    }
+    features = {
+        f"f{number}": pages.EmbeddedFeature(
+            kind=kind,
+            table=table,
+            role="context",
+            ids=pages.HashIds(buckets=20),
+            combiner="sum" if kind == "bag" else None,
+        )
+        for number, table in enumerate([*tables] * 700)
+    }
+    sent = {name: Column(np.arange(number, number + N)) for number, name in enumerate(features)}
+    reader = FeatureReader(features, tables, {})
+    found = reader.activations(features, sent, N)
+    assert {name: table.reads for name, table in tables.items()} == {"users": 1, "items": 1, "tags": 1}
+    for name in ("f0", "f1001", "f2099"):
+        assert (found[name].values == reader.activation(name, sent, N).values).all()
 
 
 def test_features_of_no_example_are_looked_up_together(reader: FeatureReader) -> None:
