@@ -47,6 +47,7 @@ def inline_plan_json(prepared: PreparedInline, settings: ExportSettings, pace: P
         "peak_memory_bytes": copying_bytes(plan, worker_count(settings.workers)),
         "load_bytes": plan.load_bytes,
         "left_out_bytes": prepared.inventory.slot_bytes,
+        "notes": list(prepared.notes),
     }
 
 
@@ -75,6 +76,7 @@ def inline_plan_page(prepared: PreparedInline, settings: ExportSettings, pace: P
         tables,
         signatures,
         Text(f"{told}; a server, and the proof, hold {size_text(plan.load_bytes)} of tables while they load"),
+        *[Text(f"note: {note}") for note in prepared.notes],
         Text(pace.told()),
         Text(f"to be written: {prepared.destination}"),
     )

@@ -63,7 +63,7 @@ from export.subset import ALL, Wanted, choose_towers, reduced
 from export.tables.staged import created, provenance, staged
 from export.towers.descriptions import ModelSpec
 from export.towers.pages import check_limits
-from export.towers.weights import find_weights, restore_weights
+from export.towers.weights import find_weights, restore_weights, trained_beside
 
 REPORT = "assets.extra/rowcast.json"
 REPORT_FORMAT = 1
@@ -92,6 +92,7 @@ class PreparedInline:
     root: Path
     version: int
     variables: VariablesPlan
+    notes: tuple[str, ...]
 
     @property
     def kept_bytes(self) -> int:
@@ -143,6 +144,8 @@ def prepare_inline(
     keys = dict(graph.tables)
     found = find_weights(graph.weights.values(), traced.root, checkpoint, job.checkpoint.object_path)
     keys |= {attribute: key for attribute, (_, key) in zip(graph.weights, found, strict=True)}
+    dense = {entry.key for entry in inventory.dense}
+    notes = (*trained_beside(traced.root, checkpoint, job.checkpoint.object_path, dense), *_left_out(job))
     large = {
         variable_key(attribute): checkpoint.entries[key]
         for attribute, key in keys.items()
@@ -159,7 +162,9 @@ def prepare_inline(
     number = version or destination.next_version(job.model)
     prefix = root / job.model / f".staging-{number}" / "variables" / "variables"
     plan = plan_variables(prefix, large, job.output.tables == "inline-link", settings.full)
-    prepared = PreparedInline(job, base, checkpoint, inventory, traced, pages, tables, graph, small, root, number, plan)
+    prepared = PreparedInline(
+        job, base, checkpoint, inventory, traced, pages, tables, graph, small, root, number, plan, notes
+    )
     _check_space(prepared)
     return prepared
 
@@ -356,10 +361,14 @@ def _compare(job: ExportJob, answers: Mapping[str, proofs.Results], expected: pr
     return errors
 
 
+def _left_out(job: ExportJob) -> tuple[str, ...]:
+    parts = [what for what in ("candidates", "indexes") if getattr(job, what)]
+    return (f"{' and '.join(parts)} of the recipe are not part of a SavedModel",) if parts else ()
+
+
 def _report(prepared: PreparedInline, begun: str, proof: dict[str, Any]) -> dict[str, Any]:
     job, plan = prepared.job, prepared.variables
     attributes = {key: attribute for attribute, key in prepared.graph.tables.items()}
-    left_out = [what for what in ("candidates", "indexes") if getattr(job, what)]
     return {
         "format": REPORT_FORMAT,
         "model": job.model,
@@ -387,5 +396,5 @@ def _report(prepared: PreparedInline, begun: str, proof: dict[str, Any]) -> dict
             for name, spec in prepared.tables.items()
         },
         "verification": proof,
-        "notes": [f"{' and '.join(left_out)} of the recipe are not part of a SavedModel"] if left_out else [],
+        "notes": list(prepared.notes),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -109,10 +109,17 @@ class Cut:
     reader: FeatureReader
 
 
-def save_checkpoint(job: ExportJob, directory: Path, seed: int = 5) -> tuple[Path, dict[str, NDArray[np.float32]]]:
-    """Builds the uncut model with random weights and saves it as a training script would, slots beside tables."""
+def save_checkpoint(
+    job: ExportJob, directory: Path, seed: int = 5, beside: Sequence[int] = ()
+) -> tuple[Path, dict[str, NDArray[np.float32]]]:
+    """Builds the uncut model with random weights and saves it as a training script would, slots beside tables.
+
+    `beside` is the shape of the weight of an object that the model had in training and its code lacks now.
+    """
     tf = load_tensorflow()
     model = load_factory(job.code.factory, HERE)()
+    if beside:
+        model.gone = tf.train.Checkpoint(weight=tf.Variable(tf.zeros(beside)))
     random = np.random.default_rng(seed)
     parts = list(tf.train.TrackableView(model).descendants())
     for variable in [part for part in parts if isinstance(part, tf.Variable) and part.dtype == tf.float32]:

@@ -302,6 +302,7 @@ def test_plan_tells_what_a_part_of_the_model_takes_and_writes_nothing(command: C
     assert (linked["data"], linked["tasks"], linked["peak_memory_bytes"], linked["estimated_s"]) == ("linked", 0, 0, 0)
     assert linked["workers"] == 3
     shown = " ".join(command("plan", project, "--tables", "inline").out.split())
+    assert "note: candidates and indexes of the recipe are not part of a SavedModel" in shown
     assert "of memory; a server, and the proof, hold" in shown
     assert not (project.parent / "bundles").exists()
 
@@ -331,10 +332,13 @@ def test_job_that_cannot_be_meant_is_refused(
 def test_large_keras_embedding_is_linked_too(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(inline, "SMALL_BYTES_MAX", 1 << 10)  # what counts as large
     job = one_recipe("build_large_keras_table")
-    prefix, _ = save_checkpoint(job, tmp_path)
+    prefix, _ = save_checkpoint(job, tmp_path, beside=(3, 5))
     recipe = changed(job.model_dump(mode="json", exclude_unset=True), "checkpoint.path", str(prefix))
     project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline-link"))
+    (note,) = command("plan", project, "--json").page["notes"]
+    assert "also holds gone.weight [3, 5], of which the model code has nothing" in note
     page = command("run", project, "--json").page
+    assert page["notes"] == [note]
     assert page["table_bytes"] == 20_000 * 3 * 4
     assert page["verification"]["examples"] == 256
     values = values_of(prefix)
