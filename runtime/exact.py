@@ -41,6 +41,7 @@ class ExactIndex:
           positions_allowed: [m] int64, distinct; None: all.
         Returns:
           positions [n, k] int64 and scores [n, k] float32, best first; past the end of what is there -1 and -inf.
+          Scores beyond float32 are infinities.
         Raises:
           InputRefused: the queries have another shape or hold NaN or infinities, or k is below 1.
         """
@@ -58,13 +59,15 @@ class ExactIndex:
                 positions = positions_allowed[first : first + block_rows]
                 block = self._vectors[positions]
             scores = self._scored(queries, self._prepared(block))
-            hopeless = scores.max(axis=1) < best_scores[:, -1]
+            highest = scores.max(axis=1)
+            if np.isnan(highest).any():  # infinities of both signs met: first of all, so that whoever asks sees it
+                scores[np.isnan(scores)] = np.inf
+            hopeless = highest < best_scores[:, -1]
             for row in np.flatnonzero(~hopeless):
                 best = _largest(scores[row], positions, k)
                 merged_scores = np.concatenate([best_scores[row], scores[row, best]])
                 merged = np.concatenate([best_positions[row], positions[best]])
-                order = np.lexsort((merged, -merged_scores))[:k]
-                order = order[np.argsort(merged[order] < 0, kind="stable")]
+                order = np.lexsort((merged, merged < 0, -merged_scores))[:k]
                 best_scores[row], best_positions[row] = merged_scores[order], merged[order]
         return best_positions, best_scores
 
@@ -77,6 +80,7 @@ class ExactIndex:
     def _prepared(self, vectors: Vectors) -> Vectors:
         return normalised(vectors) if self._distance == "cosine" else vectors
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _scored(self, queries: Vectors, vectors: Vectors) -> Vectors:
         if self._distance != "squared_l2":
             result: Vectors = queries @ vectors.T

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar, cast
 from bundle.errors import DigestMismatch, FeatureError, UnknownCandidate
 from service import logs
 from service.engine.admission import Permit
+from service.engine.finite import NotFinite, sends_numbers
 from service.engine.requests import Call, Request
 from service.engine.steps import Steps
 from service.errors import INTERNAL_SENTENCE, DataLoss, Internal, InvalidArgument, ServiceError
@@ -76,6 +77,10 @@ class Job(Generic[Request, Answer]):
         except DigestMismatch as problem:
             self._outcome = _caused(DataLoss(str(problem)), problem)
         except Exception as problem:
+            if isinstance(problem, NotFinite) and sends_numbers(self.lease.generation.manifest, self.request):
+                told = f"{problem} is not finite with the numbers that were sent; smaller ones were expected"
+                self._outcome = _caused(InvalidArgument(told), problem)
+                return
             if self.steps.gone:  # no door is left to write the line of this failure
                 log.exception("call_failed", extra=logs.fields(call=self.steps.call, request_id=self.call.request_id))
             self._outcome = _caused(Internal(INTERNAL_SENTENCE), problem)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from service.engine import candidates, choice, contexts, embedding, lookup
 from service.engine.candidates import Positions
+from service.engine.finite import check_finite
 from service.engine.limits import check_queries, wanted
 from service.engine.requests import Exclusion, Offsets, Retrieval, Retrieved, Vectors
 from service.engine.steps import Steps
@@ -70,6 +71,8 @@ def nearest(
     Args:
       vectors: [n, dim] float32 queries.
       excluded: n arrays of distinct positions that are not allowed; None: all are.
+    Raises:
+      NotFinite: a score is beyond float32.
     """
     n, size = vectors.shape[0], index.corpus.page.size
     if excluded is None and n * min(size, k) <= _CELLS_MAX:
@@ -106,7 +109,7 @@ def _allowed(
     whole = positions[:, -1].min() >= 0  # what is missing is missing at the end
     if whole and (excluded is None or not any(each.size for each in excluded)):
         offsets = np.arange(len(vectors) + 1, dtype=np.int64) * positions.shape[1]
-        return Found(positions.reshape(-1), scores.reshape(-1), offsets)
+        return _found(positions.reshape(-1), scores.reshape(-1), offsets)
     excluded = [_NONE] * len(vectors) if excluded is None else excluded
     keep = _kept(positions, k, excluded)
     promised = np.minimum(k, index.corpus.page.size - np.array([each.size for each in excluded], np.int64))
@@ -121,7 +124,12 @@ def _allowed(
         positions, scores = wide, wide_scores
         keep = _kept(positions, k, excluded)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep.sum(axis=1))])
-    return Found(positions[keep], scores[keep], offsets)
+    return _found(positions[keep], scores[keep], offsets)
+
+
+def _found(positions: Positions, scores: NDArray[np.float32], offsets: Offsets) -> Found:
+    check_finite(scores, "a candidate's score")
+    return Found(positions, scores, offsets)
 
 
 def _kept(positions: Positions, k: int, excluded: Sequence[Positions]) -> NDArray[np.bool_]:

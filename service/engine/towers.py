@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.engine.finite import check_finite
 from service.engine.rooms import Rooms
 from service.engine.steps import Steps
 from service.generations.layouts import Filled, Layout
@@ -136,7 +137,7 @@ def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps
     Args:
       values: with all features looked up.
     Raises:
-      ArithmeticError: an output holds NaN or an infinity.
+      NotFinite: an output holds NaN or an infinity.
     """
     with steps.phase("compute"):
         began = time.perf_counter()
@@ -148,9 +149,7 @@ def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps
         values.ran(time.perf_counter() - began)
     outputs = {name: values.output(name) for name in work.outputs}
     for name, array in outputs.items():
-        finite = np.isfinite(array)
-        if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
-            raise ArithmeticError(f"output {name!r} of a tower holds NaN or an infinity")
+        check_finite(array, f"output {name!r} of tower {tower.name!r}")
     return outputs
 
 

@@ -139,3 +139,13 @@ def test_exact_search_large_finite_query_is_no_infinity() -> None:
     positions, _ = ExactIndex(np.eye(6, dtype=np.float32), "dot_product").search(queries, 1)
 
     assert positions.tolist() == [[0]]
+
+
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2"])
+def test_exact_search_scores_beyond_float32_are_told_as_infinities_and_none_is_lost(distance: Distance) -> None:
+    vectors = np.array([[1, 1], [1, -1], [2, 2], [-2, 2], [2, -2]], np.float32)
+
+    positions, scores = ExactIndex(vectors, distance).search(np.full((1, 2), 3e38, np.float32), 5)
+
+    assert sorted(positions[0].tolist()) == [0, 1, 2, 3, 4]
+    assert np.isinf(scores).any()

@@ -197,5 +197,15 @@ RANKINGS = (
         {"context": {"user": ints(5), "mood": floats(1, 2, 3)}, "candidate_ids": ids(1000)},
         BAD,
     ),
+    Case(
+        "weights whose sum overflows",
+        "rank",
+        {"context": {"user": 5, "liked": {"ids": [1000] * 4, "weights": [3e38] * 4}}, "candidates": [1000]},
+        {
+            "context": {"user": ints(5), "liked": ints(*[1000] * 4, at=(0, 4), weights=(3e38,) * 4)},
+            "candidate_ids": ids(1000),
+        },
+        BAD,
+    ),
     Case("empty body", "rank", b"", b"", BAD),
 )

@@ -41,6 +41,14 @@ RETRIEVALS = (
     Case("empty bag", "retrieve", user(history=[]), pb_user(history=ints(at=(0, 0)))),
     Case("unknown ids in a bag", "retrieve", user(history=[1, 1000]), pb_user(history=ints(1, 1000, at=(0, 2)))),
     Case("dense number", "retrieve", user(hour=7), pb_user(hour=floats(7))),
+    Case("dense number that overflows", "retrieve", user(hour=3e38), pb_user(hour=floats(3e38)), BAD),
+    Case(
+        "vector whose scores overflow",
+        "retrieve",
+        {"vector": [3e38] * 8},
+        {"vectors": f32(*[3e38] * 8)},
+        BAD,
+    ),
     Case("dense number as int32", "retrieve", user(hour=7), pb_user(hour=pb.Column(int32s=i32(7)))),
     Case(
         "list",
