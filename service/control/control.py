@@ -226,7 +226,10 @@ class Control:
     def _status(self, models: tuple[ModelState, ...]) -> dict[str, Any]:
         wanted = self._watcher.desired
         page = wanted or Desired()
-        names = sorted({model.name for model in models} | page.models.keys())
+        there = {
+            name for name, versions in self._watcher.known.items() if versions and (self._settings.root / name).exists()
+        }
+        names = sorted({model.name for model in models} | page.models.keys() | there)
         states = {model.name: model.versions for model in models}
         return {
             "root": str(self._settings.root),
@@ -252,19 +255,20 @@ class Control:
 
     def _unmet(self, model: str, wanted: DesiredModel, states: tuple[VersionState, ...]) -> list[dict[str, Any]]:
         """What is wanted of a model and not so in every process."""
-        by_version = {state.version: state for state in states}
+        by_version, missing = {state.version: state for state in states}, VersionState(0, "missing")
         loaded = {state.version for state in states if state.state in _LOADED}
         to_load = set(named(wanted))
         back = wanted.rolled_back
         if back is not None and not wanted.stopped and all(version <= back.above for version in loaded):
             to_load.add(back.to)
+        order = ranked(wanted, loaded.union(self._watcher.known.get(model, ())))
+        to_load.update([version for version in order if by_version.get(version, missing).state != "refused"][:1])
         to_unload = loaded if wanted.stopped else loaded & set(wanted.unloaded)
         current = self._switch.arranged(model)[1].current
         agreed = current is None or current not in by_version or by_version[current].current
         unmet = [(version, "loaded") for version in sorted(to_load - loaded)]
         unmet += [(version, "unloaded") for version in sorted(to_unload)]
         unmet += [] if agreed or current is None else [(current, "current")]
-        missing = VersionState(0, "missing")
         return [
             {
                 "version": version,

@@ -33,6 +33,7 @@ from service.metrics import Metrics
 log = logs.logger(__name__)
 
 DRAINED = "the service is drained; `rowcast-serve ctl undrain` has it take calls again"
+_MISSING = "an operator's order wants it (a pin, a label or a load), and it is not in the root"
 FOLLOW_S = 0.1
 """Pause between two looks at the state file, seconds."""
 SOONER = 4
@@ -70,6 +71,7 @@ class Watcher:
         self._known: dict[str, list[int]] = {}
         self._stamps: dict[tuple[str, int], Stamp] = {}
         self._refused: dict[tuple[str, int], Refusal] = {}
+        self._missing: dict[str, set[int]] = {}
         self._told: dict[str, str] = {}
         self._checked: WeakSet[Generation] = WeakSet()
         self._stopping = threading.Event()
@@ -105,6 +107,11 @@ class Watcher:
     def state_problem(self) -> str:
         """Why what is wanted cannot be read now; empty: it can."""
         return self._follower.problem
+
+    @property
+    def known(self) -> dict[str, list[int]]:
+        """The versions in the root by model, as it was last looked at; a model may be gone since."""
+        return dict(self._known)
 
     def follow(self) -> None:
         """Reads what is wanted if that has changed, and has what is loaded arranged so. Loads are left to `scan`."""
@@ -200,6 +207,7 @@ class Watcher:
         if desired is None:
             return
         wanted = desired.of(model)
+        self._tell_missing(model, {*named(wanted)} - {*versions, *self._switch.arranged(model)[0]})
         had = 0
         for version in ranked(wanted, {*versions, *self._switch.arranged(model)[0]}):
             if had == self._policy.latest:
@@ -208,6 +216,16 @@ class Watcher:
         for version in named(wanted):
             self._have(model, version)
         self._arrange(model)
+
+    def _tell_missing(self, model: str, missing: set[int]) -> None:
+        """Tells once of versions that an operator wants and that are neither loaded nor in the root."""
+        before = self._missing.get(model, set())
+        self._missing[model] = missing
+        for version in before - missing:
+            self._switch.forget(model, version)
+        for version in sorted(missing - before):
+            self._switch.refuse(model, version, _MISSING)
+            log.error("version_refused", extra=logs.fields(model=model, version=version, problem=_MISSING))
 
     def _have(self, model: str, version: int) -> bool:
         """Loads a version unless it is loaded as it lies there; tells whether it is loaded."""

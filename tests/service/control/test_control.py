@@ -111,9 +111,22 @@ def test_model_is_unloaded_and_loaded_as_a_whole(operated: Operated) -> None:
     operated.do(lambda to: to.unload("movies", None))
     with pytest.raises(NotReady):
         version_of(operated.service)
-    operated.do(lambda to: to.load("movies", None))
+    page = operated.do(lambda to: to.load("movies", None))
+    assert [(one["version"], one["wanted"]) for one in page["models"][0]["unmet"]] == [(2, "loaded")]
     operated.service.scan()
     assert version_of(operated.service) == 2
+    assert operated.model()["unmet"] == []
+
+
+def test_newest_version_is_unmet_until_it_answers_or_is_refused(operated: Operated, write: Write) -> None:
+    operated.do(lambda to: to.pin("movies", (1,)))
+    flip(write(version=4).directory / "indexes/movies/vectors.bin")
+    write(version=3)
+    operated.service.scan()
+    page = operated.do(lambda to: to.unpin("movies"))
+    assert [one["version"] for one in page["models"][0]["unmet"]] == [4]
+    operated.service.scan()
+    assert (version_of(operated.service), operated.model()["unmet"]) == (3, [])
 
 
 def test_label_is_told_with_its_version(operated: Operated) -> None:

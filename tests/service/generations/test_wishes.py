@@ -178,6 +178,29 @@ def test_wishes_survive_a_restart(two: Running, run: Run) -> None:
     assert again.states() == {2: "available", 1: "available"}
 
 
+def test_version_that_is_wanted_and_gone_from_the_root_is_told_until_it_comes(
+    two: Running, run: Run, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    want(two, lambda page: desired.pinned(page, (1,)))
+    aside = (root / "movies/1").rename(root / ".aside")
+    again = run()
+    again.scan()
+    assert again.states() == {1: "refused"}
+    assert "not in the root" in again.problem(1)
+    assert [record.msg for record in caplog.records].count("version_refused") == 1
+    with pytest.raises(NotReady, match="list of models tells why"):
+        version_of(again)
+    aside.rename(root / "movies/1")
+    again.scan()
+    assert (version_of(again), again.problem(1)) == (1, "")
+    want(again, lambda page: desired.labelled(page, "x", 9))
+    again.scan()
+    assert again.states()[9] == "refused"
+    want(again, lambda page: desired.unlabelled(page, "x"))
+    again.scan()
+    assert again.states() == {1: "available"}
+
+
 def test_state_that_is_damaged_changes_nothing_in_a_service_that_runs(two: Running, write: Write) -> None:
     want(two, lambda page: desired.pinned(page, (1,)))
     good = two.state.path.read_bytes()
