@@ -28,6 +28,7 @@ def create_app(desk: Desk) -> ASGIApp:
         middleware=[Middleware(Guard, desk=desk)],
         exception_handlers={ServiceError: _service_error, HTTPException: _http_error},
     )
+    app.router.redirect_slashes = False  # a path is there or not, and a token goes nowhere else
     if desk.guards.tokens is not None:
         return Doorkeeper(app, desk, desk.guards.tokens)
     certificates = desk.guards.certificates

@@ -20,7 +20,7 @@ from service.metrics import Metrics
 from service.rest import schemas
 from service.rest.answers import CLOSE, whole, without_body
 from service.rest.crowd import Crowd, Patience
-from service.rest.heads import Call, Memory
+from service.rest.heads import HEAD_BYTES_MAX, HEADERS_MAX, Call, ManyHeadersError, Memory, without_offer
 from service.rest.hot_calls import HotCall, HotCalls
 from service.rest.paths import asked_of
 from service.rest.reading import Cycle, Flow, ReaderWatch, step_bytes
@@ -28,9 +28,6 @@ from service.security.callers import Caller, caller_shown
 from service.wire.calls import request_id_of
 from service.wire.failures import failure_of, log_failure
 
-HEAD_BYTES_MAX = 64 << 10
-"""Request line and headers."""
-HEADERS_MAX = 128
 _NEVER = float("inf")
 _LOG = logs.logger(__name__)
 
@@ -53,7 +50,7 @@ class Connection(HttpToolsProtocol):
         self._unsent: tuple[HotCall, bytes] | None = None
         self._idle_at = _NEVER
         self._joined = False
-        self._in_head = False
+        self._in_head = self._offered = False
         self._head_bytes = 0
         self._body_bytes_left = 0
         self._held = b""
@@ -157,8 +154,8 @@ class Connection(HttpToolsProtocol):
         self._idle_at = _NEVER
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # none is offered: the request is answered as it is
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
         except httptools.HttpParserError:
             self.send_400_response("")
             return
@@ -171,6 +168,12 @@ class Connection(HttpToolsProtocol):
             if self._head_bytes > HEAD_BYTES_MAX:
                 told = TooLarge(f"the headers have more than {HEAD_BYTES_MAX} bytes")
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, told)
+
+    def _decline(self, rest: bytes) -> None:
+        """Parses a head again without the protocol that it offers to change to: the parser left its body out."""
+        head = without_offer(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
+        self.parser, self._offered = httptools.HttpRequestParser(self), False
+        self._parse_step(head + rest)
 
     def _await_body(self) -> None:
         if isinstance(self._answering, HotCall) and self._answering.more_body:
@@ -191,11 +194,15 @@ class Connection(HttpToolsProtocol):
         elif name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
         if len(self.headers) == HEADERS_MAX:
-            raise _ManyHeadersError
+            raise ManyHeadersError
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The end of a head."""
+        parser = self.parser
+        self._offered = parser.should_upgrade() and parser.get_method() != b"CONNECT"
+        if self._offered:
+            return
         self._in_head = False
         self._in_time()
         self._crowd.works(self)
@@ -203,7 +210,6 @@ class Connection(HttpToolsProtocol):
         if self._calls is None or asked is None:
             self._begin_other()
             return
-        parser = self.parser
         stays = parser.should_keep_alive() and parser.get_http_version() != "1.0" and self.loop.time() < self._old_at
         self._in_hand(
             HotCall(self._calls, self, asked, parser.get_method(), dict(self.headers), stays, self.expect_100_continue)
@@ -247,6 +253,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The end of a request; where its answer was out before, the time of an idle connection begins here."""
+        if self._offered:
+            return
         self._body_bytes_left = 0
         cycle = self.cycle
         if cycle is not None and cycle.response_complete and cycle.more_body:
@@ -308,7 +316,7 @@ class Connection(HttpToolsProtocol):
             if not self.flow.write_paused:  # else its caller still reads
                 self._crowd.waits(self)
             if self.cycle.more_body and self._late is None:  # nobody reads the rest, and it may have no end
-                self._late = self.loop.call_later(self._patience.head_s, self._rest_too_late)
+                self._late = self.loop.call_later(self._patience.head_s, self.cut, "rest")
         if self.flow.held and not self.pipeline:
             self.flow.held = False
             held, self._held = self._held, b""
@@ -373,10 +381,6 @@ class Connection(HttpToolsProtocol):
         told = DeadlineExceeded(f"the headers were not here after {self._patience.head_s:g} s")
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, told)
 
-    def _rest_too_late(self) -> None:
-        self._late = None
-        self.cut("rest")
-
     def _in_time(self) -> None:
         if self._late is not None:
             self._late.cancel()
@@ -393,7 +397,3 @@ class Connection(HttpToolsProtocol):
             self.transport.write(whole(reply, failure.request_id))
         self.transport.close()
         self._reader.begin(self.transport, self.cut)
-
-
-class _ManyHeadersError(Exception):
-    """Ends the parser."""

@@ -16,6 +16,9 @@ from service.rest.paths import Asked
 from service.rest.schemas import Header, Headers
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT
 
+HEAD_BYTES_MAX = 64 << 10
+"""Request line and headers."""
+HEADERS_MAX = 128
 LENGTH = b"content-length"
 _TIMEOUT_MS = TIMEOUT_MS.encode()
 _CALLER = (REQUEST_ID.encode(), TRACE_PARENT.encode())
@@ -30,6 +33,10 @@ _BYTES_MAX = 2048
 _CHANCES = 4
 """Heads that may come in a row that are not as the ones before; then none is looked at any more on that connection."""
 _END = b"\r\n\r\n"
+
+
+class ManyHeadersError(Exception):
+    """A head has more than HEADERS_MAX headers: ends the parser."""
 
 
 class Call(NamedTuple):
@@ -171,6 +178,13 @@ class Heads:
                 del self._kept[next(iter(self._kept))]
             head = self._kept[key] = Head(asked, headers, varying, key)
         return head
+
+
+def without_offer(method: bytes, url: bytes, version: str, headers: Sequence[Header]) -> bytes:
+    """Returns a head as it was parsed, but for the protocol that it offers to change to: none is spoken here."""
+    lines = [b"%b %b HTTP/%b" % (method, url, version.encode())]
+    lines += [b"%b: %b" % header for header in headers if header[0] != b"upgrade"]
+    return b"\r\n".join(lines) + _END
 
 
 def _header_of(line: bytes) -> Header:

@@ -60,17 +60,16 @@ def _is_protobuf(content_type: bytes) -> bool:
 
 
 def wants_protobuf(headers: Headers) -> bool:
-    """Tells whether the answer is a protobuf message: as `accept` says, or else as the body is."""
+    """Tells whether the answer is a protobuf message: as `accept` says first, or else as the body is."""
     return _wants_protobuf(headers.get(b"accept", b""), headers.get(b"content-type", b""))
 
 
 @lru_cache(_KEPT_MAX)
 def _wants_protobuf(accept: bytes, content_type: bytes) -> bool:
-    accepted = accept.decode("latin-1").lower()
-    if any(name in accepted for name in _PROTOBUF_NAMES):
-        return True
-    if JSON in accepted:
-        return False
+    for each in accept.decode("latin-1").lower().split(","):
+        name = each.partition(";")[0].strip()
+        if name in {JSON, *_PROTOBUF_NAMES}:
+            return name != JSON
     kind = content_type.decode("latin-1").partition(";")[0]
     return kind.strip().lower() in _PROTOBUF_NAMES
 

@@ -99,6 +99,21 @@ def test_upgrade_that_is_not_offered_is_answered_as_it_is(http: httpx.Client) ->
     assert answer.status_code == 200
 
 
+@pytest.mark.parametrize("cut", [0, 70, 150, -1])
+@pytest.mark.parametrize(
+    "framed", [b"content-length: 2\r\n\r\n{}", b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"]
+)
+def test_body_behind_an_upgrade_that_is_not_offered_is_read(framed: bytes, cut: int, line: socket.socket) -> None:
+    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"  # as Java's client
+    sent = POST + offer + framed
+    line.sendall(sent[:cut])
+    line.sendall(sent[cut:] + POST + b"connection: close\r\n" + framed)
+    received = b""
+    while part := line.recv(65536):
+        received += part
+    assert received.count(b"HTTP/1.1 200 ") == 2
+
+
 def test_bodies_on_their_way_are_bounded_together() -> None:
     intake = Intake(bytes_max=10, retry_after_s=2)
     more = asyncio.Event()

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.rest.connections import HEADERS_MAX
 from service.rest.crowd import Crowd
 from service.rest.docs import ASSETS
+from service.rest.heads import HEADERS_MAX
 from service.sockets import connections_max_of
 from tests.service.doors import RunningDoors, ScriptedEngine, codes_of, desk_of, settings_of
 from tests.service.process import until

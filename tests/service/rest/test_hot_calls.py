@@ -80,9 +80,11 @@ def test_call_of_each_name_reaches_the_engine(name: str, http: httpx.Client, eng
 
 
 def test_accept_chooses_the_form_of_the_answer(http: httpx.Client) -> None:
-    as_protobuf = http.post(RETRIEVE, json=BODY, headers={"accept": "application/x-protobuf"})
+    as_protobuf = http.post(RETRIEVE, json=BODY, headers={"accept": "application/x-protobuf;q=0.9, application/json"})
     assert pb.RetrieveResponse.FromString(as_protobuf.content).searched == 9
-    as_json = http.post(RETRIEVE, content=b"", headers=PROTOBUF | {"accept": "application/json"})
+    as_json = http.post(
+        RETRIEVE, content=b"", headers=PROTOBUF | {"accept": "*/*, application/json, application/x-protobuf"}
+    )
     assert as_json.json()["results"][0]["neighbors"][0]["id"] == 4
 
 
@@ -164,6 +166,7 @@ def test_timeout_becomes_the_deadline(http: httpx.Client, engine: ScriptedEngine
         ("/v1/models/m:retreive", {"json": BODY}, 404, "calls are retrieve, rank"),
         ("/v1/models/m:", {"json": BODY}, 404, "calls are"),
         ("/v1/nothing", {"json": BODY}, 404, "/docs lists the paths"),
+        (RETRIEVE + "/", {"json": BODY}, 404, "/docs lists the paths"),
         ("/v1/models", {"json": BODY}, 405, "not taken here"),
         (RETRIEVE, {"content": b"\xff\xff", "headers": {**PROTOBUF, "accept": "application/json"}}, 400, "protobuf"),
         (RETRIEVE, {"content": bytes(4097)}, 413, "at most 4096"),
