@@ -16,6 +16,11 @@ def size_text(count: int) -> str:
     return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
+def thousands(count: int) -> str:
+    """Returns a large number for reading: `1 250 000`."""
+    return f"{count:,}".replace(",", " ")
+
+
 def count_text(count: int, noun: str) -> str:
     """Returns a number of things for reading: `1 file`, `2 files`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -11,10 +11,10 @@ from export.explanation.drawing import Drawing, DrawnPart
 from export.explanation.groups import grouped, natural
 from export.explanation.svg import draw_svg
 from export.explanation.text import shortened
-from export.figures import size_text
+from export.figures import size_text, thousands
 
-OPEN_ROWS = 12
-"""Lists up to so long are open when the page is."""
+OPEN_ROWS = 30
+"""Lists up to so long are open when the page is; what is open is printed."""
 
 _STYLE = """
 :root{color-scheme:light dark;--back:#fff;--text:#1c2430;--soft:#5b6675;--line:#d5dbe3;--box:#f6f8fa;--part:#e9edf2;
@@ -28,14 +28,15 @@ h1{font-size:24px;margin:0}h2{font-size:17px;margin:32px 0 8px}p{margin:4px 0;co
 .facts{display:flex;flex-wrap:wrap;gap:12px;margin:16px 0;padding:0;list-style:none}
 .facts li{border:1px solid var(--line);border-radius:8px;padding:8px 16px;background:var(--box)}
 .facts b{display:block;font-size:20px;line-height:1.3}.facts span{color:var(--soft);font-size:13px}
-.legend i{display:inline-block;width:22px;height:4px;border-radius:2px;margin:0 6px 3px 16px}
-.picture{overflow-x:auto;margin:16px 0}svg{display:block;max-width:none}
+.legend span{white-space:nowrap;margin-right:16px}
+.legend i{display:inline-block;width:22px;height:4px;border-radius:2px;margin:0 6px 3px 0}
+.picture{overflow-x:auto;margin:16px 0}svg{display:block;width:100%;height:auto;min-width:900px;max-width:1152px}
 .head{font:600 13px system-ui,sans-serif;fill:var(--soft);text-transform:uppercase;letter-spacing:.06em}
 .title{font:600 13.5px system-ui,sans-serif;fill:var(--text)}
 .line{font:11px ui-monospace,"SFMono-Regular",Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--soft)}
 .box>rect:first-of-type{fill:var(--box);stroke:var(--line)}
 .table>rect:first-of-type{stroke:var(--table)}.tower>rect:first-of-type{stroke:var(--tower)}
-.box .part{fill:var(--part);stroke:none}.share{fill:var(--table)}
+.box .part{fill:var(--part);stroke:none}.share{fill:var(--table);background:var(--table)}
 .context .role,.legend .context{fill:var(--context);background:var(--context)}
 .candidate .role,.legend .candidate{fill:var(--candidate);background:var(--candidate)}
 .way{fill:none;stroke-width:1.6;opacity:.65}.way.context{stroke:var(--context)}.way.candidate{stroke:var(--candidate)}
@@ -43,34 +44,44 @@ h1{font-size:24px;margin:0}h2{font-size:17px;margin:32px 0 8px}p{margin:4px 0;co
 details{margin:8px 0}summary{cursor:pointer;color:var(--soft)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13.5px;min-width:60%}
 th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--line);vertical-align:top}
-th{color:var(--soft);font-weight:600}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-td code{font-size:12.5px;overflow-wrap:anywhere}ul.told{padding-left:20px}
-@media print{details>*{display:block}}
+th{color:var(--soft);font-weight:600}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td{max-width:32em;overflow-wrap:break-word}td code{font-size:12.5px}ul.told{padding-left:20px}
+@page{margin:12mm}
+@media print{body{padding:0}svg{min-width:0}h2,summary{break-after:avoid}tr,svg{break-inside:avoid}h2{margin-top:20px}
+.facts{margin:8px 0}.facts li{padding:2px 12px}.picture,.scroll{overflow:visible}*{print-color-adjust:exact}}
 """
+_UPRIGHT = "@page{size:portrait}@media print{svg{max-height:180mm}}"
+_ACROSS = "@page{size:landscape}@media print{svg{max-height:136mm}}"
+ACROSS_MAX = 760
+"""Pictures up to so high are printed on paper laid across, below the figures; higher ones on paper that stands."""
 
 
 def explain_page(drawing: Drawing) -> str:
     """Returns the page, HTML with its picture inside."""
     inside = sum(tower.bytes for tower in drawing.towers)
     facts = (
-        (str(len(drawing.inputs)), "inputs that callers send"),
-        (str(len(drawing.features)), "features"),
-        (str(len(drawing.tables)), "tables outside"),
+        (thousands(len(drawing.inputs)), "inputs that callers send"),
+        (thousands(len(drawing.features)), "features"),
+        (thousands(len(drawing.tables)), "tables outside"),
         (size_text(drawing.bytes), "of rows outside"),
         (str(len(drawing.towers)), "tower" if len(drawing.towers) == 1 else "towers"),
         (size_text(inside), "of weights inside"),
     )
     tiles = "".join(f"<li><b>{escape(figure)}</b><span>{what}</span></li>" for figure, what in facts)
+    picture = draw_svg(drawing, grouped(drawing))
+    paper = _ACROSS if picture.height <= ACROSS_MAX else _UPRIGHT
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(drawing.model)}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{escape(drawing.model)}</title><style>{_STYLE}{paper}</style></head><body>"
         f"<h1>{escape(drawing.model)}</h1><p>What was cut, from {escape(drawing.source)}</p>"
         f'<ul class="facts">{tiles}</ul>'
-        '<p class="legend">Each id is looked up in a table outside; the rows found, combined, go into a tower.'
-        '<i class="context"></i>of a context, once a request<i class="candidate"></i>of each candidate</p>'
-        f'<div class="picture">{draw_svg(drawing, grouped(drawing))}</div>'
+        "<p>Each id is looked up in a table outside; the rows found, combined, go into a tower.</p>"
+        '<p class="legend"><span><i class="context"></i>of a context, once a request</span> '
+        '<span><i class="candidate"></i>of each candidate</span> '
+        '<span><i class="share"></i>share of all rows\' bytes</span></p>'
+        f'<div class="picture">{picture.svg}</div>'
         f"{_lists(drawing)}</body></html>\n"
     )
 
@@ -90,7 +101,7 @@ def write_page(drawing: Drawing, path: Path) -> None:
 
 
 def _lists(drawing: Drawing) -> str:
-    stays = drawing.stays or ("nothing is told of: every table is outside",)
+    stays = drawing.stays or ("Nothing: every table is outside.",)
     told = f"<h2>What stays inside or together, and why</h2>{_told(stays)}"
     if drawing.stores:
         told += f"<h2>Stores and indexes</h2>{_told(drawing.stores)}"
@@ -121,7 +132,7 @@ def _tables(drawing: Drawing) -> str:
     rows = [
         (
             _code(table.name),
-            str(table.rows),
+            thousands(table.rows),
             str(table.dim),
             escape(table.dtype),
             size_text(table.bytes),
@@ -158,17 +169,18 @@ def _towers(drawing: Drawing) -> str:
 
 
 def _taken(part: DrawnPart) -> str:
-    names = [*part.takes, *part.features]
     many = f"{len(part.features)} features: " if len(part.features) > 12 else ""
-    return escape(many + shortened(names, 12))
+    told = [*part.takes, many + shortened(part.features, 12)] if part.features else part.takes
+    return escape(", ".join(told))
 
 
 def _list(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
     """Returns a list that is open if it is short; cells are escaped already."""
     ends = set(right)
-    head = "".join(f"<th>{name}</th>" for name in heads)
+    look = [" class=n" if at in ends else "" for at in range(len(heads))]
+    head = "".join(f"<th{each}>{name}</th>" for each, name in zip(look, heads, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{' class=n' if at in ends else ''}>{cell}</td>" for at, cell in enumerate(row)) + "</tr>"
+        "<tr>" + "".join(f"<td{each}>{cell}</td>" for each, cell in zip(look, row, strict=True)) + "</tr>"
         for row in rows
     )
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -9,24 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from textwrap import shorten, wrap
 
 from export.explanation.drawing import Drawing, DrawnPart, DrawnTower
 from export.explanation.groups import FeatureGroup, Groups, TableGroup
 from export.explanation.text import shortened
-from export.figures import count_text, size_text
+from export.figures import count_text, size_text, thousands
 
 LINE, PAD, GAP, TITLE = 17, 10, 14, 20
 LETTER = 6.7
 """Width of a letter of the small, monospaced lines; titles are wider."""
 TITLE_LETTER = 7.8
-FEATURES, TABLES, TOWERS, OUTPUTS = (0, 320), (420, 290), (830, 300), (1190, 170)
-"""Left edge and width of each column."""
+FEATURES, TABLES, TOWERS, OUTPUTS = (0, 310), (362, 272), (718, 280), (1032, 116)
+"""Left edge and width of each column: all of them side by side in a window of 1200."""
 HEAD = 34
+LINES_MAX = 3
+"""Of a text that is longer than its box is wide; the rest is cut."""
 
 
 @dataclass
 class Box:
-    """A rectangle with a title and lines; ways leave and arrive at points spread over its sides."""
+    """A rectangle with a title and lines, which break at its width; ways leave and arrive at points of its sides."""
 
     column: tuple[int, int]
     title: str
@@ -36,6 +39,13 @@ class Box:
     share: float | None = None
     hint: str = ""
     rows: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Breaks the lines that are longer than the box is wide."""
+        room = _letters(self.column[1])
+        self.lines = [
+            piece for line in self.lines for piece in wrap(shorten(line, LINES_MAX * room, placeholder=" …"), room)
+        ]
 
     @property
     def height(self) -> float:
@@ -53,8 +63,16 @@ class Box:
         return self.top + 2 * PAD + TITLE + LINE * len(self.lines) + (LINE + 12) * (number + 0.5) - 6
 
 
-def draw_svg(drawing: Drawing, groups: Groups) -> str:
-    """Returns the SVG element."""
+@dataclass(frozen=True)
+class Picture:
+    """An SVG element and its height, in pixels of a window."""
+
+    svg: str
+    height: float
+
+
+def draw_svg(drawing: Drawing, groups: Groups) -> Picture:
+    """Returns the picture."""
     features, tables, numbers, below = _left(groups, drawing)
     towers = [_tower(tower) for tower in drawing.towers]
     height = sum(box.height for box in towers) + 2 * GAP * max(0, len(towers) - 1)
@@ -73,11 +91,12 @@ def draw_svg(drawing: Drawing, groups: Groups) -> str:
     heads = zip((FEATURES, TABLES, TOWERS, OUTPUTS), ("features", "tables", "towers", "outputs"), strict=True)
     titles = "".join(f'<text class="head" x="{column[0]}" y="16">{name}</text>' for column, name in heads)
     width = OUTPUTS[0] + OUTPUTS[1] + 4
-    return (
+    svg = (
         f'<svg viewBox="-2 0 {width} {bottom:.0f}" width="{width}" height="{bottom:.0f}" role="img" '
         f'aria-label="{escape(drawing.model)}: features, tables, towers and outputs">'
         f"{titles}{''.join(ways)}{''.join(map(_box, boxes))}</svg>"
     )
+    return Picture(svg, bottom)
 
 
 def _left(groups: Groups, drawing: Drawing) -> tuple[list[Box], list[Box], list[Box], float]:
@@ -103,11 +122,11 @@ def _left(groups: Groups, drawing: Drawing) -> tuple[list[Box], list[Box], list[
 def _feature(group: FeatureGroup) -> Box:
     names = [feature.label for feature in group.features]
     many = len(names) > 1 and len(", ".join(names)) > 38
-    lines = [shortened(names, _fitting(names))] if many else []
+    lines = [shortened(names, _fitting(names, FEATURES))] if many else []
     lines.append(f"{group.role} · {group.kind}")
     if group.tables is not None:
         told = (group.ids, f"unknown: {group.unknown}")
-        lines += [" · ".join(told)] if len(" · ".join(told)) * LETTER < FEATURES[1] - 2 * PAD else told
+        lines += [" · ".join(told)] if len(" · ".join(told)) <= _letters(FEATURES[1]) else told
     if group.default:
         lines.append(group.default)
     title = count_text(len(names), "feature" if group.tables is not None else "input") if many else ", ".join(names)
@@ -118,18 +137,18 @@ def _feature(group: FeatureGroup) -> Box:
 def _table(group: TableGroup, total: int) -> Box:
     names = [table.name for table in group.tables]
     one = len(names) == 1
-    lines = [] if one else [shortened(names, _fitting(names))]
-    lines += [group.shape.replace(str(group.rows), f"{group.rows:,}".replace(",", " "), 1), size_text(group.bytes)]
+    lines = [] if one else [shortened(names, _fitting(names, TABLES))]
+    lines += [group.shape.replace(str(group.rows), thousands(group.rows), 1), size_text(group.bytes)]
     hint = "\n".join(f"{table.name}: {table.rows} x {table.dim}, from {table.source}" for table in group.tables)
     share = group.bytes / total if total else 0.0
     return Box(TABLES, names[0] if one else f"{len(names)} tables", lines, "table", share=share, hint=hint)
 
 
-def _fitting(names: Sequence[str]) -> int:
-    """Returns how many names a line has room for beside `and N more`."""
-    room, count = 30, 0
+def _fitting(names: Sequence[str], column: tuple[int, int]) -> int:
+    """Returns how many names a line of a column has room for beside `and N more`."""
+    room, count = _letters(column[1]) - len(f" and {len(names)} more"), 0
     for name in names:
-        room -= len(name) + 2
+        room -= len(name) + 2 * bool(count)
         if room < 0:
             break
         count += 1
@@ -137,11 +156,12 @@ def _fitting(names: Sequence[str]) -> int:
 
 
 def _tower(tower: DrawnTower) -> Box:
-    lines = [f"{tower.role} tower · {size_text(tower.bytes)} of weights", tower.runs[-1] if tower.runs else ""]
+    lines = [f"{tower.role} tower · {size_text(tower.bytes)} of weights"]
+    lines += [f"runs as {tower.runs[-1]}"] if tower.runs else []
     if tower.formula:
         lines.append(f"ordered by {tower.formula}")
-    rows = [(part.name, f"once for each {part.per}") for part in tower.parts if part.name]
-    return Box(TOWERS, tower.name, [line for line in lines if line], "tower", rows=rows, hint="\n".join(tower.runs))
+    rows = [(part.name, f"once per {part.per}") for part in tower.parts if part.name]
+    return Box(TOWERS, tower.name, lines, "tower", rows=rows, hint="\n".join([tower.name, *lines[2:], *tower.runs]))
 
 
 def _outputs(towers: Sequence[DrawnTower], boxes: Sequence[Box]) -> tuple[list[Box], list[str]]:
@@ -208,15 +228,20 @@ def _box(box: Box) -> str:
     parts.append(_text("title", x + 2, at, box.title, int((width - 2 * PAD) / TITLE_LETTER)))
     for line in box.lines:
         at += LINE
-        parts.append(_text("line", x + 2, at, line, int((width - 2 * PAD) / LETTER)))
+        parts.append(_text("line", x + 2, at, line, _letters(width)))
     if box.share is not None:
         length = max(2.0, (width - 2 * PAD) * box.share)
         parts.append(f'<rect class="share" x="{x}" y="{at + 8:.1f}" width="{length:.1f}" height="4" rx="2"/>')
     for number, (name, told) in enumerate(box.rows):
         middle = box.row_middle(number)
         parts.append(f'<rect class="part" x="{x}" y="{middle - 12:.1f}" width="{width - 2 * PAD}" height="24" rx="5"/>')
-        parts.append(_text("line", x + 8, middle + 4, f"{name} · {told}", int((width - 2 * PAD - 16) / LETTER)))
+        parts.append(_text("line", x + 8, middle + 4, f"{name} · {told}", _letters(width - 16)))
     return "".join(parts) + "</g>"
+
+
+def _letters(width: int) -> int:
+    """Returns how many small letters a box of a width has room for."""
+    return int((width - 2 * PAD) / LETTER)
 
 
 def _text(look: str, x: float, y: float, text: str, letters: int) -> str:

@@ -24,6 +24,9 @@ from tests.conftest import write_sample_bundle
 from tests.export.commands import Command
 from tests.export.exporting import Recipe, changed, write_project
 
+LONG_RULE = manifest.ComputedIds(
+    operations=[{"do": do, "by": by} for do, by in (("add", 1), ("multiply", 1_000_003), ("remainder", 99_991))]
+)
 HOSTILE = "<script>alert(1)</script>\"'&\u202e"
 
 
@@ -123,12 +126,28 @@ def test_picture_keeps_boxes_apart_and_few(features: int, tables: int) -> None:
     for box in root.iter("g"):
         rect = next(iter(box.iter("rect")))
         columns[rect.get("x")].append((float(rect.get("y", 0)), float(rect.get("height", 0))))
+        assert float(rect.get("x", 0)) + float(rect.get("width", 0)) <= 1152  # a window of 1200, less its margins
+        lines = [float(line.get("y", 0)) for line in box.iter("text")]
+        assert lines == sorted(set(lines))
+        assert lines[-1] <= float(rect.get("y", 0)) + float(rect.get("height", 0))
     assert sum(map(len, columns.values())) < 40
     for boxes in columns.values():
         boxes.sort()
         assert all(top + height <= below for (top, height), (below, _) in pairwise(boxes))
     highest = max(top + height for boxes in columns.values() for top, height in boxes)
     assert highest <= float(root.get("height", 0))
+
+
+def test_long_texts_break_within_their_box_and_parts_count_features_alone() -> None:
+    page = ranker(40, 40)
+    ids = {name: each.model_copy(update={"ids": LONG_RULE}) for name, each in page.features.items() if name[0] == "f"}
+    told = explain_page(draw_bundle(page.model_copy(update={"features": page.features | ids}), "page"))
+    lines = re.findall(r'<text class="line"[^>]*>([^<]*)</text>', told)
+    assert max(map(len, lines)) <= 43
+    assert any(line.startswith("the id + 1") for line in lines)
+    assert any(line.endswith("mod 99991") for line in lines)
+    assert "<td>42 features: f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11 and 30 more</td>" in told
+    assert "<td>trunk_0</td>" in told
 
 
 def test_boxes_stay_few_where_every_table_is_of_another_shape() -> None:
