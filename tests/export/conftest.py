@@ -63,9 +63,8 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
         try:
             with pytest.raises(SystemExit) as finished:
                 main()
-        finally:  # a process that goes on looks for garbage
-            gc.unfreeze()
-            gc.enable()
+        finally:
+            gc.enable()  # a process that goes on looks for garbage
         return Done(finished.value.code, *capfd.readouterr())
 
     return run
