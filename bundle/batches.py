@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,7 @@ class Features:
         self.rules = [ids.Known() if isinstance(each.rule, SEVERAL) else each.rule for each in self.all]
         self.several = {place: each.rule for place, each in enumerate(self.all) if isinstance(each.rule, SEVERAL)}
         self.alike = _runs([(id(home), each.alike) for home, each in zip(self.homes, self.all, strict=True)])
+        self.texts = [place for place, each in enumerate(self.all) if each.text is not None]
         self.listed = [place for place, each in enumerate(self.all) if each.page.kind != "single"]
         self.cut = [place for place, each in enumerate(self.all) if each.page.length is not None]
         self.padded = [
@@ -88,6 +89,9 @@ class Features:
                 alone[place] = made is None
             if any(alone):  # a few with very many values
                 return self._apart(alone, columns, n)
+        for place in self.texts:
+            column = sent[place]
+            sent[place] = None if column is None else self.all[place].words(column, n)
         call = _Call(self, [column for column in sent if column is not None], n)
         return {
             name: Activation(values, unknown)
@@ -202,7 +206,7 @@ class _Call:
             weights = [self._weights[place] for place in places if place in self._weights]
             beside = np.concatenate(weights) if weights else None
             if page.empty_row is not None:
-                rows, offsets, beside = with_empty_row(rows, offsets, beside, self._empty_rows(places))
+                rows, offsets, beside = with_empty_row(rows, offsets, beside, self._rows_of(places, "empty_row"))
             if page.max_norm is None:
                 found = home.bags(rows, offsets, feature.combiner, beside)
             else:
@@ -211,12 +215,14 @@ class _Call:
         length = page.length or 0
         example = np.repeat(np.arange(lengths.size), lengths)
         whole = np.zeros((lengths.size, length, dim), np.float32)
+        if page.filler_row is not None:
+            whole[...] = home.take(self._rows_of(places, "filler_row"))[:, np.newaxis]
         whole[example, np.arange(example.size) - offsets[example]] = home.take(rows)
         return whole.reshape(len(places), n, length, dim)
 
-    def _empty_rows(self, places: Sequence[int]) -> Rows:
-        """Returns what each bag of some features reads where nothing else is left in it."""
-        rows = np.array([self._features.all[place].page.empty_row for place in places])
+    def _rows_of(self, places: Sequence[int], which: Literal["empty_row", "filler_row"]) -> Rows:
+        """Returns what each bag or sequence of some features reads where it holds nothing."""
+        rows = np.array([getattr(self._features.all[place].page, which) for place in places])
         return (rows + self._features.firsts[places]).repeat(self._n)
 
 

@@ -25,12 +25,13 @@ from bundle.combiner import Combiner, combine_clipped, with_empty_row
 from bundle.crosses import Crossed
 from bundle.errors import FeatureError, RowOutOfRange, UnknownRefused
 from bundle.id_values import Rows, Values, is_padding, numbers
-from bundle.indicators import Indicator
+from bundle.indicators import Indicator, Ordinal
 from bundle.joins import Joined
 from bundle.keys import KeyIndex
-from bundle.manifest import CrossedIds, EmbeddedFeature, JoinedIds, SeveralIds, inputs_of
+from bundle.manifest import CrossedIds, EmbeddedFeature, JoinedIds, SeveralIds, TextIds, inputs_of
 from bundle.rules import rule_of
 from bundle.tables import TableReader
+from bundle.texts import Changed, Text
 from bundle.vocabularies import Vocabulary
 
 Weights = NDArray[np.float32]
@@ -49,19 +50,20 @@ class Opened:
 
     Attributes:
       tables, vocabularies, keys: open, by name.
-      indicators: one of each width.
+      indicators: one of each width, and whether it is an ordinal.
     """
 
     tables: Mapping[str, TableReader]
     vocabularies: Mapping[str, Vocabulary]
     keys: Mapping[str, KeyIndex]
-    indicators: dict[int, Indicator] = field(default_factory=dict)
+    indicators: dict[tuple[int, bool], Indicator] = field(default_factory=dict)
 
     def table(self, page: EmbeddedFeature) -> TableReader | Indicator:
         """Returns what a feature reads; raises KeyError for a table that is not open."""
         if page.indicator is None:
             return self.tables[page.table]
-        return self.indicators.setdefault(page.indicator, Indicator(page.indicator))
+        made = Ordinal(page.indicator) if page.ordinal else Indicator(page.indicator)
+        return self.indicators.setdefault((page.indicator, page.ordinal), made)
 
 
 class Embedded:
@@ -71,6 +73,7 @@ class Embedded:
       page: what the manifest says of it.
       table: that it reads; of an indicator, what reads as one.
       rule: of its ids; of crossed and joined ones, what makes rows of several inputs.
+      text: what makes ids of the one text that an example has; None: they are sent.
       inputs: whose columns it takes.
       read: what its column is called, of one place of an input by `place_of`; of several, the first input.
       reads_rows: whether its ids are rows, one of each example.
@@ -89,11 +92,13 @@ class Embedded:
         self.page, self.inputs = page, inputs_of(name, page)
         self.table = opened.table(page)
         self.rule = _rule(self.inputs, page, self.table.rows, opened)
+        self.text = Text(self.inputs[0], page.ids) if isinstance(page.ids, TextIds) and page.split else None
         self._name, self._drop_weights = self.inputs[0], drop_weights
         self.read = self._name if page.place is None else place_of(self._name, page.place)
         one_each = page.kind == "single" and page.padding is None
         self.reads_rows = one_each and isinstance(self.rule, ids.Identity)
         filled = page.empty_row is not None
+        filled |= page.filler_row is not None
         self.alike = (self.table.dim, page.kind, page.combiner, page.length, page.max_norm, filled)
         self._default: tuple[Column, Activation] | None = None
         self._key_defaults: dict[str, Column] = {}
@@ -125,6 +130,7 @@ class Embedded:
             return np.tile(row, n), np.arange(n + 1, dtype=np.int64) * offsets[-1]
         if self.page.kind == "single":
             return self._single_rows(column, n), np.arange(n + 1, dtype=np.int64)
+        column = self.words(column, n)
         offsets = checked_offsets(self._name, column, n)
         return self._resolved(column.values), offsets
 
@@ -142,6 +148,7 @@ class Embedded:
         if self.page.kind == "single":
             rows, unknown = self.known(self._single_rows(column, n), column.values)
             return Activation(self.table.take(rows), unknown)
+        column = self.words(column, n)
         if self.page.kind == "sequence":
             return self._sequence(column, n)
         offsets = checked_offsets(self._name, column, n)
@@ -169,10 +176,22 @@ class Embedded:
             rows, unknown = self.known(self._single_rows(column, n), column.values)
             self.table.take(rows, out)
             return unknown
+        column = self.words(column, n)
         offsets = checked_offsets(self._name, column, n)
         rows, unknown = self.known(self._resolved(column.values), column.values)
         self._bag(rows, offsets, weights, out)
         return unknown
+
+    def words(self, column: Column, n: int) -> Column:
+        """Returns the words of the texts of n examples; a column of ids as it is.
+
+        Raises:
+          FeatureError: an example has several texts, or none where the feature has no default, or a text is none.
+        """
+        if self.text is None:
+            return column
+        default = None if self._default is None else self._default[0]
+        return Column(*self.text.words(_one_each(self._name, column, default, n).values))
 
     @property
     def combiner(self) -> Combiner:
@@ -282,6 +301,8 @@ class Embedded:
         values = column.values if kept.all() else column.values[kept]
         rows, unknown = self.known(self._resolved(values), values)
         vectors = np.zeros((n, length, self.table.dim), np.float32)
+        if self.page.filler_row is not None:
+            vectors[...] = self.table.take(np.array([self.page.filler_row]))
         vectors[example[kept], place[kept]] = self.table.take(rows)
         return Activation(vectors, unknown)
 
@@ -330,6 +351,9 @@ def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Open
         return Crossed(names, rows, page.ids, opened.vocabularies)
     if isinstance(page.ids, JoinedIds):
         return Joined(names, rows, page.ids, opened.vocabularies)
+    if isinstance(page.ids, TextIds):
+        rule = rule_of(names[0], rows, page.ids.ids, opened.vocabularies)
+        return rule if page.split else Changed(Text(names[0], page.ids), rule)
     rule = rule_of(names[0], rows, page.ids, opened.vocabularies, opened.keys)
     return rule if page.cast is None else CastFirst(names[0], page.cast, rule)
 
@@ -342,7 +366,7 @@ def _default_column(name: str, page: EmbeddedFeature) -> Column:
         if set(default) != {"ids", "weights"}:
             raise FeatureError(name, f"keys {sorted(default)} were given; 'ids' and 'weights' were expected")
         default, weights = default["ids"], np.asarray(default["weights"])
-    one = page.kind == "single" and page.places is None
+    one = page.one_each and page.places is None
     if one == isinstance(default, list) or len(default if page.places else ()) != (page.places or 0):
         kind = "value" if one else "list" if page.places is None else f"list of {page.places}"
         raise FeatureError(name, f"{default!r} was given; a {kind} was expected")

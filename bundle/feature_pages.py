@@ -17,6 +17,7 @@ from bundle.id_pages import (
     JoinedIds,
     Role,
     SeveralIds,
+    TextIds,
     VocabularyIds,
     without,
 )
@@ -75,7 +76,7 @@ class EmbeddedFeature(Page):
     default: Any = None
     """The value taken when a caller leaves the input out; null: it must be sent. Written as a request writes it.
     Crossed and joined ids tell those of their inputs themselves."""
-    indicator: Length | None = None
+    indicator: Annotated[int, Field(ge=1, le=1 << 24, strict=True)] | None = None
     """Instead of a table: how many rows ids may have. Row r reads a vector that is 1 at r and 0 elsewhere."""
     max_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Of a bag: rows that are longer are scaled to this length before they are combined."""
@@ -86,6 +87,20 @@ class EmbeddedFeature(Page):
     places: Length | None = None
     cast: Cast | None = None
     """None: ids are taken as they are."""
+    filler_row: Count | None = None
+    """Of a sequence: the row that fills it up, instead of zeros."""
+    ordinal: bool = False
+    """Of an indicator: row r reads the one number r instead."""
+
+    @property
+    def split(self) -> bool:
+        """Whether callers send one text for each example, whose words are the ids."""
+        return isinstance(self.ids, TextIds) and self.ids.split is not None
+
+    @property
+    def one_each(self) -> bool:
+        """Whether callers send one value for each example, if it is not one of several `places`."""
+        return self.kind == "single" or self.split
 
     @model_validator(mode="after")
     def _consistent(self) -> EmbeddedFeature:
@@ -121,13 +136,26 @@ class EmbeddedFeature(Page):
             raise ValueError("'place' is one of 'places', which is given with it")
         if self.place is not None and self.kind != "single":
             raise ValueError("'place' belongs to a single")
-        if self.cast is not None and isinstance(self.ids, BucketIds | SeveralIds):
-            raise ValueError("'cast' makes integers, which no buckets, crossed or joined ids take")
+        if self.cast is not None and isinstance(self.ids, BucketIds | SeveralIds | TextIds):
+            raise ValueError("'cast' makes integers, which no buckets, crossed, joined ids or texts take")
+        return self
+
+    @model_validator(mode="after")
+    def _texts_consistent(self) -> EmbeddedFeature:
+        if isinstance(self.ids, TextIds) and (self.split == (self.kind == "single") or self.weighted):
+            raise ValueError("texts that are split are a bag or a sequence, others a single, all without weights")
+        if self.filler_row is not None and self.kind != "sequence":
+            raise ValueError("'filler_row' belongs to a sequence")
+        if not self.ordinal and (self.indicator or 0) > 1 << 16:
+            raise ValueError("an 'indicator' has at most 65536 rows, but for an 'ordinal'")
+        if self.ordinal and (self.indicator is None or self.kind == "bag"):
+            raise ValueError("'ordinal' belongs to an indicator that is no bag")
         return self
 
     @model_serializer(mode="wrap")
     def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without(written(self), "indicator", "max_norm", "empty_row", "place", "places", "cast")
+        page = without(written(self), "indicator", "max_norm", "empty_row", "place", "places", "cast", "filler_row")
+        return page if self.ordinal else {name: value for name, value in page.items() if name != "ordinal"}
 
 
 class DenseFeature(Page):
@@ -169,7 +197,7 @@ Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
     """Returns the rules of vocabularies that a rule consists of: itself, or those of its keys and what follows."""
     rules = [*(key.ids for key in rule.keys)] if isinstance(rule, SeveralIds) else [rule]
-    rules += [rule.ids] if isinstance(rule, JoinedIds) else []
+    rules += [rule.ids] if isinstance(rule, JoinedIds | TextIds) else []
     return tuple(each for each in rules if isinstance(each, VocabularyIds))
 
 
@@ -189,7 +217,7 @@ def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[s
 def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
     if isinstance(feature, DenseFeature):
         return 3
-    return 2 if isinstance(feature.ids, SeveralIds) else int(feature.kind != "single")
+    return 2 if isinstance(feature.ids, SeveralIds) else int(not feature.one_each)
 
 
 def told_by(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeature | DenseFeature:
@@ -199,6 +227,9 @@ def told_by(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeatu
     """
     if isinstance(feature, EmbeddedFeature) and feature.places is not None:
         told = {"kind": "sequence", "length": feature.places, "place": None, "places": None}
+        return feature.model_copy(update=told)
+    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, TextIds):
+        told = {"kind": "single", "ids": HashIds(buckets=1), "combiner": None, "length": None, "filler_row": None}
         return feature.model_copy(update=told)
     if not isinstance(feature, EmbeddedFeature) or not isinstance(feature.ids, SeveralIds):
         return feature

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from bundle.fields import Boundaries, Count, Int64, Name, Page, Positive
+from bundle.fields import Boundaries, Count, Int64, Length, Name, Page, Positive
 
 Role = Literal["context", "candidate"]
 
@@ -194,6 +194,54 @@ class JoinedIds(SeveralIds):
         return self
 
 
+class TextStep(Page):
+    """One change of a text, on its UTF-8 bytes."""
+
+    do: Literal["lower", "upper", "strip", "replace_any", "replace"]
+    """lower, upper: ASCII letters. strip: ASCII whitespace at both ends. replace_any: each of the ASCII characters of
+    `what`. replace: wherever `what` stands, from the left."""
+    what: str = ""
+    by: str = ""
+
+    @model_validator(mode="after")
+    def _what_given(self) -> TextStep:
+        if bool(self.what) != self.do.startswith("replace") or (self.by and not self.what):
+            raise ValueError(f"'what' is given with what replaces, and 'by' only then; this is {self.do!r}")
+        if self.do == "replace_any" and not self.what.isascii():
+            raise ValueError(f"'replace_any' replaces ASCII characters, not {self.what!r}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        page: dict[str, Any] = written(self)
+        return page if self.what else {"do": self.do}
+
+
+class TextIds(Page):
+    """Rows of the words of one text: it is changed by `steps`, split, and `ids` makes a row of each word."""
+
+    kind: Literal["text"] = "text"
+    steps: tuple[TextStep, ...] = ()
+    split: Literal["whitespace", "characters"] | None = None
+    """At runs of ASCII whitespace, or into Unicode characters. None: the text is one word, perhaps an empty one."""
+    ngrams: tuple[Positive, ...] = ()
+    """Instead of words: so many that follow one another, with a space between them; all of the first number first."""
+    length: Length | None = None
+    """How many words, or ngrams, are taken of a text at most."""
+    ids: Annotated[HashIds | VocabularyIds, Field(discriminator="kind")]
+
+    @model_validator(mode="after")
+    def _split_first(self) -> TextIds:
+        if self.split is None and (self.ngrams or self.length is not None):
+            raise ValueError("'ngrams' and 'length' are of texts that are split")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_others(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        page: dict[str, Any] = written(self)
+        return {name: value for name, value in page.items() if value or name not in ("ngrams", "length")}
+
+
 class KeyedIds(Page):
     """Row = what a key index of the bundle (`keys`) holds for the int64 id: tables of dynamic keys."""
 
@@ -202,6 +250,15 @@ class KeyedIds(Page):
 
 
 IdRule = Annotated[
-    IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds | CrossedIds | JoinedIds | KeyedIds,
+    IdentityIds
+    | ArithmeticIds
+    | ComputedIds
+    | HashIds
+    | VocabularyIds
+    | BucketIds
+    | CrossedIds
+    | JoinedIds
+    | TextIds
+    | KeyedIds,
     Field(discriminator="kind"),
 ]

@@ -44,6 +44,8 @@ from bundle.id_pages import (
     KeyedIds,
     Role,
     SeveralIds,
+    TextIds,
+    TextStep,
     VocabularyIds,
 )
 from bundle.table_pages import BLOCK_BYTES, Shard, Table, TableDtype, TableError, TableSource
@@ -75,6 +77,8 @@ __all__ = [
     "TableDtype",
     "TableError",
     "TableSource",
+    "TextIds",
+    "TextStep",
     "Tower",
     "TowerForm",
     "TowerInput",
@@ -236,7 +240,7 @@ class Manifest(Page):
 
     def dim_of(self, feature: EmbeddedFeature) -> int:
         """Returns the width of the vectors that a feature reads."""
-        return feature.indicator or self.tables[feature.table].dim
+        return 1 if feature.ordinal else feature.indicator or self.tables[feature.table].dim
 
     def inputs_of(self, features: Iterable[str]) -> tuple[str, ...]:
         """Returns what callers send for some features, each input once, in the order of the features."""
@@ -267,7 +271,8 @@ class Manifest(Page):
                 if isinstance(feature.ids, KeyedIds):
                     _known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
                 rows = feature.indicator or self.tables[feature.table].rows
-                for field, row in (("unknown.row", feature.unknown.row), ("empty_row", feature.empty_row)):
+                read = {"unknown.row": feature.unknown.row, "empty_row": feature.empty_row}
+                for field, row in {**read, "filler_row": feature.filler_row}.items():
                     if row is not None and row >= rows:
                         raise ValueError(f"features.{name}.{field} is {row}, the table has {rows} rows")
         return self

@@ -117,7 +117,7 @@ def make_examples(
                 columns[name] = _weighted(columns[name], random)
             continue
         below = min((each.below for each in numbers if each.below is not None), default=None)
-        spec = min(embedded, key=lambda each: (len(each.reads), each.kind != "single"), default=None)
+        spec = min(embedded, key=lambda each: (len(each.reads), not each.one_each), default=None)
         sizes = _sizes(spec, numbers, count)
         sizes = np.minimum(sizes, bags[0].shape[0]) if bags else sizes
         reached = [_reach(each, model.rows_of(each)) for each in embedded]
@@ -131,7 +131,10 @@ def make_examples(
         if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.KeyedIds):
             ids = random.choice(dumped[page.ids.keys], int(sizes.sum()))
         else:
-            ids = _known_ids(name, page, (first, rows), beyond, keys, int(sizes.sum()), random)
+            text = spec.rule if spec is not None and isinstance(spec.rule, manifest.TextIds) else None
+            size = int(sizes.sum())
+            known = _texts(text, keys, size, random) if text is not None else None
+            ids = _known_ids(name, page, (first, rows), beyond, keys, size, random) if known is None else known
             ids = _computable(ids, embedded, model, beyond, random)
         if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
             ids = ids.astype(str).astype(object)
@@ -145,7 +148,7 @@ def make_examples(
             weights = random.uniform(0.25, 2.0, ids.size).astype(np.float32)
             if not any(each.encoding == "dense" for each in embedded):  # where a weight of 0 is one that is not there
                 weights[::7] = 0
-        one_each = spec is not None and spec.kind == "single" and spec.place is None
+        one_each = spec is not None and spec.one_each and spec.place is None
         columns[name] = Column(ids, None if one_each else offsets, weights)
     return Examples(count, columns)
 
@@ -169,7 +172,7 @@ def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -
         return np.full(count, int(np.prod(numbers[0].shape, dtype=np.int64)), np.int64)
     if spec is None:
         return np.arange(count, dtype=np.int64) % BAG_SIZES
-    if spec.kind == "single" or len(spec.reads) > 1:  # of a cross, one value of each input
+    if spec.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
         return np.full(count, 1 if spec.place is None else spec.places, np.int64)
     if spec.length is None:
         return np.arange(count, dtype=np.int64) % min(BAG_SIZES, BAG_SIZES if spec.places is None else spec.places + 1)
@@ -211,6 +214,18 @@ def _known_ids(
     if cast is None or cast.of != "float32":
         return ids
     return (ids + (-0.25 if cast.rounding == "up" else 0.25)).astype(np.float32)
+
+
+def _texts(rule: manifest.TextIds, keys: Keys, size: int, random: np.random.Generator) -> NDArray[Any]:
+    """Returns [size] object: texts of words that are known, mostly; every eighth has none."""
+    known = ["x", "X!"]
+    if isinstance(rule.ids, manifest.VocabularyIds):
+        known += keys[rule.ids.vocabulary].tolist()
+    space = "" if rule.split == "characters" else " "
+    counts = np.arange(size) % 8 if rule.split else np.ones(size, np.int64)
+    made = np.empty(size, object)
+    made[:] = [space.join(known[place] for place in random.integers(0, len(known), count)) for count in counts]
+    return made
 
 
 def _computable(

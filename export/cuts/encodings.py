@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from export.cuts.filled_ids import words_of
 from export.cuts.graph_rules import find_ids
 from export.cuts.hooks import hooked
 from export.cuts.indicator_columns import WIDTH_MAX
@@ -40,7 +41,8 @@ def encodings_intercepted(answer: Answer) -> Iterator[None]:
             found = answer(lookup)
             if how["output_mode"] == "multi_hot" and lookup.kind == "bag":
                 found = tf.minimum(found, 1.0)
-            return tf.cast(found, how["dtype"])
+            found = tf.cast(found, how["dtype"])
+            return found if how["output_mode"] != "tf_idf" else found * how["idf_weights"]
 
     with contextlib.ExitStack() as entered:
         for name in _MODULES:
@@ -54,11 +56,13 @@ def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | N
     tf = load_tensorflow()
     graph = tf.compat.v1.get_default_graph()
     traced = not tf.executing_eagerly() and getattr(graph, "name", "").startswith("wrapped_function")
-    beside = [how.get("sparse"), how.get("count_weights"), how.get("idf_weights")]
+    beside = [how.get("sparse"), how.get("count_weights")]
     if not traced or any(each is not None and each is not False for each in beside) or depth > WIDTH_MAX:
         return None
     if isinstance(inputs, tf.Tensor) and inputs.op.type == "Cast" and inputs.op.inputs[0].dtype.is_integer:
         inputs = inputs.op.inputs[0]  # rows, of which there are few, as Keras 3 gives them to another layer
+    if isinstance(inputs, tf.RaggedTensor):
+        return _of_words(inputs, depth)
     dense = isinstance(inputs, tf.Tensor) and inputs.dtype.is_integer and inputs.shape.rank in (1, 2)
     size = per_example(inputs) if dense else None
     counted = output_mode in ("multi_hot", "count") and dense and inputs.shape.rank == 2
@@ -79,6 +83,15 @@ def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | N
         combiner=None if size == 1 else "sum",
         length=None,
     )
+
+
+def _of_words(ids: Any, depth: int) -> Lookup | None:
+    """Returns what an encoding counts of texts; None where no rule tells their words."""
+    if words_of(ids) is None:
+        return None
+    table = TableFacts("", ids.values.op.name, depth, depth)
+    how: dict[str, Any] = {"kind": "bag", "encoding": "ragged", "combiner": "sum", "length": None}
+    return Lookup(path=ids.values.op.name, table=table, variable=None, ids=(ids,), weights=None, **how)
 
 
 def _is_told(ids: Any, size: int, depth: int, graph: Any) -> bool:

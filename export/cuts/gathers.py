@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from export.cuts.lookups import Answer, Lookup
-from export.cuts.stand_ins import gathering, stand_in_class
+from export.cuts.stand_ins import Gather, gathering, stand_in_class
 from export.frameworks import load_tensorflow
 from export.towers.descriptions import TableFacts
 
@@ -21,10 +21,12 @@ def facts_of(variable: Any) -> TableFacts:
 
 
 @contextlib.contextmanager
-def gathers_intercepted(answer: Answer) -> Iterator[None]:
+def gathers_intercepted(answer: Answer, first: Gather) -> Iterator[None]:
     """Answers gathers from StandIns within the `with`, where an example has a fixed number of ids.
 
-    What `answer` returns has the lookup's shape; where it returns None, TensorFlow gathers.
+    Args:
+      answer: what it returns has the lookup's shape; where it returns None, TensorFlow gathers.
+      first: is asked before.
     """
 
     def gather(variable: Any, ids: Any) -> Any:
@@ -32,9 +34,10 @@ def gathers_intercepted(answer: Answer) -> Iterator[None]:
         if tf.executing_eagerly():  # a factory that calls its model: the values matter to nobody
             return tf.zeros([*tf.convert_to_tensor(ids).shape, variable.shape[1]], variable.dtype)
         ids = tf.convert_to_tensor(ids)
-        joined = _of_joined_ids(variable, ids)
-        if joined is not None:
-            return joined
+        found = first(variable, ids)
+        found = _of_joined_ids(variable, ids) if found is None else found
+        if found is not None:
+            return found
         lookup = describe_gather(variable, ids)
         found = answer(lookup) if lookup is not None else None
         if lookup is None or found is None:

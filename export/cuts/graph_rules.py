@@ -93,8 +93,9 @@ def _cure_of_several(values: Values) -> str:
     """Returns what to change about ids that are made of several values together; "" of others."""
     if any(each.type.startswith("StringSplit") for each in needed([values.tensor], []).operations):
         return (
-            "let callers send the words that a text is split into (by TextVectorization or tf.strings.split), and look "
-            "them up by StringLookup"
+            "let TextVectorization have an output_sequence_length, or average its words' rows by GlobalAveragePooling1D "
+            "under mask_zero; texts are changed by tf.strings.lower, upper, strip, and regex_replace of ASCII characters "
+            "or of one text, and split at whitespace or into characters; else let callers send the words"
         )
     if values.type == "SparseToDense":
         return (

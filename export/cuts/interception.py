@@ -9,6 +9,7 @@ from typing import Any
 from export.cuts.embedding_layers import intercepted
 from export.cuts.encodings import encodings_intercepted
 from export.cuts.feature_columns import Lengths, columns_intercepted, no_lengths
+from export.cuts.filled_ids import FilledIds, masked_means_intercepted
 from export.cuts.gathers import gathers_intercepted
 from export.cuts.keras_rs_layers import keras_rs_intercepted
 from export.cuts.lookups import Answer, Lookup, MakeTable, refusals_freed
@@ -46,10 +47,12 @@ def lookups_intercepted(
         entered.enter_context(tables_unallocated())
         entered.enter_context(normalizations_restored(kept=True))
         entered.enter_context(intercepted(make_table, lambda lookup: told(lookup, answer), tracked=True))
-        entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather)))
+        filled = FilledIds(lambda lookup: told(lookup, answer))
+        entered.enter_context(masked_means_intercepted(filled))
+        entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather), filled.gather))
         entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
         told_by = (lambda lookup: told(lookup, answer), lambda lookup: told(lookup, gather))
-        entered.enter_context(ragged_lookups_intercepted(*told_by))
+        entered.enter_context(ragged_lookups_intercepted(*told_by, filled.fill))
         entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
         entered.enter_context(encodings_intercepted(lambda lookup: told(lookup, answer)))
         entered.enter_context(columns_intercepted(lambda lookup: told(lookup, answer), lengths))

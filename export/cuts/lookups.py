@@ -39,6 +39,8 @@ class Lookup:
       padding: the id that only fills a dense tensor up, and is none.
       max_norm: which no row's norm exceeds when it is combined or handed on: longer ones are scaled.
       empty_row: of a bag, the row that it reads where nothing else is left in it.
+      filler_row: of a sequence, the row that fills it up; None: zeros do.
+      ids_max: of a bag, how many ids of an example it takes at most.
     """
 
     path: str
@@ -57,6 +59,8 @@ class Lookup:
     padding: int | str | None = None
     max_norm: float | None = None
     empty_row: int | None = None
+    filler_row: int | None = None
+    ids_max: int | None = None
 
     @property
     def shape(self) -> tuple[int | None, ...]:

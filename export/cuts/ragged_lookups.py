@@ -19,14 +19,22 @@ from export.cuts.stand_ins import stand_in_class
 from export.frameworks import load_tensorflow
 from export.towers.descriptions import Combiner
 
+Fill = Callable[[Any, int | None, Any, Any], Any]
+"""(RaggedTensor, its longest row, what fills others up, the tensor that is) -> a tensor."""
+
 
 @contextlib.contextmanager
-def ragged_lookups_intercepted(answer: Answer, gather: Answer) -> Iterator[None]:
-    """Answers ragged lookups in StandIns where they are made dense, within the `with`; `gather` answers their rows."""
+def ragged_lookups_intercepted(answer: Answer, gather: Answer, fill: Fill) -> Iterator[None]:
+    """Answers ragged lookups in StandIns where they are made dense, within the `with`.
+
+    Args:
+      answer, gather: answer these, and their rows.
+      fill: returns what ids are that were made dense.
+    """
     load_tensorflow()
     from tensorflow.python.ops.ragged import ragged_embedding_ops, ragged_gather_ops, ragged_math_ops
 
-    asked = _Asked(answer, gather)
+    asked = _Asked(answer, gather, fill)
     with (
         hooked(ragged_embedding_ops.embedding_lookup, asked.look_up),
         hooked(ragged_gather_ops.gather, asked.gather),
@@ -96,8 +104,8 @@ def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
 class _Asked:
     """Ragged lookups that wait to be made dense."""
 
-    def __init__(self, answer: Answer, gather: Answer) -> None:
-        self._answer, self._gather = answer, gather
+    def __init__(self, answer: Answer, gather: Answer, fill: Fill) -> None:
+        self._answer, self._gather, self._fill = answer, gather, fill
         self._waiting: dict[str, tuple[Any, Any]] = {}
 
     def look_up(self, original: Callable[..., Any], **how: Any) -> Any:
@@ -140,7 +148,8 @@ class _Asked:
                 return self._answer(lookup)
             plain = not tf.executing_eagerly() and rows.ragged_rank == 1 and None not in rows.shape[2:]
             if plain and (not sizes or sizes[0] is None) and list(sizes or [])[2:] in ([], list(rows.shape[2:])):
-                return dense_rows(rows, sizes[1] if sizes else None, default_value)
+                longest = sizes[1] if sizes else None
+                return self._fill(rows, longest, default_value, dense_rows(rows, longest, default_value))
             return to_tensor(rows, default_value, name, shape)
 
         ragged.to_tensor = dense

@@ -13,6 +13,8 @@ from bundle.manifest import (
     IdOperation,
     JoinedIds,
     KeyedIds,
+    TextIds,
+    TextStep,
     VocabularyIds,
 )
 
@@ -35,7 +37,7 @@ def rows_told(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
         case BucketIds() as rule:
             turned = ", the largest number first" if rule.falling else ""
             return f"bucket of {len(rule.boundaries) + 1}{_from(max(rule.first_row, 0))}{turned}"
-        case CrossedIds() | JoinedIds() as rule:
+        case CrossedIds() | JoinedIds() | TextIds() as rule:
             return _of_several(page, rule, inputs)
         case KeyedIds():
             return f"key of table {page.table}"
@@ -43,7 +45,9 @@ def rows_told(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
             return _of_integers(rule)
 
 
-def _of_several(page: EmbeddedFeature, rule: CrossedIds | JoinedIds, inputs: tuple[str, ...]) -> str:
+def _of_several(page: EmbeddedFeature, rule: CrossedIds | JoinedIds | TextIds, inputs: tuple[str, ...]) -> str:
+    if isinstance(rule, TextIds):
+        return f"{rows_told(page.model_copy(update={'ids': rule.ids}), inputs)} of {_words(rule)}"
     if isinstance(rule, CrossedIds):
         return f"cross of {' and '.join(inputs)} mod {rule.buckets}"
     pieces = [
@@ -51,6 +55,20 @@ def _of_several(page: EmbeddedFeature, rule: CrossedIds | JoinedIds, inputs: tup
     ]
     made = rows_told(page.model_copy(update={"ids": rule.ids}), inputs)
     return f"{made} of the string {' + '.join(filter(None, pieces))}"
+
+
+def _words(rule: TextIds) -> str:
+    """Returns what a text becomes before it has rows."""
+    split = {"whitespace": "the words of ", "characters": "the characters of ", None: ""}[rule.split]
+    runs = f"runs of {' and '.join(map(str, rule.ngrams))} of " if rule.ngrams else ""
+    first = f"the first {rule.length} of " if rule.length is not None else ""
+    return f"{first}{runs}{split}the text{''.join(f', {_changed(step)}' for step in rule.steps)}"
+
+
+def _changed(step: TextStep) -> str:
+    if not step.what:
+        return {"lower": "in lower case", "upper": "in upper case"}.get(step.do, "stripped")
+    return f"{step.what!r} replaced by {step.by!r}" if step.by else f"without {step.what!r}"
 
 
 def _of_integers(rule: IdentityIds | ArithmeticIds | ComputedIds) -> str:

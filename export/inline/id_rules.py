@@ -6,6 +6,7 @@ told from (`export/cuts/graph_rules.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ Vocabularies = Mapping[str, Any]
 def rows_of(rule: manifest.IdRule, values: Any, vocabularies: Vocabularies) -> Any:
     """Returns [m] int64 rows of [m] ids by a rule of one input; outside the table where it does not know them."""
     tf = load_tensorflow()
+    if isinstance(rule, manifest.TextIds):
+        values, rule = values if rule.split else words(rule, values), rule.ids
     if isinstance(rule, manifest.ArithmeticIds):
         found = tf.cast(values, tf.int64) + rule.shift
         found = found // rule.divisor if rule.divisor > 1 else found
@@ -89,6 +92,24 @@ def crossed(rule: manifest.CrossedIds, inputs: Sequence[Any], vocabularies: Voca
         for key, each in zip(rule.keys, inputs, strict=True)
     ]
     return sparse_ops.sparse_cross_hashed(keys, rule.buckets, rule.hash_key)
+
+
+def words(rule: manifest.TextIds, texts: Any) -> Any:
+    """Returns the words of [batch] texts, ragged; of texts that are not split, [batch] strings."""
+    tf = load_tensorflow()
+    for step in rule.steps:
+        if step.do.startswith("replace"):
+            what = re.escape(step.what)
+            what = what if step.do == "replace" else f"[{what}]"
+            texts = tf.strings.regex_replace(texts, what, step.by)
+        else:
+            plain = {"lower": tf.strings.lower, "upper": tf.strings.upper, "strip": tf.strings.strip}
+            texts = plain[step.do](texts)
+    if rule.split is None:
+        return texts
+    found = tf.strings.split(texts) if rule.split == "whitespace" else tf.strings.unicode_split(texts, "UTF-8")
+    found = tf.strings.ngrams(found, rule.ngrams, separator=" ") if rule.ngrams else found
+    return found if rule.length is None else found[:, : rule.length]
 
 
 def joined(rule: manifest.JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:

@@ -15,7 +15,7 @@ from export.checkpoint.specs import TableSpec
 from export.cuts.embedding_layers import original_lookup
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
-from export.inline.id_rules import Vocabularies, cast, crossed, joined, rows_of
+from export.inline.id_rules import Vocabularies, cast, crossed, joined, rows_of, words
 from export.model.tracing import TracedModel
 from export.settings import ExportJob, HashRule, InputPart, KeyedRule
 from export.towers.descriptions import DenseSpec, FeatureSpec, ModelSpec
@@ -106,7 +106,8 @@ class Lookups:
             return self._vectors(spec, rows)
         if spec.kind == "sequence":
             whole = ids.with_values(self._vectors(spec, rows))
-            return whole.to_tensor(shape=[None, spec.length, whole.shape[-1]])
+            filled_by = self._vectors(spec, tf.constant([_or_none(spec.filler_row)], tf.int64))  # -1: zeros
+            return whole.to_tensor(filled_by[0], shape=[None, spec.length, whole.shape[-1]])
         return self._combined(spec, ids, rows, weights)
 
     def _ids(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -119,6 +120,8 @@ class Lookups:
         if isinstance(page.ids, manifest.JoinedIds):
             each = [_ragged(inputs[key]) for key in spec.reads]
             return each[0].with_values(joined(page.ids, [key.values for key in each], self._vocabularies)), None
+        if isinstance(page.ids, manifest.TextIds):
+            return words(page.ids, tf.reshape(inputs[name], [-1])), None
         weights = None if spec.weights is None else inputs[spec.weights]
         if spec.name in self._traced.configs:
             return inputs[name], weights
@@ -188,6 +191,8 @@ class Lookups:
     def _vectors(self, spec: FeatureSpec, rows: Any) -> Any:
         """Returns [m, dim] float32 for [m] rows; zeros where a row is -1."""
         tf = load_tensorflow()
+        if spec.ordinal:
+            return tf.cast(tf.maximum(rows, 0), tf.float32)[:, tf.newaxis]
         if spec.indicator is not None:
             return tf.one_hot(rows, spec.indicator)
         table = self._tables[spec.table]

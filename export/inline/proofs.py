@@ -237,7 +237,7 @@ def _column(name: str, spec: FeatureSpec | DenseSpec, default: Any, examples: Ex
     offsets = column.offsets
     if offsets is None:
         offsets = np.arange(n + 1, dtype=np.int64) * (column.values.size // n)
-    one_each = isinstance(spec, FeatureSpec) and spec.kind == "single" and spec.place is None
+    one_each = isinstance(spec, FeatureSpec) and spec.one_each and spec.place is None
     if one_each and default is not None and not (np.diff(offsets) == 1).all():
         values = np.repeat(np.array([default], column.values.dtype), n)
         values[np.diff(offsets) == 1] = column.values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bundle.manifest import IdRule, JoinedIds, SeveralIds, VocabularyIds
+from bundle.manifest import IdRule, JoinedIds, SeveralIds, TextIds, VocabularyIds
 from export.cuts.lookups import table_name
 from export.model.origins import distinct_identifiers
 from export.towers.descriptions import DenseSpec, FeatureSpec, Keys, ModelSpec, TensorSpec, TowerSpec
@@ -107,6 +107,8 @@ def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
     """Returns a rule with these names for the vocabularies that it reads."""
     if isinstance(rule, VocabularyIds):
         return rule.model_copy(update={"vocabulary": next(names)})
+    if isinstance(rule, TextIds):
+        return rule.model_copy(update={"ids": _with_names(rule.ids, names)})
     if isinstance(rule, SeveralIds):
         told = [
             key if key.ids is None else key.model_copy(update={"ids": _with_names(key.ids, names)}) for key in rule.keys

@@ -115,6 +115,8 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob, role
         place=spec.place,
         places=None if spec.place is None else spec.places,
         cast=spec.cast if ids_are_the_models else None,
+        filler_row=spec.filler_row,
+        ordinal=spec.ordinal,
     )
 
 

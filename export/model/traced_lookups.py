@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from bundle.manifest import TextIds
 from export.cuts.graph_rules import blamed, cure_of, find_ids
 from export.cuts.lookups import Lookup
 from export.cuts.places import Followed, Values
 from export.cuts.several_inputs import find_several
+from export.cuts.texts import find_text
 from export.cuts.whole_ids import FoundIds
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
@@ -162,6 +164,8 @@ def _resolved(
     names = tuple(each.source.name for each in known)
     first, part = known[0], parts[names[0]]
     rule, unknown, keys = lookup.rule or first.rule, lookup.unknown or first.unknown, lookup.keys or first.keys
+    if lookup.ids_max is not None and isinstance(rule, TextIds):
+        rule = rule.model_copy(update={"length": lookup.ids_max})
     if lookup.rule is not None and (first.rule is not None or first.cast is not None):
         why = "computed twice over, in front of a column that has a rule of its own"
         raise NotConvertible(f"ids of feature {lookup.path!r} are {why}; give the column the input as it is")
@@ -189,6 +193,8 @@ def _resolved(
         max_norm=lookup.max_norm if lookup.kind == "bag" else None,
         empty_row=lookup.empty_row,
         cast=first.cast,
+        filler_row=lookup.filler_row,
+        ordinal=lookup.variable is None and lookup.kind == "sequence",
     )
     return Resolved(recorded, table, feature)
 
@@ -235,7 +241,7 @@ def _ids(value: Any, call: Followed, rows: int) -> FoundIds | Odd:
         values, structure, part = value, {}, "dense"
     found = find_ids(Values(values), call, rows)
     if not isinstance(found, FoundIds):
-        return _odd(found, call, rows)
+        return find_text(values, call, rows, structure.get("splits")) or _odd(found, call, rows)
     if found.source.part != part and part == "dense":
         return Odd(f"those of input {found.source.name!r}, whose rows are read as they are", _COMBINE)
     if found.source.part != part:

@@ -7,6 +7,7 @@ Nothing else can read a table that left the towers: one that is read whole stays
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
@@ -18,11 +19,12 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.features import FeatureReader
-from bundle.manifest import TableSource
+from bundle.manifest import TableSource, TextIds
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.stretches import read_stretches
 from export.checks.examples import Examples, without_signs
+from export.cuts.filled_ids import masked_means_of_none
 from export.cuts.named_graphs import NamedGraph
 from export.errors import ExportError, NotConvertible, VerificationFailed
 from export.frameworks import load_tensorflow
@@ -33,7 +35,7 @@ from export.oracle.tables import OracleTables, ReadRows
 from export.settings import ExportJob
 from export.tables.dumped import KeyFile
 from export.tables.sources import layout_of
-from export.towers.descriptions import ModelSpec
+from export.towers.descriptions import FeatureSpec, ModelSpec
 from export.towers.weights import path_steps
 from export.user_lines import at_line, line_of_exception
 
@@ -155,7 +157,7 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
-        with tables.answering(), tf.device("/CPU:0"):
+        with tables.answering(), _means_of_none(model), tf.device("/CPU:0"):
             root = build_root(job, replay.base)
             given = {name: fed.value(name) for tower in model.towers.values() for name in tower.call_inputs}
             calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
@@ -177,6 +179,12 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
             for output, key in tower.keys.items()
         }
     return results
+
+
+def _means_of_none(model: ModelSpec) -> AbstractContextManager[None]:
+    """Lets the mean of no word be zeros, where words of texts are averaged."""
+    rules = [spec.rule for spec in model.features.values() if isinstance(spec, FeatureSpec) and spec.kind == "bag"]
+    return masked_means_of_none() if any(isinstance(rule, TextIds) for rule in rules) else nullcontext()
 
 
 def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:

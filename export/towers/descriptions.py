@@ -62,7 +62,8 @@ class FeatureSpec:
         `place` is told.
       place: which one of several ids of a dense input it reads.
       indicator: instead of a table, how many rows ids may have.
-      max_norm, empty_row: as in Lookup.
+      max_norm, empty_row, filler_row: as in Lookup.
+      ordinal: whether row r of its ids is the one number r.
       cast: how what is sent becomes integers before `rule`; None: it is what ids are.
     """
 
@@ -85,11 +86,18 @@ class FeatureSpec:
     max_norm: float | None = None
     empty_row: int | None = None
     cast: manifest.Cast | None = None
+    filler_row: int | None = None
+    ordinal: bool = False
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The inputs that its ids come from."""
         return self.inputs or (self.name,)
+
+    @property
+    def one_each(self) -> bool:
+        """Whether callers send one value for each example, if it is not one of several places."""
+        return self.kind == "single" or isinstance(self.rule, manifest.TextIds)
 
     def padding_of(self, name: str) -> int | str | None:
         """Returns what only fills one of its inputs up."""

@@ -17,6 +17,7 @@ from bundle.manifest import (
     Manifest,
     SeveralIds,
     Table,
+    TextIds,
     TowerForm,
     TowerInput,
     TowerOutput,
@@ -153,12 +154,12 @@ def _feature(manifest: Manifest, name: str, stored: bool) -> FeatureDetails:
         )
     return FeatureDetails(
         name=name,
-        kind=feature.kind,
+        kind="single" if feature.one_each else feature.kind,
         type=_type(manifest, feature, name),
         role=role,
         required=required,
-        length=feature.length or 0,
-        combiner=feature.combiner or "",
+        length=0 if feature.split else feature.length or 0,
+        combiner="" if feature.split else feature.combiner or "",
         weighted=feature.weighted,
         unknown=_unknown(feature),
         table=feature.table,
@@ -170,8 +171,8 @@ def _feature(manifest: Manifest, name: str, stored: bool) -> FeatureDetails:
 
 def _type(manifest: Manifest, feature: EmbeddedFeature, name: str) -> str:
     """Returns the type of an input's values."""
-    if feature.cast is not None:
-        return feature.cast.of
+    if feature.cast is not None or isinstance(feature.ids, TextIds):
+        return "string" if feature.cast is None else feature.cast.of
     if isinstance(feature.ids, IdentityIds | ArithmeticIds | ComputedIds | KeyedIds):
         return "int64"
     if isinstance(feature.ids, SeveralIds):

@@ -60,7 +60,7 @@ def count_examples(manifest: Manifest, columns: Mapping[str, Column]) -> int:
             if feature.take != "values":
                 continue
             return -(-int(column.values.size) // math.prod(feature.shape))
-        if feature.kind == "single":
+        if feature.one_each:
             return int(column.values.size)
     return 1
 
@@ -116,7 +116,7 @@ def _kind(manifest: Manifest, name: str) -> tuple[str, bool] | None:
     feature = manifest.features[name]
     if isinstance(feature, DenseFeature):
         return None
-    return inputs_of(name, feature)[0], feature.kind == "single"
+    return inputs_of(name, feature)[0], feature.one_each
 
 
 def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
@@ -154,6 +154,8 @@ def look_up(generation: Generation, request: Lookup, settings: ServiceSettings, 
         raise InvalidArgument(f"feature {name!r} is dense: it has no table to look up in")
     if feature.indicator is not None:
         raise InvalidArgument(f"feature {name!r} is an indicator: it has no table to look up in")
+    if feature.split:
+        raise InvalidArgument(f"feature {name!r} reads texts, which have a row for each of their words, not one")
     if feature.place is not None:
         raise InvalidArgument(f"feature {name!r} reads one of several values of its input: no id alone is one")
     if isinstance(feature.ids, SeveralIds) and len(feature.inputs) > 1:

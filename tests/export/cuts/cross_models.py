@@ -89,7 +89,8 @@ def build_padded():
 
 
 def build_text():
-    layer = tf.keras.layers.TextVectorization(output_sequence_length=1, vocabulary=WORDS)
+    without = {"standardize": lambda texts: tf.strings.regex_replace(texts, "[0-9]+", "#")}
+    layer = tf.keras.layers.TextVectorization(output_sequence_length=1, vocabulary=WORDS, **without)
     return Crosses({"text": lambda given: layer(given["one"])})
 
 

@@ -1,0 +1,89 @@
+"""Rows of the words of texts, whatever these are, against Keras' TextVectorization: all the same."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bundle import manifest as pages
+from bundle.rules import rule_of
+from bundle.texts import Text
+from bundle.vocabularies import StringKeys, Vocabulary
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras
+import tensorflow as tf
+
+CHARACTERS = st.one_of(
+    st.sampled_from("abAB \t\n\v\f\r\x1c\x1f\x85\u00a0\u2003!'-.^_`~\\]\0\u0130\u00df\u03a3\u00e9"),
+    st.characters(exclude_categories=["Cs"]),
+)
+TEXTS = st.lists(st.text(CHARACTERS, max_size=30), min_size=1, max_size=6)
+WORDS = ["a", "b", "ab", "ba", "a b", "A", "\u00e9", "\u00a0", "i\u0307", "\u65e5"]
+PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+LOWER, STRIP = pages.TextStep(do="lower"), pages.TextStep(do="replace_any", what=PUNCTUATION)
+STANDARDS: dict[str | None, tuple[pages.TextStep, ...]] = {
+    None: (),
+    "lower": (LOWER,),
+    "strip_punctuation": (STRIP,),
+    "lower_and_strip_punctuation": (LOWER, STRIP),
+}
+LISTED = pages.VocabularyIds(vocabulary="words", first_row=2)
+
+
+@pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers], ids=["tf-keras", "Keras 3"])
+@settings(deadline=None)
+@given(TEXTS)
+def test_rows_of_words_are_those_of_keras(layers: Any, texts: list[str]) -> None:
+    rule = rule_of("title", 100, LISTED, {"words": Vocabulary(StringKeys(WORDS))})
+    values = np.array(texts, object)
+    for (standardize, split, ngrams), layer in vectorizations(layers).items():
+        at: Any = {"whitespace": "whitespace", "character": "characters"}[split]
+        told = Text("title", pages.TextIds(steps=STANDARDS[standardize], split=at, ngrams=ngrams, ids=LISTED))
+        words, offsets = told.words(values)
+        rows = rule.resolve(words)
+        found = np.split(np.where(rows < 0, 1, rows), offsets[1:-1])
+        expected = layer(tf.constant(values))
+        assert [each.tolist() for each in found] == expected.to_list(), (standardize, split, ngrams)
+
+
+_MADE: dict[str, dict[Any, Any]] = {}
+
+
+def vectorizations(layers: Any) -> dict[tuple[str | None, str, tuple[int, ...]], Any]:
+    """Returns a layer for some of each way to change and split texts."""
+    wanted: list[tuple[str | None, str, tuple[int, ...]]]
+    wanted = [(standardize, split, ()) for standardize in STANDARDS for split in ("whitespace", "character")]
+    wanted += [("lower", "whitespace", (1, 2)), (None, "character", (3, 1))]
+    if layers.__name__ not in _MADE:
+        _MADE[layers.__name__] = {
+            (standardize, split, ngrams): layers.TextVectorization(
+                vocabulary=WORDS, standardize=standardize, split=split, ngrams=ngrams or None, ragged=True
+            )
+            for standardize, split, ngrams in wanted
+        }
+    return _MADE[layers.__name__]
+
+
+@settings(deadline=None)
+@given(TEXTS, st.sampled_from("aA.\\ ^-]"), st.sampled_from(["", "x", " ", "yz"]))
+def test_changed_texts_are_tensorflow_s(texts: list[str], what: str, by: str) -> None:
+    sent = tf.constant(np.array(texts, object))
+    pattern = {"\\": "\\\\", "^": "\\^", "]": "\\]", "-": "\\-", ".": "\\."}.get(what, what)
+    expected = {
+        pages.TextStep(do="upper"): tf.strings.upper(sent),
+        pages.TextStep(do="strip"): tf.strings.strip(sent),
+        pages.TextStep(do="replace_any", what=what + "b", by=by): tf.strings.regex_replace(sent, f"[{pattern}b]", by),
+        pages.TextStep(do="replace", what=what + "b", by=by): tf.strings.regex_replace(sent, pattern + "b", by),
+    }
+    for step, right in expected.items():
+        made = Text("title", pages.TextIds(steps=(step,), ids=pages.HashIds(buckets=1))).changed(
+            np.array(texts, object)
+        )
+        assert [text.encode() for text in made.tolist()] == right.numpy().tolist(), step
