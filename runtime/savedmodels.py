@@ -14,15 +14,19 @@ import numpy as np
 from runtime.errors import DeviceMissing, InputRefused, LibraryMissing, TowerUnreadable
 from runtime.towers import SIGNATURE, Array, Device, Tensor, missing_input
 
-_DEVICES: dict[Device, str] = {"cpu": "/device:CPU:0", "gpu": "/device:GPU:0"}
+DEVICES: dict[Device, str] = {"cpu": "/device:CPU:0", "gpu": "/device:GPU:0"}
+"""As TensorFlow names them."""
 
 
 class SavedModelTower:
     """A SavedModel's `serving_default` signature, run by TensorFlow; the same face as a compiled tower."""
 
-    def __init__(self, path: Path, device: Device = "cpu") -> None:
+    def __init__(self, path: Path, device: str = DEVICES["cpu"]) -> None:
         """Loads a SavedModel onto a device; the first one of a process imports TensorFlow, which takes seconds.
 
+        Args:
+          path: its directory.
+          device: where its variables lie and its operations run, as TensorFlow names it.
         Raises:
           TowerUnreadable: the directory is missing, damaged, or has no signature `serving_default`.
           LibraryMissing: TensorFlow is not installed.
@@ -32,7 +36,7 @@ class SavedModelTower:
             "installed; install rowcast[savedmodel], or export the tower again with a compiled form"
         )
         self._tensorflow = tensorflow = _imported(missing)
-        self._device = _DEVICES[device]
+        self._device = device
         try:
             # The signature is of use only while the object that owns its variables lives. These lie on the device, and
             # so does what is computed with them.
@@ -133,6 +137,8 @@ def _imported(missing: str) -> Any:
     # One thread per call, as many calls as callers. TensorFlow refuses a change once it has run something.
     with contextlib.suppress(RuntimeError):
         tensorflow.config.threading.set_intra_op_parallelism_threads(1)
+    # Else GPUs round the factors of products to 10 bits, and a tower in f32 breaks the parity rule there.
+    tensorflow.config.experimental.enable_tensor_float_32_execution(False)
     return tensorflow
 
 

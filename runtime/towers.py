@@ -316,9 +316,9 @@ def open_form(
     if form.kind == "litert":
         opened = CompiledTower(files.locate(root, form.path))
     else:
-        from runtime.savedmodels import SavedModelTower
+        from runtime.savedmodels import DEVICES, SavedModelTower
 
-        opened = SavedModelTower(files.locate(root, form.path), device)
+        opened = SavedModelTower(files.locate(root, form.path), DEVICES[device])
     _agree("input", opened.inputs, page.inputs)
     _agree("output", opened.outputs, page.outputs)
     return opened

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-_PROGRAM = """
+import pytest
+
+_SETUP = """
 import json, sys
 from pathlib import Path
 import numpy as np
 from bundle.manifest import Tower, TowerForm, TowerInput, TowerOutput
-from runtime.errors import InputRefused, TowerUnreadable
+from runtime.errors import DeviceMissing, InputRefused, TowerUnreadable
 from runtime import savedmodels
 from runtime.savedmodels import SavedModelTower
 from runtime.towers import CompiledTower, open_form, open_tower
@@ -22,9 +24,16 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow
 from tensorflow.python.eager import context
 
-(cpu,) = tensorflow.config.list_physical_devices("CPU")
-tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
-root = Path(sys.argv[1])
+root, device = Path(sys.argv[1]), sys.argv[2]
+if device == "gpu":
+    try:
+        savedmodels.require_gpu()
+    except DeviceMissing as problem:
+        print(problem)
+        sys.exit(NO_GPU)
+else:  # a second CPU, which stands in for a GPU: what a GPU's machine runs is this, with the GPU's name
+    (cpu,) = tensorflow.config.list_physical_devices("CPU")
+    tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
 random = np.random.default_rng(1)
 inputs = {
     "user": random.normal(size=(7, 32)).astype(np.float32),
@@ -40,9 +49,13 @@ spec = Tower(
     forms=(TowerForm(kind="saved_model", precision="f32", path="query/saved_model", max_abs_error={}),),
 )
 tower = open_tower(root, spec)
+there = tower.run(inputs)
+seen = {}
+"""
+_FACE = """
 compiled = CompiledTower(root / "query/compiled-f32.tflite")
-there, here = tower.run(inputs), compiled.run(inputs)
-seen = {
+here = compiled.run(inputs)
+seen |= {
     "kind": type(tower).__name__,
     "inputs": [[tensor.name, tensor.dtype, list(tensor.shape)] for tensor in tower.inputs],
     "same_inputs": tower.inputs == compiled.inputs,
@@ -63,20 +76,6 @@ for name, directory in (("gone", root / "gone"), ("damaged", root / "damaged" / 
         SavedModelTower(directory)
     except TowerUnreadable as refusal:
         seen[name] = str(refusal)
-# A second CPU stands in for a GPU: what a GPU's machine runs is this, with the GPU's name.
-savedmodels._DEVICES["gpu"] = "/device:CPU:1"
-elsewhere = open_form(root, spec, spec.forms[0], "gpu")
-context.context().enable_run_metadata()
-seen["same_elsewhere"] = all(np.array_equal(value, there[name]) for name, value in elsewhere.run(inputs).items())
-ran = context.context().export_run_metadata()
-context.context().disable_run_metadata()
-nodes = [node for one in ran.function_graphs for part in one.partition_graphs for node in part.node]
-seen["products"] = sorted({node.device[-5:] for node in nodes if "MatMul" in node.op})
-seen["computed"] = sorted({node.device[-5:] for node in nodes})
-for name, each in (("here", tower), ("devices", elsewhere)):
-    with tensorflow.device(each._device):
-        made = each._function(**{key: tensorflow.constant(value) for key, value in inputs.items()})
-    seen[name] = sorted({tensor.device[-5:] for tensor in made.values()})
 # TensorFlow adds up a product in an order that hangs on how many rows there are, so that the last bits do too.
 ranking = SavedModelTower(root / "ranking" / "saved_model")
 x = random.normal(size=(500, 40)).astype(np.float32)
@@ -86,8 +85,38 @@ seen["company"] = max(
     for first, size in [(0, 1), (499, 1), (0, 2), (13, 3), (7, 16), (100, 200), (1, 499)]
     for part in [whole[first : first + size]]
 )
+"""
+_PLACED = """
+if device == "gpu":
+    elsewhere = open_form(root, spec, spec.forms[0], "gpu")
+else:
+    elsewhere = SavedModelTower(root / "query" / "saved_model", device)
+context.context().enable_run_metadata()
+found = elsewhere.run(inputs)
+ran = context.context().export_run_metadata()
+context.context().disable_run_metadata()
+seen["of_limit"] = max(
+    float((np.abs(found[name] - value) / (1e-5 + 1e-5 * np.abs(value))).max()) for name, value in there.items()
+)
+nodes = [node for one in ran.function_graphs for part in one.partition_graphs for node in part.node]
+seen["products"] = sorted({node.device[-5:] for node in nodes if "MatMul" in node.op})
+seen["computed"] = sorted({node.device[-5:] for node in nodes})
+for name, each in (("here", tower), ("devices", elsewhere)):
+    with tensorflow.device(each._device):
+        made = each._function(**{key: tensorflow.constant(value) for key, value in inputs.items()})
+    seen[name] = sorted({tensor.device[-5:] for tensor in made.values()})
+seen["rounded"] = tensorflow.config.experimental.tensor_float_32_execution_enabled()
 print(json.dumps(seen))
 """
+
+_NO_GPU = 3
+"""Exit of a program that TensorFlow shows no GPU."""
+
+
+def run(towers: Path, device: str, *steps: str) -> subprocess.CompletedProcess[str]:
+    program = "".join((f"NO_GPU = {_NO_GPU}\n", _SETUP, *steps))
+    command = [sys.executable, "-c", program, str(towers), device]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_saved_model_tower_has_the_face_and_the_values_of_a_compiled_one(towers: Path) -> None:
@@ -96,9 +125,7 @@ def test_saved_model_tower_has_the_face_and_the_values_of_a_compiled_one(towers:
     content = (towers / "query" / "saved_model" / "saved_model.pb").read_bytes()
     (damaged / "saved_model.pb").write_bytes(content[: len(content) // 2])
 
-    ran = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(towers)], capture_output=True, text=True, timeout=120, check=False
-    )
+    ran = run(towers, "/device:CPU:1", _FACE, _PLACED)
 
     assert ran.returncode == 0, ran.stderr[-2000:]
     seen = json.loads(ran.stdout.splitlines()[-1])
@@ -109,10 +136,23 @@ def test_saved_model_tower_has_the_face_and_the_values_of_a_compiled_one(towers:
     assert seen["output_dtype"] == "float32"
     assert seen["in_order"] is True
     assert seen["company"] <= 1e-5  # what a score may differ by in another batch: docs/towers.md
-    assert (seen["here"], seen["devices"], seen["same_elsewhere"]) == (["CPU:0"], ["CPU:1"], True)
+    assert (seen["here"], seen["devices"], seen["of_limit"]) == (["CPU:0"], ["CPU:1"], 0)
     assert (seen["products"], seen["computed"]) == (["CPU:1"], ["CPU:1"])  # all of it, not only what it returns
+    assert seen["rounded"] is False
     assert "lacks inputs ['history']" in seen["missing"]
     assert "float32[7, 5]" in seen["shape"]
     assert "float64[7, 32]" in seen["dtype"]
     assert "cannot be loaded" in seen["gone"]
     assert "cannot be loaded" in seen["damaged"]
+
+
+@pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="this machine has no NVIDIA GPU")
+def test_gpu_gives_the_scores_of_the_cpu_in_f32(towers: Path) -> None:
+    ran = run(towers, "gpu", _PLACED)
+    if ran.returncode == _NO_GPU:
+        pytest.skip(ran.stdout.strip())
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    seen = json.loads(ran.stdout.splitlines()[-1])
+    assert (seen["here"], seen["devices"], seen["products"]) == (["CPU:0"], ["GPU:0"], ["GPU:0"])
+    assert seen["of_limit"] <= 1  # the parity rule
+    assert seen["rounded"] is False
