@@ -115,7 +115,11 @@ def load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, Re
       VerificationFailed: a loader refuses it, or dies of it.
     """
     answers: dict[str, Results] = {}
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["tensorflow"]
+    )  # imported once, however many are proved; what loads is a child of it
+    with ProcessPoolExecutor(1, context) as process:
         for loader in LOADERS:
             try:
                 answers[loader] = process.submit(_ask, loader, str(directory), dict(inputs)).result()
