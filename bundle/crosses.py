@@ -184,6 +184,6 @@ def key_rule(name: str, key: CrossKey, vocabularies: Mapping[str, Vocabulary]) -
     """Returns what makes a number of a value of one of the inputs."""
     if key.boundaries is not None:
         return Buckets(name, len(key.boundaries) + 1, key.boundaries)
-    if key.ids is None or key.rows is None:
+    if key.ids is None:
         return _Strings(name) if key.dtype == "string" else _Integers(name)
     return rule_of(name, key.rows, key.ids, vocabularies)

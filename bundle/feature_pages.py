@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from bundle.fields import Count, Length, Name, Page, Positive
 from bundle.id_pages import (
     BucketIds,
+    ChainedIds,
     CrossedIds,
     HashIds,
     IdentityIds,
@@ -196,9 +197,15 @@ Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 
 def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
     """Returns the rules of vocabularies that a rule consists of: itself, or those of its keys and what follows."""
-    rules = [*(key.ids for key in rule.keys)] if isinstance(rule, SeveralIds) else [rule]
+    rules: list[IdRule | None] = [*(key.ids for key in rule.keys)] if isinstance(rule, SeveralIds) else [rule]
+    rules = [each for one in rules for each in (one.rules if isinstance(one, ChainedIds) else [one])]
     rules += [rule.ids] if isinstance(rule, JoinedIds | TextIds) else []
     return tuple(each for each in rules if isinstance(each, VocabularyIds))
+
+
+def first_of(rule: IdRule) -> IdRule:
+    """Returns the rule that takes what is sent: the first of a chain, else the rule itself."""
+    return rule.rules[0] if isinstance(rule, ChainedIds) else rule
 
 
 def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[str, tuple[str, ...]]:

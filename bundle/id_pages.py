@@ -125,6 +125,22 @@ class BucketIds(Page):
         return {name: value for name, value in page.items() if value or name not in ("first_row", "falling")}
 
 
+class ChainedIds(Page):
+    """Row = what rules make of the id, one after another; each takes the integer that the one before it made.
+
+    That is -1 of what a vocabulary lacks, and may lie outside of any table.
+    """
+
+    kind: Literal["chained"] = "chained"
+    rules: Annotated[
+        tuple[
+            Annotated[ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")],
+            ...,
+        ],
+        Field(min_length=2, max_length=16),
+    ]
+
+
 class CrossKey(Page):
     """One of the inputs of a cross; with `boundaries`, its values are buckets first, with `ids` rows."""
 
@@ -135,10 +151,16 @@ class CrossKey(Page):
     """Of the input. The feature itself is the candidate's as soon as one of its inputs is."""
     default: Any = None
     """Of the input, as a feature's `default`."""
-    ids: Annotated[IdentityIds | ArithmeticIds | HashIds | VocabularyIds, Field(discriminator="kind")] | None = None
+    ids: (
+        Annotated[
+            IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | ChainedIds,
+            Field(discriminator="kind"),
+        ]
+        | None
+    ) = None
     """What makes rows of its values; what is crossed is the row, -1 of a value that has none."""
     rows: Positive | None = None
-    """How many rows there are."""
+    """How many rows there are; None: what `ids` makes is crossed as it is."""
     unknown_row: Count | None = None
     """Crossed in place of -1."""
     padding: int | str | None = None
@@ -146,8 +168,8 @@ class CrossKey(Page):
 
     @model_validator(mode="after")
     def _rows_of_ids(self) -> CrossKey:
-        if (self.ids is None) != (self.rows is None) or (self.unknown_row is not None and self.ids is None):
-            raise ValueError("'rows' are given with 'ids', and 'unknown_row' only then")
+        if (self.rows is not None and self.ids is None) or (self.unknown_row is not None and self.rows is None):
+            raise ValueError("'rows' are given with 'ids' only, and 'unknown_row' with 'rows'")
         if self.ids is not None and self.boundaries is not None:
             raise ValueError("a key has 'boundaries' or 'ids', not both")
         return self
@@ -256,6 +278,7 @@ IdRule = Annotated[
     | HashIds
     | VocabularyIds
     | BucketIds
+    | ChainedIds
     | CrossedIds
     | JoinedIds
     | TextIds

@@ -49,12 +49,12 @@ class Identity:
 
 
 class Arithmetic:
-    """Row = `first_row` + (id + `shift`) div `divisor` mod `buckets`."""
+    """Row = `first_row` + (id + `shift`) div `divisor` mod `buckets`; without `rows`, any integer is one."""
 
     def __init__(
         self,
         name: str,
-        rows: int,
+        rows: int | None,
         shift: int = 0,
         divisor: int = 1,
         buckets: int | None = None,
@@ -82,9 +82,9 @@ class Arithmetic:
 
 
 class Computed:
-    """Row = what operations make of the id, one after the other."""
+    """Row = what operations make of the id, one after the other; without `rows`, any integer is one."""
 
-    def __init__(self, name: str, rows: int, operations: Sequence[tuple[str, int | None]]) -> None:
+    def __init__(self, name: str, rows: int | None, operations: Sequence[tuple[str, int | None]]) -> None:
         """Takes what a manifest's page tells: what is done, and by which constant."""
         self._name, self._rows = name, rows
         self._operations = [(_OPERATIONS[do], by) for do, by in operations]
@@ -274,6 +274,19 @@ class Keyed:
         return within(self._keys.find(integers(self._name, values)), self._rows)
 
 
+class Chained:
+    """Row = what rules make of the id, one after another."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+
+    def resolve(self, values: Values) -> Rows:
+        """Resolves what the first rule does."""
+        for rule in self._rules:
+            values = rule.resolve(values)
+        return values
+
+
 class Known:
     """What is given are rows."""
 
@@ -337,8 +350,10 @@ def hashes(name: str, values: Values, key: tuple[int, int] | None = None) -> NDA
         raise FeatureError(name, f"a string is no Unicode text: {problem}; UTF-8 was expected") from problem
 
 
-def within(rows: Rows, count: int) -> Rows:
-    """Returns rows with -1 in place of those outside [0, count)."""
+def within(rows: Rows, count: int | None) -> Rows:
+    """Returns rows with -1 in place of those outside [0, count), all as they are without a count."""
+    if count is None:
+        return rows
     # Seen as unsigned, negative rows are huge: one comparison finds both ends. Counting is much cheaper than any().
     beyond = rows.view(np.uint64) >= np.uint64(count)
     return np.where(beyond, -1, rows) if np.count_nonzero(beyond) else rows

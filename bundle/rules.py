@@ -9,6 +9,7 @@ from bundle import ids
 from bundle.id_pages import (
     ArithmeticIds,
     BucketIds,
+    ChainedIds,
     ComputedIds,
     HashIds,
     IdentityIds,
@@ -18,13 +19,15 @@ from bundle.id_pages import (
 from bundle.keys import KeyIndex
 from bundle.vocabularies import Vocabulary
 
-OneInput = IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds | KeyedIds
+OneInput = IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds | ChainedIds | KeyedIds
 """Rules that make a row of one value."""
+_ANY = 1 << 63
+"""As many rows as there may be."""
 
 
 def rule_of(
     name: str,
-    rows: int,
+    rows: int | None,
     page: OneInput,
     vocabularies: Mapping[str, Vocabulary],
     keys: Mapping[str, KeyIndex] = MappingProxyType({}),
@@ -33,30 +36,37 @@ def rule_of(
 
     Args:
       name: of the input, for messages.
-      rows: that there are.
+      rows: that there are; None: any integer, as what another rule goes on with.
       page: what the manifest says.
       vocabularies, keys: open, by name.
     Raises:
       KeyError: a vocabulary or key index is not open.
     """
+    limit = _ANY if rows is None else rows
     match page:
         case HashIds():
             plain = page.key is None and page.mask is None
-            told = (name, rows, page.buckets, page.first_row)
+            told = (name, limit, page.buckets, page.first_row)
             return ids.Hash(*told) if plain else ids.KeptHash(*told, page.key, page.mask)
         case VocabularyIds():
             how = page.model_dump(exclude={"kind", "vocabulary"})
-            return ids.Listed(name, rows, vocabularies[page.vocabulary], **how)
+            return ids.Listed(name, limit, vocabularies[page.vocabulary], **how)
         case BucketIds():
-            return ids.Buckets(name, rows, page.boundaries, page.first_row, page.falling)
+            return ids.Buckets(name, limit, page.boundaries, page.first_row, page.falling)
         case KeyedIds():
-            return ids.Keyed(name, rows, keys[page.keys])
+            return ids.Keyed(name, limit, keys[page.keys])
+        case ChainedIds():
+            *before, last = page.rules
+            made = [rule_of(name, None, each, vocabularies) for each in before]
+            return ids.Chained([*made, rule_of(name, rows, last, vocabularies)])
         case _:
             return _of_integers(name, rows, page)
 
 
-def _of_integers(name: str, rows: int, page: IdentityIds | ArithmeticIds | ComputedIds) -> ids.Rule:
+def _of_integers(name: str, rows: int | None, page: IdentityIds | ArithmeticIds | ComputedIds) -> ids.Rule:
     if isinstance(page, ComputedIds):
         return ids.Computed(name, rows, [(each.do, each.by) for each in page.operations])
     computed = isinstance(page, ArithmeticIds)
-    return ids.Arithmetic(name, rows, **page.model_dump(exclude={"kind"})) if computed else ids.Identity(name, rows)
+    if computed:
+        return ids.Arithmetic(name, rows, **page.model_dump(exclude={"kind"}))
+    return ids.Identity(name, _ANY if rows is None else rows)

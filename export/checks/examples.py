@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from bundle import manifest
 from bundle.features import Column
-from bundle.ids import Computed
+from bundle.rules import rule_of
+from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.errors import UsageError
 from export.towers.descriptions import DenseSpec, FeatureSpec, ModelSpec
 
@@ -117,7 +118,7 @@ def make_examples(
                 columns[name] = _weighted(columns[name], random)
             continue
         below = min((each.below for each in numbers if each.below is not None), default=None)
-        spec = min(embedded, key=lambda each: (len(each.reads), not each.one_each), default=None)
+        spec = min(embedded, key=_telling, default=None)
         sizes = _sizes(spec, numbers, count)
         sizes = np.minimum(sizes, bags[0].shape[0]) if bags else sizes
         reached = [_reach(each, model.rows_of(each)) for each in embedded]
@@ -135,9 +136,9 @@ def make_examples(
             size = int(sizes.sum())
             known = _texts(text, keys, size, random) if text is not None else None
             ids = _known_ids(name, page, (first, rows), beyond, keys, size, random) if known is None else known
-            ids = _computable(ids, embedded, model, beyond, random)
-        if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
-            ids = ids.astype(str).astype(object)
+            if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
+                ids = ids.astype(str).astype(object)
+            ids = _computable(ids, embedded, model, keys, beyond, random)
         if spec and not crossed and spec.ids_dtype.startswith("int") and ids.dtype.kind == "f":
             ids = np.floor(ids).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -167,6 +168,12 @@ def without_signs(examples: Examples, model: ModelSpec) -> Examples:
     return replace(examples, columns=columns)
 
 
+def _telling(spec: FeatureSpec) -> tuple[int, bool, bool]:
+    """Puts first what tells most of an input: alone, one id of an example, which keys there are."""
+    listed = spec.rule is not None and isinstance(manifest.first_of(spec.rule), manifest.VocabularyIds)
+    return len(spec.reads), not spec.one_each, not listed
+
+
 def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -> NDArray[np.int64]:
     if numbers:  # the ids are read as numbers, too, and so are equally many in all examples
         return np.full(count, int(np.prod(numbers[0].shape, dtype=np.int64)), np.int64)
@@ -175,7 +182,9 @@ def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -
     if spec.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
         return np.full(count, 1 if spec.place is None else spec.places, np.int64)
     if spec.length is None:
-        return np.arange(count, dtype=np.int64) % min(BAG_SIZES, BAG_SIZES if spec.places is None else spec.places + 1)
+        filled = spec.places is not None and spec.padding is None  # by nothing: there are just so many
+        below = min(BAG_SIZES, BAG_SIZES if spec.places is None else spec.places + 1)
+        return np.full(count, spec.places) if filled else np.arange(count, dtype=np.int64) % below
     if spec.encoding == "dense":
         return np.full(count, spec.length, np.int64)
     return np.arange(count, dtype=np.int64) % (spec.length + 3)
@@ -190,13 +199,13 @@ def _known_ids(
     size: int,
     random: np.random.Generator,
 ) -> NDArray[Any]:
-    rule = page.ids if isinstance(page, manifest.EmbeddedFeature) else manifest.IdentityIds()
+    rule = manifest.first_of(page.ids) if isinstance(page, manifest.EmbeddedFeature) else manifest.IdentityIds()
     if isinstance(rule, manifest.SeveralIds) and page is not None:
         key = rule.keys[page.inputs.index(name)]
         if key.boundaries is not None:
             rule = manifest.BucketIds(boundaries=key.boundaries)
-        elif isinstance(key.ids, manifest.VocabularyIds):
-            rule = key.ids
+        elif key.ids is not None and isinstance(manifest.first_of(key.ids), manifest.VocabularyIds):
+            rule = manifest.first_of(key.ids)
         else:
             ids = random.integers(0, beyond, size)
             return ids if key.dtype == "int64" else ids.astype(str).astype(object)
@@ -229,18 +238,29 @@ def _texts(rule: manifest.TextIds, keys: Keys, size: int, random: np.random.Gene
 
 
 def _computable(
-    ids: NDArray[Any], specs: Sequence[FeatureSpec], model: ModelSpec, beyond: int, random: np.random.Generator
+    ids: NDArray[Any],
+    specs: Sequence[FeatureSpec],
+    model: ModelSpec,
+    keys: Keys,
+    beyond: int,
+    random: np.random.Generator,
 ) -> NDArray[Any]:
     """Replaces ids of which a model computes no row by others; where one in many thousands has a row, not all are."""
-    rules = [(model.rows_of(each), each.rule) for each in specs if isinstance(each.rule, manifest.ComputedIds)]
-    if not rules or ids.dtype.kind not in "if":
+    rules = []
+    for each in specs:
+        if isinstance(each.rule, manifest.ComputedIds | manifest.ChainedIds) and each.unknown is None:
+            read = {rule.vocabulary for rule in manifest.vocabularies_of(each.rule)}
+            rules.append(rule_of("", model.rows_of(each), each.rule, {name: _opened(keys[name]) for name in read}))
+    if not rules or ids.dtype.kind not in "ifO":
         return ids
 
     def known(tried: NDArray[Any]) -> NDArray[np.bool_]:
-        whole = np.floor(tried).astype(np.int64)
-        found = [Computed("", rows, [(each.do, each.by) for each in rule.operations]) for rows, rule in rules]
-        return np.asarray(np.all([each.resolve(whole) >= 0 for each in found], axis=0))
+        whole = tried if tried.dtype == object else np.floor(tried).astype(np.int64)
+        return np.asarray(np.all([rule.resolve(whole) >= 0 for rule in rules], axis=0))
 
+    if ids.dtype == object:
+        right = known(ids)
+        return np.where(right, ids, random.choice(ids[right], ids.size)) if right.any() else ids
     reaches = (1 << 10, 1 << 16, 1 << 23) if ids.dtype.kind == "f" else (1 << 10, 1 << 16, 1 << 23, 1 << 31, beyond)
     others = np.concatenate([random.integers(-reach, reach, 1 << 14) for reach in reaches if reach <= beyond])
     others = others[known(others)]
@@ -249,6 +269,10 @@ def _computable(
         ids = ids.copy()
         ids[wrong] = random.choice(others, int(wrong.sum())) + (ids[wrong] % 1 if ids.dtype.kind == "f" else 0)
     return ids
+
+
+def _opened(keys: NDArray[Any]) -> Vocabulary:
+    return Vocabulary(StringKeys(keys.tolist()) if keys.dtype == object else IntegerKeys(keys))
 
 
 def _reach(spec: FeatureSpec, rows: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.columns import Column
-from bundle.manifest import ArithmeticIds, BucketIds, ComputedIds, DenseFeature, Feature, IdentityIds
+from bundle.manifest import ArithmeticIds, BucketIds, ComputedIds, DenseFeature, Feature, IdentityIds, first_of
 from export.corpora.files import Origin
 from export.errors import NotConvertible
 
@@ -96,11 +96,11 @@ class Cells:
                     )
             taken = {"float32": cells.floats, "string": cells.texts}
             values = taken.get(feature.dtype, cells.integers)()
-        elif isinstance(feature.ids, BucketIds) or (feature.cast is not None and feature.cast.of == "float32"):
-            values = cells.floats()
         else:
-            whole = isinstance(feature.ids, IdentityIds | ArithmeticIds | ComputedIds)
-            values = cells.feature_ids(integers_only=whole)
+            rule, real = first_of(feature.ids), feature.cast is not None and feature.cast.of == "float32"
+            whole = isinstance(rule, IdentityIds | ArithmeticIds | ComputedIds)
+            real = real or isinstance(rule, BucketIds)
+            values = cells.floats() if real else cells.feature_ids(integers_only=whole)
         return Column(values, offsets)
 
     def attribute(self, separator: str | None) -> Any:

@@ -6,7 +6,9 @@ lookup tables, and of the layers StringLookup, IntegerLookup, Hashing and Discre
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,22 +25,26 @@ _UNNAMED = "vocabulary"
 """What a vocabulary is called until all of them are known."""
 
 
-def find_ids(ids: Values, call: Followed, rows: int) -> FoundIds | Values:
-    """Follows ids back to an input.
+def find_ids(ids: Values, call: Followed, rows: int | None) -> FoundIds | Values:
+    """Follows ids back to an input, by one rule.
 
     Args:
       ids: rows of a table.
       call: they are of.
-      rows: of the table.
+      rows: of the table; None: they are integers that something else is made of.
     Returns:
       What was found, or the values that are computed in a way that is not understood.
     """
     found = call.origin(ids)
     if isinstance(found, Source):
-        return FoundIds(found)
-    simple = {"Bucketize": _buckets, "Cast": _cut_off}
+        exact = find_whole(ids, call) if rows is None and ids.tensor.dtype.is_integer else None
+        return exact or FoundIds(found)
+    simple: dict[str, Callable[[Values, Followed], FoundIds | None]] = {
+        "Bucketize": _buckets,
+        "Cast": _cut_off,
+    }
     simple |= dict.fromkeys(("StringToHashBucketFast", "StringToHashBucketStrong"), _hash)
-    simple |= dict.fromkeys(COMPUTED - {"AddV2"}, find_computed)
+    simple |= dict.fromkeys(COMPUTED - {"AddV2"}, partial(find_computed, exact=rows is None))
     nested = {"LookupTableFindV2": _vocabulary, "AddV2": _shifted, "SelectV2": _chosen}
     result = None
     if found.inputs and found.type in simple:
@@ -51,7 +57,7 @@ def find_ids(ids: Values, call: Followed, rows: int) -> FoundIds | Values:
     return found if result is None else result
 
 
-def blamed(values: Values, call: Followed, rows: int) -> Values:
+def blamed(values: Values, call: Followed, rows: int | None) -> Values:
     """Returns what of a computation no rule tells: behind what rules do tell, if there is one thing behind it."""
     while True:
         operands = values.tensor.op.inputs if values.type in SEARCHES else [each.tensor for each in values.inputs]
@@ -139,13 +145,13 @@ def _buckets(values: Values, call: Followed) -> FoundIds | None:
     return FoundIds(number, BucketIds(boundaries=tuple(values.tensor.op.get_attr("boundaries"))))
 
 
-def _vocabulary(values: Values, call: Followed, rows: int) -> FoundIds | None:
+def _vocabulary(values: Values, call: Followed, rows: int | None) -> FoundIds | None:
     handle, ids, default = values.inputs
     source = call.origin(ids)
     found = FoundIds(source) if isinstance(source, Source) else None
     found = find_whole(ids, call) if ids.tensor.dtype.is_integer else found
     table, beyond = call.captured.get(origin_name(handle.tensor)), call.number(default)
-    if found is None or table is None or beyond is None:
+    if found is None or table is None or beyond is None or (rows is None and beyond < -1):
         return None
     raw, keys_dtype = load_tensorflow().raw_ops, ids.tensor.dtype
     keys, positions = raw.LookupTableExportV2(table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype)
@@ -159,9 +165,9 @@ def _vocabulary(values: Values, call: Followed, rows: int) -> FoundIds | None:
     return replace(found, rule=rule, unknown=_row(beyond, rows), keys=(known,))
 
 
-def _shifted(values: Values, call: Followed, rows: int) -> FoundIds | None:
+def _shifted(values: Values, call: Followed, rows: int | None) -> FoundIds | None:
     """Integers, or a hash or a vocabulary whose rows begin further down."""
-    computed = find_computed(values, call)
+    computed = find_computed(values, call, exact=rows is None)
     if computed is not None:
         return computed
     for ids, other in (values.inputs, values.inputs[::-1]):
@@ -176,7 +182,7 @@ def _shifted(values: Values, call: Followed, rows: int) -> FoundIds | None:
     return None
 
 
-def _chosen(values: Values, call: Followed, rows: int) -> FoundIds | None:
+def _chosen(values: Values, call: Followed, rows: int | None) -> FoundIds | None:
     """A row for ids outside the table or for one that masks, or rows for keys that a vocabulary does not hold."""
     condition, first, second = values.inputs
     for taken, other, inside in ((first, second, True), (second, first, False)):
@@ -202,7 +208,7 @@ def _chosen(values: Values, call: Followed, rows: int) -> FoundIds | None:
     return replace(found, rule=found.rule.model_copy(update=hashed)) if hashed is not None else None
 
 
-def _beyond(values: Values, listed: FoundIds, call: Followed, rows: int) -> dict[str, Any] | None:
+def _beyond(values: Values, listed: FoundIds, call: Followed, rows: int | None) -> dict[str, Any] | None:
     """Returns which rows keys take that a vocabulary does not hold."""
     found = find_ids(values, call, rows)
     if not isinstance(found, FoundIds) or (found.source, found.cast) != (listed.source, listed.cast):
@@ -234,7 +240,7 @@ def _cut_off(values: Values, call: Followed) -> FoundIds | None:
     return found if found is not None and found.cast is not None and found.cast.of == "float32" else None
 
 
-def _bounds(condition: Values, found: FoundIds, call: Followed, rows: int, inside: bool) -> bool:
+def _bounds(condition: Values, found: FoundIds, call: Followed, rows: int | None, inside: bool) -> bool:
     """Tells whether a condition is true exactly of ids inside the table (or outside it)."""
     both, lower, upper = ("LogicalAnd", "GreaterEqual", "Less") if inside else ("LogicalOr", "Less", "GreaterEqual")
     limits = {}
@@ -242,7 +248,7 @@ def _bounds(condition: Values, found: FoundIds, call: Followed, rows: int, insid
         if len(part.inputs) != 2 or not _is(part.inputs[0], found, call):
             return False
         limits[part.type] = call.number(part.inputs[1])
-    return limits in ({lower: 0, upper: rows}, {upper: rows})
+    return rows is not None and limits in ({lower: 0, upper: rows}, {upper: rows})
 
 
 def _size(tensor: Any, call: Followed) -> int | None:
@@ -251,8 +257,8 @@ def _size(tensor: Any, call: Followed) -> int | None:
     return None if table is None else int(load_tensorflow().raw_ops.LookupTableSizeV2(table_handle=table))
 
 
-def _row(row: float, rows: int) -> Unknown | None:
-    return Unknown(rule="row", row=int(row)) if 0 <= row < rows else None
+def _row(row: float, rows: int | None) -> Unknown | None:
+    return Unknown(rule="row", row=int(row)) if row >= 0 and (rows is None or row < rows) else None
 
 
 def origin_name(handle: Any) -> str:

@@ -10,24 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bundle.manifest import (
-    ArithmeticIds,
-    BucketIds,
-    CrossedIds,
-    CrossKey,
-    HashIds,
-    JoinedIds,
-    Unknown,
-    VocabularyIds,
-)
+from bundle.manifest import CrossedIds, CrossKey, HashIds, JoinedIds, Unknown, VocabularyIds
+from export.cuts.chains import find_chain, key_of
 from export.cuts.graph_rules import find_ids
 from export.cuts.places import Followed, Values, per_example
 from export.cuts.whole_ids import FoundIds
 from export.model.origins import Source, needed
 from export.towers.descriptions import Keys
 
-_ANY = 1 << 62
-"""As many rows as there may be: what is found of a value of a cross is no row of a table."""
 _JOINS = ("StringJoin", "Add")
 
 
@@ -151,41 +141,12 @@ def _texts(parts: Sequence[str | _Key | None]) -> tuple[str, ...]:
 
 def _key(values: Any, call: Followed) -> _Key | None:
     """Returns which input's values some are, and what is done to them."""
-    found = find_ids(Values(values), call, _ANY)
+    found = find_chain(Values(values), call, None)
     if not isinstance(found, FoundIds) or found.source.part != "dense" or found.source.place is not None:
-        return None
-    if found.cast is not None or not _unknown_is_minus_one(values, call):
         return None
     name = next(name for name, each in call.sources.items() if each == found.source)
     sent = values.graph.get_tensor_by_name(name).dtype.name
-    told = {"dtype": "string" if sent == "string" else "int64"}
-    rule, unknown = found.rule, found.unknown
-    if rule is None:
-        same = unknown is None and sent in ("string", "int32", "int64")
-        return _Key(found, CrossKey.model_validate(told)) if same else None
-    if isinstance(rule, BucketIds):
-        plain = rule.first_row == 0 and not rule.falling
-        return _Key(found, CrossKey(dtype="int64", boundaries=rule.boundaries)) if plain else None
-    rows = _rows(rule, found)
-    if rows is None:
+    if found.rule is None and sent not in ("string", "int32", "int64"):
         return None
-    row = None if unknown is None else unknown.row
-    return _Key(found, CrossKey.model_validate({**told, "ids": rule, "rows": rows, "unknown_row": row}))
-
-
-def _unknown_is_minus_one(values: Any, call: Followed) -> bool:
-    """Tells whether lookup tables on the way give -1, or a row, for what they do not hold."""
-    looked_up = [each for each in needed([values], []).operations if each.type == "LookupTableFindV2"]
-    beyond = [call.number(Values(each.inputs[2])) for each in looked_up]
-    return all(each is not None and each >= -1 for each in beyond)
-
-
-def _rows(rule: object, found: FoundIds) -> int | None:
-    """Returns how many rows a rule of one input has; None if that is not told by the rule."""
-    if isinstance(rule, HashIds):
-        return rule.first_row + rule.buckets
-    if isinstance(rule, ArithmeticIds) and rule.buckets is not None and not rule.truncated:
-        return rule.first_row + rule.buckets
-    if isinstance(rule, VocabularyIds):
-        return max(rule.first_row + len(found.keys[0]), rule.oov_first_row + rule.oov_buckets)
-    return None
+    page = key_of(found, CrossKey(dtype="string" if sent == "string" else "int64"))
+    return None if page is None else _Key(found, page)

@@ -36,13 +36,13 @@ _WHOLE_MAX = 1 << 24
 Numbers = NDArray[Any]
 
 
-def find_steps(values: Values, call: Followed, rows: int) -> tuple[Source, BucketIds] | None:
+def find_steps(values: Values, call: Followed, rows: int | None) -> tuple[Source, BucketIds] | None:
     """Returns the number that rows rise or fall with, and the buckets that they are of it.
 
     Args:
       values: rows of a table.
       call: they are of.
-      rows: of the table.
+      rows: of the table; None: as many as there may be.
     Returns:
       None where they are no steps, or more than `STEPS_MAX`.
     """
@@ -62,8 +62,8 @@ def find_steps(values: Values, call: Followed, rows: int) -> tuple[Source, Bucke
         found: Numbers = numbers.astype(dtype.as_numpy_dtype)
         for each in steps:
             found = _computed(each, call, found)
-        clipped: NDArray[np.int64] = np.clip(found.astype(np.int64), -1, rows)
-        return clipped
+        whole: NDArray[np.int64] = found.astype(np.int64)
+        return whole if rows is None else np.clip(whole, -1, rows)
 
     boundaries = _buckets(row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps))
     return None if boundaries is None else (source, boundaries)
@@ -125,7 +125,7 @@ def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
     first, last = _ends(row, dtype)
     falling = bool(last < first)
     found = _boundaries((lambda numbers: -row(numbers)) if falling else row, dtype, exact)
-    if found is None:
+    if found is None or min(first, last) < -1:
         return None
     return BucketIds(boundaries=found, first_row=int(min(first, last)), falling=falling)
 

@@ -45,7 +45,7 @@ class _Split(NamedTuple):
     ngrams: tuple[int, ...] = ()
 
 
-def find_text(ids: Any, call: Followed, rows: int, splits: Any = None) -> FoundIds | None:
+def find_text(ids: Any, call: Followed, rows: int | None, splits: Any = None) -> FoundIds | None:
     """Returns which input ids are the words of, and how they are made of it; None if they are otherwise.
 
     Args:

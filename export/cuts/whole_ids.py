@@ -59,13 +59,17 @@ def find_whole(values: Values, call: Followed) -> FoundIds | None:
     return FoundIds(number, cast=cast) if isinstance(number, Source) else None
 
 
-def find_computed(values: Values, call: Followed) -> FoundIds | None:
-    """Returns the input that integers are computed of by constants, and how; None if it is otherwise."""
+def find_computed(values: Values, call: Followed, exact: bool = False) -> FoundIds | None:
+    """Returns the input that integers are computed of by constants, and how; None if it is otherwise.
+
+    Unless it is to be `exact`, sums that wrap around, which no table has a row for, are told as if they did not.
+    """
     traced = _traced(values, call) if values.tensor.dtype.is_integer else None
     if traced is None:
         return None
     found, operations = traced
-    if all(each.do in ("add", "int32") for each in operations):  # an id beyond the table is unknown: it never wraps
+    # An id beyond the table is unknown: it never wraps.
+    if not exact and all(each.do in ("add", "int32") for each in operations):
         shift = sum(each.by or 0 for each in operations)
         cast = None if found.cast is not None and found.cast.of == "int64" else found.cast
         return replace(found, rule=ArithmeticIds(shift=shift) if shift else None, cast=cast)
@@ -169,6 +173,20 @@ def _reach(operation: IdOperation, reach: tuple[int, int]) -> tuple[int, int]:
         "absolute": (0, max(abs(low), abs(high))),
     }
     return reaches[operation.do]
+
+
+def reach_of(rule: ArithmeticIds | ComputedIds) -> tuple[int, int]:
+    """Returns the smallest and the largest integer that a rule may make; those of 64 bits where it may wrap around."""
+    if isinstance(rule, ArithmeticIds):
+        if rule.buckets is None:
+            return _LIMITS[64]
+        return rule.first_row + (1 - rule.buckets) * rule.truncated, rule.first_row + rule.buckets - 1
+    reach = _LIMITS[64]
+    for each in rule.operations:
+        reach = _LIMITS[32] if each.do == "int32" else _reach(each, reach)
+        if reach[0] < _LIMITS[64][0] or reach[1] > _LIMITS[64][1]:
+            reach = _LIMITS[64]
+    return reach
 
 
 def _arithmetic(operations: Steps) -> ArithmeticIds | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bundle.manifest import (
     ArithmeticIds,
     BucketIds,
+    ChainedIds,
     ComputedIds,
     CrossedIds,
     EmbeddedFeature,
@@ -37,7 +38,7 @@ def rows_told(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
         case BucketIds() as rule:
             turned = ", the largest number first" if rule.falling else ""
             return f"bucket of {len(rule.boundaries) + 1}{_from(max(rule.first_row, 0))}{turned}"
-        case CrossedIds() | JoinedIds() | TextIds() as rule:
+        case CrossedIds() | JoinedIds() | TextIds() | ChainedIds() as rule:
             return _of_several(page, rule, inputs)
         case KeyedIds():
             return f"key of table {page.table}"
@@ -45,7 +46,11 @@ def rows_told(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
             return _of_integers(rule)
 
 
-def _of_several(page: EmbeddedFeature, rule: CrossedIds | JoinedIds | TextIds, inputs: tuple[str, ...]) -> str:
+def _of_several(
+    page: EmbeddedFeature, rule: CrossedIds | JoinedIds | TextIds | ChainedIds, inputs: tuple[str, ...]
+) -> str:
+    if isinstance(rule, ChainedIds):
+        return ", then ".join(rows_told(page.model_copy(update={"ids": each}), inputs) for each in rule.rules)
     if isinstance(rule, TextIds):
         return f"{rows_told(page.model_copy(update={'ids': rule.ids}), inputs)} of {_words(rule)}"
     if isinstance(rule, CrossedIds):

@@ -19,9 +19,15 @@ Vocabularies = Mapping[str, Any]
 
 def rows_of(rule: manifest.IdRule, values: Any, vocabularies: Vocabularies) -> Any:
     """Returns [m] int64 rows of [m] ids by a rule of one input; outside the table where it does not know them."""
-    tf = load_tensorflow()
     if isinstance(rule, manifest.TextIds):
         values, rule = values if rule.split else words(rule, values), rule.ids
+    for each in rule.rules if isinstance(rule, manifest.ChainedIds) else (rule,):
+        values = _rows_of_one(each, values, vocabularies)
+    return values
+
+
+def _rows_of_one(rule: manifest.IdRule, values: Any, vocabularies: Vocabularies) -> Any:
+    tf = load_tensorflow()
     if isinstance(rule, manifest.ArithmeticIds):
         found = tf.cast(values, tf.int64) + rule.shift
         found = found // rule.divisor if rule.divisor > 1 else found
@@ -130,6 +136,8 @@ def _crossed_key(key: manifest.CrossKey, values: Any, vocabularies: Vocabularies
     tf = load_tensorflow()
     if key.ids is not None:
         rows = rows_of(key.ids, values, vocabularies)
+        if key.rows is None:
+            return rows
         known = (rows >= 0) & (rows < key.rows)
         return tf.where(known, rows, tf.constant(-1 if key.unknown_row is None else key.unknown_row, tf.int64))
     if key.boundaries is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bundle.manifest import IdRule, JoinedIds, SeveralIds, TextIds, VocabularyIds
+from bundle.manifest import ChainedIds, IdRule, JoinedIds, SeveralIds, TextIds, VocabularyIds, vocabularies_of
 from export.cuts.lookups import table_name
 from export.model.origins import distinct_identifiers
 from export.towers.descriptions import DenseSpec, FeatureSpec, Keys, ModelSpec, TensorSpec, TowerSpec
@@ -97,10 +97,11 @@ def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, Featur
 def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
     """Returns the input of each vocabulary of a rule."""
     if isinstance(rule, SeveralIds):
-        listed = [read for read, key in zip(reads, rule.keys, strict=True) if isinstance(key.ids, VocabularyIds)]
+        told = [(read, key.ids) for read, key in zip(reads, rule.keys, strict=True) if key.ids is not None]
+        listed = [read for read, ids in told for _ in vocabularies_of(ids)]
         made = isinstance(rule, JoinedIds) and isinstance(rule.ids, VocabularyIds)
         return [*listed, "_".join(reads)] if made else listed
-    return list(reads)
+    return [reads[0] for _ in vocabularies_of(rule)]
 
 
 def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
@@ -109,6 +110,8 @@ def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
         return rule.model_copy(update={"vocabulary": next(names)})
     if isinstance(rule, TextIds):
         return rule.model_copy(update={"ids": _with_names(rule.ids, names)})
+    if isinstance(rule, ChainedIds):
+        return rule.model_copy(update={"rules": tuple(_with_names(each, names) for each in rule.rules)})
     if isinstance(rule, SeveralIds):
         told = [
             key if key.ids is None else key.model_copy(update={"ids": _with_names(key.ids, names)}) for key in rule.keys

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bundle.manifest import TextIds
-from export.cuts.graph_rules import blamed, cure_of, find_ids
+from bundle.manifest import CrossedIds, TextIds
+from export.cuts.chains import crossed_by, find_chain, followed_by, may_be_none
+from export.cuts.graph_rules import blamed, cure_of
 from export.cuts.lookups import Lookup
 from export.cuts.places import Followed, Values
 from export.cuts.several_inputs import find_several
@@ -95,7 +96,8 @@ def _all_of(
 ) -> list[Resolved | Unresolved]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
     lookup = recorded.lookup
-    found = [_ids(ids, call, table.rows) for ids in lookup.ids]
+    # What a rule of the lookup's own goes on with is no row of a table yet.
+    found = [_ids(ids, call, table.rows if lookup.rule is None else None) for ids in lookup.ids]
     one = _one_each(lookup) and lookup.length in (None, 1) and isinstance(found[0], Odd)
     made = find_several(lookup.ids[0], call, table.rows) if one else None
     if made is not None:
@@ -146,7 +148,7 @@ def _places(found: FoundIds, parts: Mapping[str, InputPart]) -> int:
 
 def _columns(ids: Any, size: int, table: TableFacts, call: Followed) -> list[FoundIds] | Odd:
     """Returns what is known of each id of an example, or by what one of them is computed."""
-    found = [find_ids(Values(ids, place, size), call, table.rows) for place in range(size)]
+    found = [find_chain(Values(ids, place, size), call, table.rows) for place in range(size)]
     known = [each for each in found if isinstance(each, FoundIds) and each.source.part == "dense"]
     if len(known) == size:
         return known
@@ -163,12 +165,10 @@ def _resolved(
     lookup = recorded.lookup
     names = tuple(each.source.name for each in known)
     first, part = known[0], parts[names[0]]
-    rule, unknown, keys = lookup.rule or first.rule, lookup.unknown or first.unknown, lookup.keys or first.keys
+    made = _behind(known, lookup)
+    rule, unknown, keys = made.rule, made.unknown, made.keys
     if lookup.ids_max is not None and isinstance(rule, TextIds):
         rule = rule.model_copy(update={"length": lookup.ids_max})
-    if lookup.rule is not None and (first.rule is not None or first.cast is not None):
-        why = "computed twice over, in front of a column that has a rule of its own"
-        raise NotConvertible(f"ids of feature {lookup.path!r} are {why}; give the column the input as it is")
     if rule is None and (part.dtype == "string" or (part.dtype == "float32" and first.cast is None)):
         raise NotConvertible(f"input {names[0]!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids")
     places = math.prod(part.shape)
@@ -187,16 +187,42 @@ def _resolved(
         rule=rule,
         unknown=unknown,
         keys=keys,
-        padding=lookup.padding,
+        padding=lookup.padding if first.rule is None else None,
         places=places if lookup.encoding == "dense" and (lookup.kind == "bag" or one_of_them) else None,
         place=first.source.place,
         max_norm=lookup.max_norm if lookup.kind == "bag" else None,
         empty_row=lookup.empty_row,
-        cast=first.cast,
+        cast=made.cast,
         filler_row=lookup.filler_row,
         ordinal=lookup.variable is None and lookup.kind == "sequence",
     )
     return Resolved(recorded, table, feature)
+
+
+def _behind(known: list[FoundIds], lookup: Lookup) -> FoundIds:
+    """Returns what makes rows of an input: what the model computes of it, and then the lookup's own rule.
+
+    Raises:
+      NotConvertible: no rule tells both; names the feature.
+    """
+    own = FoundIds(known[0].source, lookup.rule, lookup.unknown, lookup.keys)
+    if own == FoundIds(own.source):
+        return known[0]
+    if all(each.rule is None and each.cast is None for each in known):
+        return own
+    crossed = isinstance(own.rule, CrossedIds)
+    paddings = [key.padding for key in own.rule.keys] if isinstance(own.rule, CrossedIds) else [lookup.padding]
+    computed = f"ids of feature {lookup.path!r} are computed in front of a column that has a rule of its own"
+    for each, padding in zip(known, paddings, strict=True):
+        if padding is not None and each.rule is not None and may_be_none(each):
+            raise NotConvertible(
+                f"{computed}, and may be {padding!r}, which is no id to it; compute what never is, as a remainder is "
+                "not, or give the column the input as it is"
+            )
+    made = crossed_by(known, own) if crossed else followed_by(known[0], own)
+    if made is None:
+        raise NotConvertible(f"{computed}, which is not told together; give the column the input as it is")
+    return made
 
 
 def _odd_weights(lookup: Lookup, call: Followed) -> Odd | None:
@@ -230,7 +256,7 @@ def _weights(recorded: Recorded, name: str, parts: Mapping[str, InputPart], call
     return source.name
 
 
-def _ids(value: Any, call: Followed, rows: int) -> FoundIds | Odd:
+def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | Odd:
     """Returns where ids come from, or by what they are computed."""
     tf = load_tensorflow()
     if isinstance(value, tf.RaggedTensor):
@@ -239,9 +265,10 @@ def _ids(value: Any, call: Followed, rows: int) -> FoundIds | Odd:
         values, structure, part = value.values, {"indices": value.indices}, "values"
     else:
         values, structure, part = value, {}, "dense"
-    found = find_ids(Values(values), call, rows)
+    found = find_chain(Values(values), call, rows)
     if not isinstance(found, FoundIds):
-        return find_text(values, call, rows, structure.get("splits")) or _odd(found, call, rows)
+        text = None if rows is None else find_text(values, call, rows, structure.get("splits"))
+        return text or _odd(found, call, rows)
     if found.source.part != part and part == "dense":
         return Odd(f"those of input {found.source.name!r}, whose rows are read as they are", _COMBINE)
     if found.source.part != part:
@@ -256,7 +283,7 @@ def _ids(value: Any, call: Followed, rows: int) -> FoundIds | Odd:
     return found
 
 
-def _odd(values: Values, call: Followed, rows: int) -> Odd:
+def _odd(values: Values, call: Followed, rows: int | None) -> Odd:
     culprit = blamed(values, call, rows)
     return Odd(f"computed by {_told(culprit)} of the model", cure_of(culprit))
 

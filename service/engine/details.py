@@ -22,6 +22,7 @@ from bundle.manifest import (
     TowerInput,
     TowerOutput,
     VocabularyIds,
+    first_of,
     inputs_of,
 )
 from service.engine.descriptions import (
@@ -173,15 +174,16 @@ def _type(manifest: Manifest, feature: EmbeddedFeature, name: str) -> str:
     """Returns the type of an input's values."""
     if feature.cast is not None or isinstance(feature.ids, TextIds):
         return "string" if feature.cast is None else feature.cast.of
-    if isinstance(feature.ids, IdentityIds | ArithmeticIds | ComputedIds | KeyedIds):
+    rule = first_of(feature.ids)
+    if isinstance(rule, IdentityIds | ArithmeticIds | ComputedIds | KeyedIds):
         return "int64"
     if isinstance(feature.ids, SeveralIds):
         key = feature.ids.keys[feature.inputs.index(name)]
         return key.dtype if key.boundaries is None else "float32"
-    if isinstance(feature.ids, HashIds):
+    if isinstance(rule, HashIds):
         return "int64 or string"
-    if isinstance(feature.ids, VocabularyIds):
-        return manifest.vocabularies[feature.ids.vocabulary].dtype
+    if isinstance(rule, VocabularyIds):
+        return manifest.vocabularies[rule.vocabulary].dtype
     return "float32"
 
 

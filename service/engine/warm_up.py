@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
 from bundle.features import Column
-from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, TextIds, VocabularyIds
+from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, TextIds, VocabularyIds, first_of
 from service.engine import embedding, ranking, recommendation, retrieval, towers
 from service.engine.jobs import Work
 from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
@@ -109,6 +109,7 @@ def _takes_texts(manifest: Manifest, name: str, feature: EmbeddedFeature) -> boo
     if isinstance(feature.ids, SeveralIds):
         key = feature.ids.keys[feature.inputs.index(name)]
         return key.dtype == "string" and key.boundaries is None
-    if isinstance(feature.ids, TextIds):
+    rule = first_of(feature.ids)
+    if isinstance(rule, TextIds):
         return True
-    return isinstance(feature.ids, VocabularyIds) and manifest.vocabularies[feature.ids.vocabulary].dtype == "string"
+    return isinstance(rule, VocabularyIds) and manifest.vocabularies[rule.vocabulary].dtype == "string"

@@ -132,8 +132,8 @@ def test_page_of_a_cross_that_does_not_fit_is_refused(changes: dict[str, object]
     ("told", "message"),
     [
         ({"rows": 4}, "'rows' are given with 'ids'"),
-        ({"ids": {"kind": "identity"}}, "'rows' are given with 'ids'"),
-        ({"unknown_row": 0}, "'unknown_row' only then"),
+        ({"ids": {"kind": "identity"}, "unknown_row": 0}, "'unknown_row' with 'rows'"),
+        ({"unknown_row": 0}, "'unknown_row' with 'rows'"),
         ({"ids": {"kind": "identity"}, "rows": 4, "boundaries": (1.0,)}, "'boundaries' or 'ids', not both"),
     ],
 )

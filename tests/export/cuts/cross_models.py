@@ -99,6 +99,6 @@ def build_twice():
     return Crosses({"twice": lambda given: layer((given["item"], given["item"]))})
 
 
-def build_negative():
+def build_squared():
     layer = tf.keras.layers.HashedCrossing(ROWS)
-    return Crosses({"negative": lambda given: layer((given["item"] - 5, given["city"]))})
+    return Crosses({"squared": lambda given: layer((given["item"] * given["item"], given["city"]))})

@@ -170,7 +170,7 @@ def test_crosses_hold_for_examples_that_are_made_up(crosses: Made, tmp_path: Pat
     ("function", "message"),
     [
         ("build_twice", r"operation '.*' \(SparseToDense\) \(cross_models.py:\d+\).*cross different inputs"),
-        ("build_negative", r"operation '.*' \(SparseToDense\) \(cross_models.py:\d+\).*cross different inputs"),
+        ("build_squared", r"operation '.*' \(SparseToDense\) \(cross_models.py:\d+\).*cross different inputs"),
         (
             "build_text",
             r"its ids are computed by operation .*\(cross_models.py:\d+\).*let callers send the words",
