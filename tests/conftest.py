@@ -1,8 +1,9 @@
-"""A small bundle, written by the real writers, for every test that needs one."""
+"""Small bundles, written by the real writers, and towers for more of them."""
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -197,3 +198,15 @@ def sample_bundle(committed_bundle: Path, tmp_path: Path) -> Path:
     copy = tmp_path / "bundles" / "movies" / "1"
     shutil.copytree(committed_bundle, copy)
     return copy
+
+
+@pytest.fixture(scope="session")
+def small_towers(request: pytest.FixtureRequest) -> Path:
+    """Compiled towers of the small model in every edition; made again when its file changes."""
+    from tests.service import small_model
+    from tests.service.small_bundle import compiled_towers
+
+    script = Path(small_model.__file__).read_bytes()
+    cache = request.config.cache
+    assert cache is not None, "the towers are kept in pytest's cache: run without -p no:cacheprovider"
+    return compiled_towers(cache.mkdir("small_towers_" + hashlib.sha256(script).hexdigest()[:16]))

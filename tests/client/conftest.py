@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.service import small_model
 from tests.service.process import Process
-from tests.service.small_bundle import SmallBundle, compiled_towers, write_small_bundle
+from tests.service.small_bundle import SmallBundle, write_small_bundle
 
 
 @dataclass(frozen=True)
@@ -25,17 +23,13 @@ class RunningService:
 
 
 @pytest.fixture(scope="session")
-def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+def service(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     """A service of the models "movies", whose candidates are integers, and "named", whose candidates are strings."""
-    script = Path(small_model.__file__).read_bytes()
-    cache = request.config.cache
-    assert cache is not None, "the towers are kept in pytest's cache: run without -p no:cacheprovider"
-    towers = compiled_towers(cache.mkdir("small_towers_" + hashlib.sha256(script).hexdigest()[:16]))
     place = tmp_path_factory.mktemp("service")
     root = place / "bundles"
     root.mkdir()
-    movies = write_small_bundle(root, towers, "movies", 2, parts=True, users=True)
-    named = write_small_bundle(root, towers, "named", 1, id_kind="string")
+    movies = write_small_bundle(root, small_towers, "movies", 2, parts=True, users=True)
+    named = write_small_bundle(root, small_towers, "named", 1, id_kind="string")
     process = Process(root, "--require", "movies", "--require", "named")
     try:
         process.event("ready")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,22 +11,19 @@ import numpy as np
 import pytest
 from rowcast_client import Client, InvalidArgument
 
-from tests.service import oracles, small_model
+from tests.service import oracles
 from tests.service.process import Process
-from tests.service.small_bundle import SmallBundle, compiled_towers, write_small_bundle
+from tests.service.small_bundle import SmallBundle, write_small_bundle
 from tests.service.small_pieces import STORED_USERS
 
 FORMULA = "watch^0.5 * exp(-0.1 * rating)"
 
 
 @pytest.fixture(scope="module")
-def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SmallBundle:
-    script = Path(small_model.__file__).read_bytes()
-    assert request.config.cache is not None
-    towers = compiled_towers(request.config.cache.mkdir("small_towers_" + hashlib.sha256(script).hexdigest()[:16]))
+def small(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallBundle:
     root = tmp_path_factory.mktemp("heads") / "bundles"
     root.mkdir()
-    return write_small_bundle(root, towers, parts=True, users=True, formula=FORMULA)
+    return write_small_bundle(root, small_towers, parts=True, users=True, formula=FORMULA)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from rowcast_client import Client
 from examples import replay, trained
 from tests.golden.write_examples import unpacked
 from tests.service.process import PROGRAM, Process
-from tests.service.small_bundle import SmallBundle, compiled_towers, write_small_bundle
+from tests.service.small_bundle import SmallBundle, write_small_bundle
 
 REPOSITORY = Path(__file__).parents[2]
 CONSTRAINTS = REPOSITORY / "deploy" / "constraints.txt"
@@ -50,12 +50,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SmallBundle]:
+def bundle(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SmallBundle]:
     """A root with one small model."""
     place = tmp_path_factory.mktemp("bundle")
     root = place / "bundles"
     root.mkdir()
-    return root, write_small_bundle(root, compiled_towers(place / "towers"), "movies", 1)
+    return root, write_small_bundle(root, small_towers, "movies", 1)
 
 
 @contextmanager

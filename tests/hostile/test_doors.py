@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import ssl
 import threading
 import time
@@ -17,12 +16,11 @@ import pytest
 from service.control.orders import STATUS_PATH
 from service.rpc.servicer import SERVICE
 from tests.hostile.callers import GRPC_ATTACKS, HTTP_ATTACKS, TLS_ATTACKS, TOKEN, Attack, lines, send
-from tests.service import small_model
 from tests.service.asked import SIMPLE
 from tests.service.cases import MODEL
 from tests.service.process import Process
 from tests.service.security.authorities import Authority
-from tests.service.small_bundle import compiled_towers, write_small_bundle
+from tests.service.small_bundle import write_small_bundle
 
 GROWTH_BYTES_MAX = 64 << 20
 """Of one attack: below what it would take to hold what is sent and asked for, above what the limits allow: 16 MiB of
@@ -69,12 +67,9 @@ class Attacked:
 
 
 @pytest.fixture(scope="module")
-def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cache = request.config.cache
-    assert cache is not None, "the towers are kept in pytest's cache: run without -p no:cacheprovider"
-    script = hashlib.sha256(Path(small_model.__file__).read_bytes()).hexdigest()[:16]
+def root(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("bundles")
-    write_small_bundle(root, compiled_towers(cache.mkdir(f"small_towers_{script}")), MODEL, 1)
+    write_small_bundle(root, small_towers, MODEL, 1)
     return root
 
 

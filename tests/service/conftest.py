@@ -1,8 +1,7 @@
-"""Towers compiled once and kept in pytest's cache; bundles written from them for each test."""
+"""Bundles written for each test from the towers that are compiled once."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,18 +10,8 @@ from pathlib import Path
 import pytest
 
 from service.engine.occupancy import Occupancy
-from tests.service import small_model
 from tests.service.running import Running
-from tests.service.small_bundle import SmallBundle, compiled_towers, write_small_bundle
-
-
-@pytest.fixture(scope="session")
-def towers(request: pytest.FixtureRequest) -> Path:
-    """Compiled towers of every edition; made again when the model's file changes."""
-    script = Path(small_model.__file__).read_bytes()
-    cache = request.config.cache
-    assert cache is not None, "the towers are kept in pytest's cache: run without -p no:cacheprovider"
-    return compiled_towers(cache.mkdir("small_towers_" + hashlib.sha256(script).hexdigest()[:16]))
+from tests.service.small_bundle import SmallBundle, write_small_bundle
 
 
 @pytest.fixture
@@ -41,7 +30,7 @@ def originals() -> dict[str, SmallBundle]:
 
 @pytest.fixture
 def write(
-    root: Path, towers: Path, originals: dict[str, SmallBundle], tmp_path_factory: pytest.TempPathFactory
+    root: Path, small_towers: Path, originals: dict[str, SmallBundle], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., SmallBundle]:
     """`write_small_bundle` into `root`."""
 
@@ -49,7 +38,7 @@ def write(
         how = repr((model, version, sorted(options.items())))
         if how not in originals:
             place = tmp_path_factory.mktemp("originals")
-            originals[how] = write_small_bundle(place, towers, model, version, **options)  # type: ignore[arg-type]
+            originals[how] = write_small_bundle(place, small_towers, model, version, **options)  # type: ignore[arg-type]
         aside = root.parent / f"copied-{model}-{version}"
         shutil.copytree(originals[how].directory, aside)
         (root / model).mkdir(exist_ok=True)

@@ -36,9 +36,9 @@ RESPONSES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory, towers: Path) -> Path:
+def bundles(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Path:
     root = tmp_path_factory.mktemp("bundles")
-    write_small_bundle(root, towers, MODEL, 1, parts=True, users=True)
+    write_small_bundle(root, small_towers, MODEL, 1, parts=True, users=True)
     return root
 
 

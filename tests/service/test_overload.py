@@ -26,11 +26,11 @@ HEAD = (
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, towers: Path) -> Iterator[Process]:
+def service(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[Process]:
     """One that answers a call at a time, and lets few more wait."""
     root = tmp_path_factory.mktemp("overload") / "bundles"
     root.mkdir()
-    write_small_bundle(root, towers, MODEL, 1)
+    write_small_bundle(root, small_towers, MODEL, 1)
     running = Process(root, "--threads", "1", "--in-flight-max", "3", "--inline-us-max", "0")
     yield running
     running.kill()

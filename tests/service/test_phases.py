@@ -19,9 +19,9 @@ EVERY_PHASE = ["decode", "admit", "queue", "lookup", "compute", "search", "encod
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, towers: Path) -> Iterator[Service]:
+def service(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[Service]:
     root = tmp_path_factory.mktemp("bundles")
-    write_small_bundle(root, towers, MODEL, 1)
+    write_small_bundle(root, small_towers, MODEL, 1)
     yield from serve(root)
 
 
