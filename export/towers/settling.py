@@ -166,7 +166,10 @@ def _kept(table: TableFacts, variable: Any, odd: Odd, job: ExportJob) -> list[st
 
 _NESTED = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "PartitionedCall"})
 _OUTSIDE = "look rows up outside of tf.cond, tf.map_fn and loops"
-_FIXED = "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) does, or ragged ones"
+_FIXED = (
+    "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) and output_sequence_length do, "
+    "or ragged ones"
+)
 
 
 def _checked_weight(read: Read, why: str, job: ExportJob) -> str:

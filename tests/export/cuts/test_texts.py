@@ -26,6 +26,7 @@ FOUND: list[tuple[str, tuple[TextStep, ...], dict[str, Any]]] = [
     ("bag", (), {"split": "whitespace", "ngrams": (1, 2)}),
     ("bag", (LOWER, STRIP), {"split": "whitespace", "length": 3}),
     ("bag", (STRIP,), {"split": "whitespace"}),
+    ("bag", (LOWER,), {"split": "whitespace"}),
     ("sequence", (LOWER, STRIP), {"split": "whitespace"}),
     ("sequence", (LOWER, STRIP), {"split": "whitespace"}),
     ("sequence", (LOWER, STRIP), {"split": "whitespace"}),

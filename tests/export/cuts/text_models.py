@@ -33,6 +33,8 @@ def titles(layers, sequential):
         layers.TextVectorization(vocabulary=WORDS, output_mode=mode, standardize="strip_punctuation")
         for mode in ("count", "multi_hot")
     )
+    weights = [place / 8 for place in range(len(WORDS))]
+    rare = layers.TextVectorization(vocabulary=WORDS, output_mode="tf_idf", idf_weights=weights, standardize="lower")
     fixed = layers.TextVectorization(vocabulary=WORDS, output_sequence_length=3)
     table, whole = layers.Embedding(24, 4), layers.TextVectorization(vocabulary=WORDS, split=None)
     masked = layers.Embedding(25, 4, mask_zero=True)
@@ -44,6 +46,7 @@ def titles(layers, sequential):
         "cut": lambda given: cut(given["title"]),
         "counts": lambda given: counts(given["title"]),
         "hot": lambda given: hot(given["title"]),
+        "rare": lambda given: rare(given["title"]),
         "fixed": lambda given: tf.reshape(table(fixed(given["title"])), [-1, 12]),
         "masked": lambda given: pooled(fixed(given["title"]), masked),
         "whole": lambda given: one(whole(given["title"])),

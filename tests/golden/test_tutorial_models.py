@@ -1,0 +1,77 @@
+"""A model of TensorFlow Recommenders' tutorials: served over both doors, without TensorFlow, it is what was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rowcast_client import Client
+
+from bundle.manifest import EmbeddedFeature
+from export.frameworks import load_tensorflow
+from tests.export.exporting import export
+from tests.golden import tutorial_models as tutorial
+from tests.service.process import Process
+
+tf = load_tensorflow()
+RECIPE = """
+model = "movielens"
+checkpoint = {{ path = "ckpt", object_path = "model" }}
+code = {{ factory = "{file}:build_movielens" }}
+output = {{ root = "bundles" }}
+inputs.user_id.dtype = "string"
+inputs.timestamp.dtype = "float32"
+inputs.movie_title.dtype = "string"
+towers.query = {{ role = "query", outputs = {{ vector = "query" }} }}
+towers.candidate = {{ role = "candidate", outputs = {{ vector = "candidate" }} }}
+candidates.movies = {{ file = "movies.csv", id = "movie_title", features = {{ movie_title = "movie_title" }} }}
+indexes.movies = {{ corpus = "movies", query_tower = "query", candidate_tower = "candidate" }}
+"""
+RULES = {"user_id": {"vocabulary"}, "timestamp": {"buckets", "number"}, "movie_title": {"vocabulary", "text"}}
+TITLES = ["STAR wars!", "Toy\tStory  (1971) of an unknown word", "?", ""]
+
+
+@pytest.mark.filterwarnings("ignore:Even though the `tf.config:UserWarning")  # of adapt(), in a replay
+def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: Path) -> None:
+    tf.random.set_seed(3)
+    model = tutorial.build_movielens()
+    model.compile(tf.keras.optimizers.legacy.Adagrad(0.5))
+    random = np.random.default_rng(5)
+    sent = {
+        "user_id": random.choice([*tutorial.USERS, "nobody"], 240).astype(object),
+        "timestamp": random.uniform(8.6e8, 9e8, 240).astype(np.float32),
+        "movie_title": random.choice(tutorial.MOVIES, 240).astype(object),
+    }
+    model.fit(tf.data.Dataset.from_tensor_slices(sent).batch(48), epochs=1, verbose=0)
+    tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
+    (tmp_path / "movies.csv").write_text("\n".join(["movie_title", *tutorial.MOVIES]))
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(file=tutorial.__file__))
+    page = export(tmp_path / "recipe.toml").page
+    assert {form.kind for tower in page.towers.values() for form in tower.forms} == {"saved_model", "litert"}
+    read = {name.partition("@")[0]: set[str]() for name in page.features}
+    for name, each in page.features.items():
+        read[name.partition("@")[0]] |= {each.ids.kind} if isinstance(each, EmbeddedFeature) else {"number"}
+    assert read == RULES
+    queries = model.query_model({name: tf.constant(sent[name][:9]) for name in ("user_id", "timestamp")}).numpy()
+    movies = model.candidate_model(tf.constant(tutorial.MOVIES)).numpy()
+    titles = [model.candidate_model(tf.constant([title])).numpy()[0] for title in TITLES[:2]]
+    users = [
+        {"user_id": user, "timestamp": float(time)}
+        for user, time in zip(sent["user_id"][:9], sent["timestamp"][:9], strict=True)
+    ]
+    service = Process(tmp_path / "bundles")
+    try:
+        service.event("version_available")
+        for door in ("http", "grpc"):
+            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+                found = client.retrieve(users, k=5)
+                for place, scores in enumerate(queries @ movies.T):
+                    best = np.argsort(-scores, kind="stable")[:5]
+                    np.testing.assert_allclose(found[place].scores, scores[best], rtol=1e-5, atol=1e-5)
+                made = client.embed([{"movie_title": title} for title in TITLES], tower="candidate").vectors
+                np.testing.assert_allclose(made[:2], titles, rtol=1e-5, atol=1e-5)
+                assert np.isfinite(made).all()
+        assert "libtensorflow" not in Path(f"/proc/{service.process.pid}/maps").read_text()
+    finally:
+        service.kill()
