@@ -17,6 +17,7 @@ from service import logs
 from service.control.listener import admin_tokens
 from service.cores import usable_cores
 from service.exits import EXIT_DONE, EXIT_USAGE
+from service.recordings.recording import check_recordings
 from service.security.guards import guards_of
 from service.settings import ServiceSettings, SettingsError, read_settings
 from service.sockets import raise_files_limit
@@ -46,6 +47,7 @@ def run(options: dict[str, Any], only_print: bool) -> int:
         _check_device(settings)
         guards_of(settings)
         admin_tokens(settings)
+        check_recordings(settings)
     except (LibraryMissing, DeviceMissing, SettingsError) as problem:
         sys.stderr.write(f"error: {problem}\n")
         return EXIT_USAGE

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +59,8 @@ class StateFile:
             raise StateAway(f"the directory of state file {self.path} is not there") from None
         except OSError as problem:
             raise StateUnreadable(f"state file {self.path} cannot be read: {problem.strerror}") from problem
+        if not stat.S_ISREG(found.st_mode):  # what has no end would be read for ever
+            raise StateUnreadable(f"state file {self.path} is no regular file")
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def read(self) -> Desired:

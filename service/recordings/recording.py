@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from tempfile import TemporaryFile
 
 from service.errors import ServiceError
 from service.generations.generation import Generation
@@ -10,10 +11,29 @@ from service.generations.switch import Switch
 from service.recordings.files import read_newest
 from service.recordings.recorder import Recorder
 from service.recordings.replay import CALLS_MAX, replay
-from service.settings import ServiceSettings
+from service.settings import ServiceSettings, SettingsError
 
 NAME = ".rowcast-recordings"
 """Under the root, unless a setting says otherwise: no model has such a name."""
+
+
+def check_recordings(settings: ServiceSettings) -> None:
+    """Finds out at once whether what is to be recorded can be written.
+
+    Raises:
+      SettingsError: it cannot, where it is to lie.
+    """
+    if not settings.record_rate:
+        return
+    directory = settings.record_dir or settings.root / NAME
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with TemporaryFile(dir=directory):
+            return
+    except OSError as problem:
+        raise SettingsError(
+            f"--record-dir (or ROWCAST_RECORD_DIR): {directory} cannot be written: {problem.strerror or problem}"
+        ) from problem
 
 
 class Recording:

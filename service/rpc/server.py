@@ -7,7 +7,7 @@ import socket
 
 from service.engine.desk import Desk
 from service.rpc import health, reflection
-from service.rpc.servicer import SERVICE, methods_of, token_check
+from service.rpc.servicer import SERVICE, methods_of, token_check, unknown_method
 from service.rpc.transport.limits import Limits
 from service.rpc.transport.listener import Listener
 from service.rpc.transport.room import Room
@@ -35,7 +35,7 @@ class RpcServer:
         )
         self._certificates = desk.guards.certificates
         self._take = desk.take_grpc
-        room = Room(methods, limits, settings.retry_after_s)
+        room = Room(methods, limits, settings.retry_after_s, unknown_method(desk))
         desk.metrics.connections.labels("grpc").set_function(lambda: len(room.connections))
         self._listener = Listener(room)
         self._loop: asyncio.AbstractEventLoop | None = None

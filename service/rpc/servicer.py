@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from service.engine.desk import Desk
+from service.errors import Unimplemented
 from service.rpc import convert
 from service.rpc.hot_calls import HotCall, HotMethod, failed, request_id_in
 from service.rpc.transport.streams import Method, Reply, Stream
@@ -38,6 +39,19 @@ def token_check(desk: Desk) -> Callable[[Mapping[bytes, bytes]], Caller] | None:
     """Returns what finds out whose token a call carries, or refuses it; None: none is asked for."""
     tokens = desk.guards.tokens
     return None if tokens is None else lambda metadata: tokens.caller(metadata.get(b"authorization"))
+
+
+def unknown_method(desk: Desk) -> Method:
+    """Returns what answers where there is no method."""
+
+    async def answer(stream: Stream) -> Reply:
+        path = stream.metadata.get(b":path", b"").decode("latin-1")
+        problem = Unimplemented(f"method {path[:80]!r} is not there; the methods are those of {SERVICE}")
+        failure = failed(desk, "other", request_id_in(stream.metadata), problem)
+        desk.metrics.answered("grpc", "other", failure.code.value, 0.0)
+        return convert.refusal(failure)
+
+    return Method(answer, at_once=True)
 
 
 def _models(desk: Desk) -> Answer:

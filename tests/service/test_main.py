@@ -189,6 +189,7 @@ def test_port_that_is_taken_exits_2_and_names_it(root: Path, serve: Serve) -> No
         ([], "--root (or ROWCAST_ROOT) must be given"),
         (["--root", "/nowhere"], "is no directory"),
         (["--root", "/", "--k-max", "0"], "--k-max"),
+        (["--root", "/", "--record-rate", "1", "--record-dir", "/dev/null/x"], "--record-dir"),
     ],
 )
 def test_wrong_settings_exit_2_and_say_which(arguments: list[str], message: str) -> None:

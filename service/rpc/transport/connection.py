@@ -18,7 +18,7 @@ from service.rpc.transport.patience import Patience
 from service.rpc.transport.reading import PAYLOAD_BYTES_MAX, FrameReader, Head, HeadReader
 from service.rpc.transport.room import Room
 from service.rpc.transport.sending import Outlet
-from service.rpc.transport.streams import STREAM_WINDOW_BYTES, UNKNOWN, Reply, Stream
+from service.rpc.transport.streams import STREAM_WINDOW_BYTES, Reply, Stream
 from service.rpc.transport.writing import Writer
 from service.security.callers import caller_shown, enter
 
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             if not flags & frames.END_STREAM:
                 self._writer.write(frames.reset(number, Reason.NO_ERROR))
             return
-        method = self._room.methods.get(metadata.get(b":path", b""), UNKNOWN)
+        method = self._room.methods.get(metadata.get(b":path", b""), self._room.unknown)
         stream = Stream(number, method, metadata, self._outlet, self._patience.heard, self._limits.message_bytes_max)
         stream.caller = self._caller
         self._streams[number] = stream

@@ -137,6 +137,6 @@ def inflated(message: bytes, encoding: bytes | None, bytes_max: int) -> bytes:
         raise InvalidArgument("the message is not compressed as its headers say") from None
     if len(plain) > bytes_max:
         raise TooLarge(f"the body has more than {bytes_max} bytes once decompressed")
-    if not unpacking.eof:
-        raise InvalidArgument("the compressed message is cut short")
+    if not unpacking.eof or unpacking.unused_data:
+        raise InvalidArgument("the compressed message is cut short, or something is behind it")
     return plain

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from service.rpc.transport.limits import Limits
-from service.rpc.transport.streams import Method
+from service.rpc.transport.streams import UNKNOWN, Method
 
 if TYPE_CHECKING:
     from service.rpc.transport.connection import Connection
@@ -20,8 +20,11 @@ class Room:
       intake_bytes: of requests that are not whole yet.
     """
 
-    def __init__(self, methods: Mapping[bytes, Method], limits: Limits, retry_after_s: float) -> None:
-        """Begins with no connection."""
+    def __init__(
+        self, methods: Mapping[bytes, Method], limits: Limits, retry_after_s: float, unknown: Method = UNKNOWN
+    ) -> None:
+        """Begins with no connection; `unknown` answers what is no method."""
+        self.unknown = unknown
         self.methods, self.limits, self.retry_after_s = methods, limits, retry_after_s
         self.connections: set[Connection] = set()
         self.intake_bytes = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,13 @@ def test_damaged_file_is_told_and_never_written_over(file: StateFile, page: byte
 def test_file_whose_directory_is_gone_is_unreadable_not_missing(tmp_path: Path) -> None:
     with pytest.raises(StateUnreadable, match="directory"):
         StateFile(tmp_path / "gone" / "state.json").read()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_told_and_not_waited_for(file: StateFile, make: Callable[[Path], None]) -> None:
+    make(file.path)
+    with pytest.raises(StateUnreadable, match="no regular file"):
+        file.read()
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,13 @@ def test_caller_that_gives_up_is_given_up(doors: RunningDoors, channel: grpc.Cha
     assert codes_of(doors.desk.metrics, "grpc")["retrieve", "CANCELLED"] >= 1
 
 
-def test_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
-    assert _failure(channel, "Delete", b"").code() is grpc.StatusCode.UNIMPLEMENTED
+def test_unknown_method_is_unimplemented_and_told_as_every_failure(doors: RunningDoors, channel: grpc.Channel) -> None:
+    problem = _failure(channel, "Nothing", b"", metadata=(("x-request-id", "r-2"),))
+    assert problem.code() == grpc.StatusCode.UNIMPLEMENTED
+    details = _details(problem)
+    assert (details.code, details.request_id) == ("UNIMPLEMENTED", "r-2")
+    assert "Nothing" in details.message
+    assert codes_of(doors.desk.metrics, "grpc")["other", "UNIMPLEMENTED"] == 1
 
 
 def test_health_names_the_server_and_the_service(doors: RunningDoors, channel: grpc.Channel) -> None:

@@ -373,9 +373,14 @@ def test_stop_cancels_what_takes_longer_than_its_grace(path: str) -> None:
     run(test)
 
 
+def connections() -> int:
+    return sum(isinstance(each, Connection) for each in gc.get_objects())
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_closed_connection_leaves_nothing_to_the_garbage_collector(loop: str) -> None:
     async def test() -> None:
+        before = connections()  # of other tests' doors
         async with serving() as served:
             peer = await served.connect()
             peer.call("/Echo", grpc_timeout="20S")
@@ -385,7 +390,7 @@ def test_closed_connection_leaves_nothing_to_the_garbage_collector(loop: str) ->
             try:
                 await peer.leave()
                 async with asyncio.timeout(WAIT_S):
-                    while [each for each in gc.get_objects() if isinstance(each, Connection)]:
+                    while connections() > before:
                         await asyncio.sleep(0.01)
             finally:
                 gc.enable()
