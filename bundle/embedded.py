@@ -186,10 +186,12 @@ class Embedded:
         """Returns the words of the texts of n examples; a column of ids as it is.
 
         Raises:
-          FeatureError: an example has several texts, or none where the feature has no default, or a text is none.
+          FeatureError: an example has several texts, or none where the feature has no default, or a text is none, or
+            there are weights.
         """
         if self.text is None:
             return column
+        self.weights(column)
         default = None if self._default is None else self._default[0]
         return Column(*self.text.words(_one_each(self._name, column, default, n).values))
 

@@ -99,9 +99,9 @@ def _cure_of_several(values: Values) -> str:
     """Returns what to change about ids that are made of several values together; "" of others."""
     if any(each.type.startswith("StringSplit") for each in needed([values.tensor], []).operations):
         return (
-            "let TextVectorization have an output_sequence_length, or average its words' rows by GlobalAveragePooling1D "
-            "under mask_zero; texts are changed by tf.strings.lower, upper, strip, and regex_replace of ASCII characters "
-            "or of one text, and split at whitespace or into characters; else let callers send the words"
+            "let TextVectorization have an output_sequence_length, or average the rows of its words by "
+            "GlobalAveragePooling1D under mask_zero; change texts by tf.strings.lower, upper, strip, or regex_replace "
+            "of ASCII characters or one text, and split at whitespace or into characters; or let callers send the words"
         )
     if values.type == "SparseToDense":
         return (
