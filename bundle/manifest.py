@@ -50,6 +50,7 @@ from bundle.id_pages import (
     TextStep,
     VocabularyIds,
 )
+from bundle.index_pages import CostPoint, Distance, Index, Recall
 from bundle.table_pages import BLOCK_BYTES, Shard, Table, TableDtype, TableError, TableSource
 from bundle.tower_pages import HeadEffect, Precision, Tower, TowerForm, TowerInput, TowerOutput, TowerPart
 
@@ -60,9 +61,11 @@ __all__ = [
     "Cast",
     "ChainedIds",
     "ComputedIds",
+    "CostPoint",
     "CrossKey",
     "CrossedIds",
     "DenseFeature",
+    "Distance",
     "EmbeddedFeature",
     "Feature",
     "HashIds",
@@ -70,9 +73,11 @@ __all__ = [
     "IdOperation",
     "IdRule",
     "IdentityIds",
+    "Index",
     "JoinedIds",
     "KeyedIds",
     "Precision",
+    "Recall",
     "Role",
     "SeveralIds",
     "Shard",
@@ -100,7 +105,6 @@ FORMAT_VERSION = 3
 MANIFEST_BYTES_MAX = 256 << 20
 
 Name = fields.Name
-Distance = Literal["dot_product", "squared_l2", "cosine"]
 
 
 class File(Page):
@@ -138,44 +142,6 @@ class Corpus(Page):
     features: tuple[str, ...]
     attributes: dict[str, str]
     """Arrow type by attribute."""
-
-
-class Recall(Page):
-    """recall@k against exact search, measured when the index was built."""
-
-    k: Positive
-    value: float
-    low: float
-    """Lower end of the 95 % Wilson interval."""
-    queries: Positive
-    target: float
-
-
-class CostPoint(Page):
-    """One setting that was tried: its recall and its cost as a share of exact search's time."""
-
-    parameters: dict[str, Any]
-    recall: float
-    relative_cost: float
-
-
-class Index(Page):
-    """Nearest-candidate search over one corpus."""
-
-    corpus: Name
-    query_tower: Name
-    candidate_tower: Name
-    kind: Literal["brute_force", "tree_ah"]
-    distance: Distance
-    dim: Positive
-    directory: Path
-    vectors: Path
-    """Raw float32 rows in the corpus' order: for search by item, exact search and checks."""
-    parameters: dict[str, Any]
-    recall: Recall
-    recall_of_tables: Recall | None = None
-    """Where tables were converted: the same, against exact search over vectors made of the checkpoint's own rows."""
-    curve: tuple[CostPoint, ...] = ()
 
 
 class Provenance(Page):
