@@ -21,7 +21,7 @@ _STYLE = """
 --context:#1769aa;--candidate:#b4530a;--table:#5d46a8;--tower:#1c7a4c;--output:#39424e}
 @media (prefers-color-scheme:dark){:root{--back:#12161c;--text:#e4e9f0;--soft:#9aa6b5;--line:#343d49;--box:#1a2029;
 --part:#242c37;--context:#63b3f5;--candidate:#f0a055;--table:#ab98f2;--tower:#5cc794;--output:#aab4c0}}
-*{box-sizing:border-box}
+*{box-sizing:border-box}h1,p,li{overflow-wrap:anywhere}
 body{margin:0 auto;max-width:1440px;padding:24px;background:var(--back);color:var(--text);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 h1{font-size:24px;margin:0}h2{font-size:17px;margin:32px 0 8px}p{margin:4px 0;color:var(--soft)}
@@ -32,8 +32,8 @@ h1{font-size:24px;margin:0}h2{font-size:17px;margin:32px 0 8px}p{margin:4px 0;co
 .legend i{display:inline-block;width:22px;height:4px;border-radius:2px;margin:0 6px 3px 0}
 .picture{overflow-x:auto;margin:16px 0}svg{display:block;width:100%;height:auto;min-width:900px;max-width:1152px}
 .head{font:600 13px system-ui,sans-serif;fill:var(--soft);text-transform:uppercase;letter-spacing:.06em}
-.title{font:600 13.5px system-ui,sans-serif;fill:var(--text)}
-.line{font:11px ui-monospace,"SFMono-Regular",Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--soft)}
+.title,.line{font:11px ui-monospace,"SFMono-Regular",Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--soft)}
+.title{font-size:12.5px;font-weight:600;fill:var(--text)}
 .box>rect:first-of-type{fill:var(--box);stroke:var(--line)}
 .table>rect:first-of-type{stroke:var(--table)}.tower>rect:first-of-type{stroke:var(--tower)}
 .box .part{fill:var(--part);stroke:none}.share{fill:var(--table);background:var(--table)}

@@ -18,8 +18,8 @@ from export.figures import count_text, size_text, thousands
 
 LINE, PAD, GAP, TITLE = 17, 10, 14, 20
 LETTER = 6.7
-"""Width of a letter of the small, monospaced lines; titles are wider."""
-TITLE_LETTER = 7.8
+"""Width of a letter of the small lines; titles are wider. All are monospaced, so that names end where boxes do."""
+TITLE_LETTER = 7.6
 FEATURES, TABLES, TOWERS, OUTPUTS = (0, 310), (362, 272), (718, 280), (1032, 116)
 """Left edge and width of each column: all of them side by side in a window of 1200."""
 HEAD = 34
@@ -121,7 +121,7 @@ def _left(groups: Groups, drawing: Drawing) -> tuple[list[Box], list[Box], list[
 
 def _feature(group: FeatureGroup) -> Box:
     names = [feature.label for feature in group.features]
-    many = len(names) > 1 and len(", ".join(names)) > 38
+    many = len(names) > 1 and len(", ".join(names)) > _title_letters(FEATURES[1])
     lines = [shortened(names, _fitting(names, FEATURES))] if many else []
     lines.append(f"{group.role} · {group.kind}")
     if group.tables is not None:
@@ -225,7 +225,7 @@ def _box(box: Box) -> str:
     if box.look in ("context", "candidate"):
         parts.append(f'<rect class="role" x="{left}" y="{top:.1f}" width="5" height="{box.height:.1f}" rx="2.5"/>')
     at = top + PAD + 13
-    parts.append(_text("title", x + 2, at, box.title, int((width - 2 * PAD) / TITLE_LETTER)))
+    parts.append(_text("title", x + 2, at, box.title, _title_letters(width)))
     for line in box.lines:
         at += LINE
         parts.append(_text("line", x + 2, at, line, _letters(width)))
@@ -242,6 +242,10 @@ def _box(box: Box) -> str:
 def _letters(width: int) -> int:
     """Returns how many small letters a box of a width has room for."""
     return int((width - 2 * PAD) / LETTER)
+
+
+def _title_letters(width: int) -> int:
+    return int((width - 2 * PAD) / TITLE_LETTER)
 
 
 def _text(look: str, x: float, y: float, text: str, letters: int) -> str:
