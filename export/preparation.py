@@ -25,7 +25,7 @@ from export.space import check_space
 from export.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced
 from export.tables.conversions import ErrorLimits
 from export.towers.arranged import arrange_towers
-from export.towers.pages import check_formulas, check_limits
+from export.towers.pages import check_formulas, check_limits, check_rankings
 from export.towers.parts import Split
 from export.towers.trials import why_not_compiled
 from export.towers.weights import find_weights, trained_beside
@@ -90,6 +90,7 @@ def prepare(
         traced = trace_towers(job, base)
     _check_files(job, base)
     pages = describe_features(traced.spec, job)
+    check_rankings(traced.spec)
     check_formulas(job, traced.spec)
     inventory = recognise_tables(checkpoint, traced, job, base)
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}

@@ -21,6 +21,8 @@ from export.frameworks import load_tensorflow
 from export.model.origins import Source, needed
 from export.towers.descriptions import Keys
 
+_WHOLE_FLOATS = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
+"""Up to which every integer is a float of its own."""
 _UNNAMED = "vocabulary"
 """What a vocabulary is called until all of them are known."""
 
@@ -41,7 +43,7 @@ def find_ids(ids: Values, call: Followed, rows: int | None) -> FoundIds | Values
         return exact or FoundIds(found)
     simple: dict[str, Callable[[Values, Followed], FoundIds | None]] = {
         "Bucketize": _buckets,
-        "Cast": _cut_off,
+        "Cast": partial(_cut_off, rows=rows),
     }
     simple |= dict.fromkeys(("StringToHashBucketFast", "StringToHashBucketStrong"), _hash)
     simple |= dict.fromkeys(COMPUTED - {"AddV2"}, partial(find_computed, exact=rows is None))
@@ -234,10 +236,24 @@ def _mask(condition: Values, found: FoundIds, call: Followed) -> int | str | Non
     return int(one) if value is not None and one is not None and value.dtype.kind in "iu" else None
 
 
-def _cut_off(values: Values, call: Followed) -> FoundIds | None:
+def _cut_off(values: Values, call: Followed, rows: int | None) -> FoundIds | None:
     """Whole numbers that were sent as floats, as Keras 2 takes the ids of an Input without a dtype."""
     found = find_whole(values, call)
-    return found if found is not None and found.cast is not None and found.cast.of == "float32" else None
+    if found is None:
+        return _there_and_back(values, call, rows)
+    return found if found.cast is not None and found.cast.of == "float32" else None
+
+
+def _there_and_back(values: Values, call: Followed, rows: int | None) -> FoundIds | None:
+    """Integers that are floats on their way, as an Input without a dtype makes them, or a Sequential of Keras 3."""
+    number = call.origin(values.inputs[0])
+    if isinstance(number, Source) or number.type != "Cast" or not number.inputs[0].tensor.dtype.is_integer:
+        return None
+    # Beyond its significand a float is another integer, but none of the table's, as what was sent is none.
+    if rows is None or rows > _WHOLE_FLOATS.get(number.tensor.dtype.name, 0):
+        return None
+    found = find_ids(number.inputs[0], call, rows)
+    return found if isinstance(found, FoundIds) else None
 
 
 def _bounds(condition: Values, found: FoundIds, call: Followed, rows: int | None, inside: bool) -> bool:

@@ -20,7 +20,7 @@ from export.model.tracing import TracedModel
 from export.settings import ExportJob
 from export.tables.dumped import vectors_key
 from export.towers.descriptions import TableFacts
-from export.towers.weights import find_table_keys
+from export.towers.weights import find_table_keys, why_missing
 from export.user_lines import at_line
 
 
@@ -43,7 +43,7 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
     for name, spec in traced.spec.tables.items():
         stated = vectors_key(checkpoint, name) or (job.tables[name].key if name in job.tables else None)
         if stated or name not in {table.name for table in layouts}:
-            named[name] = stated or keys.get(name) or _by_name(found, spec, traced.tables[name])
+            named[name] = stated or keys.get(name) or _by_name(found, spec, traced, checkpoint, job)
     mod = {name for name, part in job.tables.items() if part.mod}
     if isinstance(traced.root, NamedGraph):
         mod |= {name for name, variable in traced.tables.items() if _is_mod(variable, checkpoint, named[name])}
@@ -56,8 +56,9 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
     return with_slots(checkpoint, inventory, traced.spec.tables) if job.output.with_slots else inventory
 
 
-def _by_name(found: Inventory, spec: TableFacts, variable: Any) -> str:
+def _by_name(found: Inventory, spec: TableFacts, traced: TracedModel, checkpoint: Checkpoint, job: ExportJob) -> str:
     """Returns what the checkpoint calls a table that is not where the model's objects lead to."""
+    variable = traced.tables[spec.name]
     line = line_of_variable(variable)
     if isinstance(variable, stand_in_class()) and line and spec.config_name not in {each.name for each in found.tables}:
         raise CheckpointError(
@@ -68,7 +69,10 @@ def _by_name(found: Inventory, spec: TableFacts, variable: Any) -> str:
     try:
         return found.table(spec.config_name).name
     except NotConvertible as problem:
-        raise NotConvertible(f"table {spec.name!r} of the model{at_line(line)}: {problem}") from problem
+        why = why_missing(variable, traced.root, checkpoint, job.checkpoint.object_path)
+        raise NotConvertible(
+            f"table {spec.name!r} of the model{at_line(line)}: {problem}{why and f'; {why}'}"
+        ) from problem
 
 
 def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:

@@ -140,7 +140,7 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
     Returns:
       Each output of each tower.
     Raises:
-      NotConvertible: the model code raises.
+      NotConvertible: the model code raises, or does not answer each example.
       FeatureError: an example does not fit its feature.
       VerificationFailed: the bundle finds other rows for their ids than TensorFlow does.
     """
@@ -178,6 +178,12 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
             output: tf.cast(whole if key is None else whole[key], tf.float32).numpy()
             for output, key in tower.keys.items()
         }
+        for output, values in results[name].items():
+            if len(values) != replay.examples.n:
+                raise NotConvertible(
+                    f"tower {name!r}, output {output!r}: the model gives {len(values)} answers for {replay.examples.n} "
+                    "examples; give what it joins or reduces an axis behind the first, which is the batch"
+                )
     return results
 
 

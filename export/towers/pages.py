@@ -10,7 +10,7 @@ from bundle.errors import FormulaError
 from bundle.formula import parse_formula
 from export import settings
 from export.errors import NotConvertible, UsageError
-from export.towers.descriptions import ModelSpec, TowerSpec
+from export.towers.descriptions import ModelSpec, TensorSpec, TowerSpec
 from export.towers.parts import PartSpec
 
 
@@ -30,6 +30,27 @@ def check_limits(job: settings.ExportJob, model: ModelSpec, converted: Collectio
             raise UsageError(
                 f"towers.{name}.max_abs_error.f32: the tower computes in float32, which the parity rule binds"
             )
+
+
+def check_rankings(model: ModelSpec) -> None:
+    """Checks that whatever a ranking tower gives is one number for each candidate, as services answer with.
+
+    Raises:
+      NotConvertible: an output is several numbers.
+    """
+    for name, tower in model.towers.items():
+        for output in tower.outputs:
+            count = _size(output)
+            if tower.role == "ranking" and count != 1:
+                raise NotConvertible(
+                    f"towers.{name}: output {output.name!r} is {count} numbers for each candidate, and a ranking takes "
+                    "one; let the call return those that are wanted under names of their own, as "
+                    "{'first': scores[:, 0], 'second': scores[:, 1]}"
+                )
+
+
+def _size(output: TensorSpec) -> int:
+    return math.prod(size or 1 for size in output.shape)
 
 
 def check_formulas(job: settings.ExportJob, model: ModelSpec) -> None:
@@ -54,7 +75,7 @@ def check_formulas(job: settings.ExportJob, model: ModelSpec) -> None:
         for output in formula.names:
             if output not in outputs:
                 raise UsageError(f"{where} names {output!r}; the tower has {', '.join(outputs)}")
-            if math.prod(size or 1 for size in outputs[output].shape) != 1:
+            if _size(outputs[output]) != 1:
                 raise UsageError(f"{where}: output {output!r} is not one number for each candidate")
 
 

@@ -24,6 +24,12 @@ from export.towers.object_walk import LeftOver, left_over, walk
 from export.user_lines import at_line
 
 _SHOWN = 5
+_UNSEEN = (
+    "tf.train.Checkpoint passes over what the model holds otherwise than as its attributes, as layers that Keras 3 has "
+    "in lists and dicts. Let an attribute hold them, where the model is made for training and in the factory: "
+    "`model.saved = tf.train.Checkpoint(layers=model.layers)`, or `block.saved` of the layer whose list it is; and "
+    "write the checkpoint anew"
+)
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,11 @@ def find_weights(
     problems = []
     found = []
     lines = {}
+    unseen = False
     for variable in variables:
-        place = places.get(resource(variable.handle), Place(variable.name, ""))
+        known = places.get(resource(variable.handle))
+        unseen |= known is None
+        place = known or Place(variable.name, "")
         shape, dtype = tuple(variable.shape.as_list()), variable.dtype.name
         lines[place.path] = made = at_line(line_of_variable(variable))
         if not place.key:
@@ -87,12 +96,19 @@ def find_weights(
             problems.append(f"{owner}{read[0]} has no {left.name}, but there is {_shapes(left.keys, checkpoint)}")
     if problems:
         more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        where = f", or checkpoint.object_path ({object_path!r}) is not where the model sits"
-        raise CheckpointError(
-            f"checkpoint {checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. The model code is not the one that "
-            f"was saved{'' if isinstance(root, NamedGraph) else where}"
-        )
+        why = "The model code is not the one that was saved"
+        if not isinstance(root, NamedGraph):
+            why = (
+                _UNSEEN if unseen else f"{why}, or checkpoint.object_path ({object_path!r}) is not where the model sits"
+            )
+        raise CheckpointError(f"checkpoint {checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. {why}")
     return found
+
+
+def why_missing(variable: Any, root: Any, checkpoint: Checkpoint, object_path: str) -> str:
+    """Returns why a checkpoint lacks a variable, and the cure, where TensorFlow could not have saved it; else ""."""
+    places = {} if isinstance(root, NamedGraph) else find_places(root, checkpoint, object_path)
+    return _UNSEEN if places and resource(variable.handle) not in places else ""
 
 
 def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:

@@ -14,6 +14,7 @@ from bundle.errors import UnknownRefused
 from bundle.features import Column
 from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, TextIds, VocabularyIds, first_of
 from service.engine import embedding, ranking, recommendation, retrieval, towers
+from service.engine.finite import NotFinite
 from service.engine.jobs import Work
 from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
 from service.engine.steps import Steps
@@ -47,7 +48,8 @@ def run(generation: Generation, settings: ServiceSettings, pause: Callable[[], o
             values = towers.Values.alone(work, n)
             for place in values.each:
                 place.array[...] = "" if place.array.dtype == object else 0
-            towers.run(tower, work, values, generation.model, steps)[tower.page.result].reshape(n, -1)
+            with contextlib.suppress(NotFinite):  # a mean over no value, as zeros may be: no caller's numbers
+                towers.run(tower, work, values, generation.model, steps)[tower.page.result].reshape(n, -1)
             pause()
     for store in generation.contexts.values():
         store.store.features(store.store.positions(store.store.ids(np.zeros(1, np.int64))), store.page.features)
@@ -60,7 +62,8 @@ def run(generation: Generation, settings: ServiceSettings, pause: Callable[[], o
             retrieval.retrieve(generation, request, settings, steps)
             pause()
     for answer, asked in _requests(generation):
-        with contextlib.suppress(UnknownRefused):  # no id of such a vocabulary can be invented; its tower was run above
+        # No id of some vocabularies can be invented, nor numbers that all models can compute with.
+        with contextlib.suppress(UnknownRefused, NotFinite):
             answer(generation, asked, settings, steps)
         pause()
 

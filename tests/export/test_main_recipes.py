@@ -87,6 +87,13 @@ def test_model_code_that_fails_exits_4_and_names_it(
     refused(command, project, 4, "mine.py:build", told)
 
 
+def test_ranking_output_of_several_numbers_exits_4_and_tells_how_to_name_them(
+    command: Command, recipe: Recipe, tmp_path: Path
+) -> None:
+    project = write_project(tmp_path, changed(recipe, "towers.ranking.outputs", {"score": "query"}))
+    refused(command, project, 4, "output 'score' is 8 numbers for each candidate", "'first': scores[:, 0]")
+
+
 def test_recipe_that_is_missing_or_no_toml_exits_2(command: Command, tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("a = = 1")
     refused(command, tmp_path / "broken.toml", 2, "cannot be read", "line 1")

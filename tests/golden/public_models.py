@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+import keras
 import tensorflow as tf
 
 GENDERS, OCCUPATIONS = ["m", "f"], [f"o{place}" for place in range(20)]
@@ -96,6 +97,35 @@ class Wide(tf.keras.Model):  # type: ignore[misc]
         prefixed = self.prefixed(tf.strings.to_hash_bucket_fast("item=" + item, 500))
         deep = self.words(self.cities(city))
         return {"score": tf.sigmoid(self.out(tf.concat([crossed, joined, prefixed, deep], 1)))[:, 0]}
+
+
+class Watched(keras.Model):  # type: ignore[misc]
+    """Of Keras 3: a Sequential that begins with its table, so that ids pass through floats; blocks in a list; a mean
+    over what was watched, which is none of nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = keras.layers
+        self.users = keras.Sequential([layers.Embedding(3000, 8), layers.Dense(8, "relu")])
+        self.items = layers.Embedding(4000, 8)
+        self.blocks = [(layers.Dense(16, "relu"), layers.LayerNormalization(), layers.Dense(16)) for _ in range(2)]
+        self.out = layers.Dense(1)
+
+    def call(self, inputs: Mapping[str, Any]) -> Any:
+        watched, ops = inputs["watched"], keras.ops
+        mask = ops.cast(ops.not_equal(watched, 0), "float32")[..., None]
+        mean = ops.sum(self.items(watched) * mask, axis=1) / ops.sum(mask, axis=1)
+        hidden = ops.concatenate([self.users(inputs["user"]), mean, self.items(inputs["item"])], axis=1)
+        for first, norm, last in self.blocks:
+            hidden = last(norm(first(hidden)))
+        return {"score": self.out(hidden)}
+
+
+def build_watched() -> Any:
+    """Lets an attribute hold the blocks, too: of Keras 3, tf.train.Checkpoint passes over those in a list."""
+    model = Watched()
+    model.saved = tf.train.Checkpoint(layers=model.layers)
+    return model
 
 
 def build_wide() -> Any:

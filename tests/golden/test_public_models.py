@@ -19,11 +19,12 @@ from tests.service.process import Process
 
 tf = load_tensorflow()
 N = 24
-HEADS = {"mmoe": ("finish", "like"), "cross": ("score",), "recurrent": ("score",), "wide": ("score",)}
+HEADS = {"mmoe": ("finish", "like"), **dict.fromkeys(("cross", "recurrent", "wide", "watched"), ("score",))}
 RULES = {
     "mmoe": {"gender": "vocabulary", "occupation": "vocabulary", "user": "hash", "item": "computed"},
     "cross": {"a": "arithmetic", "b": "computed", "c": "computed", "d": "computed"},
     "recurrent": {"last": "identity", "item": "identity"},
+    "watched": {"user": "identity", "watched@items": "identity", "item": "identity"},
     "wide": {"hour*city*item": "crossed", "city*item": "joined", "item@prefixed": "joined", "city@words": "vocabulary"},
 }
 
@@ -32,6 +33,10 @@ def inputs(model: str) -> dict[str, NDArray[Any]]:
     random = np.random.default_rng(7)
     if model == "recurrent":
         return {"last": random.integers(0, 2000, (N, 6)), "item": random.integers(0, 2000, N)}
+    if model == "watched":
+        watched = random.integers(1, 4000, (N, 5)) * (np.arange(5) < random.integers(1, 6, (N, 1)))
+        ids = {"user": random.integers(0, 3000, N), "item": random.integers(0, 4000, N)}
+        return {**ids, "watched": watched}
     if model == "wide":
         cities = np.array(["o1", "o19", "", "Z\u00fcrich"], object)[random.integers(0, 4, N)]
         return {
@@ -81,7 +86,7 @@ def test_rankings_served_over_both_doors_equal_the_trained_model(name: str, tmp_
                 found = client.rank({}, features=features, heads=heads)[0]
                 for head in heads:
                     scores = [item.heads[head] for item in as_sent(found)]
-                    np.testing.assert_allclose(scores, trained[head].numpy(), rtol=1e-5, atol=1e-5)
+                    np.testing.assert_allclose(scores, trained[head].numpy().reshape(-1), rtol=1e-5, atol=1e-5)
         assert ("libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()) == by_tensorflow
     finally:
         service.kill()

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
@@ -75,6 +76,33 @@ def test_matrices_by_names_that_the_graph_lacks_are_noted(prefix: Path) -> None:
     assert trained_beside(root, checkpoint, "", set(checkpoint.entries)) == ()
     (note,) = trained_beside(traced(build(name="other")), checkpoint, "", set(checkpoint.entries))
     assert "also holds tower/kernel [4, 2], of which the model code has nothing" in note
+
+
+class Listed(keras.Model):  # type: ignore[misc]
+    """Blocks in a list, as Keras 3 keeps them out of TensorFlow's checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.out = [(keras.layers.Dense(3), keras.layers.Dense(2))], keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        ((first, second),) = self.blocks
+        return self.out(second(first(inputs)))
+
+
+def test_find_weights_of_listed_layers_of_keras_3_are_found_as_the_message_tells(tmp_path: Path) -> None:
+    for saved in (False, True):
+        model = Listed()
+        if saved:
+            model.saved = tf.train.Checkpoint(layers=model.layers)
+        model(tf.ones([1, 4]))
+        checkpoint = open_checkpoint(Path(tf.train.Checkpoint(model=model).write(str(tmp_path / f"ckpt-{saved}"))))
+        variables = [each.value for each in model.variables]
+        if saved:
+            assert len(find_weights(variables, model, checkpoint, "model")) == 6
+        else:
+            with pytest.raises(CheckpointError, match=r"\[4, 3\] is not in .* Keras 3 .*`model.saved = .*layers=model"):
+                find_weights(variables, model, checkpoint, "model")
 
 
 def test_open_job_of_a_checkpoint_without_objects_finds_by_names(prefix: Path, tmp_path: Path) -> None:
