@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.box import SIMPLE
 from rich.table import Column, Table
 
@@ -24,6 +26,11 @@ def thousands(count: int) -> str:
 def count_text(count: int, noun: str) -> str:
     """Returns a number of things for reading: `1 file`, `2 files`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Returns what orders c2 before c10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def page_table(title: str, *columns: str) -> Table:

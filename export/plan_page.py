@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from bundle.manifest import DenseFeature, Manifest
-from export.figures import page_table, size_text
+from export.figures import count_text, natural, page_table, size_text
 from export.inspect import plan_table
 
 if TYPE_CHECKING:  # half a second, which an export of tables alone can do without
@@ -19,6 +19,10 @@ if TYPE_CHECKING:  # half a second, which an export of tables alone can do witho
     from export.tables.staged import Published
     from export.towers.descriptions import TensorSpec
     from export.towers.parts import TracedPart
+
+
+TABLES_TOLD = 30
+"""So many tables are told one by one of what was proved; where there are more, a line is for all of a dtype."""
 
 
 def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
@@ -160,15 +164,16 @@ def published_page(published: Published) -> RenderableType:
     """Returns what was published and what was proved of it, for a terminal."""
     page = published.page
     proofs = page_table(f"{page.model} version {page.version}", "checked", "against", "result")
-    for name, check in page.verification.tables.items():
-        table = page.tables[name]
-        how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
-        proofs.add_row(f"table {name}", "the checkpoint", f"{check.rows_compared} of {check.rows} rows {how}")
-        if table.error is not None:
-            lost = (
-                f"largest {table.error.max_abs:.2g}, rms {table.error.rms:.2g}, cosine >= {table.error.cosine_min:.5f}"
-            )
-            proofs.add_row(f"table {name}", f"its {table.error.source_dtype} values", f"difference: {lost}")
+    for told, names in _told_together(page).items():
+        checks = [page.verification.tables[name] for name in names]
+        errors = [error for name in names if (error := page.tables[name].error) is not None]
+        how = f"right as {page.tables[names[0]].dtype}" if errors else "equal bit for bit"
+        compared, rows = sum(check.rows_compared for check in checks), sum(check.rows for check in checks)
+        proofs.add_row(told, "the checkpoint", f"{compared} of {rows} rows {how}")
+        if errors:
+            largest, rms = max(error.max_abs for error in errors), max(error.rms for error in errors)
+            lost = f"largest {largest:.2g}, rms {rms:.2g}, cosine >= {min(error.cosine_min for error in errors):.5f}"
+            proofs.add_row(told, f"its {errors[0].source_dtype} values", f"difference: {lost}")
     for name, effects in page.verification.table_effect.items():
         worst = max(effects.values(), default=0.0)
         proofs.add_row(f"tower {name}", "itself on the checkpoint's rows", f"largest difference {worst:.2g}")
@@ -189,6 +194,19 @@ def published_page(published: Published) -> RenderableType:
     size, linked = size_text(table_bytes(page)), linked_bytes(page)
     of_it = f", {size_text(linked)} of it linked" if linked else ""
     return Group(proofs, *notes, Text(f"published {published.directory} ({size} of tables{of_it})"))
+
+
+def _told_together(page: Manifest) -> dict[str, list[str]]:
+    """Returns the tables that a line is for, by what it calls them."""
+    names = sorted(page.verification.tables, key=natural)
+    if len(names) <= TABLES_TOLD:
+        return {f"table {name}": [name] for name in names}
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        table = page.tables[name]
+        stored = (table.dtype,) if table.error is None else (table.error.source_dtype, table.dtype)
+        alike.setdefault(stored, []).append(name)
+    return {f"{count_text(len(group), 'table')} of {' as '.join(kinds)}": group for kinds, group in alike.items()}
 
 
 def linked_bytes(page: Manifest) -> int:

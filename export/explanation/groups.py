@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from export.explanation.drawing import Drawing, DrawnFeature, DrawnTable
+from export.figures import natural
 
 TOGETHER_MIN = 5
 """So many tables of the same looks become one box; fewer are told one by one."""
@@ -133,11 +133,6 @@ def _grouped(drawing: Drawing, *, shapes: bool, kinds: bool) -> Groups:
     ]
     features.sort(key=lambda each: (len(groups) if each.tables is None else each.tables, each.role == "candidate"))
     return Groups(tuple(features), groups)
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Returns what orders c2 before c10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _several(told: Iterable[str]) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from export.errors import DestinationError
 from export.explanation.drawing import Drawing, DrawnPart
-from export.explanation.groups import grouped, natural
+from export.explanation.groups import grouped
 from export.explanation.svg import draw_svg
 from export.explanation.text import shortened
-from export.figures import size_text, thousands
+from export.figures import natural, size_text, thousands
 
 OPEN_ROWS = 30
 """Lists up to so long are open when the page is; what is open is printed."""
