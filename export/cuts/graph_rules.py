@@ -17,9 +17,11 @@ from bundle.manifest import ArithmeticIds, BucketIds, HashIds, Unknown, Vocabula
 from export.cuts.places import Followed, Values
 from export.cuts.steps import KNOWN, SEARCHES, SERIES, find_steps
 from export.cuts.whole_ids import COMPUTED, FoundIds, find_computed, find_whole
+from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
 from export.model.origins import Source, needed
 from export.towers.descriptions import Keys
+from export.user_lines import at_line, line_of_operation
 
 _WHOLE_FLOATS = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 """Up to which every integer is a float of its own."""
@@ -97,14 +99,22 @@ def cure_of(values: Values) -> str:
     )
 
 
+def cure_of_words(ids: Any) -> str:
+    """Returns what to change about ids that are the words of texts; "" of others."""
+    if not any(each.type in ("StringSplitV2", "UnicodeDecode") for each in needed([ids], []).operations):
+        return ""
+    return (
+        "let TextVectorization have an output_sequence_length, or average the rows of its words by "
+        "GlobalAveragePooling1D under mask_zero; change texts by tf.strings.lower, upper, strip, or regex_replace "
+        "of ASCII characters or one text, and split at whitespace or into characters; or let callers send the words"
+    )
+
+
 def _cure_of_several(values: Values) -> str:
     """Returns what to change about ids that are made of several values together; "" of others."""
-    if any(each.type.startswith("StringSplit") for each in needed([values.tensor], []).operations):
-        return (
-            "let TextVectorization have an output_sequence_length, or average the rows of its words by "
-            "GlobalAveragePooling1D under mask_zero; change texts by tf.strings.lower, upper, strip, or regex_replace "
-            "of ASCII characters or one text, and split at whitespace or into characters; or let callers send the words"
-        )
+    words = cure_of_words(values.tensor)
+    if words:
+        return words
     if values.type == "SparseToDense":
         return (
             "cross different inputs of one value each, as they are, or rows that hashes, vocabularies, buckets and "
@@ -156,7 +166,13 @@ def _vocabulary(values: Values, call: Followed, rows: int | None) -> FoundIds | 
     if found is None or table is None or beyond is None or (rows is None and beyond < -1):
         return None
     raw, keys_dtype = load_tensorflow().raw_ops, ids.tensor.dtype
-    keys, positions = raw.LookupTableExportV2(table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype)
+    try:
+        keys, positions = raw.LookupTableExportV2(table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype)
+    except load_tensorflow().errors.AbortedError as problem:
+        raise NotConvertible(
+            f"ids are looked up{at_line(line_of_operation(values.tensor.op))} in a vocabulary that is not there: "
+            "checkpoints hold none; let the factory give it to the layer, or adapt() the layer as training did"
+        ) from problem
     order = np.argsort(positions.numpy())
     places = positions.numpy()[order]
     if not places.size or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):

@@ -43,16 +43,23 @@ def lookups_intercepted(
             refusals.append(problem)
             raise
 
+    def fill(*given: Any) -> Any:
+        try:
+            return filled.fill(*given)
+        except ExportError as problem:
+            refusals.append(problem)
+            raise
+
+    filled = FilledIds(lambda lookup: told(lookup, answer))
     with refusals_freed() as refusals, contextlib.ExitStack() as entered:
         entered.enter_context(tables_unallocated())
         entered.enter_context(normalizations_restored(kept=True))
         entered.enter_context(intercepted(make_table, lambda lookup: told(lookup, answer), tracked=True))
-        filled = FilledIds(lambda lookup: told(lookup, answer))
         entered.enter_context(masked_means_intercepted(filled))
         entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather), filled.gather))
         entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
         told_by = (lambda lookup: told(lookup, answer), lambda lookup: told(lookup, gather))
-        entered.enter_context(ragged_lookups_intercepted(*told_by, filled.fill))
+        entered.enter_context(ragged_lookups_intercepted(*told_by, fill))
         entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
         entered.enter_context(encodings_intercepted(lambda lookup: told(lookup, answer)))
         entered.enter_context(columns_intercepted(lambda lookup: told(lookup, answer), lengths))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from export.cuts.graph_rules import cure_of_words
 from export.cuts.stand_ins import bytes_of, line_of_variable
 from export.errors import NotConvertible
 from export.figures import size_text
@@ -131,7 +132,9 @@ def reads_beside(
                 continue
             by = _reader(operation)
             how = f"reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
-            cure = _OUTSIDE if by.type in _NESTED else _FIXED if by.type == "ResourceGather" else ""
+            cure = _OUTSIDE if by.type in _NESTED else ""
+            if by.type == "ResourceGather":
+                cure = cure_of_words(by.inputs[1]) or _FIXED
             reads.append(Read(tower, captured[tensor.name], how, cure))
     return reads
 
@@ -166,10 +169,7 @@ def _kept(table: TableFacts, variable: Any, odd: Odd, job: ExportJob) -> list[st
 
 _NESTED = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "PartitionedCall"})
 _OUTSIDE = "look rows up outside of tf.cond, tf.map_fn and loops"
-_FIXED = (
-    "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) and output_sequence_length do, "
-    "or ragged ones"
-)
+_FIXED = "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) does, or ragged ones"
 
 
 def _checked_weight(read: Read, why: str, job: ExportJob) -> str:

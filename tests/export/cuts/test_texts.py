@@ -11,13 +11,15 @@ import pytest
 from bundle.features import Column
 from bundle.manifest import TextIds, TextStep
 from export.checks.examples import Examples
+from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
+from export.model.tracing import trace_towers
+from export.settings import ExportJob
 from export.towers.descriptions import FeatureSpec
-from tests.export.cuts.gathering import Made, hold, make, recipe
+from tests.export.cuts.gathering import HERE, Made, hold, make, recipe
 
 TITLES = ["Star Wars (1977)", "The  of\tthe\u00a0star", "DON'T don't", "\u00c9t\u00e9 in love", "a", "\u65e5 b!", "*"]
 TITLES += ["none of it", "in love", "a b a b a b a b a b", "<br />Of<br />Wars", "", " "]
-INPUTS: dict[str, Any] = {"title": {"dtype": "string"}}
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 LOWER, STRIP = TextStep(do="lower"), TextStep(do="replace_any", what=PUNCTUATION)
 FOUND: list[tuple[str, tuple[TextStep, ...], dict[str, Any]]] = [
@@ -35,9 +37,14 @@ FOUND: list[tuple[str, tuple[TextStep, ...], dict[str, Any]]] = [
 """What is found of the layers: kind, steps, and what else a text goes through."""
 
 
-def made_of(function: str, directory: Path) -> Made:
-    job = recipe(function, INPUTS, code={"factory": f"text_models.py:{function}"})
-    return make(job, {"title": load_tensorflow().constant(TITLES)}, directory)
+def job_of(function: str, shape: tuple[int, ...] = ()) -> ExportJob:
+    code = {"factory": f"text_models.py:{function}", "inline_bytes_max": 4000, "table_threshold": 100}
+    return recipe(function, {"title": {"dtype": "string", "shape": shape}}, code=code)
+
+
+def made_of(function: str, directory: Path, shape: tuple[int, ...] = ()) -> Made:
+    titles = load_tensorflow().constant(np.array(TITLES, object).reshape(-1, *shape))
+    return make(job_of(function, shape), {"title": titles}, directory)
 
 
 def hold_titles(made: Made, directory: Path) -> None:
@@ -75,3 +82,24 @@ def test_words_by_tensorflow_s_own_operations_give_the_original_s_numbers(tmp_pa
     made = made_of("build_handmade", tmp_path)
     assert len(made.traced.spec.features) == 4
     hold_titles(made, tmp_path)
+
+
+@pytest.mark.parametrize("function", ["build_functional", "build_functional_3"])
+def test_functional_models_of_titles_give_the_original_s_numbers(function: str, tmp_path: Path) -> None:
+    made = made_of(function, tmp_path, (1,))
+    assert [spec.kind for spec in made.traced.spec.features.values() if isinstance(spec, FeatureSpec)] == ["bag"]
+    hold_titles(made, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("build_unmasked", r"\(text_models.py:\d+\).*let TextVectorization have an output_sequence_length"),
+        ("build_unicode", r"\(text_models.py:\d+\).*change texts by tf.strings.lower"),
+        ("build_separated", r"\(text_models.py:\d+\).*split at whitespace or into characters"),
+        ("build_unadapted", r"ids are looked up \(text_models.py:\d+\) in a vocabulary that is not there"),
+    ],
+)
+def test_words_that_no_rule_tells_are_refused_with_the_line_and_the_cure(function: str, message: str) -> None:
+    with pytest.raises(NotConvertible, match=message):
+        trace_towers(job_of(function), HERE)

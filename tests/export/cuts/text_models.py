@@ -96,3 +96,47 @@ def build_handmade():
     model = Handmade()
     model.hashed.build(None)
     return model
+
+
+def functional(keras_):
+    """Returns a functional model of titles, each in a list of its own."""
+    layers = keras_.layers
+    title = keras_.Input((1,), dtype="string", name="title")
+    words = layers.TextVectorization(max_tokens=40, vocabulary=WORDS)(title)
+    pooled = layers.GlobalAveragePooling1D()(layers.Embedding(40, 4, mask_zero=True)(words))
+    return keras_.Model({"title": title}, layers.Dense(2)(pooled))
+
+
+def build_functional():
+    return functional(tf.keras)
+
+
+def build_functional_3():
+    return functional(keras)
+
+
+class Vectorized(tf.keras.Model):
+    def __init__(self, mask=True, **how):
+        super().__init__()
+        layers = tf.keras.layers
+        self.words, self.table = layers.TextVectorization(**how), layers.Embedding(4000, 4, mask_zero=mask)
+        self.pooled = layers.GlobalAveragePooling1D()
+
+    def call(self, features):
+        return self.pooled(self.table(self.words(features["title"])))
+
+
+def build_unmasked():
+    return Vectorized(mask=False, vocabulary=WORDS)
+
+
+def build_unicode():
+    return Vectorized(vocabulary=WORDS, standardize=lambda texts: tf.strings.lower(texts, encoding="utf-8"))
+
+
+def build_separated():
+    return Vectorized(vocabulary=WORDS, split=lambda texts: tf.strings.split(texts, "|"))
+
+
+def build_unadapted():
+    return Vectorized()
