@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from export.cuts.chains import find_chain
 from export.cuts.filled_ids import words_of
-from export.cuts.graph_rules import find_ids
 from export.cuts.hooks import hooked
 from export.cuts.indicator_columns import WIDTH_MAX
 from export.cuts.lookups import Answer, Lookup
@@ -99,9 +99,9 @@ def _is_told(ids: Any, size: int, depth: int, graph: Any) -> bool:
     captured = {inner.name: outer for outer, inner in graph.captures}
     inputs = [each for each in needed([ids], []).placeholders if each.name not in captured]
     call = Followed({each.name: Source(each.name, "dense") for each in inputs}, captured)
-    found = find_ids(Values(ids), call, depth)
+    found = find_chain(Values(ids), call, depth)
     if not isinstance(found, FoundIds):
         return size == 1 and find_several(ids, call, depth) is not None
     own = graph.get_tensor_by_name(found.source.name)
-    texts = own.dtype.name == "string" or found.rule is not None
-    return texts and (found.source.place is not None or per_example(own) == size)
+    odd = own.dtype.name == "string" or found.rule is not None or size > 1  # LiteRT makes one of one integer
+    return odd and (found.source.place is not None or per_example(own) == size)

@@ -6,6 +6,7 @@ lookup tables, and of the layers StringLookup, IntegerLookup, Hashing and Discre
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -48,12 +49,13 @@ def find_ids(ids: Values, call: Followed, rows: int | None) -> FoundIds | Values
         "Cast": partial(_cut_off, rows=rows),
     }
     simple |= dict.fromkeys(("StringToHashBucketFast", "StringToHashBucketStrong"), _hash)
-    simple |= dict.fromkeys(COMPUTED - {"AddV2"}, partial(find_computed, exact=rows is None))
+    simple |= dict.fromkeys(COMPUTED - {"AddV2"}, find_computed)
     nested = {"LookupTableFindV2": _vocabulary, "AddV2": _shifted, "SelectV2": _chosen}
-    result = None
-    if found.inputs and found.type in simple:
+    # No table has a row for what wraps around behind it all, but a rule that follows has.
+    result = find_computed(ids, call, exact=True) if rows is None and found.type in COMPUTED else None
+    if result is None and found.inputs and found.type in simple:
         result = simple[found.type](found, call)
-    elif found.inputs and found.type in nested:
+    elif result is None and found.inputs and found.type in nested:
         result = nested[found.type](found, call, rows)
     if result is None:
         steps = find_steps(found, call, rows)
@@ -137,12 +139,19 @@ def _is(values: Values, found: FoundIds, call: Followed) -> bool:
     return same.source == found.source and real[0] == real[1]
 
 
+def _sent(values: Values, call: Followed) -> FoundIds | None:
+    """Returns the input that integers or strings are, as its decimal strings, too; None of others."""
+    if values.tensor.dtype.is_integer:
+        return find_whole(values, call)
+    texts = call.origin(values)
+    if isinstance(texts, Source):
+        return FoundIds(texts)
+    decimal = texts.type == "AsString" and texts.tensor.op.get_attr("width") <= 0
+    return find_whole(texts.inputs[0], call) if decimal and texts.inputs[0].tensor.dtype.is_integer else None
+
+
 def _hash(values: Values, call: Followed) -> FoundIds | None:
-    texts = call.origin(values.inputs[0])
-    found = FoundIds(texts) if isinstance(texts, Source) else None
-    if isinstance(texts, Values) and texts.type == "AsString" and texts.tensor.op.get_attr("width") <= 0:
-        whole = texts.inputs[0].tensor.dtype.is_integer
-        found = find_whole(texts.inputs[0], call) if whole else None
+    found = _sent(values.inputs[0], call)
     if found is None:
         return None
     operation = values.tensor.op
@@ -159,9 +168,7 @@ def _buckets(values: Values, call: Followed) -> FoundIds | None:
 
 def _vocabulary(values: Values, call: Followed, rows: int | None) -> FoundIds | None:
     handle, ids, default = values.inputs
-    source = call.origin(ids)
-    found = FoundIds(source) if isinstance(source, Source) else None
-    found = find_whole(ids, call) if ids.tensor.dtype.is_integer else found
+    found = _sent(ids, call)
     table, beyond = call.captured.get(origin_name(handle.tensor)), call.number(default)
     if found is None or table is None or beyond is None or (rows is None and beyond < -1):
         return None
@@ -178,13 +185,21 @@ def _vocabulary(values: Values, call: Followed, rows: int | None) -> FoundIds | 
     if not places.size or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
         return None
     ordered = keys.numpy()[order].tolist()
-    known: Keys = tuple(map(int, ordered)) if keys_dtype.is_integer else tuple(key.decode() for key in ordered)
+    if not keys_dtype.is_integer and isinstance(call.origin(ids), Values):  # those of integers
+        if any(str(_integer(key)).encode() != key for key in ordered):
+            return None
+        ordered = list(map(_integer, ordered))
+    known: Keys = tuple(key.decode() if isinstance(key, bytes) else key for key in ordered)
     rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(places[0]))
     return replace(found, rule=rule, unknown=_row(beyond, rows), keys=(known,))
 
 
+def _integer(text: bytes) -> int | None:
+    return int(text) if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
+
+
 def _shifted(values: Values, call: Followed, rows: int | None) -> FoundIds | None:
-    """Integers, or a hash or a vocabulary whose rows begin further down."""
+    """Integers, or a hash whose rows begin further down."""
     computed = find_computed(values, call, exact=rows is None)
     if computed is not None:
         return computed
@@ -195,7 +210,7 @@ def _shifted(values: Values, call: Followed, rows: int | None) -> FoundIds | Non
         if not isinstance(found, FoundIds) or found.unknown is not None:
             continue
         rule = found.rule
-        if isinstance(rule, HashIds | VocabularyIds) and rule.mask is None:
+        if isinstance(rule, HashIds) and rule.mask is None:
             return replace(found, rule=rule.model_copy(update={"first_row": rule.first_row + int(shift or 0)}))
     return None
 

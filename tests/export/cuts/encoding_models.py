@@ -27,6 +27,11 @@ def encodings(layers):
     hashed = layers.Hashing(9, output_mode="one_hot")
     ages = layers.Discretization([1.0, 5.0], output_mode="one_hot")
     crossed = layers.HashedCrossing(30, output_mode="one_hot")
+    tenth, pair = (
+        layers.CategoryEncoding(10, output_mode="one_hot"),
+        layers.CategoryEncoding(10, output_mode="multi_hot"),
+    )
+    listed = layers.IntegerLookup(vocabulary=[7, 5], output_mode="one_hot")
     return {
         "hot": lambda given: hot(given["words"]),
         "counted": lambda given: counted(given["numbers"]),
@@ -34,6 +39,9 @@ def encodings(layers):
         "counts": lambda given: counts(words(given["words"])),
         "hashed": lambda given: hashed(given["item"]),
         "ages": lambda given: ages(given["age"]),
+        "tenth": lambda given: tenth(given["item"] % 10),
+        "raw": lambda given: pair(given["pair"]),
+        "listed": lambda given: listed(given["item"] % 8),
         "crossed": lambda given: crossed((given["color"], given["item"])),
     }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bundle.features import Column
-from bundle.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdRule, VocabularyIds
+from bundle.manifest import ArithmeticIds, BucketIds, ChainedIds, CrossedIds, CrossKey, HashIds, IdRule, VocabularyIds
 from export.checks.examples import Examples
 from export.frameworks import load_tensorflow
 from export.towers.descriptions import FeatureSpec
@@ -21,6 +21,7 @@ SENT: dict[str, Any] = {
     "numbers": np.array([[7, 7], [5, 0], [-1, 7]]),
     "color": np.array(["red", "", "blue"], object),
     "item": np.array([7, -1, 1 << 40]),
+    "pair": np.array([[3, 3], [9, 0], [1, 2]]),
     "age": np.array([[0.5], [1.0], [9.0]], np.float32),
 }
 INPUTS: dict[str, Any] = {
@@ -28,17 +29,27 @@ INPUTS: dict[str, Any] = {
     "numbers": {"dtype": "int64", "shape": [2]},
     "color": {"dtype": "string"},
     "item": {"dtype": "int64"},
+    "pair": {"dtype": "int64", "shape": [2]},
     "age": {"dtype": "float32", "shape": [1]},
 }
 KEYS = (CrossKey(dtype="string"), CrossKey(dtype="int64"))
-FOUND: dict[str, list[tuple[str, int, IdRule]]] = {
+FOUND: dict[str, list[tuple[str, int, IdRule | None]]] = {
     "words": [
         ("bag", 5, VocabularyIds(vocabulary="words", first_row=2, oov_buckets=2)),
         ("bag", 4, VocabularyIds(vocabulary="words", first_row=1)),
     ],
     "numbers": [("bag", 3, VocabularyIds(vocabulary="numbers", first_row=1))],
     "color": [("single", 4, VocabularyIds(vocabulary="words", first_row=1))],
-    "item": [("single", 9, HashIds(buckets=9))],
+    "item": [
+        ("single", 9, HashIds(buckets=9)),
+        ("single", 10, ArithmeticIds(buckets=10)),
+        (
+            "single",
+            3,
+            ChainedIds(rules=(ArithmeticIds(buckets=8), VocabularyIds(vocabulary="numbers", first_row=1))),
+        ),
+    ],
+    "pair": [("bag", 10, None)],
     "age": [("single", 3, BucketIds(boundaries=(1.0, 5.0)))],
     "color*item": [("single", 30, CrossedIds(keys=KEYS, buckets=30))],
 }

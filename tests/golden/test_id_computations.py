@@ -1,0 +1,54 @@
+"""Random computations of ids: where rules tell them, they make the integers that TensorFlow makes, bit for bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from bundle.casts import CastFirst
+from bundle.manifest import ChainedIds, IdRule, VocabularyIds, vocabularies_of
+from bundle.rules import OneInput, rule_of
+from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from export.cuts.chains import find_chain
+from export.cuts.places import Values
+from export.cuts.whole_ids import FoundIds
+from tests.golden.id_computations import Computation
+
+CONFIGURATIONS = 240
+
+
+def named(rule: IdRule) -> OneInput:
+    """Gives each vocabulary of a rule a name of its own."""
+    if isinstance(rule, ChainedIds):
+        each = [
+            link.model_copy(update={"vocabulary": f"v{place}"}) if isinstance(link, VocabularyIds) else link
+            for place, link in enumerate(rule.rules)
+        ]
+        return rule.model_copy(update={"rules": tuple(each)})
+    assert isinstance(rule, OneInput)
+    return rule
+
+
+def test_computations_that_rules_tell_make_tensorflow_s_integers() -> None:
+    told: Counter[str] = Counter()
+    for seed in range(CONFIGURATIONS):
+        made = Computation(seed)
+        found = find_chain(Values(made.ids), made.call, None)
+        if not isinstance(found, FoundIds) or found.rule is None:
+            told["not told" if not isinstance(found, FoundIds) else "as they are"] += 1
+            continue
+        page = named(found.rule)
+        keys = [
+            Vocabulary(StringKeys(each) if isinstance(each[0], str) else IntegerKeys(np.array(each)))
+            for each in found.keys
+        ]
+        held = {each.vocabulary: opened for each, opened in zip(vocabularies_of(page), keys, strict=True)}
+        rule = rule_of("x", None, page, held)
+        rows = (rule if found.cast is None else CastFirst("x", found.cast, rule)).resolve(made.sent)
+        if found.unknown is not None:
+            rows = np.where(rows < 0, found.unknown.row or 0, rows)
+        assert rows.tolist() == made.made.tolist(), (seed, found)
+        told[page.kind] += 1
+    assert told["not told"] < CONFIGURATIONS // 20
+    assert all(told[kind] >= 10 for kind in ("chained", "computed", "vocabulary", "hash"))
