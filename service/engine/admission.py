@@ -47,7 +47,7 @@ class Admission:
 
     def full(self) -> Overloaded | None:
         """Returns why a call would be refused now; None: it would not."""
-        if self.left > 0:
+        if self._calls < self._calls_max:
             return None
         told = f"{self._calls_max} calls are in flight, no more are admitted at once"
         return Overloaded(told, self._retry_after_s(), "calls")

@@ -82,19 +82,19 @@ class Engine:
         self._told = -math.inf
         self._details: WeakKeyDictionary[Generation, ModelDetails] = WeakKeyDictionary()
 
-    def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
+    def refusal(self, name: str, timeout_s: float | None) -> Overloaded | None:
         """Returns why a call is refused before its body is there, and counts it; None: it is not, as far as is known.
 
         Reading and decoding are dear too: what is refused here has cost nothing yet.
 
         Args:
           name: one of `metrics.CALLS`.
-          deadline: on the clock of `time.monotonic()`; None: the service's own limit.
+          timeout_s: that its caller waits from now on; None: as long as the service allows.
         """
         refused = self._callers.full()
         if refused is None:
-            latest = time.monotonic() + self._settings.timeout_s
-            refused = self._scheduler.refusal(name, latest if deadline is None else min(deadline, latest))
+            limit_s = self._settings.timeout_s
+            refused = self._scheduler.refusal(name, limit_s if timeout_s is None else min(timeout_s, limit_s))
         if refused is not None:
             self._shed(name, refused.reason)
         return refused
@@ -114,7 +114,7 @@ class Engine:
             raise NotReady(self._switch.suspended)
         if self._callers.draining:
             self._shed(name, "draining")
-        elif (refused := self.refusal(name, deadline)) is not None:
+        elif (refused := self.refusal(name, None if deadline is None else deadline - time.monotonic())) is not None:
             raise refused.with_traceback(None)  # it may have been raised before
         return self._callers.admit()
 

@@ -25,7 +25,12 @@ _SLOW_MAX = 4.0
 
 
 class Line:
-    """Jobs that wait, and how long those before a new one will take. Safe to call from any thread."""
+    """Jobs that wait, and how long those before a new one will take. Safe to call from any thread.
+
+    Attributes:
+      wait_s: how long a job that comes now will wait, by how long those before it usually take, seconds. Refused calls
+        ask for it far more often than it changes.
+    """
 
     def __init__(self, threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
         """Begins with no job; about so many are computed at once."""
@@ -37,6 +42,7 @@ class Line:
         self._waiting_s = self._computed_s = 0.0
         self._went_on: float | None = None
         self._elapsed_s = self._expected_s = 0.0
+        self.wait_s = 0.0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -64,19 +70,6 @@ class Line:
             return next((job.in_thread for job in self._jobs), False)
 
     @property
-    def wait_s(self) -> float:
-        """How long a job that comes now will wait, by how long those before it usually take, seconds."""
-        if self._room:
-            return 0.0
-        return self._slow * (self._waiting_s + self._computed_s / 2) / self._threads  # those in threads are half done
-
-    @property
-    def _slow(self) -> float:
-        """How much longer the line takes than its jobs: who computes them refuses others, too, and answers."""
-        seen = self._elapsed_s > self._expected_s > 0
-        return min(_SLOW_MAX, self._elapsed_s / self._expected_s) if seen else 1.0
-
-    @property
     def _room(self) -> bool:
         """Whether the next job is taken up at once."""
         return self._busy + len(self._jobs) < self._threads
@@ -91,6 +84,7 @@ class Line:
                 self._alike.setdefault(alike, OrderedDict())[job] = None
             self._candidates += job.candidates
             self._waiting_s += job.expected_s
+            self._judge()
 
     def take(self) -> list[AnyJob]:
         """Takes the first job, with some of those that it can be computed with; empty: none waits.
@@ -110,6 +104,7 @@ class Line:
                 self._leave(job)
                 self._computed_s += job.expected_s
             self._busy += 1
+            self._judge()
         return jobs
 
     def ended(self, jobs: list[AnyJob]) -> None:
@@ -124,6 +119,7 @@ class Line:
                 self._elapsed_s = self._elapsed_s * _FORGOTTEN + (now - self._went_on) * self._threads
                 self._expected_s = self._expected_s * _FORGOTTEN + expected_s
             self._went_on = now if self._jobs else None
+            self._judge()
 
     def drop(self, job: AnyJob) -> bool:
         """Takes a job out if it still waits; tells whether it did."""
@@ -131,6 +127,7 @@ class Line:
             if job not in self._jobs:
                 return False
             self._leave(job)
+            self._judge()
         return True
 
     def _leave(self, job: AnyJob) -> None:
@@ -141,3 +138,12 @@ class Line:
                 del self._alike[alike]
         self._candidates -= job.candidates
         self._waiting_s = self._waiting_s - job.expected_s if self._jobs else 0.0
+
+    def _judge(self) -> None:
+        """Finds out how long the line takes now; under the lock."""
+        if self._room:
+            self.wait_s = 0.0
+            return
+        seen = self._elapsed_s > self._expected_s > 0  # who computes jobs refuses others, too, and answers
+        slow = min(_SLOW_MAX, self._elapsed_s / self._expected_s) if seen else 1.0
+        self.wait_s = slow * (self._waiting_s + self._computed_s / 2) / self._threads  # those in threads are half done

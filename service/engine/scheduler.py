@@ -7,6 +7,7 @@ the same, or whose caller left, is dropped before it is computed. Nothing waits 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -68,21 +69,19 @@ class Scheduler:
         """When a caller that is refused now had better come again, seconds: once what is in line was computed."""
         return max(self._retry_after_s, self._line.wait_s)
 
-    def refusal(self, name: str, deadline: float) -> Overloaded | None:
+    def refusal(self, name: str, timeout_s: float) -> Overloaded | None:
         """Returns why a call that is not decoded yet would be refused for the line; None: it would not.
 
         Args:
           name: of the call: neither its kind nor how long that takes is known, but those of its name are.
-          deadline: on the clock of `time.monotonic()`.
+          timeout_s: that its caller waits from now on, seconds.
         """
         if self._short.get(name, 1.0) > _RARE:
             return None
-        if (full := self._full()) is not None:
-            return full
         wait_s = self._line.wait_s
-        if not wait_s or time.monotonic() + _SAFETY * wait_s <= deadline:
-            return None
-        return self._refused("deadline", wait_s)
+        if len(self._line) >= self._line_max:
+            return self._refused("line", wait_s)
+        return self._refused("deadline", wait_s) if wait_s and _SAFETY * wait_s > timeout_s else None
 
     def submit(self, job: AnyJob) -> None:
         """Has a job computed; whoever waits is told, and what it holds is released, when that is done.
@@ -98,9 +97,9 @@ class Scheduler:
         if short:
             self._turns.add(job)
             return
-        if (full := self._full()) is not None:
-            raise full.with_traceback(None)
         now, wait_s = time.monotonic(), self._line.wait_s
+        if len(self._line) >= self._line_max:
+            raise self._refused("line", wait_s).with_traceback(None)
         job.expected_s = self._paces.usual_s(generation, job.kind)
         # No margin here: what was let in in spite of it would be decoded for nothing, again and again.
         if wait_s and now + wait_s + job.expected_s > job.steps.deadline:
@@ -168,17 +167,13 @@ class Scheduler:
         job.settle(DeadlineExceeded("the time for this call is over"))
         self.drop(job)
 
-    def _full(self) -> Overloaded | None:
-        if len(self._line) < self._line_max:
-            return None
-        return self._refused("line", self._line.wait_s)
-
     def _refused(self, reason: str, wait_s: float) -> Overloaded:
         """Returns the same for all calls that are refused for the same: there may be many until the line is another."""
-        if self._told is None or self._told[:2] != (reason, wait_s):
+        wait_s, latest = math.ceil(wait_s * 100) / 100, self._told  # to the millisecond it is another with each job
+        if latest is None or latest[1] != wait_s or latest[0] != reason:
             if reason == "line":
                 told = f"{self._line_max} calls wait in line, no more do at once"
             else:
-                told = f"this call would take about {wait_s:.3f} s, too long to be sure of its deadline"
-            self._told = reason, wait_s, Overloaded(told, max(self._retry_after_s, wait_s), reason)
-        return self._told[2]
+                told = f"this call would take about {wait_s:.2f} s, too long to be sure of its deadline"
+            latest = self._told = reason, wait_s, Overloaded(told, max(self._retry_after_s, wait_s), reason)
+        return latest[2]

@@ -113,12 +113,14 @@ class Connection(HttpToolsProtocol):
 
     def _take_up(self, call: Call, calls: HotCalls, data: bytes) -> None:
         """Has a whole call answered, or refuses it, as if it had been parsed."""
-        stays = self.loop.time() < self._old_at
-        if stays and (refused := calls.refusals.of_whole(call, self._lines(calls))) is not None:
+        now = self.loop.time()
+        stays = now < self._old_at
+        before = calls.lines.of(self.server_state.default_headers)
+        if stays and (refused := calls.refusals.of_whole(call, before)) is not None:
             self.transport.write(refused)
             self.server_state.total_requests += 1
             self._crowd.worked(self)
-            self._set_idle()
+            self._idle_at = now  # its timer runs since the head was parsed that this is known from
             return
         self._idle_at = _NEVER
         self._crowd.works(self)
@@ -269,7 +271,7 @@ class Connection(HttpToolsProtocol):
     def answer(self, call: HotCall, reply: schemas.Reply, request_id: str) -> None:
         """Sends the reply to a call, once its caller has read enough of those before."""
         call.response_started = True
-        response = whole(reply, request_id, self._lines(call.calls), call.keep_alive)
+        response = whole(reply, request_id, call.calls.lines.of(self.server_state.default_headers), call.keep_alive)
         if call.method == b"HEAD":
             response = without_body(response)
         if self.flow.write_paused:
@@ -373,9 +375,6 @@ class Connection(HttpToolsProtocol):
         self._idle_at = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(self._patience.idle_s, self.timeout_keep_alive_handler)
-
-    def _lines(self, calls: HotCalls) -> bytes:
-        return calls.lines.of(self.server_state.default_headers)
 
     def _too_late(self) -> None:
         told = DeadlineExceeded(f"the headers were not here after {self._patience.head_s:g} s")

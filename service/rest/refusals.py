@@ -7,7 +7,6 @@ is ready but for its id.
 
 from __future__ import annotations
 
-import time
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from service.rest.guard import text_of
 from service.rest.heads import Call
 from service.rest.paths import Asked
 from service.rest.schemas import Headers, Reply
-from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, request_id_of, timeout_s_of
+from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, new_request_id, request_id_of, timeout_s_of
 from service.wire.failures import failure_of
 from service.wire.operations import OPERATIONS
 
@@ -54,16 +53,17 @@ class Refusals:
           before: header lines that every response has.
         """
         head = call.head
-        refused = self._refused(head.asked, call.timeout_ms)
+        at = head.timeout_at
+        refused = self._refused(head.asked, None if at is None else call.values[at])
         if refused is None:
             return None
         if head.names_itself:
             headers = call.headers
             request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
+            if len(request_id) != len(_SOME_ID):
+                return self._response(refused, request_id, before, head.protobuf)
         else:
-            request_id = request_id_of(None, None)
-        if len(request_id) != len(_SOME_ID):
-            return self._response(refused, request_id, before, head.protobuf)
+            request_id = new_request_id()
         ready = self._ready.get(head.protobuf)
         if ready is None or ready.refused is not refused or ready.before != before:
             parts = self._response(refused, _SOME_ID, before, head.protobuf).split(_SOME_ID.encode())
@@ -87,7 +87,7 @@ class Refusals:
             timeout_s = None if timeout_ms is None else _timeout_s_of(timeout_ms)
         except InvalidArgument:
             return None
-        refused = self._engine.refusal(name, None if timeout_s is None else time.monotonic() + timeout_s)
+        refused = self._engine.refusal(name, timeout_s)
         if refused is not None:
             self._metrics.answered("http", name, _CODE, 0.0)
         return refused

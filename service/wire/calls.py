@@ -34,6 +34,11 @@ def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
     traced = _TRACE_PARENT.fullmatch(trace_parent) if trace_parent is not None else None
     if traced and set(traced[1]) != {"0"}:
         return traced[1]
+    return new_request_id()
+
+
+def new_request_id() -> str:
+    """Returns an id like no other, 32 characters."""
     return f"{random.getrandbits(128):032x}"
 
 

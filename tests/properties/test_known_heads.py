@@ -42,7 +42,7 @@ HEADERS = [
 class Refusing(ScriptedEngine):
     """Has room for all calls but rankings."""
 
-    def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
+    def refusal(self, name: str, timeout_s: float | None) -> Overloaded | None:
         return Overloaded("no room", 1.5, "line") if name == "rank" else None
 
 

@@ -58,7 +58,7 @@ class ScriptedEngine:
         self.given_up = threading.Event()
         self._callers = Admission(100, 1000, lambda: 1.0)
 
-    def refusal(self, name: str, deadline: float | None) -> Overloaded | None:
+    def refusal(self, name: str, timeout_s: float | None) -> Overloaded | None:
         return self._callers.full()
 
     def enter(self, name: str = "other", deadline: float | None = None) -> Permit:

@@ -45,6 +45,9 @@ def test_line_takes_as_long_as_its_jobs_usually_do(threads: int) -> None:
     assert line.wait_s == pytest.approx(10 * USUAL_S / threads)
     line.take()
     assert line.wait_s == pytest.approx(9.5 * USUAL_S / threads)  # one is half done
+    line.add(left := job())
+    assert line.drop(left)
+    assert line.wait_s == pytest.approx(9.5 * USUAL_S / threads)
 
 
 @pytest.mark.parametrize(("each_s", "slow"), [(1.5 * USUAL_S, 1.5), (0.5 * USUAL_S, 1.0), (1.0, 4.0)])

@@ -37,7 +37,7 @@ def test_call_with_other_values_is_read_from_its_bytes() -> None:
     assert call is not None
     told = {b"host": b"x", b"x-request-id": b"b", b"x-request-timeout-ms": b"1000", b"content-length": b"4"}
     assert call.headers == told
-    assert (data[call.body_at :], call.timeout_ms, call.head.asked.name) == (b"body", b"1000", "rank")
+    assert (data[call.body_at :], call.head.asked.name) == (b"body", "rank")
     assert call.head.names_itself
 
 
@@ -78,6 +78,26 @@ LENGTH = (b"content-length", b"2")
 )
 def test_unusual_heads_are_not_kept(lines: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     assert learned(LINE + lines, *headers) is None
+
+
+def test_call_like_the_one_before_is_known_and_any_other_is_read() -> None:
+    def sent(timeout_ms: bytes, body: bytes) -> bytes:
+        return LINE + b"x-request-timeout-ms: %b\r\ncontent-length: %d\r\n\r\n%b" % (timeout_ms, len(body), body)
+
+    head = learned(sent(b"250", b"{}"), (b"x-request-timeout-ms", b"250"), LENGTH)
+    assert head is not None
+    before = head.call_in(sent(b"250", b"ab"))
+    assert before is not None
+    assert head.call_in(sent(b"250", b"cd")) == before
+    assert (before.values, sent(b"250", b"cd")[before.body_at :]) == ([b"250", b"2"], b"cd")
+    for timeout_ms, body in ((b"251", b"cd"), (b"25", b"abc"), (b"250", b"ab" * 8), (b"250", b"ab")):
+        data = sent(timeout_ms, body)
+        call = head.call_in(data)
+        assert call is not None
+        assert call.values == [timeout_ms, b"%d" % len(body)]
+        assert data[call.body_at :] == body
+    assert head.call_in(data[:-1]) is None
+    assert head.call_in(data + b"c") is None
 
 
 def test_head_of_another_url_is_not_kept() -> None:
