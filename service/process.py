@@ -96,7 +96,9 @@ class Service:
         )
         self._warming = Warming(self._switch, self._metrics, settings.warm_bytes_max, settings.warm_bytes_per_s)
         self._guards = guards_of(settings)
-        self._crew = None if place is None else Crew(place, self._metrics, self._engine.models, self._announce)
+        self._crew = None
+        if place is not None:
+            self._crew = Crew(place, self._metrics, self._engine.models, lambda: self._watcher.revision, self._announce)
         desk = Desk(
             self._engine,
             settings,
@@ -110,7 +112,8 @@ class Service:
         )
         self._rpc = RpcServer(desk)
         self._http = HttpServer(desk)
-        control = Control(settings, policy, self._switch, self._watcher, state, desk.models)
+        done = None if self._crew is None else self._crew.revision
+        control = Control(settings, policy, self._switch, self._watcher, state, desk.models, done)
         self._admin_app = AdminApp(control, admin_tokens(settings))
         self._admin_listener: socket.socket | None = None
         self._admin: AdminServer | None = None

@@ -1,13 +1,14 @@
 """What an operator may do to a service that runs: each changes the file of what is wanted, which every process follows.
 
-What needs no load is in effect in this process when the call returns, in the others a tenth of a second later. What has
-to be loaded is told as `unmet` until it is.
+What needs no load is in effect in every process that answers when the call returns. What has to be loaded is told as
+`unmet` until it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,6 +30,8 @@ from service.settings import ServiceSettings
 
 _log = logs.logger(__name__)
 
+_FOLLOWED_S_MAX, _LOOK_S = 2.0, 0.01
+"""Other processes look at what is wanted ten times a second."""
 _TOLD_MAX = 10
 _LOADED = ("available", "kept")
 
@@ -44,14 +47,16 @@ class Control:
         watcher: Watcher,
         state: StateFile,
         models: Callable[[], Awaitable[tuple[ModelState, ...]]],
+        revision: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         """Acts on what this process serves.
 
         Args:
           models: tells the models and versions of all processes.
+          revision: tells which revision of what is wanted all processes do; None: this is the only one.
         """
         self._settings, self._policy, self._switch = settings, policy, switch
-        self._watcher, self._state, self._models = watcher, state, models
+        self._watcher, self._state, self._models, self._revision = watcher, state, models, revision
 
     async def status(self) -> dict[str, Any]:
         """Tells what is wanted, what there is, and what of it is still to come."""
@@ -147,6 +152,9 @@ class Control:
             return revision
 
         revision = await asyncio.to_thread(act)
+        end = time.monotonic() + _FOLLOWED_S_MAX
+        while self._revision is not None and await self._revision() < revision and time.monotonic() < end:
+            await asyncio.sleep(_LOOK_S)
         named_ = {name: value for name, value in told.items() if value is not None}
         _log.info(
             "controlled",

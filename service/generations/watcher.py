@@ -74,6 +74,8 @@ class Watcher:
         self._missing: dict[str, set[int]] = {}
         self._told: dict[str, str] = {}
         self._checked: WeakSet[Generation] = WeakSet()
+        self.revision = 0
+        """Of what was wanted when what is loaded was last arranged."""
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -133,6 +135,7 @@ class Watcher:
             self._switch.suspend(DRAINED if desired.draining else "")
             for model in self._switch.models():
                 self._arrange(model)
+            self.revision = desired.revision
         self._wake.set()
 
     def scan(self) -> None:

@@ -25,7 +25,7 @@ BEAT_S = 1.0
 _STUCK_BEATS = 120
 """Own beats in which another worker gave none, after which the service is told not to be alive: its parent should have
 replaced that one long before."""
-_METRICS, _MODELS = "metrics", "models"
+_METRICS, _MODELS, _REVISION = "metrics", "models", "revision"
 _STATES = TypeAdapter(tuple[ModelState, ...])
 
 
@@ -33,7 +33,12 @@ class Crew:
     """Speaks for all workers. Its methods run on the event loop of its worker, but for `tell`."""
 
     def __init__(
-        self, place: Place, metrics: Metrics, models: Callable[[], tuple[ModelState, ...]], changed: Callable[[], None]
+        self,
+        place: Place,
+        metrics: Metrics,
+        models: Callable[[], tuple[ModelState, ...]],
+        revision: Callable[[], int],
+        changed: Callable[[], None],
     ) -> None:
         """Joins the others.
 
@@ -41,13 +46,18 @@ class Crew:
           place: of this worker.
           metrics: its own.
           models: tells its own models and versions.
+          revision: tells which revision of what is wanted it does.
           changed: called on the event loop when another worker has become ready, or ceased to be.
         """
-        self._place, self._models, self._changed = place, models, changed
+        self._place, self._models, self._revision, self._changed = place, models, revision, changed
         self._totals = Totals(place.told_by(place.index), metrics.registry)
         self._answers = Answers(
             place.socket_of(place.index),
-            {_METRICS: lambda: written(self._totals.tell()), _MODELS: lambda: orjson.dumps(self._models())},
+            {
+                _METRICS: lambda: written(self._totals.tell()),
+                _MODELS: lambda: orjson.dumps(self._models()),
+                _REVISION: lambda: b"%d" % self._revision(),
+            },
         )
         self._loop = asyncio.get_running_loop()
         self._beating: asyncio.TimerHandle | None = None
@@ -109,6 +119,11 @@ class Crew:
         answers = await self._ask(_MODELS)
         states = {each: _STATES.validate_json(answer) for each, answer in answers.items() if answer is not None}
         return agreed({self._place.index: self._models(), **states})
+
+    async def revision(self) -> int:
+        """Returns the revision of what is wanted that all workers do which answer."""
+        answers = await self._ask(_REVISION)
+        return min(self._revision(), *(int(answer) for answer in answers.values() if answer is not None), 2**63)
 
     @property
     def _others(self) -> list[int]:

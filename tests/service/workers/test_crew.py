@@ -35,7 +35,7 @@ async def until(what: Callable[[], bool]) -> None:
 
 def crew_of(place: Place, changed: Callable[[], None] = lambda: None, *states: str) -> Crew:
     versions = tuple(VersionState(len(states) - at, state) for at, state in enumerate(states))
-    return Crew(place, Metrics(), lambda: (ModelState("m", versions),), changed)
+    return Crew(place, Metrics(), lambda: (ModelState("m", versions),), lambda: 7 + place.index, changed)
 
 
 def test_worker_hears_when_another_becomes_ready(several: list[Place]) -> None:
@@ -78,6 +78,20 @@ def test_models_of_a_worker_that_does_not_answer_are_left_out(several: list[Plac
     loading, available = asyncio.run(run())
     assert [(each.state, each.problem) for each in loading.versions] == [("loading", "worker 1: loading")]
     assert [each.state for each in available.versions] == ["available"]
+
+
+def test_revision_is_the_least_of_those_who_answer(several: list[Place]) -> None:
+    async def run() -> list[int]:
+        here, there = crew_of(several[0]), crew_of(several[1])
+        await there.start()
+        told = [await there.revision()]
+        await here.start()
+        told.append(await there.revision())
+        await here.stop()
+        await there.stop()
+        return told
+
+    assert asyncio.run(run()) == [8, 7]
 
 
 def test_service_is_alive_until_a_worker_stands_still_for_long(

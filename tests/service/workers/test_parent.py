@@ -93,6 +93,10 @@ def test_workers_share_ports_speak_as_one_and_are_started_again(write: Write, se
         assert value(page, "rowcast_ready") == 1
         (model,) = first.get("/v1/models").json()["models"]
         assert [(each["version"], each["state"]) for each in model["versions"]] == [(1, "available")]
+        admin = f"http://127.0.0.1:{service.ports['admin']}/v1"
+        for order, statuses in (("drain", [503] * 6), ("undrain", [400] * 6)):  # in effect in all once it returns
+            assert httpx.post(f"{admin}/{order}", json={}).status_code == 200
+            assert [client.post("/v1/models/movies:retrieve", json={}).status_code for client in clients] == statuses
 
         victim = workers_of(service)[1]
         victim.kill()
