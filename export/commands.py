@@ -328,11 +328,13 @@ def explain(
 
                 prepared = prepare(job, recipe.parent, options.read_settings(), None, wanted)
                 drawing = draw_prepared(prepared, recipe.name)
+    told = explain_text(drawing)
     if html is not None:
         from export.explanation.page import write_page
 
         write_page(drawing, html)
-    _print(asdict(drawing), Text(explain_text(drawing)), as_json)
+        told += f"\n\nand as a page: {html}"
+    _print(asdict(drawing), Text(told), as_json)
 
 
 def _is_inline(job: ExportJob) -> bool:

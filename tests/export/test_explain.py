@@ -188,6 +188,7 @@ def test_explain_of_a_bundle_writes_text_and_page(command: Command, sample: Path
     assert done.code == 0, done.err
     assert "features -> tables" in done.out
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert done.out.endswith(f"\nand as a page: {tmp_path / 'page.html'}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
