@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -39,6 +37,7 @@ from tests.bench import workloads
 from tests.bench.load import Door, Load
 from tests.bench.requests import RANK
 from tests.bench.services import Service
+from tests.tensorflow_process import with_tensorflow
 
 FEATURES = (20, 200, 2000)
 CANDIDATES = 200
@@ -127,8 +126,7 @@ def write_wide(root: Path, wide: Wide) -> Path:
     score = (TowerOutput(name="score", dtype="float32", shape=(None,)),)
     random = np.random.default_rng(23)
     with Staging(root, wide.model, 1, wide.model) as stage, tempfile.TemporaryDirectory() as built:
-        program = [sys.executable, "-m", "tests.bench.wide", "--towers", built, *map(str, widths.values())]
-        subprocess.run(program, cwd=Path(__file__).parents[2], check=True, capture_output=True, timeout=300)
+        with_tensorflow(compile_towers, Path(built), *widths.values())
 
         def forms(name: str, file: str) -> tuple[manifest.TowerForm, ...]:
             (stage.directory / file).parent.mkdir(parents=True, exist_ok=True)
@@ -282,13 +280,9 @@ def ways(wide: Wide, service: Service) -> dict[str, Load]:
 def main() -> None:
     """Builds the models, measures, prints."""
     options = argparse.ArgumentParser(prog="python -m tests.bench.wide", description=__doc__)
-    options.add_argument("--towers", nargs=3, help=argparse.SUPPRESS)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seconds", type=float, default=1.0, help="of each block")
     given = options.parse_args()
-    if given.towers:
-        compile_towers(Path(given.towers[0]), int(given.towers[1]), int(given.towers[2]))
-        return
     scratch = Path("build/bench") / f"wide-{os.getpid()}"
     wides = [Wide(features, parts) for features in FEATURES for parts in (False, True)]
     wides.append(Wide(FEATURES[-1], parts=True, odd=True))

@@ -1,14 +1,11 @@
 """The dense parts of the benchmark's workloads, written as an export writes them. The one file with TensorFlow.
 
-Towers are cut into parts, packed, saved and compiled by the exporter's own steps. Run as a program of its own, so that
-what is measured beside it has no TensorFlow in its process. Prints, as JSON, the manifest's page of each tower.
+Towers are cut into parts, packed, saved and compiled by the exporter's own steps, in a process of its own: what is
+measured beside it has no TensorFlow.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from export.towers.pruning import TracedTower, narrowed
 from export.towers.savedmodels import save_function
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import CompiledTower
+from tests.tensorflow_process import with_tensorflow
 
 CATEGORICAL = 26
 DIM = 32
@@ -47,10 +45,7 @@ PRECISIONS: dict[str, tuple[manifest.Precision, ...]] = {
 
 def write_towers(directory: Path, *names: str) -> dict[str, manifest.Tower]:
     """Writes towers into a bundle's directory, in a process of its own; takes seconds. Returns their pages."""
-    program = [sys.executable, "-m", "tests.bench.workload_towers", str(directory), *names]
-    ran = subprocess.run(program, cwd=Path(__file__).parents[2], check=True, capture_output=True, timeout=300)
-    pages = json.loads(ran.stdout.splitlines()[-1])
-    return {name: manifest.Tower.model_validate(page) for name, page in pages.items()}
+    return with_tensorflow(_write, directory, names)
 
 
 def inputs_of(name: str) -> dict[str, tuple[int, ...]]:
@@ -183,12 +178,8 @@ def _page(directory: Path, tensorflow: Any, name: str, function: Callable[..., A
     )
 
 
-def _write(directory: Path, names: list[str]) -> dict[str, Any]:
+def _write(directory: Path, names: tuple[str, ...]) -> dict[str, manifest.Tower]:
     import tensorflow as tf
 
     functions = _functions(tf)
-    return {name: _page(directory, tf, name, functions[name][1]).model_dump(mode="json") for name in names}
-
-
-if __name__ == "__main__":
-    print(json.dumps(_write(Path(sys.argv[1]), sys.argv[2:])))  # noqa: T201 - its answer
+    return {name: _page(directory, tf, name, functions[name][1]) for name in names}

@@ -1,21 +1,21 @@
 """Writes small towers as flatbuffers and SavedModels, with their weights as the oracle's input.
 
-Runs as a program of its own, so that the tests of rooms without TensorFlow stay in a process without TensorFlow.
+In a process of its own, so that the tests of rooms without TensorFlow stay in a process without TensorFlow.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.tensorflow_process import with_tensorflow
+
 
 def write_tower_files(directory: Path) -> None:
-    """Runs this program: seconds, most of them TensorFlow's import."""
-    subprocess.run([sys.executable, __file__, str(directory)], check=True, capture_output=True, timeout=120)
+    """Writes them into a directory."""
+    with_tensorflow(_write, directory)
 
 
 def _write(directory: Path) -> None:
@@ -67,7 +67,3 @@ def _write(directory: Path) -> None:
         if name in ("query", "ranking"):
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             (directory / name / "compiled-int8.tflite").write_bytes(converter.convert())
-
-
-if __name__ == "__main__":
-    _write(Path(sys.argv[1]))

@@ -10,8 +10,6 @@ Everything differs from version to version, so that an answer mixed of two versi
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +55,7 @@ from bundle.vocabularies import write_vocabulary
 from runtime.scann import write_index
 from tests.service import small_model
 from tests.service.small_pieces import cut_tower, write_users
+from tests.tensorflow_process import with_tensorflow
 
 USERS, CITIES, GENRES = 50, 16, 6
 CITY_DEFAULT = "nowhere"
@@ -94,8 +93,7 @@ def compiled_towers(directory: Path) -> Path:
     """Returns `directory` with the towers of every edition in it, compiled there once by a process with TensorFlow."""
     done = directory / "done"
     if not done.exists():
-        command = [sys.executable, "-m", "tests.service.small_model", str(directory)]
-        subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[2])
+        with_tensorflow(small_model.compile_towers, directory)
         done.touch()
     return directory
 

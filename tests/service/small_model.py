@@ -1,11 +1,10 @@
 """A model small enough to be told in numpy: its towers, their weights by edition, and their formulas in float64.
 
-`python -m tests.service.small_model DIRECTORY` (a process of its own: it imports TensorFlow) compiles the towers.
+Only `compile_towers` needs TensorFlow.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,3 @@ def _call(tower: str, edition: int) -> Callable[..., dict[str, Any]]:
         return {"score": flat[:, 0], "watch": tf.sigmoid(flat[:, 1]), "rating": flat[:, 2]}
 
     return call
-
-
-if __name__ == "__main__":
-    compile_towers(Path(sys.argv[1]))

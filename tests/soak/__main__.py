@@ -59,13 +59,14 @@ def in_flight(client: httpx.Client) -> float:
 def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
     """Runs all of it; returns the exit code."""
     SHOW.print(cores.serve_on_few())
-    wrong = switches.run(versions, workers, block_s=2)
-    towers = Path("build/soak/towers")
-    towers.mkdir(parents=True, exist_ok=True)
+    place = Path("build/soak/towers").resolve()
+    place.mkdir(parents=True, exist_ok=True)
+    towers = compiled_towers(place)
+    wrong = switches.run(versions, workers, block_s=2, towers=towers)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "bundles"
         root.mkdir()
-        write_small_bundle(root, compiled_towers(towers.resolve()), MODEL, 1)
+        write_small_bundle(root, towers, MODEL, 1)
         service = Process(root, "--in-flight-max", "16")
         try:
             with service.client() as client:

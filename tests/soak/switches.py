@@ -325,13 +325,12 @@ def originals_of(towers: Path, place: Path) -> list[Path]:
     return [write_small_bundle(place, towers, MODEL, version).directory for version in range(1, DISTINCT + 1)]
 
 
-def run(versions: int, workers: int, block_s: float) -> list[str]:
-    """Runs a service and switches its versions; returns what is wrong."""
-    towers = Path("build/soak/towers")
-    towers.mkdir(parents=True, exist_ok=True)
+def run(versions: int, workers: int, block_s: float, towers: Path) -> list[str]:
+    """Runs a service of such towers and switches its versions; returns what is wrong."""
+    Path("build/soak").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir="build/soak") as scratch:
         root = Path(scratch).resolve() / "bundles"
-        originals = originals_of(compiled_towers(towers.resolve()), Path(scratch).resolve() / "originals")
+        originals = originals_of(towers, Path(scratch).resolve() / "originals")
         shutil.copytree(originals[0], root / MODEL / "1", copy_function=os.link)
         limits = ("--in-flight-max", "10000", "--in-flight-candidates-max", "10000000", "--in-line-max", "10000")
         roomy = (*limits, "--timeout-s", "60")
@@ -353,7 +352,9 @@ def main() -> None:
     arguments.add_argument("--block-s", type=float, default=2, help="seconds of each block of load")
     options = arguments.parse_args()
     SHOW.print(cores.serve_on_few())
-    wrong = run(options.versions, options.workers, options.block_s)
+    towers = Path("build/soak/towers").resolve()
+    towers.mkdir(parents=True, exist_ok=True)
+    wrong = run(options.versions, options.workers, options.block_s, compiled_towers(towers))
     for problem in wrong:
         SHOW.print("WRONG:", problem)
     SHOW.print("switches:", "failed" if wrong else "passed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,6 @@ from tests.soak.switches import run
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the load generator is C, and there is no compiler")
-def test_versions_come_and_go_back_and_forth_under_load_without_a_failed_or_mixed_answer() -> None:
-    wrong = run(versions=5, workers=1, block_s=0.2)
+def test_versions_come_and_go_back_and_forth_under_load_without_a_failed_or_mixed_answer(small_towers: Path) -> None:
+    wrong = run(versions=5, workers=1, block_s=0.2, towers=small_towers)
     assert [problem for problem in wrong if not problem.startswith("memory")] == [], "memory settles after 20 versions"

@@ -1,14 +1,12 @@
 """Workload R as its author would serve it without rowcast: one SavedModel with the tables inside.
 
-`python -m tests.bench.peers.whole_model BUNDLE DIRECTORY` writes it from a bundle of R, in a process of its own: it
-needs TensorFlow, and memory for two copies of the tables. Its one signature takes ids: `context_ids` [13] int64,
-`numbers` [13] float32 and `candidate_ids` [n, 13] int64; it returns `score` [n] float32.
+It is written from a bundle of R in a process of its own, which needs TensorFlow, and memory for two copies of the
+tables. Its one signature takes ids: `context_ids` [13] int64, `numbers` [13] float32 and `candidate_ids` [n, 13]
+int64; it returns `score` [n] float32.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,13 @@ import numpy as np
 from bundle.staging import read_manifest
 from bundle.tables import TableReader
 from tests.bench.workload_towers import CANDIDATE, CONTEXT, NUMBERS, ranking_weights
+from tests.tensorflow_process import with_tensorflow
 
 
 def write_whole_model(bundle: Path, directory: Path) -> Path:
     """Writes the SavedModel of a bundle of R, unless it is there; returns its directory."""
     if not (directory / "saved_model.pb").exists():
-        program = [sys.executable, "-m", "tests.bench.peers.whole_model", str(bundle), str(directory)]
-        subprocess.run(program, check=True, capture_output=True, timeout=600)
+        with_tensorflow(_write, bundle, directory)
     return directory
 
 
@@ -59,7 +57,3 @@ def _write(bundle: Path, directory: Path) -> None:
     )
     traced = tf.function(score).get_concrete_function(*specs)
     tf.saved_model.save(module, str(directory), signatures={"serving_default": traced})
-
-
-if __name__ == "__main__":
-    _write(Path(sys.argv[1]), Path(sys.argv[2]))
