@@ -47,7 +47,8 @@ th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--line)
 th{color:var(--soft);font-weight:600}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td{max-width:32em;overflow-wrap:break-word}td code{font-size:12.5px}ul.told{padding-left:20px}
 @page{margin:12mm}
-@media print{body{padding:0}svg{min-width:0}h2,summary{break-after:avoid}tr,svg{break-inside:avoid}h2{margin-top:20px}
+@media print{body{padding:0}svg{min-width:0}h2{margin-top:20px}table{font-size:11px}
+td code{font-size:10.5px;overflow-wrap:anywhere}h2,summary{break-after:avoid}tr,svg{break-inside:avoid}
 .facts{margin:8px 0}.facts li{padding:2px 12px}.picture,.scroll{overflow:visible}*{print-color-adjust:exact}}
 """
 _UPRIGHT = "@page{size:portrait}@media print{svg{max-height:180mm}}"
