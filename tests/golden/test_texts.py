@@ -14,6 +14,7 @@ from bundle import manifest as pages
 from bundle.rules import rule_of
 from bundle.texts import Text
 from bundle.vocabularies import StringKeys, Vocabulary
+from export.inline import id_rules
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -87,3 +88,21 @@ def test_changed_texts_are_tensorflow_s(texts: list[str], what: str, by: str) ->
             np.array(texts, object)
         )
         assert [text.encode() for text in made.tolist()] == right.numpy().tolist(), step
+
+
+@settings(deadline=None)
+@given(
+    TEXTS,
+    st.lists(st.sampled_from([LOWER, STRIP, pages.TextStep(do="replace", what="a", by="b a")]), max_size=3),
+    st.sampled_from(["whitespace", "characters"]),
+    st.sampled_from([(), (2,)]),
+    st.none() | st.integers(1, 4),
+)
+def test_words_in_a_self_contained_savedmodel_are_those_of_a_service(
+    texts: list[str], steps: list[pages.TextStep], split: Any, ngrams: tuple[int, ...], length: int | None
+) -> None:
+    page = pages.TextIds(steps=tuple(steps), split=split, ngrams=ngrams, length=length, ids=LISTED)
+    values = np.array(texts, object)
+    words, offsets = Text("title", page).words(values)
+    found = [[word.encode() for word in each] for each in np.split(words, offsets[1:-1])]
+    assert id_rules.words(page, tf.constant(values)).to_list() == found

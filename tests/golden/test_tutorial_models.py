@@ -12,6 +12,7 @@ from bundle.manifest import EmbeddedFeature
 from export.frameworks import load_tensorflow
 from tests.export.exporting import export
 from tests.golden import tutorial_models as tutorial
+from tests.golden.rankers import as_sent
 from tests.service.process import Process
 
 tf = load_tensorflow()
@@ -25,6 +26,7 @@ inputs.timestamp.dtype = "float32"
 inputs.movie_title.dtype = "string"
 towers.query = {{ role = "query", outputs = {{ vector = "query" }} }}
 towers.candidate = {{ role = "candidate", outputs = {{ vector = "candidate" }} }}
+towers.ranking = {{ role = "ranking", outputs = {{ score = "score" }} }}
 candidates.movies = {{ file = "movies.csv", id = "movie_title", features = {{ movie_title = "movie_title" }} }}
 indexes.movies = {{ corpus = "movies", query_tower = "query", candidate_tower = "candidate" }}
 """
@@ -69,6 +71,8 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
                 for place, scores in enumerate(queries @ movies.T):
                     best = np.argsort(-scores, kind="stable")[:5]
                     np.testing.assert_allclose(found[place].scores, scores[best], rtol=1e-5, atol=1e-5)
+                    ranked = client.rank(users[place], features={"movie_title": tutorial.MOVIES})[0]
+                    np.testing.assert_allclose([each.score for each in as_sent(ranked)], scores, rtol=1e-5, atol=1e-5)
                 made = client.embed([{"movie_title": title} for title in TITLES], tower="candidate").vectors
                 np.testing.assert_allclose(made[:2], titles, rtol=1e-5, atol=1e-5)
                 assert np.isfinite(made).all()

@@ -65,7 +65,8 @@ class MovielensModel(tfrs.models.Model):  # type: ignore[misc]
 
     def call(self, features: Mapping[str, Any]) -> Any:
         user = {"user_id": features["user_id"], "timestamp": features["timestamp"]}
-        return {"query": self.query_model(user), "candidate": self.candidate_model(features["movie_title"])}
+        query, candidate = self.query_model(user), self.candidate_model(features["movie_title"])
+        return {"query": query, "candidate": candidate, "score": tf.reduce_sum(query * candidate, 1)}
 
     def compute_loss(self, features: Mapping[str, Any], training: bool = False) -> Any:
         del training
