@@ -108,7 +108,7 @@ class Embedded:
                     if page.kind == "single" and isinstance(key.default, list):
                         raise FeatureError(read, f"{key.default!r} was given; a value was expected")
                     self._key_defaults[read] = _column_of(key.default)
-            if len(self._key_defaults) == len(self.inputs):
+            if len(self._key_defaults) == len(set(self.inputs)):
                 self.activation({}, 1)
         elif page.default is not None:
             column = _default_column(self._name, page)

@@ -216,7 +216,7 @@ def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[s
     order = sorted(features, key=lambda name: _telling(features[name]))
     read: dict[str, tuple[str, ...]] = {each: () for name in features for each in inputs_of(name, features[name])}
     for name in order:
-        for each in inputs_of(name, features[name]):
+        for each in dict.fromkeys(inputs_of(name, features[name])):
             read[each] = (*read[each], name)
     return read
 

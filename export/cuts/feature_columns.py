@@ -107,12 +107,14 @@ class _Columns:
         self._answer, self._lengths = answer, lengths
 
     def looked_up(self, column: Any, read: Read, variable: Any) -> Any:
-        several = of_several_numbers(column, read, variable)
+        several = of_several_numbers(column.name, column.categorical_column, read, variable, column.max_norm)
         if several is None:
             return self._answer(describe_column(column, read, variable))
-        tf = load_tensorflow()
-        whole = tf.add_n([self._answer(lookup) for lookup in several])
-        return whole / {"sum": 1, "mean": len(several), "sqrtn": math.sqrt(len(several))}[column.combiner]
+        return self._combined(several, column.combiner)
+
+    def _combined(self, several: list[Lookup], combiner: Combiner) -> Any:
+        whole = load_tensorflow().add_n([self._answer(lookup) for lookup in several])
+        return whole / {"sum": 1, "mean": len(several), "sqrtn": math.sqrt(len(several))}[combiner]
 
     def own(self, column: Any, cache: Any, state: Any) -> Any:
         return column._get_dense_tensor_internal(partial(cache.get, state_manager=state), state)
@@ -155,7 +157,11 @@ class _Columns:
         if variable is None:
             shape = (column._num_buckets, how["units"])
             variable = load_tensorflow().compat.v1.get_variable("weights", shape)
-        return self._answer(describe_ids(column.name, column, how["sparse_combiner"], how["builder"].get, variable))
+        read, combiner = how["builder"].get, how["sparse_combiner"]
+        several = of_several_numbers(column.name, column, read, variable)
+        if several is None:
+            return self._answer(describe_ids(column.name, column, combiner, read, variable))
+        return self._combined(several, combiner)
 
     def indicator(self, column: Any, cache: Any, state: Any) -> Any:
         return self._indicated(column, partial(cache.get, state_manager=state))
@@ -204,13 +210,19 @@ def describe_column(column: Any, read: Read, variable: Any) -> Lookup:
     return replace(lookup, max_norm=column.max_norm)
 
 
-def of_several_numbers(column: Any, read: Read, variable: Any) -> list[Lookup] | None:
-    """Returns what an embedding column of several numbers' buckets looks up, a row of each number; None of others.
+def of_several_numbers(
+    name: str, buckets: Any, read: Read, variable: Any, max_norm: float | None = None
+) -> list[Lookup] | None:
+    """Returns what a column of several numbers' buckets looks up, a row of each number; None of other columns.
 
+    Args:
+      name: of the column that looks up, for messages.
+      buckets: a categorical column.
+      read, variable: as of `describe_column`.
+      max_norm: as in Lookup.
     Raises:
       NotConvertible: as `describe_column`.
     """
-    buckets = column.categorical_column
     shape = tuple(buckets.source_column.shape) if is_a(buckets, "Bucketized") else ()
     if shape in ((), (1,)):
         return None
@@ -218,7 +230,7 @@ def of_several_numbers(column: Any, read: Read, variable: Any) -> list[Lookup] |
     flat = tf.reshape(read(buckets.source_column.key), [-1, numbers])
     return [
         Lookup(
-            path=column.name,
+            path=name,
             table=facts_of(variable),
             variable=variable,
             ids=(flat[:, at],),
@@ -228,7 +240,7 @@ def of_several_numbers(column: Any, read: Read, variable: Any) -> list[Lookup] |
             combiner=None,
             length=None,
             rule=rule,
-            max_norm=column.max_norm,
+            max_norm=max_norm,
         )
         for at, rule in enumerate(bucket_rules(buckets))
     ]

@@ -119,12 +119,12 @@ def _cure_of_several(values: Values) -> str:
         return words
     if values.type == "SparseToDense":
         return (
-            "cross different inputs of one value each, as they are, or rows that hashes, vocabularies, buckets and "
+            "cross inputs of one value each, as they are, or rows that hashes, vocabularies, buckets and "
             "remainders make of them"
         )
     if values.type in ("StringJoin", "Add", "AsString", "ReduceJoin"):
         return (
-            "join different inputs of one value each by tf.strings.join: strings, texts, and tf.strings.as_string of "
+            "join inputs of one value each by tf.strings.join: strings, texts, and tf.strings.as_string of "
             "integers, or of rows that hashes, vocabularies, buckets and remainders make"
         )
     return ""

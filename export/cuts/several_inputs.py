@@ -66,7 +66,7 @@ def _crossed(ids: Any, call: Followed) -> FoundSeveral | None:
         return None
     if cross.get_attr("num_buckets") < 1 or any(each.shape[1:].as_list() != [1] for each in cross.inputs):
         return None
-    keys = _distinct([_key(each, call) for each in cross.inputs])
+    keys = _agreeing([_key(each, call) for each in cross.inputs])
     if keys is None or len(keys) < 2:
         return None
     told = {"buckets": cross.get_attr("num_buckets"), "hash_key": cross.get_attr("hash_key")}
@@ -84,7 +84,7 @@ def _joined(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
         if not isinstance(found, FoundIds) or found.source != strings:
             continue
         parts = _parts(made, call) if per_example(made) == 1 else None
-        keys = None if parts is None else _distinct([part for part in parts if not isinstance(part, str)])
+        keys = None if parts is None else _agreeing([part for part in parts if not isinstance(part, str)])
         if parts is None or not keys or not isinstance(found.rule, HashIds | VocabularyIds):
             return None
         rule = JoinedIds(keys=tuple(key.page for key in keys), texts=_texts(parts), ids=found.rule)
@@ -100,10 +100,11 @@ def _listed(keys: Sequence[_Key]) -> tuple[Keys, ...]:
     return tuple(listed for key in keys for listed in key.found.keys)
 
 
-def _distinct(keys: Sequence[_Key | None]) -> list[_Key] | None:
-    """Returns keys if all are known, and of different inputs."""
+def _agreeing(keys: Sequence[_Key | None]) -> list[_Key] | None:
+    """Returns keys if all are known, and those of one input take the same of it."""
     known = [key for key in keys if key is not None]
-    return known if len({key.found.source.name for key in known}) == len(keys) else None
+    taken = {(key.found.source.name, key.page.boundaries is None) for key in known}
+    return known if len(known) == len(keys) and len({name for name, _ in taken}) == len(taken) else None
 
 
 def _parts(strings: Any, call: Followed) -> list[str | _Key | None] | None:

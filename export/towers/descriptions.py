@@ -219,7 +219,7 @@ class ModelSpec:
         """What callers send, by name, with the features that read it; weights are sent with the ids they belong to."""
         found: dict[str, tuple[FeatureSpec | DenseSpec, ...]] = {}
         for spec in self.features.values():
-            for name in spec.reads:
+            for name in dict.fromkeys(spec.reads):
                 found[name] = (*found.get(name, ()), spec)
         return found
 

@@ -40,7 +40,7 @@ def chains(layers):
     masked = layers.IntegerLookup(vocabulary=[5, 6], num_oov_indices=1, mask_token=0)
     words, buckets = layers.StringLookup(vocabulary=WORDS), layers.Discretization([0.5, 2.0])
     hashing, crossing, wide = layers.Hashing(90), layers.HashedCrossing(ROWS), layers.HashedCrossing(500)
-    text = tf.strings.as_string
+    text, twice = tf.strings.as_string, layers.HashedCrossing(70)
     initial = tf.lookup.KeyValueTensorInitializer([0, 2, 1], [0, 1, 2], tf.int64, tf.int64)
     table = tf.lookup.StaticHashTable(initial, -1)
     return {
@@ -59,6 +59,8 @@ def chains(layers):
         "crossed": lambda given: crossing((given["item"] - 5, given["city"])),
         "crossed_listed": lambda given: wide((few(given["item"] % 10), fast(given["city"], 9) * 2)),
         "joined": lambda given: fast(given["city"] + text(given["item"] * 2) + "_" + text(few(given["shop"] // 3))),
+        "crossed_twice": lambda given: twice((given["item"] % 10, given["item"] // 10)),
+        "joined_twice": lambda given: fast(text(given["item"] % 10) + "_" + text(given["item"])),
         "two_columns": lambda given: table.lookup(given["several"] % 4)[:, 1] + 1,
     }
 

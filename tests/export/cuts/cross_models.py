@@ -94,11 +94,6 @@ def build_text():
     return Crosses({"text": lambda given: layer(given["one"])})
 
 
-def build_twice():
-    layer = tf.keras.layers.HashedCrossing(ROWS)
-    return Crosses({"twice": lambda given: layer((given["item"], given["item"]))})
-
-
 def build_squared():
     layer = tf.keras.layers.HashedCrossing(ROWS)
     return Crosses({"squared": lambda given: layer((given["item"] * given["item"], given["city"]))})

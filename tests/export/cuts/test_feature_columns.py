@@ -177,9 +177,17 @@ def test_columns_intercepted_columns_of_tf1_share_their_table() -> None:
 @pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed")
 def test_columns_intercepted_linear_model_of_tf1_reads_crosses_of_columns_and_indicators() -> None:
     kind = fc.categorical_column_with_vocabulary_list("kind", ["a", "b"], num_oov_buckets=1)
-    columns = [fc.crossed_column([kind, "city"], 50), kind, fc.indicator_column(fc.crossed_column(["city", "seen"], 8))]
-    inputs = {"kind": dense(tf.string), "city": dense(tf.string), "seen": SPARSE}
+    sizes = fc.bucketized_column(fc.numeric_column("sizes", shape=(2,)), [0.0, 5.0])
+    columns = [
+        sizes,
+        fc.crossed_column([kind, "city"], 50),
+        kind,
+        fc.indicator_column(fc.crossed_column(["city", "seen"], 8)),
+    ]
+    inputs = {"kind": dense(tf.string), "city": dense(tf.string), "seen": SPARSE, "sizes": dense(tf.float32, 2)}
     found = lookups_of([], inputs, lambda given: v1.feature_column.linear_model(given, columns, units=2))
+    last = found.pop("sizes_bucketized")
+    assert (last.rule, last.kind, last.shape) == (BucketIds(boundaries=(0.0, 5.0), first_row=3), "single", (None, 2))
     assert {path: (lookup.table.rows, lookup.table.dim, lookup.kind) for path, lookup in found.items()} == {
         "city_X_kind": (50, 2, "bag"),
         "kind": (3, 2, "single"),
