@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from bundle.staging import Staging
 from bundle.store_writer import write_store
 from bundle.tables import ShardWriter
 from bundle.vocabularies import write_vocabulary
+from tests.export.forked_runs import ForkedRuns
 
 
 def pytest_collection_finish() -> None:
@@ -210,3 +211,11 @@ def small_towers(request: pytest.FixtureRequest) -> Path:
     cache = request.config.cache
     assert cache is not None, "the towers are kept in pytest's cache: run without -p no:cacheprovider"
     return compiled_towers(cache.mkdir("small_towers_" + hashlib.sha256(script).hexdigest()[:16]))
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[ForkedRuns]:
+    """Runs of `rowcast-export` in children of a process that has imported TensorFlow."""
+    runs = ForkedRuns()
+    yield runs
+    runs.close()

@@ -86,9 +86,8 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    base, forked = tmp_path_factory.mktemp("world"), ForkedRuns()
-    originals = {}
+def world(forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> World:
+    base, originals = tmp_path_factory.mktemp("world"), {}
     for version, seed in ((1, 5), (2, 6)):
         checkpoints = base / f"checkpoints-{version}"
         checkpoints.mkdir()
@@ -96,8 +95,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         originals[version] = Original(prefix, tables)
         project = write_project(base, recipe_of(prefix))
         assert forked.run(["run", str(project), "--version", str(version)], base / "output") == 0
-    yield World(originals, base / "bundles/movies", forked)
-    forked.close()
+    return World(originals, base / "bundles/movies", forked)
 
 
 class Served(Process):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,13 +35,6 @@ def recipe(movies: Cut) -> Recipe:
 def project(recipe: Recipe, tmp_path: Path) -> Path:
     """Its recipe's file, beside all that it reads."""
     return write_project(tmp_path / "project", recipe)
-
-
-@pytest.fixture(scope="session")
-def forked() -> Iterator[ForkedRuns]:
-    runs = ForkedRuns()
-    yield runs
-    runs.close()
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from export import pipeline
 from export.errors import CheckpointError
 from export.run_settings import ExportSettings
 from export.settings import read_recipe
+from tests.export.commands import Command
 from tests.export.cutting import Cut
 from tests.export.exporting import (
     MOVIE_IDS,
@@ -157,17 +158,16 @@ def test_run_with_changed_inputs_takes_nothing_of_the_stopped_run(
 
 
 def test_run_while_another_writes_the_version_exits_6_and_the_other_publishes(
-    forked: ForkedRuns, project: Path, expected: Facts, tmp_path: Path
+    forked: ForkedRuns, command: Command, project: Path, expected: Facts, tmp_path: Path
 ) -> None:
     run = ["run", str(project), "--version", "1"]
-    other = ForkedRuns()
-    pid = other.start(run, tmp_path / "first", stops=1)
-    assert other.status() == -signal.SIGSTOP
-    assert forked.run(run, tmp_path / "second") == 6
-    assert "is being written by another run" in (tmp_path / "second").read_text()
+    pid = forked.start(run, tmp_path / "first", stops=1)
+    assert forked.status() == -signal.SIGSTOP
+    second = command(*run)
     os.kill(pid, signal.SIGCONT)
-    assert other.status() == 0
-    other.close()
+    assert forked.status() == 0
+    assert second.code == 6
+    assert "is being written by another run" in second.err
     assert facts(project.parent / "bundles/movies/1") == expected
 
 
