@@ -39,7 +39,7 @@ h1{font-size:24px;margin:0}h2{font-size:17px;margin:32px 0 8px}p{margin:4px 0;co
 .box .part{fill:var(--part);stroke:none}.share{fill:var(--table);background:var(--table)}
 .context .role,.legend .context{fill:var(--context);background:var(--context)}
 .candidate .role,.legend .candidate{fill:var(--candidate);background:var(--candidate)}
-.way{fill:none;stroke-width:1.6;opacity:.65}.way.context{stroke:var(--context)}.way.candidate{stroke:var(--candidate)}
+.way{fill:none;stroke-width:1.6;opacity:.8}.way.context{stroke:var(--context)}.way.candidate{stroke:var(--candidate)}
 .way.output{stroke:var(--output)}
 details{margin:8px 0}summary{cursor:pointer;color:var(--soft)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13.5px;min-width:60%}
