@@ -73,7 +73,10 @@ def _as_one(jobs: Sequence[AnyJob]) -> bool:
         steps = first.steps.joined([job.steps for job in jobs])
         began = time.perf_counter()
         request = how.join([job.request for job in jobs])
-        answer = first.work(first.lease.generation, request, first.settings, steps)
+        try:
+            answer = first.work(first.lease.generation, request, first.settings, steps)
+        finally:
+            steps.observe()
         parts = how.split(answer, len(jobs))
         took_s = (time.perf_counter() - began) / len(jobs)
         steps.check()

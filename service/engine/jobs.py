@@ -86,6 +86,8 @@ class Job(Generic[Request, Answer]):
             self._outcome = _caused(Internal(INTERNAL_SENTENCE), problem)
         else:
             self._outcome = answer
+        finally:
+            self.steps.observe()
 
     def computed(self, answer: Answer, took_s: float) -> None:
         """Keeps an answer that was computed with those of others."""

@@ -37,6 +37,7 @@ class Steps:
         self._gone = False
         self._submitted: float | None = None
         self._phase, self._began = "", 0.0
+        self._spent: dict[str, float] = {}
 
     def abandon(self) -> None:
         """Tells that nobody waits any more: the next dear step is not begun."""
@@ -106,16 +107,28 @@ class Steps:
         """Begins the phase, see `phase`."""
 
     def __exit__(self, *_: TracebackType | object) -> None:
-        self.record(self._phase, time.monotonic() - self._began)
+        phase, seconds = self._phase, self._share(self._phase, time.monotonic() - self._began)
+        self._spent[phase] = self._spent.get(phase, 0.0) + seconds
 
     def record(self, phase: str, seconds: float) -> None:
-        """Records the time of a phase; of calls that are computed as one, each call's share."""
-        calls = len(self._phases) or 1
-        seconds /= calls
+        """Records the time of a phase that a call comes through once, outside `phase`."""
+        seconds = self._share(phase, seconds)
+        if self._metrics is not None:
+            self._metrics.phase(self.call, phase, seconds, len(self._phases) or 1)
+
+    def observe(self) -> None:
+        """Counts how long each phase took as a whole, which may have been begun several times."""
+        spent, self._spent = self._spent, {}
+        if self._metrics is not None:
+            for phase, seconds in spent.items():
+                self._metrics.phase(self.call, phase, seconds, len(self._phases) or 1)
+
+    def _share(self, phase: str, seconds: float) -> float:
+        """Tells callers the time of a phase; of calls that are computed as one, each call's share, which it returns."""
+        seconds /= len(self._phases) or 1
         for told in self._phases:
             told[phase] = told.get(phase, 0.0) + seconds
-        if self._metrics is not None:
-            self._metrics.phase(self.call, phase, seconds, calls)
+        return seconds
 
     def looked_up(
         self, generation: Generation, names: tuple[str, ...], columns: Mapping[str, Column], n: int, kind: Kind

@@ -179,13 +179,15 @@ class _NanTower(WaitingTower):
         return {name: value * np.nan for name, value in self._network.run(inputs).items()}
 
 
-def test_call_records_each_of_its_phases(write: Write, run: Run) -> None:
+def test_call_records_each_of_its_phases_once_with_the_time_that_its_caller_is_told(write: Write, run: Run) -> None:
     write()
     service = run()
-    service.ask(service.engine.retrieve(BY_FEATURES, CALL))
-    for phase in ("admit", "queue", "compute", "search"):
+    call = Call("phases")
+    service.ask(service.engine.retrieve(BY_FEATURES, call))  # looks up features before the search, candidates after it
+    for phase in ("admit", "queue", "lookup", "compute", "search"):
         assert service.value("rowcast_phase_seconds_count", call="retrieve", phase=phase) == 1, phase
-    assert service.value("rowcast_phase_seconds_count", call="retrieve", phase="lookup") == 2
+        told = service.value("rowcast_phase_seconds_sum", call="retrieve", phase=phase)
+        assert told == pytest.approx(call.phases[phase]), phase
     assert service.value("rowcast_examples_total", call="retrieve") == 1
 
 

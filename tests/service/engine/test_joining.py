@@ -63,9 +63,8 @@ def test_each_of_joined_calls_is_answered_with_the_bits_it_has_alone(index: str,
     assert tower.sizes == [len(calls)]
     assert [bits(answer) for answer in together] == [bits(answer) for answer in alone]
     assert service.engine.in_flight == 0
-    for phase, of_each in (("queue", 1), ("compute", 1), ("search", 1), ("lookup", 2)):
-        count = service.value("rowcast_phase_seconds_count", call="retrieve", phase=phase)
-        assert count == 3 * len(calls) * of_each, phase
+    for phase in ("queue", "compute", "search", "lookup"):
+        assert service.value("rowcast_phase_seconds_count", call="retrieve", phase=phase) == 3 * len(calls), phase
     assert service.value("rowcast_examples_total", call="retrieve") == 3 * len(calls)
 
 
