@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, HashIds, HeadEffect, dump
+from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, HashIds, HeadEffect, TextIds, dump
 from bundle.paths import MANIFEST
 from service.engine.descriptions import EffectDetails, ModelDetails
 from service.engine.requests import Target
@@ -75,6 +75,17 @@ def test_input_whose_places_are_read_is_a_list_of_just_so_many(write: Write, run
     write(features={"user": placed})
     user = next(each for each in described(run()).calls[0].features if each.name == "user")
     assert (user.kind, user.type, user.shape, user.length, user.table) == ("dense", "int64", (3,), 0, "")
+
+
+def test_input_whose_words_are_ids_is_one_string(write: Write, run: Run) -> None:
+    words = TextIds(split="whitespace", ids=HashIds(buckets=50))
+    told = {"kind": "bag", "combiner": "mean", "table": "users", "role": "context", "ids": words}
+    write(features={"user": EmbeddedFeature.model_validate(told)})
+    service = described(run())
+    user = next(each for each in service.calls[0].features if each.name == "user")
+    assert (user.kind, user.type, user.length, user.combiner) == ("single", "string", 0, "")
+    reader = next(each for each in service.readers if each.name == "user")
+    assert (reader.kind, reader.combiner, reader.ids["kind"]) == ("bag", "mean", "text")
 
 
 def test_parts_tell_sizes_and_recall(write: Write, run: Run) -> None:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from bundle.features import Column
-from bundle.manifest import EmbeddedFeature
+from bundle.manifest import EmbeddedFeature, HashIds, TextIds
 from service.engine.requests import Embedding, LookedUp, Lookup, Target
 from service.errors import InvalidArgument, NotFound, TooLarge
 from tests.service import oracles
 from tests.service.running import CALL, Running, column
 from tests.service.small_bundle import GENRE_NAMES, UNKNOWN_GENRE_ROW, SmallBundle
 
+WORDS = TextIds(split="whitespace", ids=HashIds(buckets=50))
 Write = Callable[..., SmallBundle]
 Run = Callable[..., Running]
 
@@ -58,12 +59,13 @@ def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(write: Write, run: Run)
     [
         ({"table": "users", "place": 1, "places": 3}, "reads one of several values of its input"),
         ({"table": "", "indicator": 8}, "is an indicator: it has no table"),
+        ({"table": "users", "kind": "bag", "combiner": "mean", "ids": WORDS}, "reads texts, which have a row for each"),
     ],
 )
 def test_lookup_of_what_has_no_row_of_an_id_alone_is_refused(
     told: dict[str, Any], why: str, write: Write, run: Run
 ) -> None:
-    write(features={"user": EmbeddedFeature(kind="single", role="context", **told)})
+    write(features={"user": EmbeddedFeature.model_validate({"kind": "single", "role": "context"} | told)})
     with pytest.raises(InvalidArgument, match=f"'user' {why}"):
         look_up(run(), "user", column(1))
 
