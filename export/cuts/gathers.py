@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from export.cuts.lookups import Answer, Lookup
-from export.cuts.stand_ins import Gather, gathering, stand_in_class
+from export.cuts.stand_ins import Gather, early_rows, gathering, stand_in_class
 from export.frameworks import load_tensorflow
 from export.towers.descriptions import TableFacts
 
@@ -31,8 +31,8 @@ def gathers_intercepted(answer: Answer, first: Gather) -> Iterator[None]:
 
     def gather(variable: Any, ids: Any) -> Any:
         tf = load_tensorflow()
-        if tf.executing_eagerly():  # a factory that calls its model: the values matter to nobody
-            return tf.zeros([*tf.convert_to_tensor(ids).shape, variable.shape[1]], variable.dtype)
+        if tf.executing_eagerly():  # a factory that calls its model: the values matter to nobody, unless they are kept
+            return early_rows([*tf.convert_to_tensor(ids).shape, variable.shape[1]], variable.dtype)
         ids = tf.convert_to_tensor(ids)
         found = first(variable, ids)
         found = _of_joined_ids(variable, ids) if found is None else found

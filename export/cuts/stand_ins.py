@@ -13,11 +13,18 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from export.frameworks import load_tensorflow
 from export.user_lines import current_line
 
 FIRST_VALUE_BYTES = 64 << 20
 """A matrix up to this size is given its first value when it is read."""
+
+_EARLY = 2.0**-120
+_EARLY_LINES: list[str] = []
+"""Lines of the user's code that read rows while a model is made; they hold `_EARLY * (1 + place * 2**-23)`."""
 
 Gather = Callable[[Any, Any], Any]
 """(StandIn, ids of any shape) -> [*shape of ids, dim], or None: let TensorFlow gather."""
@@ -74,6 +81,23 @@ def stand_in_class() -> Any:
             return super()._restore_from_tensors(restored_tensors) if restored_tensors else None
 
     return StandIn
+
+
+def early_rows(shape: list[int], dtype: Any) -> Any:
+    """Returns what is read of a table while the model is made: numbers next to zero, to be found where they stay."""
+    tf, line = load_tensorflow(), current_line()
+    if line not in _EARLY_LINES:
+        _EARLY_LINES.append(line)
+    return tf.fill(shape, tf.cast(_EARLY * (1 + _EARLY_LINES.index(line) * 2.0**-23), dtype))
+
+
+def line_of_early(values: NDArray[Any]) -> str | None:
+    """Returns the line that read what `early_rows` gave, if a constant of float32 holds some."""
+    if values.dtype != np.float32:
+        return None
+    found = values[(values >= _EARLY) & (values < 2 * _EARLY)]
+    place = int((float(found[0]) / _EARLY - 1) * 2.0**23) if found.size else -1
+    return _EARLY_LINES[place] if 0 <= place < len(_EARLY_LINES) else None
 
 
 def line_of_variable(variable: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from export.cuts.stand_ins import bytes_of
+from export.cuts.stand_ins import bytes_of, line_of_early
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.model.origins import PYTHON_CODE, Needed, Source, distinct_identifiers, join, needed, resource, sources_of
@@ -97,6 +97,7 @@ def prune(
     inputs.update(_dense_inputs(name, found, trace))
     _refuse_tables(name, found, captures_of(trace.function, found), stand_ins)
     _refuse_python(name, found)
+    _refuse_untrained(name, found, trace.function)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
     names = distinct_identifiers(inputs)
@@ -137,12 +138,18 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
     Raises:
       NotConvertible: it needs something that is no variable.
     """
+    tf = load_tensorflow()
     graph, everything = function.graph, function.graph.captures
     found = needed(fetches.values(), feeds)
     captures = captures_of(function, found)
     _set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
     try:
         cut = function.prune(list(feeds), dict(fetches))
+        if any(each.shape.rank is None for each in cut.structured_outputs.values()):
+            # Shapes that code told, as Keras does of what a lookup table gives, are lost unless the graph holds them.
+            with graph.as_default():
+                told = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
+            cut = function.prune(list(feeds), told)
     finally:
         _set_captures(graph, everything)
     known = {resource(variable.handle): variable for variable in graph.variables}
@@ -267,6 +274,21 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
         inputs[f"{source.name}@values"] = placeholder
     order = list(trace.inputs)
     return {which: inputs[which] for which in sorted(inputs, key=lambda each: order.index(each.rpartition("@")[0]))}
+
+
+def _refuse_untrained(name: str, found: Needed, function: Any) -> None:
+    """Refuses rows that were read while the model was made, and kept: TensorFlow neither trains nor saves them."""
+    tf = load_tensorflow()
+    held = [tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"]
+    held += [outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32]
+    lines = [line for line in map(line_of_early, held) if line is not None]
+    if lines:
+        raise NotConvertible(
+            f"tower {name!r} takes rows of a table that were read while the model was made{at_line(lines[0])}, as of a "
+            "layer that is given numbers in place of inputs, positions(tf.range(8)) of a functional model: they are "
+            "constants, which no training changes and no checkpoint holds. Look them up in the call of a layer or of a "
+            "model of your own, and train that"
+        )
 
 
 def _refuse_python(name: str, found: Needed) -> None:

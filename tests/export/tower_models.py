@@ -381,3 +381,10 @@ def build_called_keras_table():
     model = KerasTable(20_000)
     model({"item": tf.constant([1])})
     return model
+
+
+def build_reads_early():
+    layers = tf.keras.layers
+    item = tf.keras.Input((1,), dtype="int64", name="item")
+    positions = layers.Embedding(4, 2)(tf.range(4))
+    return tf.keras.Model({"item": item}, layers.Flatten()(layers.Embedding(99, 2)(item) + positions))

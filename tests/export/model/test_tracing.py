@@ -127,6 +127,7 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
             "build_raises",
             r"call .* with inputs item raised ValueError: .*no such way.*\(tower_models.py:\d+\); it was given each",
         ),
+        ("build_reads_early", r"were read while the model was made \(tower_models.py:\d+\), .* they are constants"),
         ("build_untold", r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)"),
         (
             "build_takes_values",
