@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,7 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner, Result
 
+from service.command_line import command
+from service.start import run
 from tests.service.process import PATIENCE_S, PROGRAM, Process, until
 from tests.service.running import flip
 from tests.service.security.authorities import Authority
@@ -21,20 +23,14 @@ from tests.service.small_bundle import SmallBundle
 Write = Callable[..., SmallBundle]
 
 
-def ctl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, "ctl", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, **environment},
-        check=False,
-    )
+def ctl(*arguments: str, **environment: str) -> Result:
+    """Runs the command line in this process."""
+    return CliRunner().invoke(command(run), ["ctl", *arguments], env=environment)
 
 
 def told(service: Process, *arguments: str) -> dict[str, Any]:
     done = ctl("--admin", f"http://127.0.0.1:{service.ports['admin']}", "--json", *arguments)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     page: dict[str, Any] = json.loads(done.stdout)
     return page
 
@@ -114,12 +110,12 @@ def test_version_that_cannot_be_loaded_exits_5_and_says_why(write: Write, root: 
         service.event("version_available")
         flip(write(version=2).directory / "indexes/movies/vectors.bin")
         done = ctl("--admin", f"http://127.0.0.1:{service.ports['admin']}", "pin", "movies", "2")
-        assert done.returncode == 5
+        assert done.exit_code == 5
         assert "version 2 is to be loaded, it is refused: " in done.stderr
         assert "vectors.bin" in done.stderr
         assert "1 available, current" in done.stdout
         shutil.rmtree(root / "movies" / "2")
-        assert ctl("--admin", f"http://127.0.0.1:{service.ports['admin']}", "pin", "movies", "7").returncode == 2
+        assert ctl("--admin", f"http://127.0.0.1:{service.ports['admin']}", "pin", "movies", "7").exit_code == 2
     finally:
         service.kill()
 
@@ -134,12 +130,12 @@ def test_operator_needs_the_token_that_the_service_asks_for(write: Write, root: 
         service.event("version_available")
         ports = ("--ports-file", str(service.ports_file))
         refused = ctl(*ports, "drain")
-        assert (refused.returncode, "UNAUTHENTICATED" in refused.stderr) == (4, True)
+        assert (refused.exit_code, "UNAUTHENTICATED" in refused.stderr) == (4, True)
         done = ctl(*ports, "--token-file", str(mine), "drain")
-        assert (done.returncode, "drained: calls are refused" in done.stdout) == (0, True)
+        assert (done.exit_code, "drained: calls are refused" in done.stdout) == (0, True)
         line = service.event("controlled")
         assert (line["what"], line["caller"]) == ("drain", "me")
-        assert ctl(*ports, "log-level", "debug", ROWCAST_CTL_TOKEN="0123456789abcdef-mine").returncode == 0
+        assert ctl(*ports, "log-level", "debug", ROWCAST_CTL_TOKEN="0123456789abcdef-mine").exit_code == 0
     finally:
         service.kill()
 
@@ -161,9 +157,9 @@ def test_operator_from_elsewhere_is_spoken_to_over_tls_where_callers_are(
         service.event("version_available")
         ports = ("--ports-file", str(service.ports_file), "--token-file", str(token))
         done = ctl(*ports, "--ca", str(ours.file), "--cert", str(both), "status")
-        assert (done.returncode, "1 available, current" in done.stdout) == (0, True), done.stderr
+        assert (done.exit_code, "1 available, current" in done.stdout) == (0, True), done.stderr
         for strange in ([], ["--ca", str(theirs.file), "--cert", str(both)], ["--ca", str(ours.file)]):
-            assert ctl(*ports, *strange, "status").returncode == 3
+            assert ctl(*ports, *strange, "status").exit_code == 3
     finally:
         service.kill()
 
@@ -181,7 +177,8 @@ def test_operator_from_elsewhere_is_spoken_to_over_tls_where_callers_are(
     ],
 )
 def test_service_that_cannot_be_asked_is_told_in_one_line(arguments: list[str], code: int, message: str) -> None:
-    done = ctl(*arguments)
+    ended = [*PROGRAM, "ctl", *arguments]
+    done = subprocess.run(ended, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr
