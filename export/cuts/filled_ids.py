@@ -37,10 +37,12 @@ class Filled:
     Attributes:
       ids: a RaggedTensor.
       length: which they were cut or filled up to; None: the longest one's.
+      apart: whether no word has the row 0, which fills up.
     """
 
     ids: Any
     length: int | None
+    apart: bool
 
 
 class FilledIds:
@@ -63,7 +65,7 @@ class FilledIds:
         if length is not None and count <= _EXACT_MAX:
             numbers = self._answer(_lookup(None, TableFacts("", ids.values.op.name, count, 1), ids, length=length))
             made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
-        self._ids[made.name] = Filled(ids, length)
+        self._ids[made.name] = Filled(ids, length, _apart(told))
         return made
 
     def gather(self, variable: Any, ids: Any) -> Any:
@@ -84,7 +86,7 @@ class FilledIds:
         if tf.executing_eagerly() or not isinstance(rows, tf.Tensor) or not isinstance(mask, tf.Tensor):
             return None
         variable, filled = self._rows.get(_handed_on(rows, self._rows).name, (None, None))
-        if filled is None or mask.op.type != "NotEqual":
+        if filled is None or not filled.apart or mask.op.type != "NotEqual":
             return None
         ids, other = mask.op.inputs
         if self._of(ids) is not filled or tf.get_static_value(other) != 0:
@@ -119,6 +121,16 @@ def _rows_of(told: FoundIds) -> int:
     listed = rule.first_row + len(told.keys[0])
     unknown = 0 if told.unknown is None else (told.unknown.row or 0) + 1
     return max(listed, rule.oov_first_row + rule.oov_buckets, unknown)
+
+
+def _apart(told: FoundIds) -> bool:
+    """Tells whether no word has the row 0."""
+    assert isinstance(told.rule, TextIds)  # noqa: S101 - what find_text tells
+    rule = told.rule.ids
+    if isinstance(rule, HashIds):
+        return rule.first_row > 0 and rule.mask is None
+    others = rule.oov_first_row > 0 or not rule.oov_buckets
+    return rule.first_row > 0 and others and (told.unknown is None or told.unknown.row != 0)
 
 
 def _lookup(variable: Any, table: TableFacts, ids: Any, kind: Kind = "sequence", **how: Any) -> Lookup:

@@ -107,8 +107,9 @@ def cure_of_words(ids: Any) -> str:
         return ""
     return (
         "let TextVectorization have an output_sequence_length, or average the rows of its words by "
-        "GlobalAveragePooling1D under mask_zero; change texts by tf.strings.lower, upper, strip, or regex_replace "
-        "of ASCII characters or one text, and split at whitespace or into characters; or let callers send the words"
+        "GlobalAveragePooling1D under mask_zero, where no word has the row 0; change texts by tf.strings.lower or "
+        "upper without an encoding, strip, or regex_replace of ASCII characters or one text, and split at whitespace "
+        "or into characters; or let callers send the words"
     )
 
 

@@ -97,6 +97,7 @@ def test_functional_models_of_titles_give_the_original_s_numbers(function: str, 
         ("build_unmasked", r"\(text_models.py:\d+\).*let TextVectorization have an output_sequence_length"),
         ("build_unicode", r"\(text_models.py:\d+\).*change texts by tf.strings.lower"),
         ("build_separated", r"\(text_models.py:\d+\).*split at whitespace or into characters"),
+        ("build_zeroed", r"\(text_models.py:\d+\).*where no word has the row 0"),
         ("build_unadapted", r"ids are looked up \(text_models.py:\d+\) in a vocabulary that is not there"),
     ],
 )

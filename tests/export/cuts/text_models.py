@@ -138,5 +138,18 @@ def build_separated():
     return Vectorized(vocabulary=WORDS, split=lambda texts: tf.strings.split(texts, "|"))
 
 
+class Zeroed(Vectorized):
+    """Words of which one has the row that is masked."""
+
+    def __init__(self):
+        super().__init__(vocabulary=WORDS)
+        self.found = tf.keras.layers.StringLookup(vocabulary=WORDS, num_oov_indices=1, mask_token=None)
+        self.words = lambda texts: self.found(tf.strings.split(texts)).to_tensor()
+
+
+def build_zeroed():
+    return Zeroed()
+
+
 def build_unadapted():
     return Vectorized()
