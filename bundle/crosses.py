@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from bundle import fingerprints
 from bundle.columns import Column, Offsets, checked_together
 from bundle.errors import FeatureError
-from bundle.id_pages import CrossedIds, CrossKey
+from bundle.id_pages import CrossedIds, CrossKey, HashIds, TextIds
 from bundle.id_values import Rows, Values, integers, strings, without
 from bundle.ids import Buckets, Rule, hashes
 from bundle.ids import resolve_all as rows_of_all
 from bundle.rules import rule_of
+from bundle.texts import Changed, Text
 from bundle.vocabularies import Vocabulary
 
 COMBINATIONS_MAX = 1 << 20
@@ -180,8 +181,16 @@ class _Strings:
         return hashes(self._name, strings(self._name, values)).view(np.int64)
 
 
+def changed_text(name: str, key: CrossKey) -> Text | None:
+    """Returns what changes the texts of one of the inputs; None: nothing does."""
+    return Text(name, TextIds(steps=key.steps, ids=HashIds(buckets=1))) if key.steps else None
+
+
 def key_rule(name: str, key: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> Rule:
     """Returns what makes a number of a value of one of the inputs."""
+    changed = changed_text(name, key)
+    if changed is not None:
+        return Changed(changed, key_rule(name, key.model_copy(update={"steps": ()}), vocabularies))
     if key.boundaries is not None:
         return Buckets(name, len(key.boundaries) + 1, key.boundaries)
     if key.ids is None:

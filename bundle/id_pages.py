@@ -141,6 +141,29 @@ class ChainedIds(Page):
     ]
 
 
+class TextStep(Page):
+    """One change of a text, on its UTF-8 bytes."""
+
+    do: Literal["lower", "upper", "strip", "replace_any", "replace"]
+    """lower, upper: ASCII letters. strip: ASCII whitespace at both ends. replace_any: each of the ASCII characters of
+    `what`. replace: wherever `what` stands, from the left."""
+    what: str = ""
+    by: str = ""
+
+    @model_validator(mode="after")
+    def _what_given(self) -> TextStep:
+        if bool(self.what) != self.do.startswith("replace") or (self.by and not self.what):
+            raise ValueError(f"'what' is given with what replaces, and 'by' only then; this is {self.do!r}")
+        if self.do == "replace_any" and not self.what.isascii():
+            raise ValueError(f"'replace_any' replaces ASCII characters, not {self.what!r}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        page: dict[str, Any] = written(self)
+        return page if self.what else {"do": self.do}
+
+
 class CrossKey(Page):
     """One of the inputs of a cross; with `boundaries`, its values are buckets first, with `ids` rows."""
 
@@ -165,9 +188,13 @@ class CrossKey(Page):
     """Crossed in place of -1."""
     padding: int | str | None = None
     """As a feature's `padding`."""
+    steps: tuple[TextStep, ...] = ()
+    """How a text is changed before all that."""
 
     @model_validator(mode="after")
     def _rows_of_ids(self) -> CrossKey:
+        if self.steps and (self.dtype != "string" or self.boundaries is not None or self.padding is not None):
+            raise ValueError("'steps' change a text, without 'padding'")
         if (self.rows is not None and self.ids is None) or (self.unknown_row is not None and self.rows is None):
             raise ValueError("'rows' are given with 'ids' only, and 'unknown_row' with 'rows'")
         if self.ids is not None and self.boundaries is not None:
@@ -176,7 +203,8 @@ class CrossKey(Page):
 
     @model_serializer(mode="wrap")
     def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without(written(self), "ids", "rows", "unknown_row", "padding")
+        page = without(written(self), "ids", "rows", "unknown_row", "padding")
+        return page if self.steps else {name: value for name, value in page.items() if name != "steps"}
 
 
 class SeveralIds(Page):
@@ -214,29 +242,6 @@ class JoinedIds(SeveralIds):
         if not self.keys or len(self.texts) != len(self.keys) + 1:
             raise ValueError("'texts' stand around and between the values of one or more 'keys': one more than those")
         return self
-
-
-class TextStep(Page):
-    """One change of a text, on its UTF-8 bytes."""
-
-    do: Literal["lower", "upper", "strip", "replace_any", "replace"]
-    """lower, upper: ASCII letters. strip: ASCII whitespace at both ends. replace_any: each of the ASCII characters of
-    `what`. replace: wherever `what` stands, from the left."""
-    what: str = ""
-    by: str = ""
-
-    @model_validator(mode="after")
-    def _what_given(self) -> TextStep:
-        if bool(self.what) != self.do.startswith("replace") or (self.by and not self.what):
-            raise ValueError(f"'what' is given with what replaces, and 'by' only then; this is {self.do!r}")
-        if self.do == "replace_any" and not self.what.isascii():
-            raise ValueError(f"'replace_any' replaces ASCII characters, not {self.what!r}")
-        return self
-
-    @model_serializer(mode="wrap")
-    def _without_what(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        page: dict[str, Any] = written(self)
-        return page if self.what else {"do": self.do}
 
 
 class TextIds(Page):

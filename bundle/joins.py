@@ -8,7 +8,7 @@ import numpy as np
 
 from bundle import crosses, ids
 from bundle.columns import Column, Offsets
-from bundle.crosses import Crossed, key_rule
+from bundle.crosses import Crossed, changed_text, key_rule
 from bundle.id_pages import CrossKey, JoinedIds
 from bundle.id_values import Rows, Values, strings
 from bundle.rules import rule_of
@@ -23,6 +23,7 @@ class Joined:
       rows: of the table.
       page: what the manifest says.
       keys: what makes a number of a value of each input; None: it is a string.
+      changed: what changes that first, if anything does.
       rule: what makes a row of the string.
     """
 
@@ -34,6 +35,7 @@ class Joined:
             None if _is_text(key) else key_rule(name, key, vocabularies)
             for name, key in zip(names, page.keys, strict=True)
         ]
+        self.changed = [changed_text(name, key) for name, key in zip(names, page.keys, strict=True)]
         self.rule = rule_of(names[0], rows, page.ids, vocabularies)
         self._template = "%s".join(text.replace("%", "%%") for text in page.texts)
 
@@ -47,9 +49,11 @@ class Joined:
     def texts(self, columns: Sequence[Column]) -> Values:
         """Returns [n] object: the string of each example."""
         parts = []
-        for name, key, page, column in zip(self.names, self.keys, self.page.keys, columns, strict=True):
+        told = zip(self.names, self.keys, self.changed, self.page.keys, columns, strict=True)
+        for name, key, changed, page, column in told:
             if key is None:
-                parts.append(strings(name, column.values).tolist())
+                values = strings(name, column.values) if changed is None else changed.changed(column.values)
+                parts.append(values.tolist())
                 continue
             rows = key.resolve(column.values)
             parts.append((rows if page.unknown_row is None else np.where(rows < 0, page.unknown_row, rows)).tolist())

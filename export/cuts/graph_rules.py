@@ -289,14 +289,21 @@ def _there_and_back(values: Values, call: Followed, rows: int | None) -> FoundId
 
 
 def _bounds(condition: Values, found: FoundIds, call: Followed, rows: int | None, inside: bool) -> bool:
-    """Tells whether a condition is true exactly of ids inside the table (or outside it)."""
+    """Tells whether a condition is true of ids inside the table (or outside it), at one end at least.
+
+    Of those beyond the other end TensorFlow finds no row.
+    """
     both, lower, upper = ("LogicalAnd", "GreaterEqual", "Less") if inside else ("LogicalOr", "Less", "GreaterEqual")
-    limits = {}
+    limits: dict[str, Any] = {}
     for part in condition.inputs if condition.type == both else [condition]:
         if len(part.inputs) != 2 or not _is(part.inputs[0], found, call):
             return False
         limits[part.type] = call.number(part.inputs[1])
-    return rows is not None and limits in ({lower: 0, upper: rows}, {upper: rows})
+    if rows is None:
+        return False
+    (one,) = limits.values() if list(limits) == ["NotEqual" if inside else "Equal"] else (None,)
+    beyond = one is not None and not 0 <= one < rows
+    return beyond or limits in ({lower: 0, upper: rows}, {upper: rows}, {lower: 0})
 
 
 def _size(tensor: Any, call: Followed) -> int | None:

@@ -14,6 +14,7 @@ from bundle.manifest import CrossedIds, CrossKey, HashIds, JoinedIds, Unknown, V
 from export.cuts.chains import find_chain, key_of
 from export.cuts.graph_rules import find_ids
 from export.cuts.places import Followed, Values, per_example
+from export.cuts.texts import CHANGES, changed_text
 from export.cuts.whole_ids import FoundIds
 from export.model.origins import Source, needed
 from export.towers.descriptions import Keys
@@ -126,7 +127,8 @@ def _parts(strings: Any, call: Followed) -> list[str | _Key | None] | None:
         whole = made.tensor.op.inputs[0]
         plain = made.tensor.op.get_attr("width") <= 0 and whole.dtype.is_integer
         return [_key(whole, call)] if plain and per_example(whole) == 1 else None
-    return [_key(strings, call)] if isinstance(made, Source) and per_example(strings) == 1 else None
+    known = isinstance(made, Source) or made.type in CHANGES
+    return [_key(strings, call)] if known and per_example(strings) == 1 else None
 
 
 def _texts(parts: Sequence[str | _Key | None]) -> tuple[str, ...]:
@@ -143,7 +145,9 @@ def _texts(parts: Sequence[str | _Key | None]) -> tuple[str, ...]:
 def _key(values: Any, call: Followed) -> _Key | None:
     """Returns which input's values some are, and what is done to them."""
     found = find_chain(Values(values), call, None)
-    if not isinstance(found, FoundIds) or found.source.part != "dense" or found.source.place is not None:
+    if not isinstance(found, FoundIds):
+        return _text_key(values, call)
+    if found.source.part != "dense" or found.source.place is not None:
         return None
     name = next(name for name, each in call.sources.items() if each == found.source)
     sent = values.graph.get_tensor_by_name(name).dtype.name
@@ -151,3 +155,17 @@ def _key(values: Any, call: Followed) -> _Key | None:
         return None
     page = key_of(found, CrossKey(dtype="string" if sent == "string" else "int64"))
     return None if page is None else _Key(found, page)
+
+
+def _text_key(values: Any, call: Followed) -> _Key | None:
+    """Returns which input's texts some values are of once they are changed, and what is done to them then."""
+    for operation in needed([values], []).operations:
+        changed = changed_text(operation.outputs[0], call) if operation.type in CHANGES else None
+        if changed is None:
+            continue
+        text = Source(operation.outputs[0].name, "dense")
+        found = find_chain(Values(values), replace(call, sources={**call.sources, text.name: text}), None)
+        page = key_of(found, CrossKey(dtype="string")) if isinstance(found, FoundIds) and found.source == text else None
+        if page is not None and isinstance(found, FoundIds):
+            return _Key(replace(found, source=changed[0]), page.model_copy(update={"steps": changed[1]}))
+    return None

@@ -19,8 +19,8 @@ from export.cuts.whole_ids import FoundIds
 from export.frameworks import load_tensorflow
 from export.model.origins import Source, needed
 
-_CHANGES = frozenset({"StringLower", "StringUpper", "StringStrip", "StaticRegexReplace"})
-_WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0, **dict.fromkeys(_CHANGES, 0)}
+CHANGES = frozenset({"StringLower", "StringUpper", "StringStrip", "StaticRegexReplace"})
+_WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0, **dict.fromkeys(CHANGES, 0)}
 """Which output of an operation is the words."""
 _COUNTED = frozenset(
     {
@@ -82,7 +82,7 @@ def _told(words: Any, found: FoundIds, call: Followed, splits: Any) -> FoundIds 
     split = _split(words) if splits is not None else None
     if (splits is not None and (split is None or not _counts(splits, split.starts))) or found.cast is not None:
         return None
-    changed = _changed(words if split is None else split.text, call)
+    changed = changed_text(words if split is None else split.text, call)
     if changed is None or not isinstance(found.rule, HashIds | VocabularyIds):
         return None
     source, steps = changed
@@ -144,7 +144,7 @@ def _counts(splits: Any, starts: Any) -> bool:
     return reached and "Cumsum" in walked and all(each.name in before for each in own)
 
 
-def _changed(text: Any, call: Followed) -> tuple[Source, tuple[TextStep, ...]] | None:
+def changed_text(text: Any, call: Followed) -> tuple[Source, tuple[TextStep, ...]] | None:
     """Returns the input that a text is made of, and each change of it, the first one first."""
     steps: list[TextStep] = []
     while True:
@@ -154,7 +154,7 @@ def _changed(text: Any, call: Followed) -> tuple[Source, tuple[TextStep, ...]] |
             whole = made.part == "dense" and made.place is None
             whole = whole and per_example(text.graph.get_tensor_by_name(name)) == 1
             return (made, tuple(steps[::-1])) if whole else None
-        step = _step(made.tensor.op) if made.type in _CHANGES else None
+        step = _step(made.tensor.op) if made.type in CHANGES else None
         if step is None:
             return None
         steps.append(step)

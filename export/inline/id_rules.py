@@ -134,6 +134,8 @@ def joined(rule: manifest.JoinedIds, inputs: Sequence[Any], vocabularies: Vocabu
 
 def _crossed_key(key: manifest.CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
     tf = load_tensorflow()
+    if key.steps:
+        values = words(manifest.TextIds(steps=key.steps, ids=manifest.HashIds(buckets=1)), values)
     if key.ids is not None:
         rows = rows_of(key.ids, values, vocabularies)
         if key.rows is None:

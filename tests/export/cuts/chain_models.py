@@ -40,9 +40,16 @@ def chains(layers):
     masked = layers.IntegerLookup(vocabulary=[5, 6], num_oov_indices=1, mask_token=0)
     words, buckets = layers.StringLookup(vocabulary=WORDS), layers.Discretization([0.5, 2.0])
     hashing, crossing, wide = layers.Hashing(90), layers.HashedCrossing(ROWS), layers.HashedCrossing(500)
-    text, twice = tf.strings.as_string, layers.HashedCrossing(70)
+    text, twice, lower = tf.strings.as_string, layers.HashedCrossing(70), layers.HashedCrossing(80)
     initial = tf.lookup.KeyValueTensorInitializer([0, 2, 1], [0, 1, 2], tf.int64, tf.int64)
     table = tf.lookup.StaticHashTable(initial, -1)
+
+    def none(ids):
+        return tf.where(tf.equal(ids, -1), tf.constant(9, ids.dtype), ids)
+
+    def below(ids):
+        return tf.where(ids < 0, tf.constant(6, ids.dtype), ids)
+
     return {
         "remainder_listed": lambda given: few(given["item"] % 10),
         "shifted_listed": lambda given: several(given["item"] - 5),
@@ -61,6 +68,10 @@ def chains(layers):
         "joined": lambda given: fast(given["city"] + text(given["item"] * 2) + "_" + text(few(given["shop"] // 3))),
         "crossed_twice": lambda given: twice((given["item"] % 10, given["item"] // 10)),
         "joined_twice": lambda given: fast(text(given["item"] % 10) + "_" + text(given["item"])),
+        "crossed_lower": lambda given: lower((tf.strings.lower(given["city"]), words(tf.strings.strip(given["city"])))),
+        "joined_lower": lambda given: fast(tf.strings.lower(given["city"]) + "_" + text(given["item"])),
+        "none": lambda given: none(given["item"] % 10 - 1),
+        "below": lambda given: below(given["item"] % 10 - 5),
         "two_columns": lambda given: table.lookup(given["several"] % 4)[:, 1] + 1,
     }
 

@@ -17,7 +17,7 @@ from export.towers.descriptions import FeatureSpec
 from tests.export.cuts.gathering import HERE, Made, hold, make, recipe
 
 SENT: dict[str, Any] = {
-    "city": np.array(["red", "", "\u00e9", "blue", "purple", "green", "red"], object),
+    "city": np.array(["red", "", "\u00e9", " Blue ", "PURPLE", "green", "Red"], object),
     "item": np.array([7, -1, 5, 0, (1 << 31) + 3, -7, 1]),
     "shop": np.array([1 << 40, -3, 0, 9, 10, -11, 1]),
     "age": np.array([0.0, 0.5, 2.0, 29.9, 1.0, -4.0, 1e6], np.float32),
