@@ -64,6 +64,11 @@ class RawTrace:
     lookups: tuple[Recorded, ...]
 
 
+def name_of_call(path: str) -> str:
+    """Returns how messages call `towers.NAME.call`; "" is the model's own."""
+    return f"call {path!r}" if path else "the model's call"
+
+
 def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
     """Returns what a tower's `call` names, taking one dict of inputs, in inference mode.
 
@@ -76,7 +81,7 @@ def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
             raise UsageError(f"call {path!r}: {type(target).__name__} has no attribute {step!r}")
         target = getattr(target, step)
     if not callable(target):
-        raise UsageError(f"call {path or 'the model itself'!r} is a {type(target).__name__}, which cannot be called")
+        raise UsageError(f"{name_of_call(path)} is a {type(target).__name__}, which cannot be called")
     # A tf.function would put the lookups into a graph of its own, out of sight: its Python function is traced instead.
     target = getattr(target, "python_function", target)
     try:
@@ -86,7 +91,7 @@ def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
     needed = [name for name, each in parameters.items() if each.default is each.empty and each.kind in _POSITIONAL]
     if len(needed) > 1:
         raise UsageError(
-            f"call {path or 'the model itself'!r} takes {', '.join(needed)}; a call takes one dict of inputs: add "
+            f"{name_of_call(path)} takes {', '.join(needed)}; a call takes one dict of inputs: add "
             "a method to the model that does, and name it"
         )
     return functools.partial(target, training=False) if "training" in parameters else target
@@ -156,7 +161,7 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
         raise
     except Exception as problem:
         raise NotConvertible(
-            f"call {path or 'of the model itself'!r} with inputs {', '.join(parts)} raised {_told(problem)}"
+            f"{name_of_call(path)} with inputs {', '.join(parts)} raised {_told(problem)}"
             f"{at_line(line_of_exception(problem))}; {_cure(problem)}{_python_code(recorder.graph)}"
         ) from problem
     finally:

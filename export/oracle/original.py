@@ -28,7 +28,7 @@ from export.cuts.filled_ids import masked_means_of_none
 from export.cuts.named_graphs import NamedGraph
 from export.errors import ExportError, NotConvertible, VerificationFailed
 from export.frameworks import load_tensorflow
-from export.model.calling import resolve_call
+from export.model.calling import name_of_call, resolve_call
 from export.model.roots import build_root
 from export.oracle.inputs import OracleInputs
 from export.oracle.tables import OracleTables, ReadRows
@@ -219,7 +219,7 @@ def _called(root: Any, path: str, inputs: Mapping[str, Any], replay: Replay) -> 
     except Exception as problem:
         told = " ".join(str(problem).split())
         raise NotConvertible(
-            f"call {path or 'of the model itself'!r} raised {type(problem).__name__} on the replayed examples"
+            f"{name_of_call(path)} raised {type(problem).__name__} on the replayed examples"
             f"{at_line(line_of_exception(problem))}: {told[:300]}"
         ) from problem
 

@@ -13,6 +13,7 @@ from typing import Any
 from export.cuts.stand_ins import bytes_of, line_of_early
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
+from export.model.calling import name_of_call
 from export.model.origins import PYTHON_CODE, Needed, Source, distinct_identifiers, join, needed, resource, sources_of
 from export.settings import InputPart, TowerPart
 from export.towers.bag_inputs import feed_bags
@@ -174,7 +175,7 @@ def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, 
       NotConvertible: a result is no dense tensor of floats with the batch alone open.
     """
     tf = load_tensorflow()
-    where = f"towers.{name}: call {part.call or 'of the model itself'!r}"
+    where = f"towers.{name}: {name_of_call(part.call)}"
     if not part.outputs:
         if isinstance(returned, Mapping):
             known = ", ".join(map(str, returned))
