@@ -313,9 +313,8 @@ def _told(page: _Page) -> str:
         lines.append(f"{model['name']}: {wanted or 'newest version'}")
         for version in model["versions"]:
             labels = f" [{', '.join(version['labels'])}]" if version["labels"] else ""
-            memory = (
-                f", up to {version['memory_bytes'] >> 20:,} MiB beside its tables" if version["memory_bytes"] else ""
-            )
+            mib = -(-version["memory_bytes"] >> 20)
+            memory = f", up to {mib:,} MiB beside its tables" if mib else ""
             current = ", current" if version["current"] else ""
             problem = f": {version['problem']}" if version["problem"] else ""
             lines.append(f"  {version['version']}{labels} {version['state']}{current}{memory}{problem}")

@@ -110,9 +110,9 @@ class Loader:
         else:
             limit_bytes, copies, what = free_bytes(), self.processes(), "free"
         if copies * needed_bytes > limit_bytes:
-            each = f" ({needed_bytes >> 20} MiB in each of {copies} processes)" if copies > 1 else ""
+            each = f" ({-(-needed_bytes >> 20)} MiB in each of {copies} processes)" if copies > 1 else ""
             raise NoMemory(
-                f"it may need {copies * needed_bytes >> 20} MiB of memory beside its tables{each}, "
+                f"it may need {-(-copies * needed_bytes >> 20)} MiB of memory beside its tables{each}, "
                 f"{limit_bytes >> 20} MiB are {what}"
             )
 

@@ -68,7 +68,7 @@ def test_forecast_counts_every_process_that_loads_the_version(
     needed = estimate(small.manifest, None, 2)
     monkeypatch.setattr("service.generations.loader.free_bytes", lambda: 3 * needed - 1)
     three = replace(loader(root), processes=lambda: 3)
-    told = f"may need {3 * needed >> 20} MiB of memory beside its tables .*in each of 3 processes.*MiB are free"
+    told = f"may need {-(-3 * needed >> 20)} MiB of memory beside its tables .*in each of 3 processes.*MiB are free"
     with pytest.raises(LoadRefused, match=told):
         three.load("movies", 1)
     replace(three, processes=lambda: 2).load("movies", 1).close()
