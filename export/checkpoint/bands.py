@@ -94,12 +94,6 @@ def source_range(part: Slice, first: int, rows: int) -> SourceRange:
     return SourceRange(part, (first - part.starts[0]) * row_bytes, rows * row_bytes)
 
 
-def table_rows(source: SourceRange) -> tuple[int, int]:
-    """Returns first row and number of rows of the table that a range of a slice holds: the inverse of source_range."""
-    row_bytes = source.slice.bytes // source.slice.shape[0]
-    return source.slice.starts[0] + source.offset // row_bytes, source.bytes // row_bytes
-
-
 def blocks(band: Band, rows_max: int) -> Iterator[tuple[int, int]]:
     """Yields first row and number of rows of each block of a band."""
     for first in range(band.first, band.end, rows_max):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 
-from service.engine.requests import Call
 from service.errors import InvalidArgument
 
 REQUEST_ID = "x-request-id"
@@ -53,14 +52,3 @@ def timeout_s_of(timeout_ms: str | None) -> float | None:
     if not _DIGITS.fullmatch(timeout_ms) or int(timeout_ms) > TIMEOUT_MS_MAX:
         raise InvalidArgument(f"{TIMEOUT_MS} is {timeout_ms[:20]!r}; 0 to {TIMEOUT_MS_MAX} milliseconds were expected")
     return int(timeout_ms) / 1000
-
-
-def call_of(request_id: str, timeout_s: float | None, now: float) -> Call:
-    """Returns the call.
-
-    Args:
-      request_id: as `request_id_of` returned it.
-      timeout_s: seconds that the caller waits from now on; None: as long as the service allows.
-      now: `time.monotonic()`.
-    """
-    return Call(request_id, None if timeout_s is None else now + timeout_s)

@@ -47,10 +47,6 @@ class Group:
         """Returns the most requests a second that a contestant answered in a closed loop."""
         return max(each.requests_per_s for block, each in self.blocks[name].items() if block.startswith("closed"))
 
-    def has(self, name: str, block: str) -> bool:
-        """Returns whether a contestant was measured in that kind of block."""
-        return block in self.blocks.get(name, {})
-
 
 @dataclass(frozen=True)
 class Engine:

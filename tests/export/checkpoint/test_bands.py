@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.checkpoint.bands import SlicesOverlap, SourceRange, bands, blocks, source_range, table_rows, within
+from export.checkpoint.bands import SlicesOverlap, bands, blocks, source_range, within
 from export.checkpoint.variables import Slice
 
 DIM = 6
@@ -90,12 +90,11 @@ def test_within_part_of_all_bands_is_the_bands_of_the_part(cut: tuple[int, list[
 
 
 @given(cut_tables(), st.data())
-def test_source_range_and_table_rows_are_inverse(cut: tuple[int, list[Slice]], data: st.DataObject) -> None:
+def test_source_range_holds_the_rows_that_were_asked_for(cut: tuple[int, list[Slice]], data: st.DataObject) -> None:
     each = data.draw(st.sampled_from(cut[1]))
     first = data.draw(st.integers(each.starts[0], each.starts[0] + each.shape[0] - 1))
     count = data.draw(st.integers(1, each.starts[0] + each.shape[0] - first))
     source = source_range(each, first, count)
-    assert table_rows(source) == (first, count)
     assert 0 <= source.offset <= source.offset + source.bytes <= each.bytes
     values = np.arange(each.shape[0] * each.shape[1], dtype=np.int32).reshape(each.shape)
     stored = values.tobytes()[source.offset : source.offset + source.bytes]
@@ -105,8 +104,3 @@ def test_source_range_and_table_rows_are_inverse(cut: tuple[int, list[Slice]], d
 def test_blocks_cover_the_band_in_steps() -> None:
     band = bands([part(0, 10)], DIM, 0, 10)[0]
     assert list(blocks(band, 4)) == [(0, 4), (4, 4), (8, 2)]
-
-
-def test_table_rows_end_of_a_slice_is_the_row_behind_it() -> None:
-    whole = part(3, 7)
-    assert table_rows(SourceRange(whole, whole.bytes, 0)) == (10, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.errors import InvalidArgument
-from service.wire.calls import call_of, request_id_of, timeout_s_of
+from service.wire.calls import request_id_of, timeout_s_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -40,8 +40,3 @@ def test_timeout_is_milliseconds() -> None:
 def test_timeout_that_is_no_number_of_milliseconds_is_refused(bad: str) -> None:
     with pytest.raises(InvalidArgument, match="x-request-timeout-ms is"):
         timeout_s_of(bad)
-
-
-def test_call_deadline_counts_from_now() -> None:
-    assert call_of("a", 2.5, now=10.0).deadline == 12.5
-    assert call_of("a", None, now=10.0).deadline is None
