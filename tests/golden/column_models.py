@@ -56,6 +56,13 @@ def columns() -> list[Any]:
     ]
 
 
+def computed_columns() -> list[Any]:
+    """Of ids that the model computes: a remainder, and a place in a vocabulary."""
+    tenth = fc.categorical_column_with_vocabulary_list("tenth", [3, 1, 4], default_value=2)
+    hashed = fc.categorical_column_with_hash_bucket("place", 9, tf.int64)
+    return [fc.embedding_column(each, 2) for each in (tenth, hashed, fc.crossed_column([tenth, "place"], 20))]
+
+
 class WideAndDeep(tf.keras.Model):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
@@ -64,6 +71,9 @@ class WideAndDeep(tf.keras.Model):  # type: ignore[misc]
         self.sequence_columns = tf.keras.experimental.SequenceFeatures([fc.embedding_column(history, 4)])
         self.wide = {name: tf.keras.layers.Embedding(rows, 1) for name, rows in CATEGORIES.items()}
         self.wide_columns = tf.keras.layers.DenseFeatures(wide_columns())
+        self.computed_columns = tf.keras.layers.DenseFeatures(computed_columns())
+        self.words = tf.keras.layers.StringLookup(vocabulary=["red", "blue"])
+        self.pairs = tf.keras.layers.Embedding(3000, 2)
         self.linear = tf.keras.layers.Dense(1)
         self.sites = [tf.keras.layers.Embedding(rows, 4) for rows in (100, 60)]
         self.deep = tf.keras.Sequential([tf.keras.layers.Dense(16, "relu"), tf.keras.layers.Dense(1)])
@@ -74,7 +84,10 @@ class WideAndDeep(tf.keras.Model):  # type: ignore[misc]
         taken = tf.sequence_mask(lengths, PLACES, tf.float32)[:, :, tf.newaxis]
         mean = tf.reduce_sum(history * taken, 1) / tf.maximum(tf.reduce_sum(taken, 1), 1.0)
         sites = [layer(given["sites"][:, place]) for place, layer in enumerate(self.sites)]
-        deep = self.deep(tf.concat([self.deep_columns(given), mean, *sites], 1))[:, 0]
+        computed = self.computed_columns({"tenth": given["brand"] % 10, "place": self.words(given["color"])})
+        pair = tf.strings.lower(given["color"]) + "_" + tf.strings.as_string(given["day"] // 2)
+        pairs = self.pairs(tf.strings.to_hash_bucket_fast(pair, 3000))
+        deep = self.deep(tf.concat([self.deep_columns(given), mean, *sites, computed, pairs], 1))[:, 0]
         deep += self.linear(self.wide_columns(given))[:, 0]
         wide = [tf.reduce_sum(layer(given[name]), axis=[-2, -1]) for name, layer in self.wide.items()]
         return {"score": tf.sigmoid(deep + tf.add_n(wide))}

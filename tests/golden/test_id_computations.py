@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bundle.casts import CastFirst
 from bundle.manifest import ChainedIds, IdRule, VocabularyIds, vocabularies_of
@@ -13,6 +14,8 @@ from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.cuts.chains import find_chain
 from export.cuts.places import Values
 from export.cuts.whole_ids import FoundIds
+from export.frameworks import load_tensorflow
+from export.inline import id_rules
 from tests.golden.id_computations import Computation
 
 CONFIGURATIONS = 240
@@ -28,6 +31,19 @@ def named(rule: IdRule) -> OneInput:
         return rule.model_copy(update={"rules": tuple(each)})
     assert isinstance(rule, OneInput)
     return rule
+
+
+def rows_inside(page: OneInput, found: FoundIds, made: Computation) -> NDArray[np.int64]:
+    """Returns what a self-contained SavedModel makes of ids by a rule."""
+    tf = load_tensorflow()
+    sent, tables = tf.constant(made.sent), {}
+    for rule, keys in zip(vocabularies_of(page), found.keys, strict=True):
+        places = tf.range(len(keys), dtype=tf.int64)
+        known = tf.constant(keys, tf.string if isinstance(keys[0], str) else tf.int64)
+        tables[rule.vocabulary] = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, places), -1)
+    ids = sent if found.cast is None else id_rules.cast(found.cast, sent)
+    rows: NDArray[np.int64] = id_rules.rows_of(page, ids, tables).numpy()
+    return rows
 
 
 def test_computations_that_rules_tell_make_tensorflow_s_integers() -> None:
@@ -46,6 +62,7 @@ def test_computations_that_rules_tell_make_tensorflow_s_integers() -> None:
         held = {each.vocabulary: opened for each, opened in zip(vocabularies_of(page), keys, strict=True)}
         rule = rule_of("x", None, page, held)
         rows = (rule if found.cast is None else CastFirst("x", found.cast, rule)).resolve(made.sent)
+        assert rows.tolist() == rows_inside(page, found, made).tolist(), (seed, found)
         if found.unknown is not None:
             rows = np.where(rows < 0, found.unknown.row or 0, rows)
         assert rows.tolist() == made.made.tolist(), (seed, found)
