@@ -157,7 +157,8 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
-            self._decline(data[offer.args[0] :])
+            if self._offered:  # else a CONNECT, which is answered as it is
+                self._decline(data[offer.args[0] :])
         except httptools.HttpParserError:
             self.send_400_response("")
             return

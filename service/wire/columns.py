@@ -212,7 +212,7 @@ def _decimal(value: int | str, where: str) -> int:
 def _bag(bag: dict[str, Any], where: str) -> tuple[list[Any], list[Any] | None]:
     fields(bag, ("ids", "weights"), where)
     if "ids" not in bag:
-        raise InvalidArgument(f"{where} has weights but no 'ids'")
+        raise InvalidArgument(f"{where} has no 'ids'")
     ids = listed(bag["ids"], f"{where}.ids")
     if "weights" not in bag:
         return ids, None

@@ -114,6 +114,14 @@ def test_body_behind_an_upgrade_that_is_not_offered_is_read(framed: bytes, cut: 
     assert received.count(b"HTTP/1.1 200 ") == 2
 
 
+def test_tunnel_is_refused_once(line: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+    line.sendall(b"CONNECT /livez HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: x\r\n\r\n")
+    received = b""
+    while part := line.recv(65536):
+        received += part
+    assert (received.count(b"HTTP/1.1 4"), "Fatal error" in caplog.text) == (1, False)
+
+
 def test_bodies_on_their_way_are_bounded_together() -> None:
     intake = Intake(bytes_max=10, retry_after_s=2)
     more = asyncio.Event()
