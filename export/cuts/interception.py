@@ -16,6 +16,7 @@ from export.cuts.lookups import Answer, Lookup, MakeTable, refusals_freed
 from export.cuts.normalizations import normalizations_restored
 from export.cuts.ragged_lookups import ragged_lookups_intercepted
 from export.cuts.sparse_lookups import sparse_lookups_intercepted
+from export.cuts.squeezes import batches_unsqueezed
 from export.cuts.stand_ins import tables_unallocated
 from export.errors import ExportError
 from export.frameworks import load_tensorflow
@@ -54,6 +55,7 @@ def lookups_intercepted(
     with refusals_freed() as refusals, contextlib.ExitStack() as entered:
         entered.enter_context(tables_unallocated())
         entered.enter_context(normalizations_restored(kept=True))
+        entered.enter_context(batches_unsqueezed())
         entered.enter_context(intercepted(make_table, lambda lookup: told(lookup, answer), tracked=True))
         entered.enter_context(masked_means_intercepted(filled))
         entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather), filled.gather))

@@ -143,6 +143,9 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
     graph, everything = function.graph, function.graph.captures
     found = needed(fetches.values(), feeds)
     captures = captures_of(function, found)
+    for operation in found.operations:  # tf.nn.silu and others have gradients of their own, by what is pruned here
+        if operation.type == "IdentityN" and "_gradient_op_type" in operation.node_def.attr:
+            operation._clear_attr("_gradient_op_type")
     _set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
     try:
         cut = function.prune(list(feeds), dict(fetches))

@@ -108,7 +108,7 @@ class Watched(keras.Model):  # type: ignore[misc]
         layers = keras.layers
         self.users = keras.Sequential([layers.Embedding(3000, 8), layers.Dense(8, "relu")])
         self.items = layers.Embedding(4000, 8)
-        self.blocks = [(layers.Dense(16, "relu"), layers.LayerNormalization(), layers.Dense(16)) for _ in range(2)]
+        self.blocks = [(layers.Dense(16, "silu"), layers.LayerNormalization(), layers.Dense(16)) for _ in range(2)]
         self.out = layers.Dense(1)
 
     def call(self, inputs: Mapping[str, Any]) -> Any:

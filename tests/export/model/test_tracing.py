@@ -13,7 +13,7 @@ from export.model.tracing import trace_towers
 from export.settings import ExportJob
 from export.towers.descriptions import DenseSpec, FeatureSpec, TableFacts
 from export.towers.pages import check_limits
-from tests.export.cutting import HERE, Cut, movies_recipe, one_recipe, recipe
+from tests.export.cutting import HERE, IDS, Cut, movies_recipe, one_recipe, recipe
 
 
 def test_trace_towers_movies_finds_tables_and_features(movies: Cut) -> None:
@@ -98,6 +98,19 @@ def test_trace_towers_same_input_and_table_twice_is_one_feature() -> None:
             variable.assign(tf.ones(variable.shape))
     assert plain.towers[0].function(one)["result"].numpy().tolist() == [[5, 5]]
     assert model.towers[0].function(one)["result"].numpy().tolist() == [[9, 9]]
+
+
+def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> None:
+    tf, outputs = load_tensorflow(), {name: name for name in ("number", "whole", "score")}
+    ranking = {"role": "ranking", "outputs": outputs, "result": "score"}
+    model = trace_towers(recipe("build_squeezed", {"item": IDS}, {"tower": ranking}), HERE)
+    (tower,) = model.towers
+    assert {output.shape for output in tower.spec.outputs} == {(None,)}
+    assert {tuple(each.shape) for each in tower.function.structured_outputs.values()} == {(None,)}
+    for items in ([2], [2, 3]):
+        found = {name: each.numpy().tolist() for name, each in tower.function(tf.constant(items, tf.int64)).items()}
+        squares = [float(each * each) for each in items]
+        assert found == {"number": squares, "whole": squares, "score": items}
 
 
 def test_trace_towers_small_keras_embedding_stays_inside() -> None:
