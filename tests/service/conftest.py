@@ -1,4 +1,4 @@
-"""Bundles written for each test from the towers that are compiled once."""
+"""Bundles written for each test from the towers that are compiled once; services over them, or a scripted engine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
+import httpx
 import pytest
 
 from service.engine.occupancy import Occupancy
+from tests.service.doors import RunningDoors, ScriptedEngine, desk_of, settings_of
+from tests.service.process import Process
 from tests.service.running import Running
 from tests.service.small_bundle import SmallBundle, write_small_bundle
 
@@ -59,3 +63,44 @@ def run(root: Path) -> Iterator[Callable[..., Running]]:
     yield begin
     for each in started:
         each.close()
+
+
+@pytest.fixture
+def serve(root: Path) -> Iterator[Callable[..., Process]]:
+    """Starts programs over `root`; ends them after the test."""
+    started: list[Process] = []
+
+    def start(*options: str) -> Process:
+        started.append(Process(root, *options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+@pytest.fixture(scope="session")
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture(scope="session")
+def doors(engine: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDoors]:
+    """Both doors in front of it."""
+    settings = settings_of(tmp_path_factory.mktemp("root"), body_bytes_max=4096)
+    with RunningDoors(desk_of(engine, settings)) as running:
+        yield running
+
+
+@pytest.fixture
+def http(doors: RunningDoors, engine: ScriptedEngine) -> Iterator[httpx.Client]:
+    engine.forget()
+    with httpx.Client(base_url=doors.http, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+def channel(doors: RunningDoors, engine: ScriptedEngine) -> Iterator[grpc.Channel]:
+    engine.forget()
+    with grpc.insecure_channel(doors.grpc) as channel:
+        yield channel

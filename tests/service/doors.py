@@ -58,6 +58,13 @@ class ScriptedEngine:
         self.given_up = threading.Event()
         self._callers = Admission(100, 1000, lambda: 1.0)
 
+    def forget(self) -> None:
+        """Answers anew as one that was never asked."""
+        self.problem, self.held = None, None
+        self.asked.clear()
+        self.begun.clear()
+        self.given_up.clear()
+
     def refusal(self, name: str, timeout_s: float | None) -> Overloaded | None:
         return self._callers.full()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -18,19 +18,6 @@ from tests.service.security.authorities import Authority
 from tests.service.small_bundle import SmallBundle
 
 OLD, NEW = "old-0123456789abcdef", "new-0123456789abcdef"
-
-
-@pytest.fixture
-def serve(root: Path) -> Iterator[Callable[..., Process]]:
-    started: list[Process] = []
-
-    def start(*options: str) -> Process:
-        started.append(Process(root, *options))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.kill()
 
 
 def https(service: Process, authority: Authority, token: str) -> httpx.Client:

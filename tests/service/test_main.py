@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,19 +28,6 @@ from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]
 Serve = Callable[..., Process]
-
-
-@pytest.fixture
-def serve(root: Path) -> Iterator[Serve]:
-    started: list[Process] = []
-
-    def start(*options: str) -> Process:
-        started.append(Process(root, *options))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.kill()
 
 
 def retrieve(client: httpx.Client) -> httpx.Response:
