@@ -99,6 +99,13 @@ class EmbeddedFeature(Page):
         return isinstance(self.ids, TextIds) and self.ids.split is not None
 
     @property
+    def stands_for(self) -> str:
+        """What it reads instead of a table, in words; "" where it reads one."""
+        if self.indicator is None:
+            return ""
+        return f"numbers of {self.indicator} rows" if self.ordinal else f"indicator of {self.indicator}"
+
+    @property
     def one_each(self) -> bool:
         """Whether callers send one value for each example, if it is not one of several `places`."""
         return self.kind == "single" or self.split

@@ -69,7 +69,7 @@ def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
         else:
             unknown = page.unknown.rule if page.unknown.row is None else f"row {page.unknown.row}"
             row = (
-                page.table or f"indicator of {page.indicator}",
+                page.table or page.stands_for,
                 page.kind,
                 page.combiner or "",
                 page.role,

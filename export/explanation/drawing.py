@@ -280,7 +280,7 @@ def _feature(name: str, page: Feature) -> DrawnFeature:
     unknown = f"row {page.unknown.row}" if page.unknown.rule == "row" else page.unknown.rule
     default, ids = page.default is not None, rows_told(page, inputs)
     if page.indicator is not None:
-        kind = f"{kind}; indicator of {page.indicator}: {ids}; unknown: {unknown}"
+        kind = f"{kind}; {page.stands_for}: {ids}; unknown: {unknown}"
     return DrawnFeature(name, inputs, page.role, page.table, kind, page.ids.kind, ids, unknown, default)
 
 
