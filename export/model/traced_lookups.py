@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bundle.manifest import CrossedIds, TextIds
+from bundle.manifest import CrossedIds, HashIds, TextIds, VocabularyIds
 from export.cuts.chains import crossed_by, find_chain, followed_by, may_be_none
 from export.cuts.graph_rules import blamed, cure_of
 from export.cuts.lookups import Lookup
 from export.cuts.places import Followed, Values
 from export.cuts.several_inputs import find_several
-from export.cuts.texts import find_text
+from export.cuts.texts import changed_text, find_text
 from export.cuts.whole_ids import FoundIds
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
@@ -95,9 +95,13 @@ def _all_of(
     recorded: Recorded, table: TableFacts, parts: Mapping[str, InputPart], call: Followed
 ) -> list[Resolved | Unresolved]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
+    changed = _of_changed_text(recorded.lookup, call)
+    if changed is not None:
+        recorded = replace(recorded, lookup=replace(recorded.lookup, rule=None, unknown=None, keys=()))
     lookup = recorded.lookup
     # What a rule of the lookup's own goes on with is no row of a table yet.
-    found = [_ids(ids, call, table.rows if lookup.rule is None else None) for ids in lookup.ids]
+    rows = table.rows if lookup.rule is None else None
+    found = [_ids(ids, call, rows) for ids in lookup.ids] if changed is None else [changed]
     one = _one_each(lookup) and lookup.length in (None, 1) and isinstance(found[0], Odd)
     made = find_several(lookup.ids[0], call, table.rows) if one else None
     if made is not None:
@@ -187,7 +191,7 @@ def _resolved(
         rule=rule,
         unknown=unknown,
         keys=keys,
-        padding=lookup.padding if first.rule is None else None,
+        padding=lookup.padding if first.rule is None or isinstance(first.rule, TextIds) else None,
         places=places if lookup.encoding == "dense" and (lookup.kind == "bag" or one_of_them) else None,
         place=first.source.place,
         max_norm=lookup.max_norm if lookup.kind == "bag" else None,
@@ -197,6 +201,19 @@ def _resolved(
         ordinal=lookup.variable is None and lookup.kind == "sequence",
     )
     return Resolved(recorded, table, feature)
+
+
+def _of_changed_text(lookup: Lookup, call: Followed) -> FoundIds | None:
+    """Returns the one text of an example that a column of strings is given changed, and what both make of it."""
+    ids = lookup.ids[0]
+    single = lookup.kind == "single" and len(lookup.ids) == 1 and isinstance(lookup.rule, HashIds | VocabularyIds)
+    changed = changed_text(ids, call) if single and ids.dtype.name == "string" else None
+    if changed is None or not isinstance(lookup.rule, HashIds | VocabularyIds) or not changed[1]:
+        return None
+    source, steps = changed
+    if lookup.padding is not None and any(step.do not in ("lower", "upper") for step in steps):
+        return None  # a text that is none may be made of another one
+    return FoundIds(source, TextIds(steps=steps, ids=lookup.rule), lookup.unknown, lookup.keys)
 
 
 def _behind(known: list[FoundIds], lookup: Lookup) -> FoundIds:

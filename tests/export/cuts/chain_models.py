@@ -94,6 +94,8 @@ def columns():
         fc.embedding_column(fc.categorical_column_with_hash_bucket("twice", 50, tf.int64), 4, "sqrtn"),
         fc.embedding_column(fc.crossed_column(["tenth", "city"], 60), 4),
         fc.embedding_column(fc.crossed_column([known, "word"], 70), 4),
+        fc.embedding_column(fc.categorical_column_with_vocabulary_list("lower", WORDS, default_value=2), 4),
+        fc.embedding_column(fc.categorical_column_with_hash_bucket("upper", 40), 4),
         fc.indicator_column(fc.categorical_column_with_hash_bucket("word", 6, tf.int64)),
     ]
 
@@ -108,6 +110,8 @@ def build_columns():
             "far": tf.abs(features["shop"]) * 2 % 12,
             "twice": features["several"] % 5 * 2,
             "city": features["city"],
+            "upper": tf.strings.upper(features["city"]),
+            "lower": tf.strings.lower(features["city"]),
         }
 
     return Chains({}, columns(), given)
