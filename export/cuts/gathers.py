@@ -107,6 +107,7 @@ def keras_3_gathers() -> Iterator[None]:
         plain = isinstance(table, stand_in_class()) and not self.lora_enabled
         if not plain or not (tf.is_tensor(inputs) or isinstance(inputs, tf.RaggedTensor | tf.SparseTensor)):
             return call(self, inputs)
+        table.from_end = True
         ids = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
         if isinstance(ids, tf.SparseTensor):
             found = tf.nn.safe_embedding_lookup_sparse(table, tf.sparse.expand_dims(ids, -1), default_id=0)

@@ -192,6 +192,8 @@ def _vocabulary(values: Values, call: Followed, rows: int | None) -> FoundIds | 
         ordered = list(map(_integer, ordered))
     known: Keys = tuple(key.decode() if isinstance(key, bytes) else key for key in ordered)
     rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(places[0]))
+    if call.from_end and rows is not None and beyond < 0:
+        beyond += rows
     return replace(found, rule=rule, unknown=_row(beyond, rows), keys=(known,))
 
 

@@ -97,10 +97,12 @@ class Followed:
     Attributes:
       sources: its inputs.
       captured: what its graph takes from outside, by the name of the tensor there: handles and constants.
+      from_end: whether a table's rows are followed, of which negative ids are counted from its end, as Keras 3 does.
     """
 
     sources: Sources
     captured: Mapping[str, Any]
+    from_end: bool = False
     _moved: dict[str, list[_Taken | None]] = field(default_factory=dict)
 
     def origin(self, values: Values) -> Source | Values:

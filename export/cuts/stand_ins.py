@@ -54,6 +54,8 @@ def stand_in_class() -> Any:
         """Whether TensorFlow saves and restores it; None: up to `restored_bytes_max`."""
         restored_bytes_max = FIRST_VALUE_BYTES
         first: Any = None
+        from_end = False
+        """Whether negative ids are rows counted from the end, as to the Embedding of Keras 3."""
         mod = False
         """Whether a lookup spreads ids over its partitions, if it has some, by TF1's `mod` strategy."""
 

@@ -99,6 +99,7 @@ def _all_of(
     if changed is not None:
         recorded = replace(recorded, lookup=replace(recorded.lookup, rule=None, unknown=None, keys=()))
     lookup = recorded.lookup
+    call = replace(call, from_end=getattr(lookup.variable, "from_end", False))
     # What a rule of the lookup's own goes on with is no row of a table yet.
     rows = table.rows if lookup.rule is None else None
     found = [_ids(ids, call, rows) for ids in lookup.ids] if changed is None else [changed]

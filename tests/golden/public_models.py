@@ -101,13 +101,15 @@ class Wide(tf.keras.Model):  # type: ignore[misc]
 
 class Watched(keras.Model):  # type: ignore[misc]
     """Of Keras 3: a Sequential that begins with its table, so that ids pass through floats; blocks in a list; a mean
-    over what was watched, which is none of nothing."""
+    over what was watched, which is none of nothing; and a country that is not known is its table's last row."""
 
     def __init__(self) -> None:
         super().__init__()
         layers = keras.layers
         self.users = keras.Sequential([layers.Embedding(3000, 8), layers.Dense(8, "relu")])
-        self.items = layers.Embedding(4000, 8)
+        self.items, self.countries = layers.Embedding(4000, 8), layers.Embedding(4, 3)
+        known = tf.lookup.KeyValueTensorInitializer(["de", "fr", "pe"], [0, 1, 2])
+        self.country = tf.lookup.StaticHashTable(known, -1)
         self.blocks = [(layers.Dense(16, "silu"), layers.LayerNormalization(), layers.Dense(16)) for _ in range(2)]
         self.out = layers.Dense(1)
 
@@ -115,7 +117,8 @@ class Watched(keras.Model):  # type: ignore[misc]
         watched, ops = inputs["watched"], keras.ops
         mask = ops.cast(ops.not_equal(watched, 0), "float32")[..., None]
         mean = ops.sum(self.items(watched) * mask, axis=1) / ops.sum(mask, axis=1)
-        hidden = ops.concatenate([self.users(inputs["user"]), mean, self.items(inputs["item"])], axis=1)
+        country = self.countries(self.country.lookup(inputs["country"]))
+        hidden = ops.concatenate([self.users(inputs["user"]), mean, country, self.items(inputs["item"])], axis=1)
         for first, norm, last in self.blocks:
             hidden = last(norm(first(hidden)))
         return {"score": self.out(hidden)}

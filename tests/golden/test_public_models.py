@@ -24,7 +24,7 @@ RULES = {
     "mmoe": {"gender": "vocabulary", "occupation": "vocabulary", "user": "hash", "item": "computed"},
     "cross": {"a": "arithmetic", "b": "computed", "c": "computed", "d": "computed"},
     "recurrent": {"last": "identity", "item": "identity"},
-    "watched": {"user": "identity", "watched@items": "identity", "item": "identity"},
+    "watched": {"user": "identity", "watched@items": "identity", "country": "vocabulary", "item": "identity"},
     "wide": {"hour*city*item": "crossed", "city*item": "joined", "item@prefixed": "joined", "city@words": "vocabulary"},
 }
 
@@ -36,7 +36,8 @@ def inputs(model: str) -> dict[str, NDArray[Any]]:
     if model == "watched":
         watched = random.integers(1, 4000, (N, 5)) * (np.arange(5) < random.integers(1, 6, (N, 1)))
         ids = {"user": random.integers(0, 3000, N), "item": random.integers(0, 4000, N)}
-        return {**ids, "watched": watched}
+        countries = random.choice(["de", "fr", "pe", "??"], N).astype(object)
+        return {**ids, "watched": watched, "country": countries}
     if model == "wide":
         cities = np.array(["o1", "o19", "", "Z\u00fcrich"], object)[random.integers(0, 4, N)]
         return {
