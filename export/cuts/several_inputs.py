@@ -19,7 +19,7 @@ from export.cuts.whole_ids import FoundIds
 from export.model.origins import Source, needed
 from export.towers.descriptions import Keys
 
-_JOINS = ("StringJoin", "Add")
+_JOINS = ("StringJoin", "Add", "ReduceJoin")
 
 
 @dataclass(frozen=True)
@@ -115,20 +115,31 @@ def _parts(strings: Any, call: Followed) -> list[str | _Key | None] | None:
         return [held.flat[0].decode()] if held.size == 1 else None
     made = call.origin(Values(strings))
     if isinstance(made, Values) and made.type in _JOINS:
-        separator = made.tensor.op.get_attr("separator").decode() if made.type == "StringJoin" else ""
+        separator = made.tensor.op.get_attr("separator").decode() if made.type != "Add" else ""
         found: list[str | _Key | None] = []
-        for number, each in enumerate(made.tensor.op.inputs):
+        for number, each in enumerate(_operands(made, call)):
             parts = _parts(each, call)
             if parts is None:
                 return None
             found += [separator, *parts] if number else parts
-        return found
+        return found or None
     if isinstance(made, Values) and made.type == "AsString":
         whole = made.tensor.op.inputs[0]
         plain = made.tensor.op.get_attr("width") <= 0 and whole.dtype.is_integer
         return [_key(whole, call)] if plain and per_example(whole) == 1 else None
     known = isinstance(made, Source) or made.type in CHANGES
     return [_key(strings, call)] if known and per_example(strings) == 1 else None
+
+
+def _operands(made: Values, call: Followed) -> Sequence[Any]:
+    """Returns the strings that an operation puts together; of those of a stack, each. () if they are not known."""
+    operation = made.tensor.op
+    if made.type != "ReduceJoin":
+        return tuple(operation.inputs)
+    stacked, axis = operation.inputs
+    side_by_side = stacked.op.type == "Pack" and stacked.op.get_attr("axis") in (1, -1) and stacked.shape.rank == 2
+    along = call.number(Values(axis)) in (1, -1)
+    return tuple(stacked.op.inputs) if side_by_side and along else ()
 
 
 def _texts(parts: Sequence[str | _Key | None]) -> tuple[str, ...]:

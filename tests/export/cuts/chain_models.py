@@ -67,6 +67,9 @@ def chains(layers):
         "crossed_listed": lambda given: wide((few(given["item"] % 10), fast(given["city"], 9) * 2)),
         "joined": lambda given: fast(given["city"] + text(given["item"] * 2) + "_" + text(few(given["shop"] // 3))),
         "crossed_twice": lambda given: twice((given["item"] % 10, given["item"] // 10)),
+        "joined_stack": lambda given: fast(
+            tf.strings.reduce_join(tf.stack([given["city"], text(given["shop"])], 1), axis=1, separator="|")
+        ),
         "joined_twice": lambda given: fast(text(given["item"] % 10) + "_" + text(given["item"])),
         "crossed_lower": lambda given: lower((tf.strings.lower(given["city"]), words(tf.strings.strip(given["city"])))),
         "joined_lower": lambda given: fast(tf.strings.lower(given["city"]) + "_" + text(given["item"])),
