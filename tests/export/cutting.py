@@ -1,4 +1,4 @@
-"""Recipes, checkpoints and tables for the models of tower_models.py."""
+"""Recipes, checkpoints and tables for models of this directory: those of tower_models.py if no file is named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def recipe(
         {
             "model": "tested",
             "checkpoint": {"path": "ckpt", "object_path": "model"},
-            "code": {"factory": f"tower_models.py:{function}"},
+            "code": {"factory": function if ":" in function else f"tower_models.py:{function}"},
             "inputs": inputs,
             "towers": towers,
             "output": {"root": "bundles"},

@@ -103,7 +103,7 @@ def test_trace_towers_same_input_and_table_twice_is_one_feature() -> None:
 def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> None:
     tf, outputs = load_tensorflow(), {name: name for name in ("number", "whole", "score")}
     ranking = {"role": "ranking", "outputs": outputs, "result": "score"}
-    model = trace_towers(recipe("build_squeezed", {"item": IDS}, {"tower": ranking}), HERE)
+    model = trace_towers(recipe("shape_models.py:build_squeezed", {"item": IDS}, {"tower": ranking}), HERE)
     (tower,) = model.towers
     assert {output.shape for output in tower.spec.outputs} == {(None,)}
     assert {tuple(each.shape) for each in tower.function.structured_outputs.values()} == {(None,)}
@@ -140,7 +140,10 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
             "build_raises",
             r"call with inputs item raised ValueError: .*no such way.*\(tower_models.py:\d+\); it was given each",
         ),
-        ("build_reads_early", r"were read while the model was made \(tower_models.py:\d+\), .* they are constants"),
+        (
+            "shape_models.py:build_reads_early",
+            r"were read while the model was made \(shape_models.py:\d+\), .* they are constants",
+        ),
         ("build_untold", r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)"),
         (
             "build_takes_values",
