@@ -5,6 +5,7 @@ BundleError
 │   ├── TowerUnreadable    a tower's file that is damaged, or not what the manifest says
 │   └── IndexUnreadable    an index' files that are damaged, incomplete, or not what the manifest says
 ├── InputRefused           arrays that a tower or an index does not take: shape, dtype, NaN
+│   └── ValuesRefused      arrays that fit, and hold values with which a tower cannot compute
 ├── IndexRefused           vectors or parameters from which no index can be built
 ├── LibraryMissing         an optional library that is needed here and not installed; names the extra
 └── DeviceMissing          a device to run on that TensorFlow does not see
@@ -25,6 +26,10 @@ class IndexUnreadable(FormatError):
 
 class InputRefused(BundleError):
     """Arrays that a tower or an index does not take."""
+
+
+class ValuesRefused(InputRefused):
+    """Arrays that fit, and hold values with which a tower cannot compute, as a number of a row that is not there."""
 
 
 class IndexRefused(BundleError):

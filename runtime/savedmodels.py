@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import DeviceMissing, InputRefused, LibraryMissing, TowerUnreadable
+from runtime.errors import DeviceMissing, InputRefused, LibraryMissing, TowerUnreadable, ValuesRefused
 from runtime.towers import SIGNATURE, Array, Device, Tensor, missing_input
 
 DEVICES: dict[Device, str] = {"cpu": "/device:CPU:0", "gpu": "/device:GPU:0"}
@@ -70,7 +70,9 @@ class SavedModelTower:
         except (ValueError, TypeError, tensorflow.errors.OpError) as problem:
             shapes = {name: f"{value.dtype}{list(value.shape)}" for name, value in values.items()}
             declared = {tensor.name: f"{tensor.dtype}{list(tensor.shape)}" for tensor in self.inputs}
-            raise InputRefused(f"tower {self._name!r} failed on {shapes}; {declared} was expected") from problem
+            fit = all(_fits(values[tensor.name], tensor) for tensor in self.inputs)
+            kind = ValuesRefused if fit and isinstance(problem, tensorflow.errors.OpError) else InputRefused
+            raise kind(f"tower {self._name!r} failed on {shapes}; {declared} was expected") from problem
         return {name: np.array(result.numpy()) for name, result in results.items()}
 
     def run_in_order(self, values: Sequence[Array]) -> list[Array]:
@@ -144,3 +146,8 @@ def _imported(missing: str) -> Any:
 
 def _tensor(name: str, spec: Any) -> Tensor:
     return Tensor(name, spec.dtype.name, tuple(spec.shape))
+
+
+def _fits(value: Array, tensor: Tensor) -> bool:
+    same = tensor.dtype in ("string", value.dtype.name) and value.ndim == len(tensor.shape)
+    return same and all(size in (None, given) for size, given in zip(tensor.shape, value.shape, strict=True))

@@ -17,7 +17,7 @@ from ai_edge_litert.interpreter import Interpreter
 from numpy.typing import NDArray
 
 from bundle import files, manifest
-from runtime.errors import InputRefused, TowerUnreadable
+from runtime.errors import InputRefused, TowerUnreadable, ValuesRefused
 from runtime.native_output import silenced
 
 Array = NDArray[Any]
@@ -54,6 +54,7 @@ class Tower(Protocol):
           An array for each output by name, owned by the caller.
         Raises:
           InputRefused: an input is missing or has another dtype or shape.
+          ValuesRefused: the tower cannot compute with values of one.
         """
 
     def run_in_order(self, values: Sequence[Array]) -> list[Array]:
@@ -268,7 +269,7 @@ class _Runner:
         for tensor, value in zip(self.inputs, values, strict=True):
             if value.dtype.name != tensor.dtype:
                 return InputRefused(f"input {tensor.name!r} has dtype {value.dtype}; {tensor.dtype} was expected")
-        return InputRefused(f"tower {self._name!r} failed on inputs of shapes {self._shapes}: {problem}")
+        return ValuesRefused(f"tower {self._name!r} failed on inputs of shapes {self._shapes}: {problem}")
 
 
 def open_tower(root: Path, tower: manifest.Tower, precision: manifest.Precision | None = None) -> Tower:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
 from bundle.errors import DigestMismatch, FeatureError, UnknownCandidate
+from runtime.errors import ValuesRefused
 from service import logs
 from service.engine.admission import Permit
 from service.engine.finite import NotFinite, sends_numbers
@@ -77,8 +78,8 @@ class Job(Generic[Request, Answer]):
         except DigestMismatch as problem:
             self._outcome = _caused(DataLoss(str(problem)), problem)
         except Exception as problem:
-            if isinstance(problem, NotFinite) and sends_numbers(self.lease.generation.manifest, self.request):
-                told = f"{problem} is not finite with the numbers that were sent; smaller ones were expected"
+            told = _told_of_numbers(problem)
+            if told and sends_numbers(self.lease.generation.manifest, self.request):
                 self._outcome = _caused(InvalidArgument(told), problem)
                 return
             if self.steps.gone:  # no door is left to write the line of this failure
@@ -120,3 +121,12 @@ class Job(Generic[Request, Answer]):
 def _caused(told: ServiceError, by: Exception) -> ServiceError:
     told.__cause__ = by
     return told
+
+
+def _told_of_numbers(problem: Exception) -> str:
+    """Returns what is wrong with the numbers that were sent, if a failure may be their fault; else ""."""
+    if isinstance(problem, NotFinite):
+        return f"{problem} is not finite with the numbers that were sent; smaller ones were expected"
+    if isinstance(problem, ValuesRefused):
+        return "a tower cannot compute with what was sent; ids that it looks up itself may lie beyond its tables"
+    return ""

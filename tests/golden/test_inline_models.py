@@ -54,6 +54,8 @@ INSIDE = {
     "texts": {"colours": "80 B", "words": "7.0 KiB", "cities": "3.5 KiB"},
     "padded": {"embedding": "117.2 KiB", "items": "7.0 KiB"},
 }
+BEYOND: dict[str, list[list[int]]] = {"weighted": [[9999] * 6] * N, "padded": [[9999]] * N}
+"""Ids of `tags` past the end of a table that a tower reads itself: one of TensorFlow, and one of LiteRT."""
 
 
 def bags(random: np.random.Generator, low: int, high: int, last: int = 0) -> list[list[int]]:
@@ -149,6 +151,10 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
                 if name == "ragged":
                     with pytest.raises(RowcastError, match="example 0 has 6 values; a tower takes 5 at most"):
                         client.rank({}, features={**sent, "words": [[1] * 6] * N})
+                if name in BEYOND:
+                    with pytest.raises(RowcastError, match="looks up itself may lie beyond its tables") as refused:
+                        client.rank({}, features={**sent, "tags": BEYOND[name]})
+                    assert refused.value.code == "INVALID_ARGUMENT"
         assert ("libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()) == by_tensorflow
     finally:
         service.kill()
