@@ -28,7 +28,16 @@ from bundle.id_values import Rows, Values, is_padding, numbers
 from bundle.indicators import Indicator, Ordinal
 from bundle.joins import Joined
 from bundle.keys import KeyIndex
-from bundle.manifest import CrossedIds, EmbeddedFeature, JoinedIds, SeveralIds, TextIds, inputs_of
+from bundle.manifest import (
+    ArithmeticIds,
+    CrossedIds,
+    EmbeddedFeature,
+    IdentityIds,
+    JoinedIds,
+    SeveralIds,
+    TextIds,
+    inputs_of,
+)
 from bundle.rules import rule_of
 from bundle.tables import TableReader
 from bundle.texts import Changed, Text
@@ -96,7 +105,7 @@ class Embedded:
         self._name, self._drop_weights = self.inputs[0], drop_weights
         self.read = self._name if page.place is None else place_of(self._name, page.place)
         one_each = page.kind == "single" and page.padding is None
-        self.reads_rows = one_each and isinstance(self.rule, ids.Identity)
+        self.reads_rows = one_each and isinstance(page.ids, IdentityIds) and page.cast is None
         filled = page.empty_row is not None
         filled |= page.filler_row is not None
         self.alike = (self.table.dim, page.kind, page.combiner, page.length, page.max_norm, filled)
@@ -356,8 +365,11 @@ def _rule(names: tuple[str, ...], page: EmbeddedFeature, rows: int, opened: Open
     if isinstance(page.ids, TextIds):
         rule = rule_of(names[0], rows, page.ids.ids, opened.vocabularies)
         return rule if page.split else Changed(Text(names[0], page.ids), rule)
-    rule = rule_of(names[0], rows, page.ids, opened.vocabularies, opened.keys)
-    return rule if page.cast is None else CastFirst(names[0], page.cast, rule)
+    made = rule_of(names[0], rows, page.ids, opened.vocabularies, opened.keys)
+    if page.from_end:
+        counted = ArithmeticIds() if isinstance(page.ids, IdentityIds) else page.ids
+        made = ids.FromEnd(rule_of(names[0], None, counted, opened.vocabularies), rows)
+    return made if page.cast is None else CastFirst(names[0], page.cast, made)
 
 
 def _default_column(name: str, page: EmbeddedFeature) -> Column:

@@ -9,8 +9,10 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from bundle.fields import Count, Length, Name, Page, Positive
 from bundle.id_pages import (
+    ArithmeticIds,
     BucketIds,
     ChainedIds,
+    ComputedIds,
     CrossedIds,
     HashIds,
     IdentityIds,
@@ -92,6 +94,8 @@ class EmbeddedFeature(Page):
     """Of a sequence: the row that fills it up, instead of zeros."""
     ordinal: bool = False
     """Of an indicator: row r reads the one number r instead."""
+    from_end: bool = False
+    """Of ids that are integers, or are computed of one: a row below 0 is counted from the table's end."""
 
     @property
     def split(self) -> bool:
@@ -158,12 +162,14 @@ class EmbeddedFeature(Page):
             raise ValueError("an 'indicator' has at most 65536 rows, but for an 'ordinal'")
         if self.ordinal and (self.indicator is None or self.kind == "bag"):
             raise ValueError("'ordinal' belongs to an indicator that is no bag")
+        if self.from_end and not isinstance(self.ids, IdentityIds | ArithmeticIds | ComputedIds):
+            raise ValueError("'from_end' belongs to ids that are integers, or are computed of one")
         return self
 
     @model_serializer(mode="wrap")
     def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         page = without(written(self), "indicator", "max_norm", "empty_row", "place", "places", "cast", "filler_row")
-        return page if self.ordinal else {name: value for name, value in page.items() if name != "ordinal"}
+        return {name: value for name, value in page.items() if value or name not in ("ordinal", "from_end")}
 
 
 class DenseFeature(Page):

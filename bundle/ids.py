@@ -287,6 +287,19 @@ class Chained:
         return values
 
 
+class FromEnd:
+    """Row = what another rule makes; below 0 it is counted from the table's end."""
+
+    def __init__(self, rule: Rule, rows: int) -> None:
+        """Takes a rule that makes integers without a limit, and the table's rows."""
+        self._rule, self._rows = rule, rows
+
+    def resolve(self, values: Values) -> Rows:
+        """Resolves what the other rule does."""
+        found = self._rule.resolve(values)
+        return within(np.where(found < 0, found + self._rows, found), self._rows)
+
+
 class Known:
     """What is given are rows."""
 

@@ -43,7 +43,7 @@ def rows_told(page: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
         case KeyedIds():
             return f"key of table {page.table}"
         case rule:
-            return _of_integers(rule)
+            return _of_integers(rule) + (", below 0 from the end" if page.from_end else "")
 
 
 def _of_several(

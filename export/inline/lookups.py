@@ -175,7 +175,9 @@ class Lookups:
         page = self._page(spec)
         values = values if page.cast is None else cast(page.cast, values)
         rows = rows_of(page.ids, values, self._vocabularies)  # a cross has made its rows: they are taken as they are
-        known = (rows >= 0) & (rows < self._traced.spec.rows_of(spec))
+        count = self._traced.spec.rows_of(spec)
+        rows = tf.where(rows < 0, rows + count, rows) if page.from_end else rows
+        known = (rows >= 0) & (rows < count)
         if page.unknown.rule == "refuse":
             told = f"feature {spec.name}: an id is not in table {spec.table}, and the feature refuses unknown ids"
             with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [told])]):

@@ -117,6 +117,7 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: settings.ExportJob, role
         cast=spec.cast if ids_are_the_models else None,
         filler_row=spec.filler_row,
         ordinal=spec.ordinal,
+        from_end=spec.from_end and ids_are_the_models,
     )
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bundle.manifest import CrossedIds, HashIds, TextIds, VocabularyIds
+from bundle.manifest import ArithmeticIds, ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
 from export.cuts.chains import crossed_by, find_chain, followed_by, may_be_none
 from export.cuts.graph_rules import blamed, cure_of
 from export.cuts.lookups import Lookup
 from export.cuts.places import Followed, Values
 from export.cuts.several_inputs import find_several
 from export.cuts.texts import changed_text, find_text
-from export.cuts.whole_ids import FoundIds
+from export.cuts.whole_ids import FoundIds, reach_of
 from export.errors import NotConvertible, UsageError
 from export.frameworks import load_tensorflow
 from export.model.calling import RawTrace, Recorded
@@ -200,8 +200,13 @@ def _resolved(
         cast=made.cast,
         filler_row=lookup.filler_row,
         ordinal=lookup.variable is None and lookup.kind == "sequence",
+        from_end=getattr(lookup.variable, "from_end", False) and (rule is None or _may_be_negative(rule)),
     )
     return Resolved(recorded, table, feature)
+
+
+def _may_be_negative(rule: IdRule) -> bool:
+    return isinstance(rule, ArithmeticIds | ComputedIds) and reach_of(rule)[0] < 0
 
 
 def _of_changed_text(lookup: Lookup, call: Followed) -> FoundIds | None:

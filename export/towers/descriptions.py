@@ -64,6 +64,7 @@ class FeatureSpec:
       indicator: instead of a table, how many rows ids may have.
       max_norm, empty_row, filler_row: as in Lookup.
       ordinal: whether row r of its ids is the one number r.
+      from_end: whether a row below 0 is counted from the table's end, if the recipe does not tell another rule.
       cast: how what is sent becomes integers before `rule`; None: it is what ids are.
     """
 
@@ -88,6 +89,7 @@ class FeatureSpec:
     cast: manifest.Cast | None = None
     filler_row: int | None = None
     ordinal: bool = False
+    from_end: bool = False
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -26,12 +26,23 @@ def look_up(lookup: Lookup) -> Any:
     """Returns what the placeholder of a lookup stands for, [batch or ids, ..., dim] float32, within its graph."""
     tf = load_tensorflow()
     (ids,) = lookup.ids
+    if getattr(lookup.variable, "from_end", False):
+        ids = _from_end(ids, lookup.table.rows)
     if lookup.encoding == "dense" and lookup.kind != "bag":
         return _one_each(lookup, ids)
     if lookup.kind == "sequence":
         rows = ids.with_values(tf.cast(lookup.variable.sparse_read(ids.values), tf.float32))
         return dense_rows(rows, lookup.length)
     return _combined(lookup, _bags(ids))
+
+
+def _from_end(ids: Any, rows: int) -> Any:
+    tf = load_tensorflow()
+    flat = getattr(ids, "values", ids)
+    counted = tf.where(flat < 0, flat + tf.constant(rows, flat.dtype), flat)
+    if isinstance(ids, tf.SparseTensor):
+        return tf.SparseTensor(ids.indices, counted, ids.dense_shape)
+    return ids.with_values(counted) if isinstance(ids, tf.RaggedTensor) else counted
 
 
 def _one_each(lookup: Lookup, ids: Any) -> Any:

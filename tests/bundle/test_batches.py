@@ -56,6 +56,7 @@ def _features() -> dict[str, pages.EmbeddedFeature]:
                 ids=rule,
                 unknown=UNKNOWN[place % 2],
                 padding=3 if place == 1 and not texts else None,
+                from_end=number == 0 and place % 2 == 0,
                 **told,
             )
     return found

@@ -8,7 +8,7 @@ import pytest
 
 from bundle.errors import DigestMismatch, FeatureError, FormatError, UnknownRefused
 from bundle.features import Column, FeatureReader, open_features
-from bundle.manifest import DenseFeature, EmbeddedFeature, Unknown
+from bundle.manifest import ArithmeticIds, DenseFeature, EmbeddedFeature, IdentityIds, IdRule, Unknown
 from bundle.staging import read_manifest
 
 
@@ -44,6 +44,15 @@ def test_single_with_unknown_ids_reads_the_row_of_its_rule_and_counts(reader: Fe
     activation = reader.activation("user", {"user": column(1, -1, 50)}, 3)
     assert activation.unknown == 2
     assert (activation.values == rows_of(reader, "users")[[1, 3, 3]]).all()
+
+
+@pytest.mark.parametrize("ids", [IdentityIds(), ArithmeticIds(shift=-7)])
+def test_rows_below_0_are_counted_from_the_end_where_the_feature_says_so(reader: FeatureReader, ids: IdRule) -> None:
+    page = EmbeddedFeature(kind="single", table="users", role="context", ids=ids, from_end=True)
+    stored, sent = rows_of(reader, "users"), np.array([-1, -50, -51, 49, 50]) + (0 if ids.kind == "identity" else 7)
+    found = FeatureReader({"user": page}, reader.tables, {}).activation("user", {"user": Column(sent)}, 5)
+    assert (found.values == np.vstack([stored, np.zeros_like(stored[:1])])[[49, 0, 50, 49, 50]]).all()
+    assert found.unknown == 2
 
 
 def test_single_with_unknown_ids_gives_zeros_by_default(reader: FeatureReader) -> None:

@@ -113,3 +113,16 @@ def test_no_rows_at_all_made_dense_are_none() -> None:
     assert dense_rows(empty, None).shape == (0, 0, DIM)
     nothing = tf.RaggedTensor.from_row_lengths(tf.zeros([0, DIM]), tf.constant([0, 0], tf.int64))
     assert dense_rows(nothing, 2).numpy().tolist() == np.zeros((2, 2, DIM)).tolist()
+
+
+def test_ids_below_0_are_rows_from_the_end_where_the_layer_reads_so() -> None:
+    variable, (ids, _) = table(), bags(-ROWS)
+    variable.from_end = True
+    plain = ids.with_values(ids.values % ROWS)
+    dense = described(ids.values, variable=variable, kind="single", encoding="dense")
+    np.testing.assert_array_equal(look_up(dense), tf.gather(variable, plain.values))
+    listed = described(ids, variable=variable, kind="sequence", encoding="ragged", length=4)
+    np.testing.assert_array_equal(look_up(listed), dense_rows(tf.gather(variable, plain), 4))
+    bag = described(ids.to_sparse(), variable=variable, kind="bag", encoding="sparse", combiner="sum")
+    expected = tf.nn.safe_embedding_lookup_sparse([variable], plain.to_sparse(), None, combiner="sum")
+    np.testing.assert_allclose(look_up(bag), expected, rtol=1e-6, atol=1e-6)
