@@ -26,6 +26,8 @@ from service.workers.parent import Parent
 from service.workers.place import Place
 
 log = logs.logger(__name__)
+_NAMES = 20_000
+"""More than the 11 500 that are free of CPython 3.11's 43 690 places once all is imported."""
 
 
 def run(options: dict[str, Any], only_print: bool) -> int:
@@ -78,6 +80,7 @@ def _server() -> Callable[[ServiceSettings, Place | None], int]:
 
     from service.process import serve
 
+    _lay_out_names()
     gc.freeze()  # what is there now stays: no collection looks through it again, or writes to pages that are shared
     gc.enable()
 
@@ -86,6 +89,16 @@ def _server() -> Callable[[ServiceSettings, Place | None], int]:
             return runner.run(serve(settings, place))
 
     return run_loop
+
+
+def _lay_out_names() -> None:
+    """Has the interpreter's table of names grow now, once for all workers, which share its pages.
+
+    Versions bring names that come and go. They used the table's places up, a third of which was left, after some
+    eighty versions; it is then laid out anew, with 2 MB, and in each worker for itself. From this size on it stays.
+    """
+    names = [sys.intern(f"name {number}") for number in range(_NAMES)]
+    del names
 
 
 def _check_device(settings: ServiceSettings) -> None:
