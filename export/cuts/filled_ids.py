@@ -8,13 +8,13 @@ Source: tf-keras 2.20, layers/pooling/global_average_pooling1d.py and layers/cor
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bundle.manifest import HashIds, TextIds
 from export.cuts.gathers import facts_of
+from export.cuts.hooks import calls_replaced
 from export.cuts.lookups import Answer, Lookup
 from export.cuts.places import Followed
 from export.cuts.stand_ins import stand_in_class
@@ -184,19 +184,8 @@ def masked_means_of_none() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _pooling_replaced(mean: Callable[..., Any]) -> Iterator[None]:
-    layers = [load_tensorflow().keras.layers.GlobalAveragePooling1D]
-    if _KERAS_3 in sys.modules:
-        layers.append(sys.modules[_KERAS_3].GlobalAveragePooling1D)
-    calls = [layer.call for layer in layers]
-    for layer, call in zip(layers, calls, strict=True):
-        layer.call = _asking(mean, call)
-    try:
-        yield
-    finally:
-        for layer, call in zip(layers, calls, strict=True):
-            layer.call = call
+def _pooling_replaced(mean: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    return calls_replaced("GlobalAveragePooling1D", _KERAS_3, lambda call: _asking(mean, call))
 
 
 def _asking(mean: Callable[..., Any], call: Any) -> Any:

@@ -1,13 +1,16 @@
-"""Replaces what a library's function does for the length of a `with`, under all the names that it is bound to."""
+"""Replaces what a library's function, or the call of a layer, does for the length of a `with`, under all its names."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from export.frameworks import load_tensorflow
 
 _HOOKS = "_rowcast_hooks"
 _NUMBERS = itertools.count()
@@ -44,3 +47,25 @@ def hooked(function: Any, answer: Callable[..., Any]) -> Iterator[None]:
     finally:
         function.__code__ = code
         del hooks[key]
+
+
+@contextlib.contextmanager
+def calls_replaced(layer: str, module: str, made: Callable[[Any], Any]) -> Iterator[None]:
+    """Lets `made(call)` be the call of a Keras layer, of both versions.
+
+    Args:
+      layer: name of its class.
+      module: of Keras 3, that holds it; it is passed over where nobody imported it.
+      made: is given the call that there was.
+    """
+    classes = [getattr(load_tensorflow().keras.layers, layer)]
+    if module in sys.modules:
+        classes.append(getattr(sys.modules[module], layer))
+    calls = [each.call for each in classes]
+    for each, call in zip(classes, calls, strict=True):
+        each.call = made(call)
+    try:
+        yield
+    finally:
+        for each, call in zip(classes, calls, strict=True):
+            each.call = call

@@ -8,12 +8,12 @@ Source: tf-keras 2.20 and Keras 3.15, layers/preprocessing/normalization.py.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from export.cuts.hooks import calls_replaced
 from export.frameworks import load_tensorflow
 
 _KERAS_3 = "keras.src.layers.preprocessing.normalization"
@@ -27,17 +27,8 @@ def normalizations_restored(*, kept: bool) -> Iterator[None]:
       kept: whether copies of values that the factory itself found by `adapt()` stay. They are constants, which ids may
         be computed with; a replay without them notices where the checkpoint holds others.
     """
-    layers = [load_tensorflow().keras.layers.Normalization]
-    if _KERAS_3 in sys.modules:
-        layers.append(sys.modules[_KERAS_3].Normalization)
-    calls = [layer.call for layer in layers]
-    for layer, call in zip(layers, calls, strict=True):
-        layer.call = _reading(call, kept)
-    try:
+    with calls_replaced("Normalization", _KERAS_3, lambda call: _reading(call, kept)):
         yield
-    finally:
-        for layer, call in zip(layers, calls, strict=True):
-            layer.call = call
 
 
 def _reading(call: Any, kept: bool) -> Any:
