@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +21,20 @@ import psutil
 
 READY_WITHIN_S = 120
 LOOK_EVERY_S = 0.005
+_ALL = "import service.command_line, service.process, service.start, uvloop"
+
+
+@functools.cache
+def installed() -> Mapping[str, str]:
+    """Returns the environment in which programs find compiled modules, as an installed package has them.
+
+    A checkout may be run without any, and compiles 200 modules at each start then.
+    """
+    place = tempfile.mkdtemp(prefix="rowcast-bytecode-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    found = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": place}
+    subprocess.run([sys.executable, "-c", _ALL], env={**os.environ, **found}, check=True)
+    return found
 
 
 class NotStarted(Exception):
@@ -159,7 +177,7 @@ class Service(Program):
         self._ports.unlink(missing_ok=True)
         given = ["--root", str(root), "--precision", precision, "--http-port", "0", "--grpc-port", "0", *options]
         program = [str(Path(sys.executable).parent / "rowcast-serve"), *given, "--ports-file", str(self._ports)]
-        super().__init__(program, self._ready, scratch / f"serve-{name}.log")
+        super().__init__(program, self._ready, scratch / f"serve-{name}.log", installed())
 
     def _ready(self) -> bool:
         if not self._ports.exists():
