@@ -6,7 +6,7 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 
 from prometheus_client import (
@@ -17,6 +17,8 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from bundle import native
 from bundle.manifest import FORMAT_VERSION
@@ -33,6 +35,23 @@ service goes down; it was late, or its caller left, while it was queued."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+
+
+class _Expiries(Collector):
+    """When certificates expire, as they are now."""
+
+    def __init__(self, expiries: Callable[[], Mapping[str, float]]) -> None:
+        self._expiries = expiries
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        told = "When the first certificate of a file expires, seconds since 1970"
+        return [GaugeMetricFamily("rowcast_certificate_expires_timestamp_seconds", told, labels=("certificate",))]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        (family,) = self.describe()
+        for what, expires in self._expiries().items():
+            family.add_metric((what,), expires)
+        yield family
 
 
 class Metrics:
@@ -122,6 +141,10 @@ class Metrics:
         """Tells how to find out what waits for a compute thread."""
         for gauge, count in zip(self._queued, (calls, candidates), strict=True):
             gauge.set_function(count)
+
+    def certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
+        """Tells how to find out when which certificate expires, seconds since 1970."""
+        self.registry.register(_Expiries(expiries))
 
     def joined(self, call: str, calls: int, candidates: int) -> None:
         """Counts calls that were computed as one, and what they cost."""

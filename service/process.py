@@ -96,6 +96,7 @@ class Service:
         )
         self._warming = Warming(self._switch, self._metrics, settings.warm_bytes_max, settings.warm_bytes_per_s)
         self._guards = guards_of(settings)
+        self._metrics.certificates(self._guards.expiries)
         self._crew = None
         if place is not None:
             self._crew = Crew(place, self._metrics, self._engine.models, lambda: self._watcher.revision, self._announce)
@@ -179,6 +180,7 @@ class Service:
             log.info("listening", extra=logs.fields(host=settings.host, **ports))
         if place is None or place.index == 0:
             tell_open_doors(settings)
+            self._guards.tell()
         self._open = True
         self._announce()
         return http

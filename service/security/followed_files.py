@@ -24,19 +24,26 @@ _Seen = tuple[tuple[int, int, int, int] | None, ...]
 class FollowedFiles(Generic[Value]):
     """What some files say now. Threads may share one."""
 
-    def __init__(self, files: Sequence[Path], read: Callable[[], Value], what: str) -> None:
+    def __init__(
+        self,
+        files: Sequence[Path],
+        read: Callable[[], Value],
+        what: str,
+        taken: Callable[[Value], None] = lambda _: None,
+    ) -> None:
         """Reads the files.
 
         Args:
           files: all that `read` opens; links are followed, so that a mounted secret may be swapped as a whole.
           read: returns what they say; may raise OSError or ValueError.
           what: they hold, for the log.
+          taken: called with what they say once they changed.
 
         Raises:
           OSError: one cannot be read.
           ValueError: one does not say what it should.
         """
-        self._files, self._read, self._what = tuple(files), read, what
+        self._files, self._read, self._what, self._taken = tuple(files), read, what, taken
         self._lock = threading.Lock()
         self._seen = self._look()
         self._value = read()
@@ -63,6 +70,7 @@ class FollowedFiles(Generic[Value]):
                 _LOG.error("secrets_unreadable", extra=logs.fields(problem=why(problem), **told))
             else:
                 _LOG.info("secrets_read", extra=logs.fields(**told))
+                self._taken(self._value)
 
     def _look(self) -> _Seen:
         return tuple(_state(file) for file in self._files)

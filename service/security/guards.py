@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -32,6 +33,15 @@ class Guards:
             self.tokens.follow()
         if self.certificates is not None:
             self.certificates.follow()
+
+    def tell(self) -> None:
+        """Says in the log when the certificates expire."""
+        if self.certificates is not None:
+            self.certificates.tell()
+
+    def expiries(self) -> Mapping[str, float]:
+        """Returns when certificates expire, seconds since 1970, by what they are for."""
+        return {} if self.certificates is None else self.certificates.now().expiries
 
 
 OPEN = Guards()

@@ -13,7 +13,12 @@ from prometheus_client.registry import Collector
 
 SUMMED = frozenset({"rowcast_in_flight", "rowcast_connections", "rowcast_queue_calls", "rowcast_queue_candidates"})
 """Gauges of which the service has as much as its workers together."""
-LEAST = frozenset({"rowcast_ready", "rowcast_state_readable", "rowcast_state_revision"})
+LEAST = frozenset(
+    {
+        *("rowcast_ready", "rowcast_state_readable", "rowcast_state_revision"),
+        "rowcast_certificate_expires_timestamp_seconds",
+    }
+)
 """Gauges that hold for the service as they hold for the worst of its workers."""
 LARGEST = frozenset(
     {

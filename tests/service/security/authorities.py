@@ -35,14 +35,15 @@ class Authority:
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
-    def sign(self, name: str) -> Signed:
+    def sign(self, name: str, end: datetime.datetime = _END) -> Signed:
         """Writes a certificate for 127.0.0.1, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         places = x509.SubjectAlternativeName(
             [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
         )
-        made = self._begun(subject, key.public_key()).add_extension(places, False).sign(self._key, hashes.SHA256())
+        begun = self._begun(subject, key.public_key(), end).add_extension(places, False)
+        made = begun.sign(self._key, hashes.SHA256())
         signed = Signed(self._directory / f"{name}.pem", self._directory / f"{name}.key")
         signed.cert.write_bytes(_pem(made))
         signed.key.write_bytes(
@@ -52,9 +53,11 @@ class Authority:
         )
         return signed
 
-    def _begun(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _begun(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime.datetime = _END
+    ) -> x509.CertificateBuilder:
         begun = x509.CertificateBuilder().subject_name(subject).issuer_name(self._subject).public_key(key)
-        return begun.serial_number(x509.random_serial_number()).not_valid_before(_BEGIN).not_valid_after(_END)
+        return begun.serial_number(x509.random_serial_number()).not_valid_before(_BEGIN).not_valid_after(end)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

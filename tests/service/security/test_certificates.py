@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import datetime
+import logging
 import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.metrics import Metrics
 from service.security import followed_files
 from service.security.certificates import HTTP, Certificates
+from service.security.expiry import first_expiry
+from service.security.guards import Guards
 from tests.service.security.authorities import Authority
 
 
@@ -108,3 +113,42 @@ def test_certificates_that_are_none_are_refused_with_their_files(tmp_path: Path)
         Certificates(signed.cert, signed.key, tmp_path / "empty.pem")
     with pytest.raises(OSError, match=r"absent.pem"):
         Certificates(tmp_path / "absent.pem", signed.key, None)
+
+
+DAY = datetime.timedelta(days=1)
+NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+
+
+@pytest.mark.parametrize(
+    "end", [datetime.datetime(year, 2, 28, 23, 59, 58, tzinfo=datetime.UTC) for year in (2049, 2050, 9999)]
+)
+def test_expiry_of_a_file_is_that_of_the_certificate_that_ends_first(end: datetime.datetime, tmp_path: Path) -> None:
+    ours = Authority(tmp_path)  # until 2120
+    chain = ours.file.read_bytes() + b"a remark\n" + ours.sign("server", end).cert.read_bytes()
+    assert first_expiry(chain) == min(end, datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)).timestamp()
+    assert first_expiry(b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n") is None
+
+
+def test_certificates_tell_when_they_expire_at_start_and_when_they_are_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rowcast")
+    ours, metrics = Authority(tmp_path), Metrics()
+    signed = ours.sign("server", NOW - DAY)
+    guards = Guards(certificates=Certificates(signed.cert, signed.key, ours.file))
+    guards.tell()
+    metrics.certificates(guards.expiries)
+    name = "rowcast_certificate_expires_timestamp_seconds"
+    assert metrics.registry.get_sample_value(name, {"certificate": "server"}) == (NOW - DAY).timestamp()
+    ours.sign("server", NOW + 5 * DAY)
+    assert metrics.registry.get_sample_value(name, {"certificate": "server"}) == (NOW + 5 * DAY).timestamp()
+    assert (metrics.registry.get_sample_value(name, {"certificate": "client_ca"}) or 0) > (NOW + 365 * DAY).timestamp()
+    expected = [
+        "certificate_expired",
+        "certificate_read",
+        "secrets_read",
+        "certificate_expires_soon",
+        "certificate_read",
+    ]
+    assert [record.message for record in caplog.records] == expected
+    assert [record.levelno for record in caplog.records][::3] == [logging.ERROR, logging.WARNING]

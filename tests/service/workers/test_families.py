@@ -58,7 +58,9 @@ def test_gauges_are_summed_least_largest_or_told_by_worker() -> None:
 
 def test_every_gauge_of_ours_has_a_rule() -> None:
     ruled = families.SUMMED | families.LEAST | families.LARGEST
-    registry = Metrics().registry
+    metrics = Metrics()
+    metrics.certificates(dict)
+    registry = metrics.registry
     registry.register(GenerationFigures(Switch()))
     gauges = {each.name for each in collect(registry) if not each.added and each.name.startswith("rowcast_")}
     assert gauges == {each for each in ruled if each.startswith("rowcast_")}
