@@ -22,6 +22,7 @@ from bundle.manifest import Distance
 from runtime.errors import IndexRefused, IndexUnreadable
 from runtime.exact import check_queries, normalised
 from runtime.reordering import nearest
+from runtime.scann_instructions import set_avx2
 from runtime.scann_loading import load_unlocked
 
 Vectors = NDArray[np.float32]
@@ -54,6 +55,7 @@ def _import_scann() -> tuple[Any, Any]:
 
 
 _scann, _protos = _import_scann()
+set_avx2(_scann)
 
 
 class ScannIndex:

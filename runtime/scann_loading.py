@@ -55,11 +55,15 @@ class _String(ctypes.Structure):
     )
 
 
+def tried() -> bool:
+    """Tells whether ScaNN is a build whose layout is known."""
+    return metadata.version("scann") in TRIED and (platform.system(), platform.machine()) == ("Linux", "x86_64")
+
+
 @cache
 def _initialize(library: str) -> Any:
     """Returns the function; None: this is no build that was tried."""
-    known = metadata.version("scann") in TRIED and (platform.system(), platform.machine()) == ("Linux", "x86_64")
-    if not known:
+    if not tried():
         return None
     try:
         function = ctypes.CDLL(library)[_INITIALIZE]

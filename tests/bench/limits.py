@@ -3,7 +3,8 @@
 `python -m tests.bench.limits KIND BUNDLE` reads lines `CALLERS SECONDS` and answers each with a line of JSON. Kinds:
 `litert-f32`, `litert-int8` and `saved-model` run the whole ranking tower on 200 candidates whose inputs are ready in
 memory, `litert-f32 in parts` and `litert-int8 in parts` its context part once and then the rest;
-`scann` searches the index, as ScaNN itself loads it, for query vectors that are ready in memory.
+`scann` searches the index, as ScaNN itself loads it and with the instructions that its wheel runs, for query vectors
+that are ready in memory.
 """
 
 from __future__ import annotations
@@ -119,6 +120,10 @@ def scann_alone(bundle: Path, name: str) -> Any:
 
 
 def _search(bundle: Path) -> Step:
+    from runtime.scann import _scann
+    from runtime.scann_instructions import set_avx2
+
+    set_avx2(_scann, wanted=False)
     searcher, k = scann_alone(bundle, "items"), read_manifest(bundle).indexes["items"].recall.k
     queries = np.load(bundle.parent / "queries.npy")
     return lambda at: searcher.search(queries[at % len(queries)], k, -1, -1)

@@ -17,7 +17,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from runtime.scann import ScannIndex
+from runtime.scann import ScannIndex, _scann
+from runtime.scann_instructions import set_avx2
 from service.engine import joining, retrieval
 from service.engine.requests import Retrieval, Retrieved
 from service.engine.steps import Steps
@@ -38,14 +39,15 @@ class Costs:
     """CPU of one thread, least of the rounds, microseconds a query.
 
     Attributes:
-      bare: ScaNN's search for one query after another, with its own copy of the vectors; `searched` through
-        `runtime/scann`.
+      bare: ScaNN's search for one query after another, with its own copy of the vectors, as its wheel does by itself;
+        `with_avx2`: with the kernels that the service has it use; `searched` through `runtime/scann`.
       batched: ScaNN's search of so many queries at once.
       decoded, encoded: the request and the answer, as protobuf.
       joined: features, tower, search and ids of so many queries as one call; 1: alone.
     """
 
     bare: float
+    with_avx2: float
     searched: float
     batched: Mapping[int, float]
     decoded: float
@@ -82,9 +84,19 @@ def _measure(generation: Generation, settings: ServiceSettings, work: RetrievalW
             else:
                 joining.split(answered(joining.join(together)), len(together))
 
+    def bare() -> None:
+        for query in vectors:
+            scann.search(query, work.k, -1, -1)
+
+    def by_itself() -> None:
+        set_avx2(_scann, wanted=False)
+        bare()
+        set_avx2(_scann)
+
     answers = [answered(request) for request in asked]
     ways: dict[str, Callable[[], object]] = {
-        "bare": lambda: [scann.search(query, work.k, -1, -1) for query in vectors],
+        "bare": by_itself,
+        "with AVX2": bare,
         "searched": lambda: [searcher.search(query, work.k) for query in vectors[:, np.newaxis]],
         "decoded": lambda: [messages.read_retrieval(body) for body in bodies],
         "encoded": lambda: [messages.retrieved_message(answer).SerializeToString() for answer in answers],
@@ -104,6 +116,7 @@ def _measure(generation: Generation, settings: ServiceSettings, work: RetrievalW
             least[name] = min(least[name], (time.thread_time() - began) / len(asked) * 1e6)
     return Costs(
         bare=least["bare"],
+        with_avx2=least["with AVX2"],
         searched=least["searched"],
         batched={n: least[f"batched {n}"] for n in JOINED},
         decoded=least["decoded"],
@@ -120,8 +133,8 @@ def show(costs: Costs, console: Console) -> None:
         table.add_row(str(n), f"{whole:.1f}", f"{whole / costs.bare:.2f}", f"{batch:.1f}", f"{batch / costs.bare:.2f}")
     console.print(table)
     console.print(
-        f"ScaNN one by one {costs.bare:.1f} us, by runtime/scann {costs.searched:.1f}; "
-        f"decoding {costs.decoded:.1f}, encoding {costs.encoded:.1f}"
+        f"ScaNN one by one {costs.bare:.1f} us, with AVX2 {costs.with_avx2:.1f}, "
+        f"by runtime/scann {costs.searched:.1f}; decoding {costs.decoded:.1f}, encoding {costs.encoded:.1f}"
     )
 
 
