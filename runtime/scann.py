@@ -205,7 +205,7 @@ class ScannIndex:
             pool = min(max(reorder or self._reorder, wanted), self.size)
         if self._vectors is None:
             return self._padded(*self._searched(queries, wanted, pool, leaves), k)
-        return self._reordered(self._vectors, queries, self._searched(queries, pool, -1, leaves), wanted, k)
+        return self._reordered(self._vectors, queries, wanted, pool, leaves, k)
 
     def _searched(self, queries: Vectors, wanted: int, pool: int, leaves: int) -> tuple[NDArray[np.uint32], Vectors]:
         if len(queries) == 1:
@@ -224,18 +224,22 @@ class ScannIndex:
         return np.empty((0, wanted), np.uint32), np.empty((0, wanted), np.float32)
 
     def _reordered(
-        self, vectors: Vectors, queries: Vectors, searched: tuple[NDArray[np.uint32], Vectors], wanted: int, k: int
+        self, vectors: Vectors, queries: Vectors, wanted: int, pool: int, leaves: int, k: int
     ) -> tuple[Positions, Vectors]:
-        found, distances = searched
-        if len(queries) == 1:  # of one query, ScaNN tells no more than it found
-            best, exact = nearest(vectors, queries[0], found[0], wanted, self.distance)
-            if best.size == k:
-                return best[np.newaxis], exact[np.newaxis]
+        """Has ScaNN find so many candidates of each query, and picks the best by their exact scores."""
+        if len(queries) < _BATCH_MIN:  # asked for one query, ScaNN tells no more than it found
+            pools = [self._searcher.search(query, pool, -1, leaves)[0] for query in queries]
+        else:
+            found, distances = self._searcher.search_batched(queries, pool, -1, leaves, False, 0)
+            pools = [each[there] for each, there in zip(found, ~np.isnan(distances), strict=True)]
+        picked = [
+            nearest(vectors, query, each, wanted, self.distance) for query, each in zip(queries, pools, strict=True)
+        ]
+        if len(picked) == 1 and picked[0][0].size == k:
+            return picked[0][0][np.newaxis], picked[0][1][np.newaxis]
         positions = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
-        for row, query in enumerate(queries):
-            there = found[row][~np.isnan(distances[row])]
-            best, exact = nearest(vectors, query, there, wanted, self.distance)
+        for row, (best, exact) in enumerate(picked):
             positions[row, : best.size], scores[row, : best.size] = best, exact
         return positions, scores
 

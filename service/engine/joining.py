@@ -24,17 +24,18 @@ def likeness(request: Request) -> Hashable | None:
     """Returns what is equal for requests that can be joined; None: this one cannot."""
     if not isinstance(request, Retrieval) or request.features is None or request.exact:
         return None
-    others = (request.exclude, request.filter, request.vectors, request.ids, request.context_ids)
-    if any(each is not None for each in others):
+    if request.exclude is not None or request.filter is not None or request.context_ids is not None:
+        return None
+    if request.vectors is not None or request.ids is not None:
         return None
     columns: list[tuple[str, str, bool]] = []
-    for name, column in request.features.items():
-        values, offsets = column.values, column.offsets
+    for name, (values, offsets, weights) in request.features.items():
         alone = values.size == 1 if offsets is None else offsets.tolist() == [0, values.size]
-        if not alone or values.ndim != 1 or column.weights is not None:
+        if not alone or values.ndim != 1 or weights is not None:
             return None
         columns.append((name, values.dtype.char, offsets is None))
-    return (request.index, request.k, request.attributes, *sorted(columns))
+    columns.sort()
+    return request.index, request.k, request.attributes, tuple(columns)
 
 
 def join(requests: Sequence[Retrieval]) -> Retrieval:
@@ -53,11 +54,14 @@ def split(answer: Retrieved, n: int) -> list[Retrieved]:
     ends = found.offsets.tolist()
     if len(ends) != n + 1:
         raise ValueError(f"{len(ends) - 1} queries were answered, {n} were joined")
+    ids, scores = found.ids, found.scores
+    size, offsets = ends[1], found.offsets[:2]  # of all those that found as many
     parts = []
     for first, end in pairwise(ends):
-        attributes = {name: values[first:end] for name, values in found.attributes.items()}
-        offsets = np.array([0, end - first], np.int64)
-        neighbors = Neighbors(found.ids[first:end], found.scores[first:end], offsets, attributes)
+        if end - first != size:
+            size, offsets = end - first, np.array([0, end - first], np.int64)
+        attributes = {name: values[first:end] for name, values in found.attributes.items()} if found.attributes else {}
+        neighbors = Neighbors(ids[first:end], scores[first:end], offsets, attributes)
         parts.append(Retrieved(answer.model, answer.version, neighbors, answer.searched))
     return parts
 

@@ -69,19 +69,27 @@ class Retrieval:
     @property
     def cost(self) -> int:
         """What the call costs, in candidates ranked: about one for each query."""
-        sent = [each.size for each in (self.ids, self.context_ids) if each is not None]
+        cost = 1 if self.features is None else _examples(self.features)
+        if self.ids is not None:
+            cost = max(cost, self.ids.size)
+        if self.context_ids is not None:
+            cost = max(cost, self.context_ids.size)
         if self.vectors is not None and self.vectors.ndim == 2:
-            sent.append(len(self.vectors))
-        return max(_examples(self.features), *sent, 1)
+            cost = max(cost, len(self.vectors))
+        return cost
 
     @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long to answer."""
-        sent = (self.vectors, self.ids, None if self.exclude is None else self.exclude.ids, self.context_ids)
-        size = _values((self.features or {}).values()) + sum(each.size for each in sent if each is not None)
-        told_by = (self.features is None, self.context_ids is None)
-        how = (self.index, self.exact, *told_by, self.exclude is None, len(self.attributes))
-        return ("retrieve", *how, size.bit_length(), self.k.bit_length())
+        size = 0 if self.features is None else _values(self.features.values())
+        for each in (self.vectors, self.ids, self.context_ids):
+            if each is not None:
+                size += each.size
+        if self.exclude is not None:
+            size += self.exclude.ids.size
+        told_by = (self.features is None, self.context_ids is None, self.exclude is None)
+        how = (self.index, self.exact, len(self.attributes), size.bit_length(), self.k.bit_length())
+        return "retrieve", told_by, how
 
 
 @dataclass(frozen=True)
@@ -257,10 +265,12 @@ Request = TypeVar("Request", Retrieval, Ranking, Recommendation, Embedding, Look
 
 def _examples(columns: Mapping[str, Column] | None) -> int:
     """Tells how many examples packed columns hold, as far as can be told without their features; never too few."""
-    sizes = [
-        len(column.values) if column.offsets is None else len(column.offsets) - 1 for column in (columns or {}).values()
-    ]
-    return max(1, min(sizes, default=1))
+    fewest: int | None = None
+    for values, offsets, _ in (columns or {}).values():
+        size = len(values) if offsets is None else len(offsets) - 1
+        if fewest is None or size < fewest:
+            fewest = size
+    return max(1, fewest or 1)
 
 
 def _values(columns: Iterable[Column]) -> int:
