@@ -15,6 +15,8 @@ from typing import Any, TextIO
 
 import orjson
 
+from service.log_stream import LogStream
+
 ROOT_LOGGER = "rowcast"
 _FIELDS = "rowcast_fields"
 LINES_PER_S_MAX = 100
@@ -90,7 +92,7 @@ def set_level(level: str) -> None:
     logging.getLogger(ROOT_LOGGER).setLevel(level.upper())
 
 
-def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
+def configure(level: str, stream: TextIO | LogStream | None = None, **always: Any) -> None:
     """Sends the service's events, and the warnings of the libraries below it, to `stream` (stderr) as JSON lines.
 
     Args:
@@ -98,7 +100,7 @@ def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
       stream: where to; None: stderr.
       always: fields that every line has.
     """
-    lines = logging.StreamHandler(stream or sys.stderr)
+    lines: logging.StreamHandler[Any] = logging.StreamHandler(stream or sys.stderr)
     lines.setFormatter(JsonLines(always))
     lines.addFilter(Sparing())
     root = logging.getLogger()
@@ -107,3 +109,9 @@ def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
     set_level(level)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # what it warns of are callers, whom the doors tell of
     logging.captureWarnings(capture=True)
+
+
+def lines_lost() -> int:
+    """Returns how many lines this process could not write."""
+    streams = [each.stream for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
+    return sum(each.lost for each in streams if isinstance(each, LogStream))

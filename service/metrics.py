@@ -17,11 +17,12 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from bundle import native
 from bundle.manifest import FORMAT_VERSION
+from service import logs
 from service.counts import Counts
 from service.histograms import Histograms
 from service.page_faults import PageFaults
@@ -37,20 +38,26 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
-class _Expiries(Collector):
-    """When certificates expire, as they are now."""
+class _Asked(Collector):
+    """One metric whose values somebody else keeps."""
 
-    def __init__(self, expiries: Callable[[], Mapping[str, float]]) -> None:
-        self._expiries = expiries
+    def __init__(
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        documentation: str,
+        labels: tuple[str, ...],
+        ask: Callable[[], Mapping[tuple[str, ...], float]],
+    ) -> None:
+        self._kind, self._family, self._labels, self._ask = kind, (name, documentation), labels, ask
 
-    def describe(self) -> list[GaugeMetricFamily]:
-        told = "When the first certificate of a file expires, seconds since 1970"
-        return [GaugeMetricFamily("rowcast_certificate_expires_timestamp_seconds", told, labels=("certificate",))]
+    def describe(self) -> list[GaugeMetricFamily | CounterMetricFamily]:
+        return [self._kind(*self._family, labels=self._labels)]
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         (family,) = self.describe()
-        for what, expires in self._expiries().items():
-            family.add_metric((what,), expires)
+        for labels, value in self._ask().items():
+            family.add_metric(labels, value)
         yield family
 
 
@@ -116,6 +123,10 @@ class Metrics:
         self._load_seconds = Gauge(
             "rowcast_load_seconds", "Time that the newest load of a model took", ("model",), registry=self.registry
         )
+        lost = "Lines of the log that found no room where it is written"
+        self.registry.register(
+            _Asked(CounterMetricFamily, "rowcast_log_lines_lost", lost, (), lambda: {(): logs.lines_lost()})
+        )
         self._checked = self._kept("checked_bytes", "Table bytes compared with their checksums", "model")
         self._warmed = self._kept("warmed_bytes", "Table bytes brought into memory after a load", "model")
 
@@ -142,9 +153,10 @@ class Metrics:
         for gauge, count in zip(self._queued, (calls, candidates), strict=True):
             gauge.set_function(count)
 
-    def certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
+    def certificates(self, expiries: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
         """Tells how to find out when which certificate expires, seconds since 1970."""
-        self.registry.register(_Expiries(expiries))
+        name, told = "rowcast_certificate_expires_timestamp_seconds", "When the first certificate of a file expires"
+        self.registry.register(_Asked(GaugeMetricFamily, name, told, ("certificate",), expiries))
 
     def joined(self, call: str, calls: int, candidates: int) -> None:
         """Counts calls that were computed as one, and what they cost."""

@@ -17,6 +17,7 @@ from service import logs
 from service.control.listener import admin_tokens
 from service.cores import usable_cores
 from service.exits import EXIT_DONE, EXIT_USAGE
+from service.log_stream import LogStream
 from service.recordings.recording import check_recordings
 from service.security.guards import guards_of
 from service.settings import ServiceSettings, SettingsError, read_settings
@@ -53,7 +54,7 @@ def run(options: dict[str, Any], only_print: bool) -> int:
     except (LibraryMissing, DeviceMissing, SettingsError) as problem:
         sys.stderr.write(f"error: {problem}\n")
         return EXIT_USAGE
-    lines = own_stderr()  # whatever native libraries do with stderr meanwhile
+    lines = LogStream(own_stderr())  # whatever native libraries do with stderr meanwhile
     logs.configure(settings.log_level, lines)
     chosen = set_threads(settings.workers, settings.threads)
     log.info("threads", extra=logs.fields(cores=usable_cores(), workers=settings.workers, **asdict(chosen)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -39,9 +38,11 @@ class Guards:
         if self.certificates is not None:
             self.certificates.tell()
 
-    def expiries(self) -> Mapping[str, float]:
+    def expiries(self) -> dict[tuple[str, ...], float]:
         """Returns when certificates expire, seconds since 1970, by what they are for."""
-        return {} if self.certificates is None else self.certificates.now().expiries
+        if self.certificates is None:
+            return {}
+        return {(what,): expires for what, expires in self.certificates.now().expiries.items()}
 
 
 OPEN = Guards()
