@@ -21,7 +21,8 @@ from tests.bench import cores
 from tests.service.process import PATIENCE_S, Process
 from tests.service.small_bundle import compiled_towers, write_small_bundle
 from tests.soak import overload, switches
-from tests.soak.switches import MODEL, REQUESTS
+from tests.soak.publishing import MODEL
+from tests.soak.switches import REQUESTS
 
 ALL_S_MAX = 900
 SHOW = Console(highlight=False, soft_wrap=True)

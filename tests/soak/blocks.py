@@ -1,0 +1,149 @@
+"""Blocks of load in threes: nothing happens in the first and the last, what is to be judged happens in between.
+
+Both sides of a comparison so have the same moments in their midst: what a machine does to a service that is busy drifts
+by the second. The blocks in which nothing happens are compared with each other, too: what these differ by is noise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from tests.bench.load import ANSWERED, Load
+
+PERCENTS = (50, 99, 99.9)
+FIGURES = ("p50", "p99", "p99.9", "p99 of the median round")
+DRAWS = 200
+"""Of as many rounds as there are, each as often as it comes."""
+NINE_OF_TEN = (5, 95)
+
+SHARE = 0.7
+"""Of what the service answers at most."""
+CALLERS = 8
+EVERY_S = 0.5
+"""From one thing that is done to the next, at least: some 4 % of a core go into switches of versions this small."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one block of load saw.
+
+    Attributes:
+      latency_s: [answered] float64, of each call that was answered.
+      cores: that the service kept at work.
+    """
+
+    latency_s: Floats
+    asked: int
+    cores: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """Three blocks at one rate: without, with, and without once more."""
+
+    rate_per_s: float
+    before: Block
+    meanwhile: Block
+    after: Block
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """A load on a service, in rounds.
+
+    Attributes:
+      service: its first process.
+      block_s: of the block in which something happens; the others are half as long.
+      beside: what is done in these, of no effect on the service.
+    """
+
+    load: Load
+    service: int
+    block_s: float
+    beside: Callable[[], None]
+
+    def round(self, act: Callable[[], None], seed: int, go_on: Callable[[], bool] = lambda: True) -> Round:
+        """Presses once while nothing happens, while `act` is called again and again, and once more without."""
+        # Anew each time: others use the machine, too.
+        rate_per_s = SHARE * self.load.closed(CALLERS, self.block_s / 2).requests_per_s
+        half = (self.block_s / 2, self.beside)
+        with ThreadPoolExecutor(1) as presses:
+            blocks = list[Block]()
+            for seconds, what in (half, (self.block_s, act), half):
+                pressed = presses.submit(self._press, rate_per_s, seconds, 3 * seed + len(blocks))
+                while not pressed.done() and go_on():
+                    due = time.monotonic() + min(EVERY_S, seconds / 2)
+                    what()
+                    time.sleep(max(0, due - time.monotonic()))
+                blocks.append(pressed.result())
+        return Round(rate_per_s, *blocks)
+
+    def _press(self, rate_per_s: float, seconds: float, seed: int) -> Block:
+        before_s = cpu_s(self.service)
+        answers = self.load.open(rate_per_s, seconds, seed)
+        cores = (cpu_s(self.service) - before_s) / answers.elapsed_s
+        return Block(answers.latency_s[answers.status == ANSWERED], len(answers.status), cores)
+
+
+def cpu_s(service: int) -> float:
+    """Returns the CPU that a process and its children took so far, seconds."""
+    parent = psutil.Process(service)
+    return float(sum(sum(each.cpu_times()[:2]) for each in (parent, *parent.children())))
+
+
+def asked_and_failed(rounds: Sequence[Round]) -> tuple[int, int]:
+    """Counts the calls of some rounds, and those that were not answered."""
+    blocks = [block for each in rounds for block in (each.before, each.meanwhile, each.after)]
+    asked = sum(block.asked for block in blocks)
+    return asked, asked - sum(len(block.latency_s) for block in blocks)
+
+
+def compared(rounds: Sequence[Round], what: str) -> Iterator[str]:
+    """Tells latencies without and with what was done in the middle blocks, and the CPU of both.
+
+    Each ratio is followed by what the halves without it give against each other, which is noise; in brackets between
+    what nine of ten draws of these rounds lie.
+    """
+    found = _figures(rounds)
+    draws = np.random.default_rng(0).integers(len(rounds), size=(DRAWS, len(rounds)))
+    drawn = np.array([_figures([rounds[each] for each in draw]) for draw in draws])
+    ranges = [np.percentile(drawn[:, a] / drawn[:, b], NINE_OF_TEN, axis=0) for a, b in ((1, 0), (2, 3))]
+    for at, name in enumerate(FIGURES):
+        without, meanwhile, one, other = found[:, at] * 1e3
+        effect, noise = (" to ".join(f"{each:.2f}" for each in one_range[:, at]) for one_range in ranges)
+        yield (
+            f"{name}: {without:.2f} ms without {what}, {meanwhile:.2f} ms with: x {meanwhile / without:.2f} "
+            f"({effect}); noise x {one / other:.2f} ({noise})"
+        )
+    before, meanwhile, after = (
+        np.mean([block.cores for block in blocks])
+        for blocks in zip(*((each.before, each.meanwhile, each.after) for each in rounds), strict=True)
+    )
+    yield f"cores at work: {before:.3f} and {after:.3f} without {what}, {meanwhile:.3f} with"
+
+
+def _figures(rounds: Sequence[Round]) -> Floats:
+    """Returns seconds, [4, figures] float64: without, with, one half of those without, the other half."""
+    # What comes right after the rate was measured is on the same side in every second round only.
+    halves = [(each.before, each.after) if at % 2 else (each.after, each.before) for at, each in enumerate(rounds)]
+    sides = [
+        [np.concatenate((one.latency_s, other.latency_s)) for one, other in halves],
+        [each.meanwhile.latency_s for each in rounds],
+        [one.latency_s for one, _ in halves],
+        [other.latency_s for _, other in halves],
+    ]
+    return np.array(
+        [
+            [*np.percentile(np.concatenate(side), PERCENTS), np.median([np.percentile(each, 99) for each in side])]
+            for side in sides
+        ]
+    )
