@@ -12,20 +12,18 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import psutil
-
 from bundle import paths, staging
 from service import logs
 from service.engine.descriptions import ModelState
 from service.errors import InvalidArgument, NotFound, NotReady
 from service.generations import desired
 from service.generations.desired import Desired, DesiredModel, LogLevel
-from service.generations.loader import free_bytes
 from service.generations.policy import Policy, named, ranked
 from service.generations.shelf import VersionState
 from service.generations.state_file import StateFile
 from service.generations.switch import Switch
 from service.generations.watcher import Watcher
+from service.memory import free_bytes, resident_bytes
 from service.settings import ServiceSettings
 
 _log = logs.logger(__name__)
@@ -247,7 +245,7 @@ class Control:
             "state_problem": self._watcher.state_problem,
             "draining": page.draining,
             "log_level": page.log_level or self._settings.log_level,
-            "memory": {"resident_bytes": psutil.Process().memory_info().rss, "free_bytes": free_bytes()},
+            "memory": {"resident_bytes": resident_bytes(), "free_bytes": free_bytes()},
             "models": [self._model(name, page.of(name), states.get(name, ())) for name in names],
         }
 

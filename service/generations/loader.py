@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from bundle import files, retention, staging
@@ -26,10 +26,10 @@ from service.generations.forms import choose
 from service.generations.generation import Generation, LoadedCorpus, LoadedIndex
 from service.generations.loaded_towers import LoadedPart, LoadedTower
 from service.generations.pauses import Pauses
+from service.memory import free_bytes
 
 Opened = TypeVar("Opened")
 
-_CGROUP = Path("/sys/fs/cgroup")
 _TENSORFLOW_BYTES = 600 << 20
 """What a process grows by when a SavedModel makes it load TensorFlow (measured: 510 MB)."""
 
@@ -39,7 +39,15 @@ class LoadRefused(Exception):
 
 
 class NoMemory(LoadRefused):
-    """It may need more memory than there is now."""
+    """It may need more memory than there is now.
+
+    Attributes:
+      missing_bytes: so much more, in each process; infinite: it is more than is allowed, whatever is free.
+    """
+
+    def __init__(self, told: str, missing_bytes: float) -> None:
+        super().__init__(told)
+        self.missing_bytes = missing_bytes
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,8 @@ class Loader:
             each = f" ({-(-needed_bytes >> 20)} MiB in each of {copies} processes)" if copies > 1 else ""
             raise NoMemory(
                 f"it may need {-(-copies * needed_bytes >> 20)} MiB of memory beside its tables{each}, "
-                f"{limit_bytes >> 20} MiB are {what}"
+                f"{limit_bytes >> 20} MiB are {what}",
+                math.inf if self.load_bytes_max else needed_bytes - limit_bytes / copies,
             )
 
     def _open(self, directory: Path, manifest: Manifest, memory_bytes: int, opened: ExitStack) -> Generation:
@@ -213,13 +222,3 @@ def estimate(manifest: Manifest, precision: Precision | None, threads: int, devi
     keyed = (manifest.candidates, manifest.contexts, manifest.vocabularies)
     total += sum(4 * sizes.get(page.file, 0) for pages in keyed for page in pages.values())
     return total + (_TENSORFLOW_BYTES if tensorflow else 0)
-
-
-def free_bytes(cgroup: Path = _CGROUP) -> int:
-    """Tells the memory that this process may still take, in bytes: the machine's, cut by a cgroup's limit (v2)."""
-    free = int(psutil.virtual_memory().available)
-    try:
-        limit, used = (cgroup / "memory.max").read_text().strip(), (cgroup / "memory.current").read_text().strip()
-    except OSError:
-        return free
-    return min(free, max(0, int(limit) - int(used))) if limit.isdecimal() and used.isdecimal() else free

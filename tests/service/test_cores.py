@@ -59,7 +59,11 @@ def test_container_that_sees_its_own_cgroup_as_the_root_is_cut_too(tmp_path: Pat
 def test_quota_of_cgroups_v1_is_kept_to(tmp_path: Path) -> None:
     directory = tmp_path / "cpu"
     directory.mkdir()
-    (directory / "cpu.cfs_period_us").write_text("100000")
-    for quota, cores in (("-1", EVERYTHING), ("100000", 1)):
-        (directory / "cpu.cfs_quota_us").write_text(quota)
-        assert usable_cores(tmp_path, tmp_path / "none") == cores
+    (directory / "unit").mkdir()
+    own = tmp_path / "own"
+    own.write_text("4:memory:/elsewhere\n3:cpu,cpuacct:/unit\n")
+    for place in (directory, directory / "unit"):
+        (place / "cpu.cfs_period_us").write_text("100000")
+        for quota, cores in (("-1", EVERYTHING), ("100000", 1), ("-1", EVERYTHING)):
+            (place / "cpu.cfs_quota_us").write_text(quota)
+            assert usable_cores(tmp_path, own) == cores

@@ -12,7 +12,7 @@ import pytest
 from bundle import retention
 from bundle.errors import BundleError
 from service.generations.generation import Generation
-from service.generations.loader import Loader, LoadRefused, estimate, free_bytes
+from service.generations.loader import Loader, LoadRefused, estimate
 from service.generations.pauses import Pauses
 from tests.service.small_bundle import SmallBundle
 
@@ -96,19 +96,6 @@ def test_limit_below_the_estimate_refuses_before_anything_is_opened(write: Write
     with pytest.raises(LoadRefused, match="load_bytes_max"):
         loader(root, limit=need - 1).load("movies", 1)
     loader(root, limit=need).load("movies", 1).close()
-
-
-@pytest.mark.parametrize(
-    ("limit", "used", "expected"), [("1000", "400", 600), ("1000", "1400", 0), ("max", "400", None), (None, None, None)]
-)
-def test_free_memory_is_cut_by_the_cgroup(
-    tmp_path: Path, limit: str | None, used: str | None, expected: int | None
-) -> None:
-    if limit is not None and used is not None:
-        (tmp_path / "memory.max").write_text(limit + "\n")
-        (tmp_path / "memory.current").write_text(used + "\n")
-    free = free_bytes(tmp_path)
-    assert free == expected if expected is not None else free > 1 << 20
 
 
 def test_load_keeps_its_version_from_being_swept_until_it_is_closed(write: Write, root: Path) -> None:
