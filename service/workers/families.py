@@ -11,6 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from service import logs
+
+_log = logs.logger(__name__)
+
 SUMMED = frozenset({"rowcast_in_flight", "rowcast_connections", "rowcast_queue_calls", "rowcast_queue_candidates"})
 """Gauges of which the service has as much as its workers together."""
 LEAST = frozenset(
@@ -141,16 +145,28 @@ class Totals:
         """Goes on from the file, if there is one."""
         self._path, self._registry = path, registry
         self._before = told_last(path)
+        self._problem = ""
 
     def tell(self) -> list[Family]:
         """Returns the worker's metrics, and keeps its counters in the file."""
         own = collect(self._registry)
         counted = {family.name: family for family in merged({0: own, 1: self._before}) if family.added}
         families = [counted.pop(family.name, family) for family in own] + list(counted.values())
-        aside = self._path.with_suffix(".aside")
-        aside.write_bytes(written([family for family in families if family.added]))
-        aside.replace(self._path)
+        self._keep(written([family for family in families if family.added]))
         return families
+
+    def _keep(self, page: bytes) -> None:
+        """Keeps the counters if it can: a disk that is full is no reason to tell nothing."""
+        aside = self._path.with_suffix(".aside")
+        try:
+            aside.write_bytes(page)
+            aside.replace(self._path)
+        except OSError as problem:
+            if str(problem) != self._problem:
+                _log.error("counters_unwritable", extra=logs.fields(problem=str(problem)))
+            self._problem = str(problem)
+        else:
+            self._problem = ""
 
 
 def told_last(path: Path) -> list[Family]:

@@ -119,3 +119,15 @@ def test_gauges_are_not_kept_for_the_next_process(tmp_path: Path) -> None:
     Gauge("rowcast_in_flight", "Now", registry=registry).set(3)
     Totals(tmp_path / "told", registry).tell()
     assert told_last(tmp_path / "told") == []
+
+
+def test_counters_that_cannot_be_kept_are_told_all_the_same_and_why_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    counter = Counter("rowcast_calls", "Calls", ("code",), registry=registry)
+    totals = Totals(tmp_path / "gone" / "told", registry)
+    for count in (1.0, 2.0):
+        counter.labels("OK").inc()
+        assert value_of(totals.tell()) == count
+    assert [record.message for record in caplog.records] == ["counters_unwritable"]
