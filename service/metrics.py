@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
+from itertools import product
 
 from prometheus_client import (
     CollectorRegistry,
@@ -33,6 +34,7 @@ PHASES = ("decode", "admit", "queue", "lookup", "compute", "search", "encode")
 SHED = ("calls", "line", "candidates", "deadline", "bodies", "draining", "expired", "gone")
 """Why a call was not computed: too many calls, candidates or bytes of bodies at once; it would have been late; the
 service goes down; it was late, or its caller left, while it was queued."""
+OUTCOMES = ("available", "refused", "damaged")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -74,6 +76,8 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self._answers = self._kept("requests", "Requests answered, by door, call and code", "door", "call", "code")
+        for labels in product(("http", "grpc"), CALLS, ("INTERNAL", "DATA_LOSS")):
+            self._answers.add(labels, 0)  # told before there is one, so that `increase` sees the first
         self._shed = self._kept("shed", "Calls that were not computed, by call and reason", "call", "reason")
         self._seconds = Histograms(
             "rowcast_request_seconds", "Time from the whole body read to the answer made", ("door", "call")
@@ -153,6 +157,11 @@ class Metrics:
         for gauge, count in zip(self._queued, (calls, candidates), strict=True):
             gauge.set_function(count)
 
+    def recordings(self, outcomes: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
+        """Tells how to find out what became of the calls that were to be recorded, by outcome."""
+        told = "Calls to be recorded that were written, left_out or failed"
+        self.registry.register(_Asked(CounterMetricFamily, "rowcast_recorded_calls", told, ("outcome",), outcomes))
+
     def certificates(self, expiries: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
         """Tells how to find out when which certificate expires, seconds since 1970."""
         name, told = "rowcast_certificate_expires_timestamp_seconds", "When the first certificate of a file expires"
@@ -200,6 +209,8 @@ class Metrics:
 
     def loaded(self, model: str, outcome: str, seconds: float | None) -> None:
         """Counts one load. `outcome`: available (then with the seconds it took), refused or damaged."""
+        for each in OUTCOMES:
+            self._loads.add((model, each), 0)
         self._loads.add((model, outcome))
         if seconds is not None:
             self._load_seconds.labels(model).set(seconds)

@@ -70,6 +70,7 @@ class Service:
         self._switch = Switch()
         self._engine = Engine(self._switch, settings, self._metrics, threads, _occupancy(place))
         self._recording = Recording(settings, self._switch, "0" if place is None else str(place.index))
+        self._metrics.recordings(self._recording.outcomes)
         loader = Loader(
             root=settings.root,
             precision=settings.precision,

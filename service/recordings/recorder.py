@@ -20,7 +20,11 @@ _WAITING_MAX = 64
 
 
 class Recorder:
-    """Takes what doors offer, and keeps a sample of it."""
+    """Takes what doors offer, and keeps a sample of it.
+
+    Attributes:
+      outcomes: how many calls of the sample were written, left_out (too many waited) and failed (could not be written).
+    """
 
     def __init__(self, directory: Path, rate: float, bytes_max: int, process: str) -> None:
         """Begins to wait for calls.
@@ -35,6 +39,7 @@ class Recorder:
         self._waiting: queue.Queue[tuple[str, Recorded] | None] = queue.Queue(_WAITING_MAX)
         self._files: dict[str, RecordingFile] = {}
         self._problem = ""
+        self.outcomes = {"written": 0, "left_out": 0, "failed": 0}
         self._thread = threading.Thread(target=self._write_for_ever, name="rowcast-recorder", daemon=True)
         self._thread.start()
 
@@ -52,7 +57,7 @@ class Recorder:
         try:
             self._waiting.put_nowait((model, Recorded(call, protobuf, body, time.time())))
         except queue.Full:
-            return
+            self.outcomes["left_out"] += 1
 
     def close(self) -> None:
         """Writes what waits, and ends."""
@@ -70,10 +75,12 @@ class Recorder:
                 file.append(recorded)
             except OSError as problem:
                 file.close()
+                self.outcomes["failed"] += 1
                 if str(problem) != self._problem:
                     _log.error("recordings_unwritable", extra=logs.fields(problem=str(problem)))
                 self._problem = str(problem)
             else:
+                self.outcomes["written"] += 1
                 self._problem = ""
         for file in self._files.values():
             file.close()

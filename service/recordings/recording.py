@@ -75,6 +75,10 @@ class Recording:
         with lease as before:
             replay(generation, before, recorded, self._settings, pause)
 
+    def outcomes(self) -> dict[tuple[str, ...], float]:
+        """Returns what became of the calls that were to be kept, by outcome; empty: none are."""
+        return {} if self._recorder is None else {(what,): count for what, count in self._recorder.outcomes.items()}
+
     def close(self) -> None:
         """Ends the recording."""
         if self._recorder is not None:

@@ -21,8 +21,8 @@ def test_two_services_in_one_process_count_apart() -> None:
     one, other = Metrics(), Metrics()
     one.answered("http", "rank", "OK", 0.01)
     assert one.registry.get_sample_value("rowcast_requests_total", {"door": "http", "call": "rank", "code": "OK"}) == 1
-    assert b'rowcast_requests_total{call="rank"' in one.render()
-    assert b'rowcast_requests_total{call="rank"' not in other.render()
+    assert b'rowcast_requests_total{call="rank",code="OK"' in one.render()
+    assert b'rowcast_requests_total{call="rank",code="OK"' not in other.render()
 
 
 def test_build_is_told_with_the_product_and_the_format_version() -> None:
@@ -38,6 +38,14 @@ def test_versions_that_are_gone_are_no_longer_told() -> None:
     page = metrics.render().decode()
     assert 'rowcast_version{model="m",state="available",version="2"} 1.0' in page
     assert 'version="1"' not in page
+
+
+def test_rare_failures_are_told_before_there_is_one_so_that_the_first_is_an_increase() -> None:
+    metrics = Metrics()
+    metrics.loaded("m", "available", 0.1)
+    bug = {"door": "grpc", "call": "rank", "code": "INTERNAL"}
+    assert metrics.registry.get_sample_value("rowcast_requests_total", bug) == 0
+    assert metrics.registry.get_sample_value("rowcast_loads_total", {"model": "m", "outcome": "damaged"}) == 0
 
 
 def test_durations_are_told_as_prometheus_clients_own_histogram_tells_them() -> None:
@@ -59,6 +67,7 @@ def served() -> set[str]:
     """Every name on the page of `/metrics` that is the service's own."""
     metrics = Metrics()
     metrics.certificates(dict)
+    metrics.recordings(dict)
     metrics.registry.register(GenerationFigures(Switch()))
     names = {f"{each.name}_total" if each.type == "counter" else each.name for each in metrics.registry.collect()}
     of_workers = re.findall(r'"(rowcast_worker\w+)"', Path(crew.__file__).read_text())

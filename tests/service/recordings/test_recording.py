@@ -138,3 +138,4 @@ def test_recorder_whose_place_cannot_be_written_tells_once_and_goes_on(tmp_path:
     recorder.close()
     assert [each.message for each in caplog.records] == ["recordings_unwritable"]
     assert len(read_newest(tmp_path / "n", 10, 1 << 20)) == 1
+    assert recorder.outcomes == {"written": 1, "left_out": 0, "failed": 3}
