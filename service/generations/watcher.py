@@ -266,17 +266,17 @@ class Watcher:
         return True
 
     def _opened(self, model: str, version: int) -> Generation:
-        """Loads a version; what is kept only to go back to makes room for it if it must."""
+        """Loads a version; what is kept only to go back to makes room for it if it must, and if that may be enough."""
         try:
             return self._loader.load(model, version)
-        except NoMemory:
-            kept = [(name, self._switch.arranged(name)[1]) for name in self._switch.models()]
-            if not any(before.previous is not None for _, before in kept):
+        except NoMemory as problem:
+            arranged = {name: self._switch.arranged(name)[1] for name in self._switch.models()}
+            kept = [each for each in self._switch.loaded() if arranged[each.model].previous == each.version]
+            if not kept or sum(each.memory_bytes for each in kept) < problem.missing_bytes:
                 raise
-        for name, before in kept:
-            if before.previous is not None:
-                log.warning("previous_dropped", extra=logs.fields(model=name, version=before.previous, to_load=model))
-                self._switch.arrange(name, replace(before, previous=None))
+        for each in kept:
+            log.warning("previous_dropped", extra=logs.fields(model=each.model, version=each.version, to_load=model))
+            self._switch.arrange(each.model, replace(arranged[each.model], previous=None))
         return self._loader.load(model, version)
 
     def _arrange(self, model: str) -> None:
