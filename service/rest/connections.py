@@ -7,29 +7,26 @@ Source: uvicorn 0.54, `protocols/http/httptools_impl.py`: overridden are asyncio
 from __future__ import annotations
 
 import asyncio
-import random
 from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from service import logs
 from service.errors import DeadlineExceeded, InvalidArgument, Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.rest import schemas
-from service.rest.answers import CLOSE, whole, without_body
+from service.rest.answers import whole, without_body
 from service.rest.crowd import Crowd, Patience
-from service.rest.heads import HEAD_BYTES_MAX, HEADERS_MAX, Call, ManyHeadersError, Memory, without_offer
-from service.rest.hot_calls import HotCall, HotCalls
+from service.rest.departure import Departure
+from service.rest.heads import HEAD_BYTES_MAX, HEADERS_MAX, Call, ManyHeadersError, Memory, combined, without_offer
+from service.rest.hot_calls import HotCall, HotCalls, is_silent
 from service.rest.paths import asked_of
-from service.rest.reading import Cycle, Flow, ReaderWatch, step_bytes
+from service.rest.reading import Cycle, Flow, ReaderWatch, hung_up, step_bytes
+from service.rest.refusals import refused_whole
 from service.security.callers import Caller, caller_shown
-from service.wire.calls import request_id_of
-from service.wire.failures import failure_of, log_failure
 
 _NEVER = float("inf")
-_LOG = logs.logger(__name__)
 
 
 class Connection(HttpToolsProtocol):
@@ -48,16 +45,12 @@ class Connection(HttpToolsProtocol):
         self.caller: Caller | None = None
         self._answering: Cycle | None = None
         self._unsent: tuple[HotCall, bytes] | None = None
-        self._idle_at = _NEVER
-        self._joined = False
-        self._in_head = self._offered = False
-        self._head_bytes = 0
-        self._body_bytes_left = 0
+        self._idle_at = self._old_at = _NEVER
+        self._joined = self._in_head = self._offered = False
+        self._head_bytes = self._body_bytes_left = 0
         self._held = b""
         self._late: asyncio.TimerHandle | None = None
-        self._reader = ReaderWatch(self.loop, patience)
-        self._old_at = _NEVER
-        self._memory = Memory()
+        self._reader, self._departure, self._memory = ReaderWatch(self.loop, patience), Departure(), Memory()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins the time that an idle connection is kept, also before its first request."""
@@ -65,8 +58,7 @@ class Connection(HttpToolsProtocol):
         self.flow = Flow(transport)
         self.caller = caller_shown(transport.get_extra_info("peercert"))
         self._joined = True
-        if self._patience.age_s:  # not all at once, though they may all have come at once
-            self._old_at = self.loop.time() + self._patience.age_s * random.uniform(0.9, 1.1)  # noqa: S311
+        self._old_at = self.loop.time() + self._patience.some_age_s()
         self._set_idle()
         if not self._crowd.join(self):
             self._refuse(HTTPStatus.TOO_MANY_REQUESTS, Overloaded("every connection of this door has a call", 1.0))
@@ -75,6 +67,7 @@ class Connection(HttpToolsProtocol):
         """Ends every timer, and what is being answered."""
         self._in_time()
         self._reader.end()
+        self._departure.end()
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
         self._held, self._unsent = b"", None
@@ -86,12 +79,17 @@ class Connection(HttpToolsProtocol):
         if isinstance(self._answering, HotCall):
             self._answering.gone()
         elif self._answering is not None:
-            cycle = cast(RequestResponseCycle, self._answering)
-            cycle.disconnected = not cycle.response_complete
-            cycle.message_event.set()
+            hung_up(cast(RequestResponseCycle, self._answering))
         self.flow.resume_writing()
         # What holds the connection is let go of: else a collection of garbage would have to, while every call waits.
         self.parser = self.cycle = self._answering = self.timeout_keep_alive_task = None  # type: ignore[assignment]
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Tells whether to keep the connection for answers to what is here: it may have closed its side only."""
+        if self._answering is None or self._answering.more_body or not self.transport.can_write_eof():
+            return False  # TLS knows no such half
+        self._departure.begin(self.transport, lambda: not self.flow.write_paused and is_silent(self._answering))
+        return True
 
     def data_received(self, data: bytes) -> None:
         """Takes what came, as far as it is not ahead of its answers; between two requests that is mostly one call."""
@@ -214,9 +212,8 @@ class Connection(HttpToolsProtocol):
             self._begin_other()
             return
         stays = parser.should_keep_alive() and parser.get_http_version() != "1.0" and self.loop.time() < self._old_at
-        self._in_hand(
-            HotCall(self._calls, self, asked, parser.get_method(), dict(self.headers), stays, self.expect_100_continue)
-        )
+        method, headers = parser.get_method(), combined(self.headers)
+        self._in_hand(HotCall(self._calls, self, asked, method, headers, stays, self.expect_100_continue))
 
     def _in_hand(self, call: HotCall) -> None:
         """Begins a call, or keeps it until those before it are answered."""
@@ -282,7 +279,7 @@ class Connection(HttpToolsProtocol):
 
     def _send(self, call: HotCall, response: bytes) -> None:
         if not self.transport.is_closing():
-            self.transport.write(response)
+            self.transport.write(self._departure.rest_of(response))
         if not call.draining:
             self.over(call)
 
@@ -325,6 +322,8 @@ class Connection(HttpToolsProtocol):
             held, self._held = self._held, b""
             self._parse(held)
             self.flow.resume_reading()
+        if self._departure.told and (self._answering is None or self._answering.more_body):
+            self.transport.close()
 
     def pause_writing(self) -> None:
         """An answer is larger than the network takes at once: from here on its reader is watched."""
@@ -388,12 +387,9 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: HTTPStatus, problem: ServiceError) -> None:
         self._in_time()
-        failure = failure_of(problem, request_id_of(None, None))
-        log_failure(_LOG, "other", failure, problem)
-        self._metrics.answered("http", "other", failure.code.value, 0.0)
+        response = refused_whole(self._metrics, status, problem)
         answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if not answering and not self.pipeline:  # else this would fall into an answer on its way
-            reply = schemas.failed(failure, protobuf=False, status=status, headers=(CLOSE,))
-            self.transport.write(whole(reply, failure.request_id))
+            self.transport.write(self._departure.rest_of(response))
         self.transport.close()
         self._reader.begin(self.transport, self.cut)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +27,10 @@ class Patience:
     age_s: float = 0.0
     grace_s: float = 5.0
     bytes_per_s_min: int = 16 << 10
+
+    def some_age_s(self) -> float:
+        """Returns how old one connection may become: not all the same, though they may all have come at once."""
+        return self.age_s * random.uniform(0.9, 1.1) if self.age_s else math.inf  # noqa: S311
 
 
 class Member(Protocol):

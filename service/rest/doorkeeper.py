@@ -13,6 +13,7 @@ from service.rest import schemas
 from service.rest.answers import CLOSE
 from service.rest.bodies import drain
 from service.rest.guard import send_reply, text_of
+from service.rest.heads import combined
 from service.rest.schemas import Header, Headers
 from service.security.callers import enter, require_all_models, require_permission
 from service.security.tokens import Tokens
@@ -54,7 +55,7 @@ class Doorkeeper:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or has it answered."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            headers = dict(scope["headers"])
+            headers = combined(scope["headers"])
             try:
                 enter(self._tokens.caller(headers.get(b"authorization")))
                 self._check(scope["path"])

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import logs
 from service.engine.desk import Desk
 from service.rest import schemas
+from service.rest.heads import combined
 from service.rest.schemas import Headers, Reply
 from service.wire.calls import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.wire.failures import failure_of, log_failure
@@ -33,7 +34,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
+        headers = combined(scope["headers"])
         request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
         state = scope.setdefault("state", {})
         state["request_id"] = request_id

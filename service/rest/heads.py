@@ -91,7 +91,7 @@ class Head:
           asked, headers, varying: as the attributes.
           pieces: the bytes before, between and behind the values of those that vary.
         """
-        self.asked, self.headers, self.varying = asked, dict(headers), tuple(varying)
+        self.asked, self.headers, self.varying = asked, combined(headers), tuple(varying)
         self.timeout_at = varying.index(_TIMEOUT_MS) if _TIMEOUT_MS in varying else None
         self.names_itself = any(name in self.headers for name in _CALLER)
         self.protobuf = schemas.wants_protobuf(self.headers)
@@ -189,6 +189,20 @@ class Heads:
                 del self._kept[next(iter(self._kept))]
             head = self._kept[key] = Head(asked, headers, varying, key)
         return head
+
+
+def combined(headers: Sequence[Header]) -> dict[bytes, bytes]:
+    """Returns headers by name; of one that came more than once the values as a list, as HTTP has it.
+
+    So no header wins over another of its name: two tokens are no token, and two times are no time.
+    Source: RFC 9110, section 5.2.
+    """
+    found = dict(headers)
+    if len(found) != len(headers):
+        found = {}
+        for name, value in headers:
+            found[name] = b"%b, %b" % (found[name], value) if name in found else value
+    return found
 
 
 def without_offer(method: bytes, url: bytes, version: str, headers: Sequence[Header]) -> bytes:

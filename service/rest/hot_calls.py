@@ -385,5 +385,10 @@ class HotCall:
             self._late = None
 
 
+def is_silent(cycle: object) -> bool:
+    """Tells whether this is one of the five calls, and nothing of its answer is out."""
+    return isinstance(cycle, HotCall) and not cycle.response_started
+
+
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("latin-1")

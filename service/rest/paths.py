@@ -14,7 +14,7 @@ from service.errors import NotFound
 from service.rest import schemas
 from service.wire.operations import OPERATIONS, Operation
 
-_HOT_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+)|/labels/([^/:]+))?:([^/:]*)")
+_HOT_PATH = re.compile(r"/v1/models/([^/:]*)(?:/versions/([^/:]*)|/labels/([^/:]*))?:([^/:]*)")
 _KEPT_BYTES_MAX = 256
 _KEPT_MAX = 1024
 
@@ -49,7 +49,7 @@ class Asked:
         """The model, and the version or label, that is asked.
 
         Raises:
-          InvalidArgument: the version is no positive integer.
+          InvalidArgument: a name is empty, or the version no positive integer.
         """
         return schemas.target_of(self.model, self.version, self.label)
 

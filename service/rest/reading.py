@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from service.rest.crowd import Patience
 
@@ -35,6 +36,12 @@ class Cycle(Protocol):
     more_body: bool
     response_started: bool
     response_complete: bool
+
+
+def hung_up(cycle: RequestResponseCycle) -> None:
+    """Tells what answers for uvicorn that its caller is gone."""
+    cycle.disconnected = not cycle.response_complete
+    cycle.message_event.set()
 
 
 class Flow(FlowControl):

@@ -8,20 +8,24 @@ is ready but for its id.
 from __future__ import annotations
 
 from functools import lru_cache
+from http import HTTPStatus
 from typing import NamedTuple
 
+from service import logs
 from service.engine.desk import Desk
-from service.errors import InvalidArgument, Overloaded
+from service.errors import InvalidArgument, Overloaded, ServiceError
+from service.metrics import Metrics
 from service.rest import schemas
-from service.rest.answers import whole
+from service.rest.answers import CLOSE, whole
 from service.rest.guard import text_of
 from service.rest.heads import Call
 from service.rest.paths import Asked
 from service.rest.schemas import Headers, Reply
 from service.wire.calls import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT, new_request_id, request_id_of, timeout_s_of
-from service.wire.failures import failure_of
+from service.wire.failures import failure_of, log_failure
 from service.wire.operations import OPERATIONS
 
+_LOG = logs.logger(__name__)
 _CODE = Overloaded.code.value
 _KEPT_MAX = 64
 _TIMEOUT_MS = TIMEOUT_MS.encode()
@@ -96,6 +100,14 @@ class Refusals:
 @lru_cache(_KEPT_MAX)
 def _timeout_s_of(told: bytes) -> float | None:
     return timeout_s_of(told.decode("latin-1"))
+
+
+def refused_whole(metrics: Metrics, status: HTTPStatus, problem: ServiceError) -> bytes:
+    """Returns the response of a connection that ends before it asks a call; counted and told to the log."""
+    failure = failure_of(problem, new_request_id())
+    log_failure(_LOG, "other", failure, problem)
+    metrics.answered("http", "other", failure.code.value, 0.0)
+    return whole(schemas.failed(failure, protobuf=False, status=status, headers=(CLOSE,)), failure.request_id)
 
 
 def _reply(refused: Overloaded, request_id: str, protobuf: bool) -> Reply:

@@ -11,6 +11,7 @@ from service.engine.desk import Desk
 from service.errors import NotReady, ServiceError
 from service.metrics import CONTENT_TYPE
 from service.rest import schemas
+from service.rest.heads import combined
 from service.wire import signatures
 from service.wire.failures import failure_of, log_failure
 
@@ -92,4 +93,4 @@ def _health(request: Request, word: str, problem: str) -> Response:
 
 
 def _wants_protobuf(request: Request) -> bool:
-    return schemas.wants_protobuf(dict(request.headers.raw))
+    return schemas.wants_protobuf(combined(request.headers.raw))

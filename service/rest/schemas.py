@@ -78,8 +78,11 @@ def target_of(model: str, version: str | None, label: str | None = None) -> Targ
     """Returns the model, and the version or label, that a URL names.
 
     Raises:
-      InvalidArgument: the version is no positive integer.
+      InvalidArgument: a name is empty, or the version no positive integer.
     """
+    for name, value in (("model", model), ("label", label)):
+        if value == "":
+            raise InvalidArgument(f"{name} is empty; its name was expected in the path, /v1/models/MODEL:CALL")
     if version is None:
         return Target(model, label=label or "")
     number = int(version) if version.isascii() and version.isdecimal() and len(version) < 20 else 0

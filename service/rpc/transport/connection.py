@@ -10,19 +10,16 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
-from service import logs
-from service.errors import INTERNAL_SENTENCE, Code, DeadlineExceeded, Overloaded, ServiceError
+from service.errors import DeadlineExceeded, Overloaded, ServiceError
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Reason, Setting
 from service.rpc.transport.patience import Patience
 from service.rpc.transport.reading import PAYLOAD_BYTES_MAX, FrameReader, Head, HeadReader
 from service.rpc.transport.room import Room
 from service.rpc.transport.sending import Outlet
-from service.rpc.transport.streams import STREAM_WINDOW_BYTES, Reply, Stream
+from service.rpc.transport.streams import GOING_DOWN, STREAM_WINDOW_BYTES, Reply, Stream, reply_of
 from service.rpc.transport.writing import Writer
-from service.security.callers import caller_shown, enter
-
-_LOG = logs.logger(__name__)
+from service.security.callers import caller_shown
 
 CONNECTION_WINDOW_BYTES = 4 << 20
 _UNWRITTEN_BYTES_MAX = 1 << 20
@@ -32,8 +29,6 @@ _IDLE_FRAMES_MAX = 10_000
 _GOING = b"going-by"
 _LAST_CALLS_S = 0.05
 """From a peer's answer that it begins no more calls to the last one that is taken."""
-_INTERNAL = 13
-_GOING_DOWN = Reply(None, 1, "the service is going down")
 
 
 class Connection(asyncio.Protocol):
@@ -147,11 +142,20 @@ class Connection(asyncio.Protocol):
         stream.ended |= problem is None
         if stream.whole:
             return
+        if problem is None and not stream.has_told_length:
+            self._break_off(stream)
+            return
         stream.end(problem)
         if stream.held_bytes:
             self._let_go(stream)
         if not stream.method.at_once:
             self._begin(stream)
+
+    def _break_off(self, stream: Stream) -> None:
+        """A request is none: that ends it, and nothing else."""
+        self._drop(stream)
+        self._writer.write(frames.reset(stream.number, Reason.PROTOCOL_ERROR))
+        self._emptied()
 
     def _let_go(self, stream: Stream) -> None:
         self._room.intake_bytes -= stream.held_bytes
@@ -166,14 +170,7 @@ class Connection(asyncio.Protocol):
             stream.running = self._loop.create_task(self._answer(method.answer, stream))
 
     async def _answer(self, answer: Callable[[Stream], Awaitable[Reply]], stream: Stream) -> None:
-        enter(stream.caller)
-        try:
-            reply = await answer(stream)
-        except asyncio.CancelledError:
-            reply = _GOING_DOWN  # whoever left is told nothing
-        except Exception:  # noqa: BLE001 - one call's bug is not the connection's end
-            _LOG.exception("call_failed", extra=logs.fields(call="other", code=Code.INTERNAL.value))
-            reply = Reply(None, _INTERNAL, INTERNAL_SENTENCE)
+        reply = await reply_of(answer, stream)
         self._finish(stream, reply.message, reply.block)
 
     def _finish(self, stream: Stream, message: bytes | None, block: bytes) -> None:
@@ -235,10 +232,12 @@ class Connection(asyncio.Protocol):
             stream = self._streams.get(number)
             if stream is None:
                 self._idle(1)
-            elif head.flags & frames.END_STREAM:
+            elif not head.flags & frames.END_STREAM:
+                raise Fault(Reason.PROTOCOL_ERROR, "headers in the middle of a request")
+            elif head.ends_request:
                 self._received(stream)
             else:
-                raise Fault(Reason.PROTOCOL_ERROR, "headers in the middle of a request")
+                self._break_off(stream)
             return
         if self._left:
             return  # it was told that this one is not looked at
@@ -251,6 +250,9 @@ class Connection(asyncio.Protocol):
 
     def _open(self, head: Head) -> None:
         flags, number, metadata = head.flags, head.number, head.fields
+        if not head.begins_request:
+            self._writer.write(frames.reset(number, Reason.PROTOCOL_ERROR))
+            return
         if metadata.get(b":method") != b"POST" or not metadata.get(b"content-type", b"").startswith(
             b"application/grpc"
         ):
@@ -263,11 +265,7 @@ class Connection(asyncio.Protocol):
         stream = Stream(number, method, metadata, self._outlet, self._patience.heard, self._limits.message_bytes_max)
         stream.caller = self._caller
         self._streams[number] = stream
-        problem: ServiceError | None = None
-        try:
-            stream.check(head.size_bytes, self._limits.metadata_bytes_max)
-        except ServiceError as found:
-            problem = found
+        problem = stream.problem(head.size_bytes, self._limits.metadata_bytes_max)
         if method.at_once:
             self._begin(stream)
         if problem is not None:
@@ -276,8 +274,9 @@ class Connection(asyncio.Protocol):
             self._received(stream)
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
-        if len(payload) != 4 or number == 0 or number > self._last:
+        if number == 0 or number > self._last:
             raise Fault(Reason.PROTOCOL_ERROR, "RST_STREAM of nothing")
+        frames.check_size(payload, 4)
         self._idle(8)  # a stream that is begun and given up costs more than a ping
         stream = self._streams.get(number)
         if stream is not None:
@@ -285,17 +284,17 @@ class Connection(asyncio.Protocol):
             self._emptied()
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
-        if number or (flags & frames.ACK and payload):
-            raise Fault(Reason.PROTOCOL_ERROR, "SETTINGS of a stream, or an answer with values")
+        frames.check_connection(number)
         self._idle(1)
         if flags & frames.ACK:
+            frames.check_size(payload, 0)
             return
         self._writer.write(frames.frame(Kind.SETTINGS, frames.ACK, 0, b""))
         self._outlet.configure(payload, list(self._streams.values()))
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:
-        if number or len(payload) != 8:
-            raise Fault(Reason.PROTOCOL_ERROR, "PING of a stream, or of another size than 8")
+        frames.check_connection(number)
+        frames.check_size(payload, 8)
         if not flags & frames.ACK:
             self._idle(1)
             self._writer.write(frames.frame(Kind.PING, frames.ACK, 0, payload))
@@ -303,8 +302,9 @@ class Connection(asyncio.Protocol):
             self._loop.call_later(_LAST_CALLS_S, self._leave)
 
     def _window_update(self, _: int, number: int, payload: bytes) -> None:
-        if len(payload) != 4 or number > self._last:
+        if number > self._last:
             raise Fault(Reason.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+        frames.check_size(payload, 4)
         size = int.from_bytes(payload, "big") & frames.WINDOW_BYTES_MAX
         stream = self._streams.get(number)
         if stream is not None or number == 0:
@@ -360,7 +360,7 @@ class Connection(asyncio.Protocol):
             if running is not None:
                 running.cancel()
                 if stream.method.work is not None:
-                    self._finish(stream, None, _GOING_DOWN.block)
+                    self._finish(stream, None, GOING_DOWN.block)
 
     def close(self) -> None:
         """Closes once what was answered is out; `look` does not wait for that for long."""

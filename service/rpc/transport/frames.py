@@ -137,6 +137,26 @@ def _name(name: bytes) -> bytes:
     return b"\x00" + _length(len(name)) + name
 
 
+def check_connection(number: int) -> None:
+    """Checks the number of a frame that is a connection's.
+
+    Raises:
+      Fault: it is a stream's.
+    """
+    if number:
+        raise Fault(Reason.PROTOCOL_ERROR, f"a frame of stream {number} that is a connection's")
+
+
+def check_size(payload: bytes, size: int) -> None:
+    """Checks a frame's payload that has one size.
+
+    Raises:
+      Fault: it has another.
+    """
+    if len(payload) != size:
+        raise Fault(Reason.FRAME_SIZE_ERROR, f"a frame with {len(payload)} bytes; {size} were expected")
+
+
 def unpadded(flags: int, payload: bytes) -> bytes:
     """Returns what a DATA or HEADERS frame carries, without padding and priority.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Reason
-from service.rpc.transport.unpacking import Unpacker
+from service.rpc.transport.unpacking import MALFORMED, Unpacker
 
 PAYLOAD_BYTES_MAX = 64 << 10
 """Of a frame that is taken."""
@@ -86,13 +86,24 @@ class Head(NamedTuple):
 
     Attributes:
       size_bytes: as sent.
-      fields: by name; of names that come twice the last.
+      fields: by name; of one that comes more than once the values as a list.
     """
 
     flags: int
     number: int
     size_bytes: int
     fields: dict[bytes, bytes]
+
+    @property
+    def begins_request(self) -> bool:
+        """Whether a request begins so. Source: RFC 9113, section 8.3.1."""
+        fields = self.fields
+        return MALFORMED not in fields and b":method" in fields and b":scheme" in fields and b":path" in fields
+
+    @property
+    def ends_request(self) -> bool:
+        """Whether these may come behind a request's body."""
+        return not any(name.startswith(b":") for name in self.fields) and MALFORMED not in self.fields
 
 
 class HeadReader:

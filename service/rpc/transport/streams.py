@@ -6,15 +6,26 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from service.errors import InvalidArgument, ServiceError, TooLarge
-from service.rpc.transport.messages import MessageReader, Metadata, inflated, status_block, timeout_s_of, whole_message
+from service import logs
+from service.errors import INTERNAL_SENTENCE, Code, InvalidArgument, ServiceError, TooLarge
+from service.rpc.transport.messages import (
+    PREFIX_BYTES,
+    MessageReader,
+    Metadata,
+    inflated,
+    status_block,
+    timeout_s_of,
+    whole_message,
+)
 from service.rpc.transport.sending import Outgoing, Outlet
-from service.security.callers import Caller
+from service.security.callers import Caller, enter
 
 _AT_ONCE_BYTES_MAX = 64 << 10
 """Less than that is decompressed on the event loop."""
 STREAM_WINDOW_BYTES = 1 << 20
 _QUEUED_MAX = 64
+_INTERNAL = 13
+_LOG = logs.logger(__name__)
 
 
 class Reply(NamedTuple):
@@ -38,6 +49,9 @@ class Reply(NamedTuple):
         return status_block(self.status, self.sentence, self.metadata)
 
 
+GOING_DOWN = Reply(None, 1, "the service is going down")
+
+
 class Running(Protocol):
     """What answers a call: a task, or a `Work`."""
 
@@ -56,7 +70,7 @@ class Stream(Outgoing):
     """One call.
 
     Attributes:
-      metadata: headers by name; of names that come twice the last.
+      metadata: headers by name; of one that comes more than once the values as a list.
       caller: who asks, as far as is known.
       since: when it began, on the clock of `time.monotonic()`.
       deadline: on the same clock; None: the caller sets none.
@@ -95,19 +109,19 @@ class Stream(Outgoing):
         self._arrived: asyncio.Event | None = None
         self.running: Running | None = None
 
-    def check(self, size_bytes: int, bytes_max: int) -> None:
-        """Looks at the headers: who calls, until when, and whether so many bytes of them are taken.
-
-        Raises:
-          ServiceError: why nothing more is to be read.
-        """
+    def problem(self, size_bytes: int, bytes_max: int) -> ServiceError | None:
+        """Looks at the headers, so many bytes: who calls, and until when. Returns why nothing more is to be read."""
         if size_bytes > bytes_max:
-            raise TooLarge(f"the metadata has {size_bytes} bytes; at most {bytes_max} are taken")
-        if self.method.check is not None:
-            self.caller = self.method.check(self.metadata)
-        timeout_s = timeout_s_of(self.metadata.get(b"grpc-timeout"))
+            return TooLarge(f"the metadata has {size_bytes} bytes; at most {bytes_max} are taken")
+        try:
+            if self.method.check is not None:
+                self.caller = self.method.check(self.metadata)
+            timeout_s = timeout_s_of(self.metadata.get(b"grpc-timeout"))
+        except ServiceError as problem:
+            return problem
         if timeout_s is not None:
             self.deadline = self.since + timeout_s
+        return None
 
     def let_go(self) -> None:
         """Forgets a message that is not whole."""
@@ -140,6 +154,15 @@ class Stream(Outgoing):
             self._problem = InvalidArgument("the request ends within a message")
         if self._arrived is not None:
             self._arrived.set()
+
+    @property
+    def has_told_length(self) -> bool:
+        """Whether a request that is whole is as long as its headers say, where they do."""
+        told = self.metadata.get(b"content-length")
+        if told is None or self.method.at_once:
+            return True
+        size = sum(PREFIX_BYTES + len(message) for _, message in self._messages) + self.held_bytes
+        return told.isdigit() and int(told[:20]) == size
 
     def message_now(self) -> bytes | None:
         """Returns the one message of a request that is whole; None: unpacking it takes a while, `message` has it done.
@@ -213,6 +236,18 @@ class Method(NamedTuple):
     at_once: bool = False
     check: Callable[[Mapping[bytes, bytes]], Caller] | None = None
     work: Callable[[Stream, Finish], Work] | None = None
+
+
+async def reply_of(answer: Callable[[Stream], Awaitable[Reply]], stream: Stream) -> Reply:
+    """Returns how a call ends that a coroutine answers, whatever becomes of that."""
+    enter(stream.caller)
+    try:
+        return await answer(stream)
+    except asyncio.CancelledError:
+        return GOING_DOWN  # whoever left is told nothing
+    except Exception:  # noqa: BLE001 - one call's bug is not the connection's end
+        _LOG.exception("call_failed", extra=logs.fields(call="other", code=Code.INTERNAL.value))
+        return Reply(None, _INTERNAL, INTERNAL_SENTENCE)
 
 
 async def _unknown(_: Stream) -> Reply:

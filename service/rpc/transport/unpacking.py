@@ -1,7 +1,7 @@
 """Header blocks -> headers: HPACK's decoder, over the tables of the library hpack, whose own decoder takes four times
 as long.
 
-Source: RFC 7541, sections 4.3, 5 and 6; hpack 4.2, `hpack.py` (Decoder).
+Source: RFC 7541, sections 4.3, 5 and 6; RFC 9110, section 5.2; hpack 4.2, `hpack.py` (Decoder).
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ _TABLE_BYTES_MAX = HeaderTable.DEFAULT_SIZE
 _SHIFT_MAX = 28
 _SEEN_MAX, _SEEN_BYTES_MAX = 16, 512
 """Blocks that are remembered as they are, since callers send the same ones again and again, and the size of each."""
+MALFORMED = b""
+"""No header has this name: where it is among the headers, they are not as HTTP/2 wants them."""
+_PSEUDO = frozenset({b":method", b":scheme", b":authority", b":path"})
+_OF_CONNECTIONS = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 
 
 class Unpacker:
@@ -28,9 +32,10 @@ class Unpacker:
         self._bytes_max = bytes_max
         self._table = HeaderTable()
         self._seen: dict[bytes, dict[bytes, bytes]] = {}
+        self._names: tuple[bytes, ...] = ()
 
     def unpacked(self, block: bytes) -> dict[bytes, bytes]:
-        """Returns the headers by name, to be read only; of names that come twice the last.
+        """Returns the headers by name, to be read only; of one that comes more than once the values as a list.
 
         Raises:
           Fault: this is no such block, or it unpacks to more than that.
@@ -78,8 +83,39 @@ class Unpacker:
             left_bytes -= _FIELD_BYTES + len(name) + len(value)
             if left_bytes < 0:
                 raise Fault(Reason.ENHANCE_YOUR_CALM, f"headers of more than {self._bytes_max} bytes")
-            found[name] = value
+            found[name] = value if name not in found else _again(found, name, value)
+        if not self._sound(found):
+            found[MALFORMED] = b""
         return found, changed
+
+    def _sound(self, found: dict[bytes, bytes]) -> bool:
+        """Tells whether headers are as HTTP/2 wants them."""
+        names = tuple(found)
+        if names != self._names:  # few callers change their names from call to call
+            if not _in_order(names):
+                return False
+            self._names = names
+        return found.get(b"te", b"trailers") == b"trailers"
+
+
+def _again(found: dict[bytes, bytes], name: bytes, value: bytes) -> bytes:
+    """Returns the value of a header that comes once more."""
+    if name in _PSEUDO:
+        found[MALFORMED] = b""
+    return found[name] + b"," + value
+
+
+def _in_order(names: tuple[bytes, ...]) -> bool:
+    """Tells whether headers may have these names. Source: RFC 9113, sections 8.2 and 8.3."""
+    count = 0
+    while count < len(names) and names[count] in _PSEUDO:
+        count += 1
+    others = names[count:]
+    return (
+        not any(name.startswith(b":") or name != name.lower() for name in others)
+        and _OF_CONNECTIONS.isdisjoint(others)
+        and MALFORMED not in others
+    )
 
 
 def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:

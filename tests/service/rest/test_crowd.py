@@ -183,15 +183,17 @@ def test_connection_with_too_many_headers_is_refused(tmp_path: Path) -> None:
         assert ends(line)
 
 
-def test_connection_that_is_half_closed_ends_and_gives_its_call_up(tmp_path: Path) -> None:
+def test_caller_that_closes_its_own_side_is_given_up_once_it_leaves(tmp_path: Path) -> None:
     engine = ScriptedEngine()
-    with running(tmp_path, engine) as doors, line_to(doors) as line:
-        engine.held = asyncio.Event()
-        line.sendall(ASK)
-        assert engine.begun.wait(10)
-        line.shutdown(socket.SHUT_WR)
+    with running(tmp_path, engine) as doors:
+        with line_to(doors) as line:
+            engine.held = asyncio.Event()
+            line.sendall(ASK)
+            assert engine.begun.wait(10)
+            line.shutdown(socket.SHUT_WR)
+            assert line.recv(100) == b"H"  # what is sent ahead, to find out
+            assert not engine.given_up.is_set()
         assert engine.given_up.wait(10)
-        assert ends(line)
     assert doors.desk.metrics.registry.get_sample_value("rowcast_connections", {"door": "http"}) == 0
 
 

@@ -38,6 +38,13 @@ def http(doors: RunningDoors) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.parametrize("path", [ASK, "/v1/models"])
+def test_two_tokens_are_no_token(path: str, http: httpx.Client) -> None:
+    for _ in range(2):  # the second time, a call's head is known
+        answer = http.request("POST" if path == ASK else "GET", path, headers=[("authorization", f"Bearer {FULL}")] * 2)
+        assert answer.status_code == 401
+
+
 @pytest.mark.parametrize(
     ("token", "path", "status"),
     [

@@ -119,6 +119,33 @@ def test_caller_that_leaves_behind_calls_it_sent_ahead_has_none_of_them_answered
         assert cancelled(doors) == len(engine.asked) == 1
 
 
+GET = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("asked", [ASK * 3, GET, ASK + GET + ASK + LINE, ASK.replace(b"HTTP/1.1", b"HTTP/1.0")])
+@pytest.mark.parametrize("held_s", [0.0, 0.1])
+def test_caller_that_closes_its_own_side_behind_its_calls_is_answered_and_then_left(
+    held_s: float, asked: bytes, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine()
+    with RunningDoors(desk_of(engine, settings_of(tmp_path))) as doors, line_to(doors) as line:
+        held = engine.held = asyncio.Event()
+        line.sendall(asked)
+        line.shutdown(socket.SHUT_WR)
+        doors.soon(doors.loop.call_later, held_s, held.set)
+        answers = rest(line)
+    assert answers.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answers.count(b"HTTP/1.1 ") == answers.count(b"HTTP/1.1 200 OK\r\n") == asked.count(b"\r\n\r\n")
+
+
+def test_caller_that_closes_its_own_side_within_its_body_is_left(tmp_path: Path) -> None:
+    with RunningDoors(desk_of(ScriptedEngine(), settings_of(tmp_path))) as doors, line_to(doors) as line:
+        line.sendall(ASK[:-1])
+        line.shutdown(socket.SHUT_WR)
+        assert rest(line) == b""
+        until(lambda: cancelled(doors) == 1)
+
+
 def refused(doors: RunningDoors) -> bool:
     try:
         line_to(doors).close()
