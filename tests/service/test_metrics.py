@@ -9,10 +9,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from bundle import native
-from service.generations.figures import GenerationFigures
-from service.generations.switch import Switch
 from service.metrics import Metrics
-from service.workers import crew
+from tests.service.metric_names import served
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,17 +59,6 @@ def test_durations_are_told_as_prometheus_clients_own_histogram_tells_them() -> 
             own.labels("rank", "search").observe(seconds)
     expected = [line for line in generate_latest(registry).decode().splitlines() if "_created" not in line]
     assert [line for line in metrics.render().decode().splitlines() if "rowcast_phase" in line] == expected
-
-
-def served() -> set[str]:
-    """Every name on the page of `/metrics` that is the service's own."""
-    metrics = Metrics()
-    metrics.certificates(dict)
-    metrics.recordings(dict)
-    metrics.registry.register(GenerationFigures(Switch()))
-    names = {f"{each.name}_total" if each.type == "counter" else each.name for each in metrics.registry.collect()}
-    of_workers = re.findall(r'"(rowcast_worker\w+)"', Path(crew.__file__).read_text())
-    return {name for name in names if name.startswith("rowcast_")} | set(of_workers) - {"rowcast_worker_restarts"}
 
 
 def test_every_metric_is_told_in_the_docs_and_no_other() -> None:
