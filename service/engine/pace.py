@@ -24,9 +24,10 @@ _INTERPRETED = 2
 """Kinds up to so many times as long as those that are computed at once are mostly the interpreter's work, too: with one
 thread beside the loop they took 0.85 ms of CPU each instead of 0.4, and fewer were answered."""
 _NEWS, _DOUBTED = 0.1, 0.98
-"""How much the usual time of a kind follows the newest call, and what is left of it when it refuses one."""
+"""How much what is known of a kind's time follows the newest call, and what is left of the usual one when it refuses a
+call."""
 _AWAY_MIN, _AWAY_MAX, _AWAY_MORE, _FORGIVEN = 8.0, 4096.0, 2, 0.95
-"""Calls that go elsewhere after one that held the loop up: twice as many each time, and 5 % less with each call that
+"""Calls that go elsewhere once a kind holds the loop up: twice as many each time, and 5 % less with each call that
 did not, so that a kind that is often slow (its rows are read from the disk) is kept off the loop."""
 
 
@@ -100,14 +101,20 @@ class Paces:
         self._kinds[generation][kind].usual_s *= _DOUBTED
 
     def held_up(self, generation: Generation, kind: Hashable, since: Began, where: Where, calls: int = 1) -> None:
-        """Tells since when some calls, answered or not, were computed on the loop; they have just ended."""
+        """Tells since when some calls, answered or not, were computed on the loop; they have just ended.
+
+        Blamed is what read from the disk, and a kind whose calls of late took too long altogether: on a core that is
+        slow for a moment some calls always do, and others of their kind, sent away, would wait behind later ones.
+        """
         pace = self._kinds[generation][kind]
-        limit_s = (self._at_once_s if where is Where.AT_ONCE else self._turn_s) * calls
-        late = time.perf_counter() - since.clock_s > limit_s
-        read = late and self._read_from_disk()
-        if not read and (not late or time.thread_time() - since.cpu_s <= limit_s):  # in time, but for other processes
+        limit_s = self._at_once_s if where is Where.AT_ONCE else self._turn_s
+        read = time.perf_counter() - since.clock_s > limit_s * calls and self._read_from_disk()
+        pace.on_loop_s = pace.on_loop_s or pace.least_s
+        pace.on_loop_s += ((time.thread_time() - since.cpu_s) / calls - pace.on_loop_s) * _NEWS
+        if not read and pace.on_loop_s <= limit_s:
             pace.next_away = max(_AWAY_MIN, pace.next_away * _FORGIVEN)
             return
+        pace.on_loop_s = min(pace.on_loop_s, limit_s)
         # What was only too long to go before others is cheapest on the loop still, in its turn.
         to_threads = read or where is not Where.AT_ONCE
         if pace.away and to_threads <= pace.to_threads:
@@ -134,10 +141,10 @@ class Began(NamedTuple):
 
 
 class _Pace:
-    __slots__ = ("away", "least_s", "next_away", "to_threads", "usual_s")
+    __slots__ = ("away", "least_s", "next_away", "on_loop_s", "to_threads", "usual_s")
 
     def __init__(self, least_s: float = float("inf"), usual_s: float = 0.0) -> None:
-        self.least_s, self.usual_s = least_s, usual_s
+        self.least_s, self.usual_s, self.on_loop_s = least_s, usual_s, 0.0
         self.away, self.next_away = 0, _AWAY_MIN
         self.to_threads = False
 
