@@ -12,16 +12,15 @@ from typing import ClassVar
 
 from service.errors import DeadlineExceeded, Overloaded, ServiceError
 from service.rpc.transport import frames
-from service.rpc.transport.frames import Fault, Kind, Reason, Setting
+from service.rpc.transport.frames import Fault, Kind, Reason
 from service.rpc.transport.patience import Patience
-from service.rpc.transport.reading import PAYLOAD_BYTES_MAX, FrameReader, Head, HeadReader
-from service.rpc.transport.room import Room
+from service.rpc.transport.reading import FrameReader, Head, HeadReader
+from service.rpc.transport.room import CONNECTION_WINDOW_BYTES, Room
 from service.rpc.transport.sending import Outlet
 from service.rpc.transport.streams import GOING_DOWN, STREAM_WINDOW_BYTES, Reply, Stream, reply_of
 from service.rpc.transport.writing import Writer
 from service.security.callers import caller_shown
 
-CONNECTION_WINDOW_BYTES = 4 << 20
 _UNWRITTEN_BYTES_MAX = 1 << 20
 """Of one connection, beyond the kernel's; then nothing more is read from it until that is less."""
 _IDLE_FRAMES_MAX = 10_000
@@ -54,13 +53,7 @@ class Connection(asyncio.Protocol):
         if not self._room.take_in(self):
             transport.abort()
             return
-        told = {
-            Setting.MAX_CONCURRENT_STREAMS: self._limits.streams_max,
-            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
-            Setting.MAX_FRAME_SIZE: PAYLOAD_BYTES_MAX,
-            Setting.MAX_HEADER_LIST_SIZE: self._limits.metadata_bytes_max,
-        }
-        self._writer.write(frames.settings(told) + frames.credit(0, CONNECTION_WINDOW_BYTES - frames.WINDOW_BYTES))
+        self._writer.write(self._room.greeting)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Gives up every call of a peer that is gone."""
@@ -89,7 +82,8 @@ class Connection(asyncio.Protocol):
                 if patience.parting_since is not None:
                     return
                 take = self._TAKERS.get(kind)
-                if take is None:  # priorities, and that the peer begins no more calls, ask for nothing
+                if take is None:
+                    frames.check_skipped(kind, number, payload)
                     self._idle(1)
                 else:
                     take(self, flags, number, payload)
@@ -104,11 +98,7 @@ class Connection(asyncio.Protocol):
             self._owed_bytes = 0
         stream = self._streams.get(number)
         if stream is None or stream.whole:
-            if number == 0 or number > self._last:
-                raise Fault(Reason.PROTOCOL_ERROR, "DATA on a stream that was not opened")
-            if stream is not None:
-                stream.ended |= ends
-            self._idle(1)  # what was refused is still on its way
+            self._data_behind(stream, number, ends)
             return
         stream.owed_bytes += size
         stream.ended |= ends
@@ -123,6 +113,15 @@ class Connection(asyncio.Protocol):
         elif stream.owed_bytes > STREAM_WINDOW_BYTES // 2 and not stream.whole:
             self._writer.write(frames.credit(number, stream.owed_bytes))
             stream.owed_bytes = 0
+
+    def _data_behind(self, stream: Stream | None, number: int, ends: bool) -> None:
+        if number == 0 or number > self._last:
+            raise Fault(Reason.PROTOCOL_ERROR, "DATA on a stream that was not opened")
+        self._idle(1)  # what was refused is still on its way
+        if stream is not None and stream.ended:
+            self._break_off(stream, Reason.STREAM_CLOSED)
+        elif stream is not None:
+            stream.ended = ends
 
     def _feed(self, stream: Stream, payload: bytes) -> None:
         room, held_bytes = self._room, stream.held_bytes
@@ -151,10 +150,9 @@ class Connection(asyncio.Protocol):
         if not stream.method.at_once:
             self._begin(stream)
 
-    def _break_off(self, stream: Stream) -> None:
-        """A request is none: that ends it, and nothing else."""
+    def _break_off(self, stream: Stream, reason: Reason = Reason.PROTOCOL_ERROR) -> None:
         self._drop(stream)
-        self._writer.write(frames.reset(stream.number, Reason.PROTOCOL_ERROR))
+        self._writer.write(frames.reset(stream.number, reason))
         self._emptied()
 
     def _let_go(self, stream: Stream) -> None:
@@ -232,6 +230,8 @@ class Connection(asyncio.Protocol):
             stream = self._streams.get(number)
             if stream is None:
                 self._idle(1)
+            elif stream.ended:
+                self._break_off(stream, Reason.STREAM_CLOSED)
             elif not head.flags & frames.END_STREAM:
                 raise Fault(Reason.PROTOCOL_ERROR, "headers in the middle of a request")
             elif head.ends_request:

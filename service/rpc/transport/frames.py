@@ -58,6 +58,7 @@ class Reason(IntEnum):
     PROTOCOL_ERROR = 1
     INTERNAL_ERROR = 2
     FLOW_CONTROL_ERROR = 3
+    STREAM_CLOSED = 5
     FRAME_SIZE_ERROR = 6
     REFUSED_STREAM = 7
     CANCEL = 8
@@ -135,6 +136,20 @@ def field(name: bytes, value: bytes) -> bytes:
 @cache
 def _name(name: bytes) -> bytes:
     return b"\x00" + _length(len(name)) + name
+
+
+def check_skipped(kind: int, number: int, payload: bytes) -> None:
+    """Checks a frame that asks for nothing: a priority, that the peer begins no more calls, or what is not known here.
+
+    Raises:
+      Fault: it is no such frame.
+    """
+    if kind == Kind.GOAWAY:
+        check_connection(number)
+    elif kind == Kind.PRIORITY:
+        check_size(payload, 5)
+        if not number:
+            raise Fault(Reason.PROTOCOL_ERROR, "PRIORITY of no stream")
 
 
 def check_connection(number: int) -> None:

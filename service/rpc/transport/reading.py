@@ -98,7 +98,8 @@ class Head(NamedTuple):
     def begins_request(self) -> bool:
         """Whether a request begins so. Source: RFC 9113, section 8.3.1."""
         fields = self.fields
-        return MALFORMED not in fields and b":method" in fields and b":scheme" in fields and b":path" in fields
+        told = b":method" in fields and b":scheme" in fields and bool(fields.get(b":path"))
+        return told and MALFORMED not in fields
 
     @property
     def ends_request(self) -> bool:

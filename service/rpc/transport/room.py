@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from service.rpc.transport import frames
+from service.rpc.transport.frames import Setting
 from service.rpc.transport.limits import Limits
-from service.rpc.transport.streams import UNKNOWN, Method
+from service.rpc.transport.reading import PAYLOAD_BYTES_MAX
+from service.rpc.transport.streams import STREAM_WINDOW_BYTES, UNKNOWN, Method
 
 if TYPE_CHECKING:
     from service.rpc.transport.connection import Connection
+
+CONNECTION_WINDOW_BYTES = 4 << 20
 
 
 class Room:
@@ -17,6 +22,7 @@ class Room:
 
     Attributes:
       connections: that are open.
+      greeting: the first frames of this side.
       intake_bytes: of requests that are not whole yet.
     """
 
@@ -25,6 +31,13 @@ class Room:
     ) -> None:
         """Begins with no connection; `unknown` answers what is no method."""
         self.unknown = unknown
+        told = {
+            Setting.MAX_CONCURRENT_STREAMS: limits.streams_max,
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+            Setting.MAX_FRAME_SIZE: PAYLOAD_BYTES_MAX,
+            Setting.MAX_HEADER_LIST_SIZE: limits.metadata_bytes_max,
+        }
+        self.greeting = frames.settings(told) + frames.credit(0, CONNECTION_WINDOW_BYTES - frames.WINDOW_BYTES)
         self.methods, self.limits, self.retry_after_s = methods, limits, retry_after_s
         self.connections: set[Connection] = set()
         self.intake_bytes = 0

@@ -78,6 +78,8 @@ class Outlet:
                 self._first = b"\x20"  # the next block says that the table, which is not used, has size 0 from now on
             elif name == Setting.INITIAL_WINDOW_SIZE:
                 self._resize(value, streams)
+            elif name == Setting.ENABLE_PUSH and value > 1:
+                raise Fault(Reason.PROTOCOL_ERROR, f"ENABLE_PUSH of {value}")
             elif name == Setting.MAX_FRAME_SIZE:
                 if not frames.PAYLOAD_BYTES_MIN <= value < 1 << 24:
                     raise Fault(Reason.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {value}")

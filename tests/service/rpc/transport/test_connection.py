@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from service.rpc.transport import frames
-from service.rpc.transport.connection import CONNECTION_WINDOW_BYTES, Connection
+from service.rpc.transport.connection import Connection
 from service.rpc.transport.frames import Kind, Reason, Setting
 from service.rpc.transport.limits import Limits
 from service.rpc.transport.messages import prefixed
+from service.rpc.transport.room import CONNECTION_WINDOW_BYTES
 from service.rpc.transport.streams import STREAM_WINDOW_BYTES
 from tests.service.rpc.transport.peers import GREETING, WAIT_S, Peer, run, serving, still_answers
 

@@ -73,6 +73,10 @@ def window(size: int) -> bytes:
         (GREETING + frames.frame(Kind.RST_STREAM, 0, 1, bytes(4)), Reason.PROTOCOL_ERROR),
         (GREETING + frames.frame(Kind.SETTINGS, 1, 0, bytes(6)), Reason.FRAME_SIZE_ERROR),
         (GREETING + frames.frame(Kind.SETTINGS, 0, 1, b""), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.settings({Setting.ENABLE_PUSH: 2}), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.PRIORITY, 0, 0, bytes(5)), Reason.PROTOCOL_ERROR),
+        (GREETING + frames.frame(Kind.PRIORITY, 0, 1, bytes(4)), Reason.FRAME_SIZE_ERROR),
+        (GREETING + frames.frame(Kind.GOAWAY, 0, 1, bytes(8)), Reason.PROTOCOL_ERROR),
         (GREETING + frames.frame(Kind.WINDOW_UPDATE, 0, 0, bytes(3)), Reason.FRAME_SIZE_ERROR),
         (GREETING + frames.frame(Kind.SETTINGS, 0, 0, bytes(5)), Reason.FRAME_SIZE_ERROR),
         (GREETING + frames.settings({Setting.MAX_FRAME_SIZE: 100}), Reason.PROTOCOL_ERROR),
@@ -102,6 +106,7 @@ USUAL = ((":method", "POST"), (":scheme", "http"), (":path", "/Echo"), ("content
         USUAL[1:],
         (USUAL[0], *USUAL[2:]),
         (*USUAL[:2], USUAL[3]),
+        (*USUAL[:2], (":path", ""), USUAL[3]),
         (USUAL[0], *USUAL),
         (USUAL[3], *USUAL[:3]),
         (*USUAL, (":protocol", "x")),
@@ -131,6 +136,21 @@ def test_request_that_is_none_ends_its_stream_and_no_other(head: tuple[tuple[str
             answers = [(number, payload) for kind, _, number, payload in told if kind == Kind.DATA]
             assert answers == [(1, prefixed(b"m")), (5, prefixed(b"m"))]
             assert served.room.intake_bytes == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("behind", [Kind.DATA, Kind.HEADERS])
+def test_what_comes_behind_the_end_of_a_request_ends_its_stream(behind: Kind) -> None:
+    async def test() -> None:
+        async with serving() as served:
+            peer = await served.connect()
+            peer.call("/Held")
+            await served.begun.wait()
+            peer.send(frames.frame(behind, frames.END_STREAM | frames.END_HEADERS, 1, b""))
+            assert await peer.frame() == (Kind.RST_STREAM, 0, 1, Reason.STREAM_CLOSED.to_bytes(4, "big"))
+            assert served.cancelled == 1
+            await still_answers(served)
 
     run(test)
 
