@@ -15,7 +15,7 @@ import threading
 import time
 
 from bundle import native
-from service import logs
+from service import logs, supervision
 from service.control.app import AdminApp
 from service.control.control import Control
 from service.control.listener import admin_listener, admin_tokens, port_of
@@ -125,6 +125,7 @@ class Service:
         self._open = self._required_checked = False
         self._announcing = threading.Lock()
         self._told = self._engine.problem
+        self._beating: asyncio.Task[None] | None = None
 
     def _warm_up(self, generation: Generation, pause: Pauses) -> None:
         """Has a version answer made-up requests, and recorded ones, before it is served."""
@@ -179,6 +180,8 @@ class Service:
                 write_ports(settings.ports_file, http_port, grpc_port, port_of(self._admin_listener))
             ports = {"http": http_port, "grpc": grpc_port, "admin": port_of(self._admin_listener)}
             log.info("listening", extra=logs.fields(host=settings.host, **ports))
+            supervision.tell(supervision.READY)
+            self._beating = asyncio.create_task(supervision.beat())
         if place is None or place.index == 0:
             tell_open_doors(settings)
             self._guards.tell()
@@ -269,7 +272,9 @@ class Service:
     async def _drain(self, http: asyncio.Task[None]) -> None:
         """Not ready at once; what is in flight ends; then the doors close."""
         end = time.monotonic() + self._settings.drain_s
-        if self._place is not None:  # whatever it hangs in, and whether or not its parent is there to end it
+        if self._place is None:
+            supervision.tell(supervision.STOPPING)
+        else:  # whatever it hangs in, and whether or not its parent is there to end it
             signal.alarm(math.ceil(self._settings.drain_s + _OVERDUE_S))
         self._watcher.stop()
         self._warming.stop()

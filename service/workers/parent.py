@@ -25,6 +25,7 @@ from service.exits import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUIRED
 from service.ports_file import write_ports
 from service.settings import ServiceSettings
 from service.sockets import listen
+from service.supervision import ALIVE, READY, STOPPING, tell
 from service.workers.board import Board, Door, State
 from service.workers.place import Place, ring
 
@@ -193,6 +194,7 @@ class Parent:
         if time.monotonic() - self._looked < _LOOK_S:  # a signal came between
             return
         self._looked = time.monotonic()
+        tell(ALIVE)
         for index, worker in enumerate(self._workers):
             beats = self._board.beats(index)
             worker.looks = 0 if beats != worker.beats or not self._opened else worker.looks + 1
@@ -210,10 +212,12 @@ class Parent:
         ports = {"http": http, "grpc": grpc, "admin": port_of(self._admin)}
         extra = logs.fields(host=settings.host, **ports, workers=settings.workers)
         _log.info("listening", extra=extra)
+        tell(READY)
 
     def _stop(self) -> None:
         """Has every worker drain; new connections are refused once all of them have closed their doors."""
         self._stopping = True
+        tell(STOPPING)
         for listener in self._listeners.values():
             listener.close()
         self._pass_on(signal.SIGTERM)
