@@ -106,6 +106,6 @@ def test_alerts_ask_for_metrics_that_there_are_and_each_is_told_in_the_docs() ->
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Prometheus' promtool")
 def test_alerts_fire_when_they_should_and_not_otherwise() -> None:
-    command = ["promtool", "test", "rules", DEPLOY / "alerts_test.yaml"]
+    command = ["promtool", "test", "rules", str(DEPLOY / "alerts_test.yaml")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
