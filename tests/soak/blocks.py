@@ -29,6 +29,9 @@ CALLERS = 8
 EVERY_S = 0.5
 """From one thing that is done to the next, at least: some 4 % of a core go into switches of versions this small."""
 
+REST_S = 0.5
+"""So long is a block made longer until what was begun in it is over."""
+
 Floats = NDArray[np.float64]
 
 
@@ -38,12 +41,15 @@ class Block:
 
     Attributes:
       latency_s: [answered] float64, of each call that was answered.
-      cores: that the service kept at work.
+      cpu_s: of the service.
+      others_s: of other programs, and of the machine itself, on the cores that the service may use.
     """
 
     latency_s: Floats
     asked: int
-    cores: float
+    elapsed_s: float
+    cpu_s: float
+    others_s: float
 
 
 @dataclass(frozen=True)
@@ -75,23 +81,37 @@ class Pressure:
         """Presses once while nothing happens, while `act` is called again and again, and once more without."""
         # Anew each time: others use the machine, too.
         rate_per_s = SHARE * self.load.closed(CALLERS, self.block_s / 2).requests_per_s
-        half = (self.block_s / 2, self.beside)
-        with ThreadPoolExecutor(1) as presses:
-            blocks = list[Block]()
-            for seconds, what in (half, (self.block_s, act), half):
-                pressed = presses.submit(self._press, rate_per_s, seconds, 3 * seed + len(blocks))
-                while not pressed.done() and go_on():
-                    due = time.monotonic() + min(EVERY_S, seconds / 2)
-                    what()
-                    time.sleep(max(0, due - time.monotonic()))
-                blocks.append(pressed.result())
+        half_s, blocks = self.block_s / 2, list[Block]()
+        with ThreadPoolExecutor(1) as acts:
+            for seconds, what in ((half_s, self.beside), (self.block_s, act), (half_s, self.beside)):
+                acting = acts.submit(self._again_and_again, what, seconds, go_on)
+                pieces = [self._press(rate_per_s, seconds, seed)]
+                while not acting.done():  # what was begun is part of it
+                    pieces.append(self._press(rate_per_s, REST_S, seed + len(pieces)))
+                acting.result()
+                blocks.append(_joined(pieces))
         return Round(rate_per_s, *blocks)
 
+    def _again_and_again(self, what: Callable[[], None], seconds: float, go_on: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s and go_on():
+            due_s = time.monotonic() + min(EVERY_S, seconds / 2)
+            what()
+            time.sleep(max(0, due_s - time.monotonic()))
+
     def _press(self, rate_per_s: float, seconds: float, seed: int) -> Block:
-        before_s = cpu_s(self.service)
+        before_s, busy_s = cpu_s(self.service), busy_cores_s(self.service)
         answers = self.load.open(rate_per_s, seconds, seed)
-        cores = (cpu_s(self.service) - before_s) / answers.elapsed_s
-        return Block(answers.latency_s[answers.status == ANSWERED], len(answers.status), cores)
+        spent_s = cpu_s(self.service) - before_s
+        others_s = busy_cores_s(self.service) - busy_s - spent_s
+        answered = answers.latency_s[answers.status == ANSWERED]
+        return Block(answered, len(answers.status), answers.elapsed_s, spent_s, others_s)
+
+
+def _joined(pieces: Sequence[Block]) -> Block:
+    latencies = np.concatenate([each.latency_s for each in pieces])
+    asked = sum(each.asked for each in pieces)
+    return Block(latencies, asked, *np.sum([(each.elapsed_s, each.cpu_s, each.others_s) for each in pieces], axis=0))
 
 
 def cpu_s(service: int) -> float:
@@ -100,19 +120,42 @@ def cpu_s(service: int) -> float:
     return float(sum(sum(each.cpu_times()[:2]) for each in (parent, *parent.children())))
 
 
+def busy_cores_s(service: int) -> float:
+    """Returns how long the cores that a process may use were busy so far, seconds."""
+    times = psutil.cpu_times(percpu=True)
+    cores = psutil.Process(service).cpu_affinity() or range(len(times))
+    return float(sum(sum(times[core]) - times[core].idle - times[core].iowait for core in cores))
+
+
 def asked_and_failed(rounds: Sequence[Round]) -> tuple[int, int]:
     """Counts the calls of some rounds, and those that were not answered."""
-    blocks = [block for each in rounds for block in (each.before, each.meanwhile, each.after)]
+    blocks = [block for each in rounds for block in _blocks(each)]
     asked = sum(block.asked for block in blocks)
     return asked, asked - sum(len(block.latency_s) for block in blocks)
+
+
+def _blocks(round_: Round) -> tuple[Block, Block, Block]:
+    return round_.before, round_.meanwhile, round_.after
 
 
 def compared(rounds: Sequence[Round], what: str) -> Iterator[str]:
     """Tells latencies without and with what was done in the middle blocks, and the CPU of both.
 
     Each ratio is followed by what the halves without it give against each other, which is noise; in brackets between
-    what nine of ten draws of these rounds lie.
+    what nine of ten draws of these rounds lie. Told of all rounds, and of those in which other programs took least.
     """
+    others = [max(each.others_s / each.elapsed_s for each in _blocks(round_)) for round_ in rounds]
+    quiet = [each for each, cores in zip(rounds, others, strict=True) if cores <= np.median(others)]
+    yield from _lines(rounds, what)
+    yield f"of these the half in which others had at most {np.median(others):.2f} cores of the service's:"
+    yield from _lines(quiet, what)
+    times = [[(each.cpu_s, each.others_s, each.elapsed_s) for each in _blocks(round_)] for round_ in rounds]
+    sums = np.sum(times, axis=0)  # [blocks, 3]
+    for name, (before, meanwhile, after) in zip(("service", "others"), (sums[:, :2] / sums[:, 2:]).T, strict=True):
+        yield f"cores of the {name}: {before:.3f} and {after:.3f} without {what}, {meanwhile:.3f} with"
+
+
+def _lines(rounds: Sequence[Round], what: str) -> Iterator[str]:
     found = _figures(rounds)
     draws = np.random.default_rng(0).integers(len(rounds), size=(DRAWS, len(rounds)))
     drawn = np.array([_figures([rounds[each] for each in draw]) for draw in draws])
@@ -124,11 +167,6 @@ def compared(rounds: Sequence[Round], what: str) -> Iterator[str]:
             f"{name}: {without:.2f} ms without {what}, {meanwhile:.2f} ms with: x {meanwhile / without:.2f} "
             f"({effect}); noise x {one / other:.2f} ({noise})"
         )
-    before, meanwhile, after = (
-        np.mean([block.cores for block in blocks])
-        for blocks in zip(*((each.before, each.meanwhile, each.after) for each in rounds), strict=True)
-    )
-    yield f"cores at work: {before:.3f} and {after:.3f} without {what}, {meanwhile:.3f} with"
 
 
 def _figures(rounds: Sequence[Round]) -> Floats:
