@@ -60,7 +60,8 @@ def test_deploy_in_kubernetes_runs_without_rights_and_over_tls() -> None:
     assert kinds["NetworkPolicy"]["policyTypes"] == ["Ingress", "Egress"]
     assert "egress" not in kinds["NetworkPolicy"]
     drain_s = ServiceSettings.model_fields["drain_s"].default
-    assert pod["terminationGracePeriodSeconds"] > drain_s + 10
+    notice_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > notice_s + drain_s + 10
 
 
 def test_deploy_in_compose_mounts_every_secret_that_it_names() -> None:
@@ -71,6 +72,8 @@ def test_deploy_in_compose_mounts_every_secret_that_it_names() -> None:
         assert Path(serve["environment"][PREFIX + name]).name in serve["secrets"]
     (open_,) = pages("compose.yaml")
     assert open_["services"]["serve"]["read_only"]
+    drain_s = ServiceSettings.model_fields["drain_s"].default
+    assert int(open_["services"]["serve"]["stop_grace_period"].removesuffix("s")) > drain_s + 10
     assert open_["services"]["serve"]["cap_drop"] == ["ALL"]
 
 
