@@ -1,10 +1,12 @@
-"""The options of `rowcast-serve`, made from the settings: a setting is documented once, in its field."""
+"""The options of `rowcast-serve`, made from the settings: a setting is documented once, behind its field."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import typing
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,7 +40,8 @@ def command(run: Callable[[dict[str, Any], bool], int]) -> typer.Typer:
         "Exit codes: 0 drained, 1 a bug, 2 usage or settings, 7 a required model could not be loaded at start, "
         "130 interrupted twice."
     )
-    parameters = [_option(name, field) for name, field in ServiceSettings.model_fields.items()]
+    told = texts()
+    parameters = [_option(name, field, told[name]) for name, field in ServiceSettings.model_fields.items()]
     shown = typer.Option("--print-settings", help="Print the effective settings as JSON and exit.")
     parameters.append(_parameter(PRINT_SETTINGS, Annotated[bool, shown], False))
     parameters.insert(0, _parameter("context", typer.Context, inspect.Parameter.empty))
@@ -50,7 +53,17 @@ def command(run: Callable[[dict[str, Any], bool], int]) -> typer.Typer:
     return app
 
 
-def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+def texts() -> dict[str, str]:
+    """Returns what each setting means: the string behind its field. Read where it is shown, not at each start."""
+    (made,) = ast.parse(inspect.getsource(ServiceSettings)).body
+    found = {}
+    for field, text in pairwise(made.body if isinstance(made, ast.ClassDef) else ()):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            found[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(text.value))
+    return found
+
+
+def _option(name: str, field: FieldInfo, text: str) -> inspect.Parameter:
     default = "" if field.is_required() or field.default in (None, ()) else f" [default: {field.default}]"
     kind, metadata = _bare(field.annotation, field.metadata)
     limits = ", ".join(
@@ -59,7 +72,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         for key, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"))
         if hasattr(each, key)
     )
-    told = f"{field.description}{f' ({limits})' if limits else ''}{default} [env: {PREFIX}{name.upper()}]"
+    told = f"{text}{f' ({limits})' if limits else ''}{default} [env: {PREFIX}{name.upper()}]"
     flag = f"--{name.replace('_', '-')}"
     if kind is bool:
         option = typer.Option(f"{flag}/--no-{flag[2:]}", help=told, show_default=False)

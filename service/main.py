@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gc
+import sys
 
-from runtime.native_output import open_standard_streams
 from service.threads import limit_blas
 
 
 def main() -> None:
     """Runs the command line and exits the process."""
-    open_standard_streams()
     limit_blas()
     gc.disable()  # of hundreds of modules nothing is garbage: a tenth of the time to import them
-    from service.command_line import command
+    from service.plain_options import plain_options
     from service.start import run
+
+    options = plain_options(sys.argv[1:])
+    if options is not None:
+        gc.enable()
+        sys.exit(run(options, only_print=False))
+    from service.command_line import command
 
     gc.enable()
     command(run)()

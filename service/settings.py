@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bundle.manifest import Precision
 from bundle.paths import MANIFEST
@@ -30,12 +29,13 @@ class SettingsError(Exception):
     """A setting that is missing, unknown, or out of its limits; names it."""
 
 
-class ServiceSettings(BaseSettings):
-    """What `rowcast-serve` can be told. Durations in seconds, sizes in bytes; limits are refusals, never queues."""
+class ServiceSettings(BaseModel):
+    """What `rowcast-serve` can be told. Durations in seconds, sizes in bytes; limits are refusals, never queues.
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True, env_ignore_empty=True
-    )
+    Every field that is not given may come from the environment.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     root: Path
     """Directory of the bundles, `<root>/<model>/<version>/`; must exist, may be empty."""
@@ -47,7 +47,7 @@ class ServiceSettings(BaseSettings):
     """Port of gRPC; 0: any free one."""
     ports_file: Path | None = None
     """File that the bound ports are written to, as JSON `{"http": N, "grpc": N, "admin": N}`, once the doors listen."""
-    require: Annotated[tuple[str, ...], NoDecode] = ()
+    require: tuple[str, ...] = ()
     """Model that must load at start, else exit 7; may be given several times (in the environment: comma between)."""
     precision: Precision | None = None
     """Precision of the towers; left out: what each bundle says. A tower without that form runs its own. bf16 needs
@@ -148,6 +148,14 @@ class ServiceSettings(BaseSettings):
     that stalls longest (HTTP) or holds most (gRPC) is left."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severity that is logged."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_environment(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Adds what the environment sets. By hand: pydantic-settings takes a tenth of a start to import."""
+        told = {name.upper(): value for name, value in os.environ.items() if value}
+        names = {name: f"{PREFIX}{name.upper()}" for name in cls.model_fields}
+        return {name: told[variable] for name, variable in names.items() if variable in told} | given
 
     @field_validator("require", mode="before")
     @classmethod

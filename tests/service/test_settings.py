@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from service.command_line import command
+from service.command_line import command, texts
+from service.plain_options import plain_options
 from service.settings import ServiceSettings, SettingsError, read_settings
 
 
@@ -103,12 +104,14 @@ def test_root_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    for name, field in ServiceSettings.model_fields.items():
-        assert field.description, name
+    told = texts()
+    assert list(told) == list(ServiceSettings.model_fields)
+    for name, text in told.items():
+        assert text, name
         if name.endswith("_s"):
-            assert "second" in field.description, name
+            assert "second" in text, name
         if "bytes" in name:
-            assert "byte" in field.description, name
+            assert "byte" in text, name
 
 
 def test_every_setting_is_an_option_with_its_variable() -> None:
@@ -132,6 +135,46 @@ def test_command_line_passes_on_what_was_given_and_the_exit_code() -> None:
     given = {name: value for name, value in options.items() if value is not None}
     assert given == {"root": "/tmp", "k_max": "3", "require": ("a", "b")}
     assert read_settings(given).k_max == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--root /tmp --k-max 3",
+        "--root=/tmp --http-port=0 --http-port 1",
+        "--require a --require=b,c --tls-cert= --tokens x=y",
+    ],
+)
+def test_plain_options_are_read_as_by_the_library(words: str) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def run(options: dict[str, Any], only_print: bool) -> int:
+        seen.append({name: value for name, value in options.items() if value not in (None, ())})
+        return 0
+
+    assert CliRunner().invoke(command(run), words.split()).exit_code == 0
+    assert [plain_options(words.split())] == seen
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help",
+        "ctl status",
+        "--root /tmp pull a b",
+        "--no-admin",
+        "--admin",
+        "--print-settings",
+        "--htpp-port 1",
+        "--http_port 1",
+        "--root",
+        "--root --k-max 3",
+        "-- --root",
+    ],
+)
+def test_all_other_words_are_left_to_the_library(words: str) -> None:
+    assert plain_options(words.split()) is None
 
 
 def test_command_line_refuses_an_unknown_option() -> None:
