@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +14,8 @@ from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
+Each = Callable[[int, Callable[[int], None]], None]
+"""Calls a function with every number below another, in any order, from any threads; returns once all calls have."""
 _BLOCK_BYTES = 32 << 20
 
 
@@ -32,13 +37,16 @@ class ExactIndex:
         self._distance = distance
         self.size, self.dim = vectors.shape
 
-    def search(self, queries: Vectors, k: int, positions_allowed: Positions | None = None) -> tuple[Positions, Vectors]:
+    def search(
+        self, queries: Vectors, k: int, positions_allowed: Positions | None = None, each: Each | None = None
+    ) -> tuple[Positions, Vectors]:
         """Finds the k nearest of all vectors, or of some.
 
         Args:
           queries: [n, dim] float32.
           k: neighbors wanted per query.
           positions_allowed: [m] int64, distinct; None: all.
+          each: has the blocks scored; None: one after the other. What is found is the same.
         Returns:
           positions [n, k] int64 and scores [n, k] float32, best first; past the end of what is there -1 and -inf.
           Scores beyond float32 are infinities.
@@ -51,7 +59,10 @@ class ExactIndex:
         best_positions = np.full((len(queries), k), -1, np.int64)
         best_scores = np.full((len(queries), k), -np.inf, np.float32)
         block_rows = max(1, _BLOCK_BYTES // (4 * max(self.dim, len(queries), 1)))
-        for first in range(0, rows_total, block_rows):
+        merging = threading.Lock()
+
+        def score(at: int) -> None:
+            first = at * block_rows
             if positions_allowed is None:
                 positions = np.arange(first, min(first + block_rows, rows_total), dtype=np.int64)
                 block = self._vectors[first : first + positions.size]
@@ -65,10 +76,13 @@ class ExactIndex:
             hopeless = highest < best_scores[:, -1]
             for row in np.flatnonzero(~hopeless):
                 best = _largest(scores[row], positions, k)
-                merged_scores = np.concatenate([best_scores[row], scores[row, best]])
-                merged = np.concatenate([best_positions[row], positions[best]])
-                order = np.lexsort((merged, merged < 0, -merged_scores))[:k]
-                best_scores[row], best_positions[row] = merged_scores[order], merged[order]
+                with merging:
+                    merged_scores = np.concatenate([best_scores[row], scores[row, best]])
+                    merged = np.concatenate([best_positions[row], positions[best]])
+                    order = np.lexsort((merged, merged < 0, -merged_scores))[:k]
+                    best_scores[row], best_positions[row] = merged_scores[order], merged[order]
+
+        (each or _in_turn)(-(-rows_total // block_rows), score)
         return best_positions, best_scores
 
     def scores(self, query: Vectors, positions: Positions) -> Vectors:
@@ -90,6 +104,11 @@ class ExactIndex:
             differences = vectors - query
             np.einsum("ij,ij->i", differences, differences, out=scores[row])
         return np.subtract(np.float32(0), scores, out=scores)
+
+
+def _in_turn(count: int, call: Callable[[int], None]) -> None:
+    for at in range(count):
+        call(at)
 
 
 def normalised(vectors: Vectors) -> Vectors:

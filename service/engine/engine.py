@@ -49,6 +49,8 @@ from service.settings import ServiceSettings
 log = logs.logger(__name__)
 
 _TOLD_EVERY_S = 1.0
+_HELPED_MAX = 8
+"""Threads of a worker that has fewer of its own which compute one large call."""
 _WORK: Mapping[str, Work[Any, Any]] = {
     "retrieve": retrieval.retrieve,
     "rank": ranking.rank,
@@ -72,8 +74,19 @@ class Engine:
         """Makes an engine that answers from `switch`, computing in so many threads, which are all cores unless told."""
         self._switch, self._settings, self._metrics = switch, settings, metrics
         paces = Paces(settings.inline_us_max / 1e6, settings.turn_us_max / 1e6)
+        occupancy = occupancy or Occupancy(threads)
+        piece_s = settings.piece_us / 1e6
+        # Of a service with several workers each has few threads for its calls, and may use all cores for a large one.
+        helpers = 0 if settings.threads or not piece_s else max(0, min(occupancy.cores, _HELPED_MAX) - threads)
         self._scheduler = Scheduler(
-            threads, paces, settings.in_line_max, settings.retry_after_s, metrics, occupancy or Occupancy(threads)
+            threads,
+            paces,
+            settings.in_line_max,
+            settings.retry_after_s,
+            metrics,
+            occupancy,
+            helpers=helpers,
+            piece_s=piece_s,
         )
         limits = (settings.in_flight_max, settings.in_flight_candidates_max, lambda: self._scheduler.retry_after_s)
         self._callers, self._admission = Admission(*limits), Admission(*limits)

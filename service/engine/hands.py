@@ -3,11 +3,16 @@
 A call that the loop computes is handed to nobody and back, and no thread contends with the loop for the interpreter's
 lock: with a worker for each core that is the cheapest way. But while the loop computes it hears nobody, so that calls
 may wait in their sockets although a core is idle; where that happens, threads are called first, and the loop last.
+
+Threads and cores that are still idle then help with what is computed, if it is large: a piece of it at a time, so that
+whatever comes to the line comes first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +20,7 @@ from typing import Any
 from service.engine.jobs import Job
 from service.engine.line import Line
 from service.engine.occupancy import Occupancy
+from service.engine.pieces import Pieces
 from service.engine.threads import ComputeThreads
 
 AnyJob = Job[Any, Any]
@@ -38,25 +44,31 @@ class Hands:
         self,
         line: Line,
         threads: ComputeThreads,
+        share: int,
         occupancy: Occupancy,
         compute: Handling,
         turned: Handling,
         told: Handling,
+        piece_s: float = 0.0,
     ) -> None:
         """Begins with nobody at work.
 
         Args:
           line: what is to be computed.
-          threads: of this worker: as many calls at once are its share of the cores.
+          threads: of this worker; those that compute no call may help.
+          share: calls computed at once that are this worker's share of the cores.
           occupancy: more at once are computed while cores are idle.
           compute: computes jobs, in any thread; raises nothing.
           turned: computes jobs on the loop and tells whoever waits.
           told: tells, on the loop, whoever waits for jobs that a thread computed.
+          piece_s: about how long a piece of a large call takes, seconds; 0: none is divided.
         """
-        self._line, self._threads, self._occupancy = line, threads, occupancy
+        self._line, self._threads, self._share, self._occupancy = line, threads, share, occupancy
         self._compute, self._turned, self._told = compute, turned, told
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.piece_s = piece_s
         self._at_work = 0  # threads that were called and have not ended
+        self._helping, self._keeping = 0, threading.Lock()
         self._turn_due = self._just_turned = False
         self._loop_first, self._kept_waiting = True, 0.0
 
@@ -89,7 +101,39 @@ class Hands:
             waiting -= 1
         while waiting > 0 and (self._call_thread() if self._loop_first else self._call_loop(loop)):
             waiting -= 1
-        self._occupancy.keep(self._own)
+        self._keep(0)
+
+    def idle(self) -> bool:
+        """See Helpers.idle."""
+        return self._idle > 0
+
+    def call(self, pieces: Pieces) -> None:
+        """See Helpers.call."""
+        # Of the pieces that are left each helper is to find one, and so is whoever calls.
+        for _ in range(min(pieces.left, self._idle)):
+            self._keep(1)
+            self._threads.submit(functools.partial(self._help, pieces))
+
+    @property
+    def _idle(self) -> int:
+        """How many threads could help, with a core each that nobody keeps at work; below 0: some had better not."""
+        if len(self._line):
+            return -1
+        own = self._own + self._helping
+        return min(self._threads.count - self._at_work - self._helping, self._occupancy.idle_beside(own))
+
+    def _help(self, pieces: Pieces) -> None:
+        """Helps until there is something better to do. In a compute thread."""
+        try:
+            pieces.help(lambda: self._idle >= 0)
+        finally:
+            self._keep(-1)
+
+    def _keep(self, more: int) -> None:
+        """Tells the other workers how many are at work, so many more helpers among them. In any thread."""
+        with self._keeping:
+            self._helping += more
+            self._occupancy.keep(self._own + self._helping)
 
     def _call_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
         if self._turn_due or not self._line.first_on_loop or not self._room():
@@ -99,7 +143,7 @@ class Hands:
         return True
 
     def _call_thread(self) -> bool:
-        if self._at_work >= self._threads.count or not self._line.first_in_thread or not self._room():
+        if self._at_work >= self._share or not self._line.first_in_thread or not self._room():
             return False
         self._at_work += 1
         self._threads.submit(self._in_thread)
@@ -107,7 +151,7 @@ class Hands:
 
     def _room(self) -> bool:
         """Whether one more may be at work: within the share of this worker, or on a core that others leave idle."""
-        return self._own < self._threads.count or self._occupancy.idle_beside(self._own) > 0
+        return self._own < self._share or self._occupancy.idle_beside(self._own) > 0
 
     def _listen(self, loop: asyncio.AbstractEventLoop, rounds: int, before_s: float) -> None:
         """Has the loop hear what has come, which while it computes it cannot; then it is its turn."""
@@ -153,7 +197,7 @@ class Hands:
         the two would hand each other the interpreter's lock for as long as the line is not empty."""
         if not self._line.first_in_thread or (self._loop_first and not self._turn_due and self._line.first_on_loop):
             return False
-        return self._own <= self._threads.count or self._occupancy.idle_beside(self._own) >= 0
+        return self._own <= self._share or self._occupancy.idle_beside(self._own) >= 0
 
     def _tell_loop(self, jobs: Sequence[AnyJob], ended: bool) -> None:
         try:

@@ -41,7 +41,7 @@ class Job(Generic[Request, Answer]):
       expected_s: how long calls of its kind usually take, seconds.
       on_loop, in_thread: whether the event loop, and a compute thread beside it, is called for it.
       late: ends the caller's wait when its time is over.
-      took_s: how long computing took, seconds; None: it was not computed to the end.
+      took_s: how long computing took, all who helped together, seconds; None: it was not computed to the end.
     """
 
     work: Work[Request, Answer]
@@ -69,7 +69,8 @@ class Job(Generic[Request, Answer]):
             self.steps.begun()
             began = time.perf_counter()
             answer = self.work(self.lease.generation, self.request, self.settings, self.steps)
-            self.took_s = time.perf_counter() - began
+            # What it took alone: when many wait, nobody helps.
+            self.took_s = time.perf_counter() - began + self.steps.helped_s
             self.steps.check()
         except ServiceError as problem:
             self._outcome = problem

@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 
 class Occupancy:
-    """Counts cores at work. What the others told is of a moment ago: a wrong number costs time, never an answer."""
+    """Counts cores at work. What the others told is of a moment ago: a wrong number costs time, never an answer.
+
+    Attributes:
+      cores: that all workers together may use.
+    """
 
     def __init__(
         self, cores: int, tell: Callable[[int], None] | None = None, others: Callable[[], int] | None = None
@@ -18,13 +22,13 @@ class Occupancy:
           tell: tells the other workers how many this one keeps at work; None: there are no others.
           others: how many the others keep at work; None: there are no others.
         """
-        self._cores, self._own = cores, 0
+        self.cores, self._own = cores, 0
         self._tell, self._others = tell, others
 
     def idle_beside(self, own: int) -> int:
         """Tells how many cores nobody keeps at work if this process keeps so many; below 0: more is computed at once
         than there are cores."""
-        return self._cores - own - (0 if self._others is None else self._others())
+        return self.cores - own - (0 if self._others is None else self._others())
 
     def keep(self, own: int) -> None:
         """Tells how many this process keeps at work from now on."""

@@ -1,28 +1,23 @@
-"""Contexts and candidates -> scores: a context's features are looked up once and broadcast over its candidates."""
+"""Answers a Ranking: what is asked, of which candidates, and the best of their scores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import repeated
-from bundle.features import Column
-from service.engine import choice, contexts, formulas, lookup, towers
+from service.engine import choice, contexts, formulas, lookup
 from service.engine.candidates import known_positions
 from service.engine.limits import at_most, check_queries, wanted
 from service.engine.requests import Offsets, Ranked, Ranking
+from service.engine.scoring import Candidates, Scores, score
 from service.engine.steps import Steps
 from service.errors import InvalidArgument
-from service.generations.generation import Generation, LoadedCorpus
+from service.generations.generation import Generation
 from service.generations.loaded_towers import LoadedTower, Work
 from service.settings import ServiceSettings
-
-Scores = NDArray[np.float32]
-
 
 _KNOWN_MAX = 256
 """Makes of requests that are remembered, of each generation."""
@@ -44,16 +39,6 @@ class _Asked:
 
 _KNOWN: WeakKeyDictionary[Generation, dict[tuple[object, ...], _Asked]] = WeakKeyDictionary()
 """Found out once: of a request of many features, it is as dear as their lookup."""
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """m candidates; context i owns offsets[i]:offsets[i + 1]. Features as sent, the rest from the store by position."""
-
-    offsets: Offsets
-    sent: Mapping[str, Column]
-    corpus: LoadedCorpus | None = None
-    positions: NDArray[np.int64] | None = None
 
 
 def rank(generation: Generation, request: Ranking, settings: ServiceSettings, steps: Steps) -> Ranked:
@@ -144,34 +129,3 @@ def _candidates(generation: Generation, request: Ranking, asked: _Asked, setting
     if corpus is None:
         return Candidates(offsets, request.candidates)
     return Candidates(offsets, request.candidates, corpus, known_positions(corpus, ids))
-
-
-def score(
-    generation: Generation,
-    tower: LoadedTower,
-    work: Work,
-    context: Mapping[str, Column],
-    candidates: Candidates,
-    steps: Steps,
-) -> dict[str, Scores]:
-    """Runs what some outputs of a ranking tower need over contexts and candidates; by name, [m] float32 each."""
-    counts = candidates.offsets[1:] - candidates.offsets[:-1]
-    m = int(candidates.offsets[-1])
-    values = towers.Values(work, counts, m)
-    lookup.write(generation, values.once, context, int(counts.size), steps)
-    if m == 0:
-        return {name: np.empty(0, np.float32) for name in work.outputs}
-    columns = candidates.sent
-    if candidates.corpus is not None and candidates.positions is not None:
-        stored = set(candidates.corpus.page.features)
-        wanted_names = [name for name in work.inputs["candidate"] if name in stored and name not in columns]
-        with steps.phase("lookup"):
-            columns = {**columns, **candidates.corpus.store.features(candidates.positions, wanted_names)}
-    if work.crossed:
-        columns = {
-            **columns,
-            **{name: repeated(name, context[name], counts) for name in work.crossed if name in context},
-        }
-    lookup.write(generation, values.each, columns, m, steps)
-    outputs = towers.run(tower, work, values, generation.model, steps)
-    return {name: array.reshape(m) for name, array in outputs.items()}

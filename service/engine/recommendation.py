@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.engine import candidates, choice, contexts, embedding, formulas, lookup, ranking, retrieval
+from service.engine import candidates, choice, contexts, embedding, formulas, lookup, ranking, retrieval, scoring
 from service.engine.limits import at_most, check_queries, wanted
 from service.engine.requests import Recommendation, Recommended
 from service.engine.steps import Steps
@@ -44,8 +44,8 @@ def recommend(generation: Generation, request: Recommendation, settings: Service
     found = retrieval.nearest(index, vectors, fetched, excluded, steps)
     steps.computed(n, int(found.positions.size))
 
-    shown = ranking.Candidates(found.offsets, {}, index.corpus, found.positions)
-    answers = ranking.score(generation, tower, work, features, shown, steps)
+    shown = scoring.Candidates(found.offsets, {}, index.corpus, found.positions)
+    answers = scoring.score(generation, tower, work, features, shown, steps)
     scores = order.scores(answers, lambda place: index.corpus.store.ids(found.positions[place : place + 1])[0])
     chosen, offsets = ranking.best(scores, found.offsets, k)
     with steps.phase("lookup"):

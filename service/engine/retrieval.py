@@ -77,7 +77,7 @@ def nearest(
     n, size = vectors.shape[0], index.corpus.page.size
     if excluded is None and n * min(size, k) <= _CELLS_MAX:
         with steps.phase("search"):
-            return _allowed(index, vectors, k, min(size, k), None, exact=exact)
+            return _allowed(index, vectors, k, min(size, k), None, steps, exact=exact)
     excluded = [_NONE] * n if excluded is None else excluded
     blocks: list[Found] = []
     first = 0
@@ -88,7 +88,7 @@ def nearest(
             fetch = max(fetch, min(size, k + excluded[last].size))
             last += 1
         with steps.phase("search"):
-            blocks.append(_allowed(index, vectors[first:last], k, fetch, excluded[first:last], exact=exact))
+            blocks.append(_allowed(index, vectors[first:last], k, fetch, excluded[first:last], steps, exact=exact))
         first = last
     if len(blocks) == 1:
         return blocks[0]
@@ -101,11 +101,20 @@ def nearest(
 
 
 def _allowed(
-    index: LoadedIndex, vectors: Vectors, k: int, fetch: int, excluded: Sequence[Positions] | None, *, exact: bool
+    index: LoadedIndex,
+    vectors: Vectors,
+    k: int,
+    fetch: int,
+    excluded: Sequence[Positions] | None,
+    steps: Steps,
+    *,
+    exact: bool,
 ) -> Found:
     """Over-fetches by what is excluded, then drops it; a query that is left short of k is searched for exactly."""
-    searcher = index.exact if exact else index.approximate
-    positions, scores = searcher.search(vectors, fetch)
+    if exact:
+        positions, scores = index.exact.search(vectors, fetch, each=steps.each)
+    else:
+        positions, scores = index.approximate.search(vectors, fetch)
     whole = positions[:, -1].min() >= 0  # what is missing is missing at the end
     if whole and (excluded is None or not any(each.size for each in excluded)):
         offsets = np.arange(len(vectors) + 1, dtype=np.int64) * positions.shape[1]
@@ -118,7 +127,7 @@ def _allowed(
         wide = np.full((positions.shape[0], max(positions.shape[1], fetch)), -1, np.int64)
         wide_scores = np.zeros(wide.shape, np.float32)
         wide[:, : positions.shape[1]], wide_scores[:, : positions.shape[1]] = positions, scores
-        again, again_scores = index.exact.search(vectors[short], fetch)
+        again, again_scores = index.exact.search(vectors[short], fetch, each=steps.each)
         wide[short], wide_scores[short] = -1, 0
         wide[short, : again.shape[1]], wide_scores[short, : again.shape[1]] = again, again_scores
         positions, scores = wide, wide_scores

@@ -38,7 +38,15 @@ class Scheduler:
     """The line, the turns and the threads. Its methods run on one event loop, but where they tell otherwise."""
 
     def __init__(
-        self, threads: int, paces: Paces, line_max: int, retry_after_s: float, metrics: Metrics, occupancy: Occupancy
+        self,
+        threads: int,
+        paces: Paces,
+        line_max: int,
+        retry_after_s: float,
+        metrics: Metrics,
+        occupancy: Occupancy,
+        helpers: int = 0,
+        piece_s: float = 0.0,
     ) -> None:
         """Begins with no call.
 
@@ -49,11 +57,15 @@ class Scheduler:
           retry_after_s: least time that a refused caller is told to wait, seconds.
           metrics: are told what is queued, joined and shed.
           occupancy: tells whether cores are idle.
+          helpers: further threads, that only help with large calls.
+          piece_s: about how long a piece of a large call takes, seconds; 0: none is divided.
         """
         self._line_max, self._retry_after_s, self._metrics, self._paces = line_max, retry_after_s, metrics, paces
-        self._threads, self._line = ComputeThreads(threads), Line(threads)
+        self._threads, self._line = ComputeThreads(threads + helpers), Line(threads)
         self._turns = Turns(self._paces, self._at_once)
-        self._hands = Hands(self._line, self._threads, occupancy, self._compute, self._in_turn, self._computed)
+        self._hands = Hands(
+            self._line, self._threads, threads, occupancy, self._compute, self._in_turn, self._computed, piece_s
+        )
         self._short: dict[str, float] = {}
         """By name of calls: the share of the last ones that was computed at once."""
         self._told: tuple[str, float, Overloaded] | None = None
@@ -89,6 +101,7 @@ class Scheduler:
         Raises:
           Overloaded: the line is full, or its deadline would be over.
         """
+        job.steps.helpers = self._hands
         generation = job.lease.generation
         where = self._paces.where(generation, job.kind)
         short = where is Where.AT_ONCE

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from bundle.features import Column
+from service.engine.pieces import Helpers, Pieces
 from service.errors import Cancelled, DeadlineExceeded, ServiceError
 from service.generations.generation import Generation
 from service.metrics import Metrics
@@ -19,6 +20,8 @@ class Steps:
     Attributes:
       call: name of the call, one of `metrics.CALLS`.
       deadline: on the clock of `time.monotonic()`.
+      helpers: may be called where the call is large; None: nobody.
+      helped_s: seconds that they computed beyond those that whoever computes the call waited for them.
     """
 
     def __init__(
@@ -34,6 +37,8 @@ class Steps:
         """
         self.call, self.deadline = call, deadline
         self._metrics, self._phases = metrics, phases
+        self.helpers: Helpers | None = None
+        self.helped_s = 0.0
         self._gone = False
         self._submitted: float | None = None
         self._phase, self._began = "", 0.0
@@ -63,7 +68,44 @@ class Steps:
     def joined(self, others: Sequence[Steps]) -> Steps:
         """Returns the steps of calls of this name that are computed as one."""
         told = [phases for each in others for phases in each._phases]
-        return Steps(self.call, min(each.deadline for each in others), self._metrics, told)
+        joined = Steps(self.call, min(each.deadline for each in others), self._metrics, told)
+        joined.helpers = self.helpers
+        return joined
+
+    def each(self, count: int, compute: Callable[[int], None]) -> None:
+        """Has so many pieces of this call computed, by whoever may help; checks before each.
+
+        Args:
+          count: of pieces.
+          compute: computes the i-th, in any thread.
+        Raises:
+          DeadlineExceeded, Cancelled: as `check`. What the first piece that failed raised.
+        """
+
+        def piece(at: int) -> None:
+            self.check()
+            compute(at)
+
+        if count > 1 and self.helpers is not None and self.helpers.piece_s and self.helpers.idle():
+            self.helped_s += Pieces(count, piece).run(self.helpers)
+        else:
+            for at in range(count):
+                piece(at)
+
+    def beside(self) -> Steps:
+        """Returns the steps of a piece of this call, for the thread that computes it."""
+        return Steps(self.call, self.deadline, self._metrics)
+
+    def divided(self, seconds: float, pieces: Sequence[Steps]) -> None:
+        """Tells the phases of pieces that were computed beside each other: their shares of the time that all took."""
+        spent: dict[str, float] = {}
+        for piece in pieces:
+            for phase, each in piece._spent.items():
+                spent[phase] = spent.get(phase, 0.0) + each
+        whole = sum(spent.values())
+        for phase, each in spent.items():
+            share = self._share(phase, seconds * each / (whole or 1))
+            self._spent[phase] = self._spent.get(phase, 0.0) + share
 
     def submitted(self) -> None:
         """Tells that the call is queued."""

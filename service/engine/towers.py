@@ -48,18 +48,46 @@ class Values:
             found._asked, found.each = n, found._rooms.first(n)
         return found
 
+    @classmethod
+    def of_contexts(cls, work: Work, n: int) -> Values:
+        """Makes room for n contexts whose candidates are run elsewhere, in pieces."""
+        found = cls.__new__(cls)
+        found._hold(work.layout, _NO_COUNTS, n, 0, Rooms(work, work.layout, n, 0))
+        return found
+
+    @classmethod
+    def piece(cls, work: Work, counts: NDArray[np.int64], m: int, of: Values, first: int) -> Values:
+        """Makes room for m candidates, counts[i] of them of the context `first + i` of others, which were run.
+
+        Where the last piece had more, theirs is used, as `alone` tells: the last piece of a call has fewer.
+        """
+        found, kept, n = cls.__new__(cls), cls._kept(work.layout), len(counts)
+        wider = n == 1 and kept is not None and kept.fit(1, kept.candidates) and kept.spares(m)
+        room = kept.candidates if wider and kept is not None else m
+        found._begin(work, work.layout, counts, n, room, kept)
+        if m < room:
+            found._asked, found.each = m, found._rooms.first(m)
+        for own, place in zip(found.once, of.once, strict=True):
+            own.array[...] = place.array[first : first + n]
+        found._made_once = {name: array[first : first + n] for name, array in of._made_once.items()}
+        found._contexts_ran = True
+        return found
+
     @staticmethod
     def _kept(layout: Layout) -> Rooms | None:
         found: Rooms | None = getattr(layout.kept, "rooms", None)
         return found
 
     def _begin(self, work: Work, layout: Layout, counts: NDArray[np.int64], n: int, m: int, kept: Rooms | None) -> None:
-        self.contexts, self.candidates, self._asked = n, m, m
-        self._layout, self._counts = layout, counts
         if kept is None or not kept.fit(n, m):
             kept = Rooms(work, layout, n, m)
             layout.kept.rooms = kept if kept.lasting else None
-        self._rooms = kept
+        self._hold(layout, counts, n, m, kept)
+
+    def _hold(self, layout: Layout, counts: NDArray[np.int64], n: int, m: int, kept: Rooms) -> None:
+        self.contexts, self.candidates, self._asked = n, m, m
+        self._layout, self._counts, self._rooms = layout, counts, kept
+        self._contexts_ran = False
         self.once, self.each = kept.once, kept.each
         self._made_once: dict[str, Array] = {}
         self._made: dict[str, Array] = {}
@@ -113,6 +141,10 @@ class Values:
         """Returns how many examples a part is run on."""
         return self.contexts if self._layout.once[number] else self.candidates
 
+    def due(self, number: int) -> bool:
+        """Tells whether a part is to be run here: of pieces of a call, those of contexts were run before."""
+        return not (self._contexts_ran and self._layout.once[number])
+
     def asked(self, number: int) -> int:
         """Returns for how many of these examples what a part returns is asked."""
         return self.contexts if self._layout.once[number] else self._asked
@@ -142,15 +174,29 @@ def run(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps
     with steps.phase("compute"):
         began = time.perf_counter()
         values.fill()
-        for number, part in enumerate(work.parts):
-            examples = values.examples(number)
-            values.add(number, _outputs(part, values.inputs(number), examples, values.block(number), steps))
-            steps.ran(model, tower.name, part.page.name, values.asked(number))
+        for number in range(len(work.parts)):
+            if values.due(number):
+                _run_part(tower, work, number, values, model, steps)
         values.ran(time.perf_counter() - began)
     outputs = {name: values.output(name) for name in work.outputs}
     for name, array in outputs.items():
         check_finite(array, f"output {name!r} of tower {tower.name!r}")
     return outputs
+
+
+def run_contexts(tower: LoadedTower, work: Work, values: Values, model: str, steps: Steps) -> None:
+    """Runs only the parts that run once for each context."""
+    with steps.phase("compute"):
+        for number, once in enumerate(work.layout.once):
+            if once:
+                _run_part(tower, work, number, values, model, steps)
+
+
+def _run_part(tower: LoadedTower, work: Work, number: int, values: Values, model: str, steps: Steps) -> None:
+    part = work.parts[number]
+    outputs = _outputs(part, values.inputs(number), values.examples(number), values.block(number), steps)
+    values.add(number, outputs)
+    steps.ran(model, tower.name, part.page.name, values.asked(number))
 
 
 def _outputs(part: LoadedPart, inputs: dict[str, Array], n: int, block: int, steps: Steps) -> dict[str, Array]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,29 @@ def test_exact_search_over_several_blocks_equals_one(monkeypatch: pytest.MonkeyP
 
     np.testing.assert_array_equal(parts[0], whole[0])
     np.testing.assert_allclose(parts[1], whole[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
+def test_exact_search_finds_the_same_in_whatever_order_and_threads_blocks_are_scored(
+    distance: Distance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors, queries = _vectors(500, 8).round(), _vectors(4, 8, seed=1).round()  # of many equal scores
+    monkeypatch.setattr("runtime.exact._BLOCK_BYTES", 4 * 8 * 37)
+    index = ExactIndex(vectors, distance)
+
+    def backwards(count: int, score: Callable[[int], None]) -> None:
+        for at in reversed(range(count)):
+            score(at)
+
+    def beside_each_other(count: int, score: Callable[[int], None]) -> None:
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(score, range(count)))
+
+    in_turn = index.search(queries, 20)
+    for each in (backwards, beside_each_other):
+        positions, scores = index.search(queries, 20, each=each)
+        assert positions.tobytes() == in_turn[0].tobytes()
+        assert scores.tobytes() == in_turn[1].tobytes()
 
 
 def test_exact_search_equal_scores_come_in_order_of_position(monkeypatch: pytest.MonkeyPatch) -> None:
