@@ -53,7 +53,8 @@ log = logs.logger(__name__)
 _CLOSING_S = 1.0
 """Least time that the doors get to write answers that are already computed."""
 _NOTICE_S = 0.2
-"""How long new calls are still answered, with NOT_READY: once the door closes, gRPC cancels what is on its way."""
+"""How long new calls are still answered: those who keep connections have to learn that they end here."""
+_GOING_DOWN = "the service is going down"
 _SETTLING_S = 0.02
 _OVERDUE_S = 10
 """After the time to drain, a worker that is still there is ended."""
@@ -245,11 +246,12 @@ class Service:
 
     def _problem(self) -> str:
         """Why callers should not be sent to this service, be it for the sake of another worker."""
-        return self._engine.problem or ("" if self._crew is None else self._crew.problem)
+        problem = _GOING_DOWN if self._stopping.is_set() else self._engine.problem
+        return problem or ("" if self._crew is None else self._crew.problem)
 
     def _announce(self) -> None:
         with self._announcing:
-            problem = self._engine.problem
+            problem = _GOING_DOWN if self._stopping.is_set() else self._engine.problem
             self._metrics.ready.set(not problem)
             if self._crew is not None:
                 self._crew.tell(self._state(problem), problem)
@@ -270,7 +272,8 @@ class Service:
         return State.OPEN if problem else State.READY
 
     async def _drain(self, http: asyncio.Task[None]) -> None:
-        """Not ready at once; what is in flight ends; then the doors close."""
+        """Not ready at once; for a moment calls are answered that come nonetheless, each as the last of its connection;
+        then none are taken, what is in flight ends, and the doors close."""
         end = time.monotonic() + self._settings.drain_s
         if self._place is None:
             supervision.tell(supervision.STOPPING)
@@ -278,11 +281,12 @@ class Service:
             signal.alarm(math.ceil(self._settings.drain_s + _OVERDUE_S))
         self._watcher.stop()
         self._warming.stop()
-        self._engine.drain()
         self._announce()
-        notice = asyncio.create_task(asyncio.sleep(min(_NOTICE_S, self._settings.drain_s)))
-        drained = await self._engine.drained(self._settings.drain_s)
-        await notice
+        self._http.leave()
+        self._rpc.leave()
+        await asyncio.sleep(min(_NOTICE_S, self._settings.drain_s))
+        self._engine.drain()
+        drained = await self._engine.drained(max(0.0, end - time.monotonic()))
         if not drained:
             log.warning("drain_incomplete", extra=logs.fields(in_flight=self._engine.in_flight))
         left_s = max(_CLOSING_S, end - time.monotonic())

@@ -58,7 +58,7 @@ class Connection(HttpToolsProtocol):
         self.flow = Flow(transport)
         self.caller = caller_shown(transport.get_extra_info("peercert"))
         self._joined = True
-        self._old_at = self.loop.time() + self._patience.some_age_s()
+        self._old_at = 0.0 if self._crowd.leaving else self.loop.time() + self._patience.some_age_s()
         self._set_idle()
         if not self._crowd.join(self):
             self._refuse(HTTPStatus.TOO_MANY_REQUESTS, Overloaded("every connection of this door has a call", 1.0))
@@ -343,6 +343,10 @@ class Connection(HttpToolsProtocol):
             self._send(call, response)
         if self.cycle is not None and self.cycle.response_complete and not self._in_head:
             self._crowd.waits(self)
+
+    def leave(self) -> None:
+        """The service goes down soon: the next answer is the last."""
+        self._old_at = 0.0
 
     def shutdown(self) -> None:
         """The service drains: what is on its way is read within bounds."""

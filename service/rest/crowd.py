@@ -50,6 +50,8 @@ class Crowd:
         self._unread_bytes = 0
         self.count = 0
         """Connections that are open."""
+        self.leaving = False
+        """Whether each is to be closed behind its next answer."""
 
     def join(self, member: Member) -> bool:
         """Counts a connection in; at the limit the one that has waited longest for a request makes room.

@@ -7,7 +7,7 @@ import math
 import socket
 import ssl
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -89,6 +89,12 @@ class BoundedServer(uvicorn.Server):
             for each in sockets or ()
         ]
         self.started = True
+
+    def leave(self) -> None:
+        """Has every connection closed behind its next answer."""
+        self._crowd.leaving = True
+        for connection in list(self.server_state.connections):
+            cast(Connection, connection).leave()
 
     def _connection(self) -> Connection:
         return Connection(

@@ -66,6 +66,10 @@ class RpcServer:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell_health)
 
+    def leave(self) -> None:
+        """Asks callers to go elsewhere with their next calls; those that come nonetheless are answered."""
+        self._listener.leave()
+
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls and waits for those in flight.
 

@@ -170,6 +170,11 @@ class RunningDoors:
         self._thread.join(30)
         assert not self._thread.is_alive()
 
+    def leave(self) -> None:
+        """As a service that goes down soon; on the doors' event loop."""
+        self._server.leave()
+        self.rpc.leave()
+
     def soon(self, function: Any, *arguments: Any) -> None:
         """Runs a plain function on the doors' event loop and waits for it."""
         done = threading.Event()

@@ -62,6 +62,11 @@ class Listener:
         self._looking = asyncio.create_task(self._look())
         return int(listening.getsockname()[1])
 
+    def leave(self) -> None:
+        """Asks every peer to begin no more calls here."""
+        for connection in list(self._room.connections):
+            connection.go_away()
+
     async def stop(self, grace_s: float) -> None:
         """Takes no new connections and no new calls; waits for the answers to those there are.
 
@@ -73,8 +78,7 @@ class Listener:
         self._server.close()
         end = time.monotonic() + grace_s
         connections = self._room.connections
-        for connection in list(connections):
-            connection.go_away()
+        self.leave()
         calm = time.monotonic() + PARTING_S_MAX
         while connections and (now := time.monotonic()) < end:
             if any(connection.has_calls for connection in connections):

@@ -170,6 +170,19 @@ def test_call_under_way_when_the_service_ends_is_answered_and_its_connection_clo
     assert b"connection: close\r\n" in answer
 
 
+def test_call_that_comes_while_the_service_takes_its_leave_is_the_last_of_its_connection(tmp_path: Path) -> None:
+    with RunningDoors(desk_of(ScriptedEngine(), settings_of(tmp_path))) as doors, line_to(doors) as kept:
+        kept.sendall(ASK)
+        kept.recv(1 << 16)
+        doors.soon(doors.leave)
+        for line in (kept, line_to(doors)):
+            line.sendall(ASK + ASK)
+            answers = rest(line)
+            assert answers.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert (answers.count(b"HTTP/1.1 "), answers.count(b"connection: close")) == (1, 1)
+            line.close()
+
+
 def test_connection_that_asks_nothing_for_long_is_closed_whatever_it_asked_before(tmp_path: Path) -> None:
     with RunningDoors(desk_of(ScriptedEngine(), settings_of(tmp_path, idle_s=1))) as doors, line_to(doors) as line:
         for _ in range(5):

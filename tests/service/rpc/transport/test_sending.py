@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from hpack import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Setting
-from service.rpc.transport.messages import HEAD, OK, prefixed
+from service.rpc.transport.messages import HEAD, OK, prefixed, status_block
 from service.rpc.transport.sending import Outgoing, Outlet
 
 
@@ -130,3 +131,14 @@ def test_dropped_stream_sends_nothing_more() -> None:
     outlet.grant(None, 1 << 20)
     outlet.move()
     assert (len(wire.frames), wire.ended) == (before, [])
+
+
+@pytest.mark.parametrize(("status", "http"), [(14, "503"), (8, "200"), (0, "200")])
+def test_status_alone_that_means_elsewhere_is_told_in_http_too(status: int, http: str) -> None:
+    wire = Wire()
+    Outlet(wire, wire.ended.append).finish(Outgoing(1, 0), None, status_block(status, "why", ()))
+    [(kind, flags, number, block)] = wire.frames
+    assert (kind, flags & frames.END_STREAM, number, wire.ended) == (Kind.HEADERS, frames.END_STREAM, 1, [1])
+    headers = [(str(name), str(value)) for name, value in Decoder().decode(block)]
+    assert headers[0] == (":status", http)
+    assert headers[1:3] == [("content-type", "application/grpc"), ("grpc-status", str(status))]
