@@ -23,6 +23,8 @@ _TOLD_MIN = 64
 """Examples of a call, computed as one, that tells how long each takes: of fewer, what is beside them is most."""
 _CREEP = 1.03
 """As in `pace`: the least that was seen, forgotten by 3 % a call."""
+_ROWS_MIN = 100
+"""Examples of a piece, unless these take twice as long as a piece is to: with fewer, weights are read too often."""
 _ALIKE = 1.5
 """Pieces stay of the size that they have until another would be so many times as good: LiteRT plans its memory anew for
 each size."""
@@ -46,7 +48,8 @@ class _Pace:
 
     def piece(self, piece_s: float) -> float:
         """Returns how many examples make a piece of such a time."""
-        wanted = max(1.0, piece_s / self.least_s)
+        fitting = piece_s / self.least_s
+        wanted = max(1.0, fitting, min(_ROWS_MIN, 2 * fitting))
         if not self.rows / _ALIKE < wanted < self.rows * _ALIKE:
             self.rows = wanted
         return self.rows

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from bundle.features import Column
 from service.engine import dividing
 from service.engine.occupancy import Occupancy
 from service.engine.pieces import Pieces
-from service.engine.requests import Call, Ranked, Ranking, Retrieval, Target
+from service.engine.requests import Call, Embedding, Ranked, Ranking, Retrieval, Target
 from service.errors import Internal, InvalidArgument
 from tests.service.engine.test_crossed_inputs import CROSSED
 from tests.service.running import CALL, WORKERS, Running, WaitingTower, column
@@ -75,7 +76,7 @@ def takes(service: Running, seconds: float, *heads: str) -> None:
 
 
 def divided(run: Run, cores: int = CORES) -> tuple[Running, SeenTower]:
-    """Returns a service that believes that eight candidates make a piece."""
+    """Returns a service that believes that eight candidates make a piece, or twice as many, since they are few."""
     service = of_pieces(run, cores)
     tower = seen(service)
     takes(service, 1e-3 / 8)
@@ -120,7 +121,7 @@ def test_answers_have_the_same_bits_however_candidates_are_divided(
     tower = seen(parted, 1 if options else 0)
 
     @settings(max_examples=25)
-    @given(requests(small.ids), st.sampled_from([1, 8, 31]))
+    @given(requests(small.ids), st.sampled_from([1, 8, 17, 31]))
     def same(request: Ranking, candidates: int) -> None:
         takes(parted, 1e-3 / candidates, *request.heads)
         tower.sizes.clear()
@@ -152,7 +153,7 @@ def test_threads_that_are_idle_take_pieces(write: Write, run: Run) -> None:
     service, tower = divided(run)
     tower.burn_s = 0.005
     rank(service, asked(small))
-    assert tower.sizes == [8] * 12
+    assert tower.sizes == [16] * 6
     assert 1 < len(tower.threads) <= CORES
 
 
@@ -179,7 +180,7 @@ def test_phases_of_pieces_are_within_the_time_of_the_call_and_its_kind_takes_all
     assert 0 < sum(call.phases.values()) < elapsed_s
     current = service.switch.current("movies")
     assert current is not None
-    assert service.engine._scheduler._paces.usual_s(current, request.kind) >= 12 * tower.burn_s
+    assert service.engine._scheduler._paces.usual_s(current, request.kind) >= 6 * tower.burn_s
 
 
 def test_what_is_wrong_with_a_call_is_told_as_of_one_piece(write: Write, run: Run) -> None:
@@ -238,6 +239,23 @@ def test_call_that_comes_meanwhile_is_computed_after_a_piece(write: Write, run: 
         return ended
 
     assert asyncio.run(both()) == ["small", "large"]
+
+
+def test_embeddings_have_the_same_bits_in_pieces(write: Write, run: Run) -> None:
+    small = write()
+    parted, whole = of_pieces(run), run(piece_us=0)
+    current = parted.switch.current("movies")
+    assert current is not None
+    work = current.towers["query"].result_work
+    users, ends = np.arange(100) % 60, np.arange(101) // 3
+    history = Column(small.ids[np.arange(33) % 40], ends)
+    request = Embedding(Target(), "query", {"user": column(*users.tolist()), "history": history})
+    dividing.pace_of(work).least_s = 1e-3 / 8
+    found, expected = (each.ask(each.engine.embed(request, CALL)).vectors for each in (parted, whole))
+    assert found.tobytes() == expected.tobytes()
+    told = {"model": "movies", "tower": "query", "part": "whole"}
+    assert parted.value("rowcast_part_examples_total", **told) == 100
+    assert dividing.pace_of(work).rows == 16  # it was divided
 
 
 def test_exact_search_by_several_threads_finds_the_same(
