@@ -86,6 +86,7 @@ class Embedded:
       inputs: whose columns it takes.
       read: what its column is called, of one place of an input by `place_of`; of several, the first input.
       reads_rows: whether its ids are rows, one of each example.
+      reads_bags: whether they are rows, any number of each example, all of which are combined as they are.
       alike: equal for features whose vectors may be combined together.
     """
 
@@ -105,7 +106,10 @@ class Embedded:
         self._name, self._drop_weights = self.inputs[0], drop_weights
         self.read = self._name if page.place is None else place_of(self._name, page.place)
         one_each = page.kind == "single" and page.padding is None
-        self.reads_rows = one_each and isinstance(page.ids, IdentityIds) and page.cast is None
+        are_rows = isinstance(page.ids, IdentityIds) and page.cast is None
+        self.reads_rows = one_each and are_rows
+        changed = page.padding is not None or page.max_norm is not None or page.empty_row is not None
+        self.reads_bags = page.kind == "bag" and are_rows and not changed
         filled = page.empty_row is not None
         filled |= page.filler_row is not None
         self.alike = (self.table.dim, page.kind, page.combiner, page.length, page.max_norm, filled)

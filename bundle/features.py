@@ -31,7 +31,7 @@ from bundle.vocabularies import Vocabulary
 if TYPE_CHECKING:
     from bundle.native import _rows
 
-    _Reader = _rows.Rows | int | None
+    _Reader = _rows.Rows | tuple[_rows.Rows, int] | int | None
 
 __all__ = ["Activation", "Column", "FeatureReader", "Place", "open_features"]
 
@@ -39,6 +39,8 @@ _FEW = 16
 """Features up to which each is looked up by itself: laying a few side by side costs more than it saves (measured)."""
 _CROSS, _CHANGED = 9, 4
 """As how many features a cross counts, and one whose bags are clipped or filled: alone they take as much longer."""
+_COMBINERS = ("sum", "mean", "sqrtn")
+"""As compiled code numbers them."""
 _BATCHES_MAX = 256
 """Sets of names that are kept; those of a model's towers and their parts are few."""
 
@@ -165,7 +167,7 @@ class FeatureReader:
         return unknown
 
     def _after_plain(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
-        """Writes the features whose columns are rows, or numbers, as they are to be written; returns all others.
+        """Writes the features whose columns are rows, bags of rows or numbers, as they are; returns all others.
 
         Compiled code does, those that are neighbors in one go.
         """
@@ -202,7 +204,11 @@ class FeatureReader:
                 readers.append(feature.floats)
                 reads.append(feature.name)
             else:
-                readers.append(feature.table.native if feature.reads_rows else None)
+                native = feature.table.native if feature.reads_rows or feature.reads_bags else None
+                if native is not None and feature.reads_bags:
+                    readers.append((native, _COMBINERS.index(feature.combiner)))
+                else:
+                    readers.append(native)
                 reads.append(feature.read)
         return (tuple(readers), tuple(reads)) if any(each is not None for each in readers) else ((), ())
 

@@ -20,7 +20,7 @@ class Rows:
     ) -> NDArray[np.float32]: ...
 
 def beside(
-    readers: tuple[Rows | int | None, ...],
+    readers: tuple[Rows | tuple[Rows, int] | int | None, ...],
     names: tuple[str, ...],
     columns: Mapping[str, tuple[object, object, object]],
     first: int,
