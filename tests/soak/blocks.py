@@ -19,7 +19,7 @@ from tests.bench.load import ANSWERED, Load
 
 PERCENTS = (50, 99, 99.9)
 FIGURES = ("p50", "p99", "p99.9", "p99 of the median round")
-DRAWS = 200
+DRAWS = 100
 """Of as many rounds as there are, each as often as it comes."""
 NINE_OF_TEN = (5, 95)
 

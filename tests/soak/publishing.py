@@ -35,18 +35,20 @@ class Publisher:
         self._service, self._workers, self._root, self._originals, self._kept = service, workers, root, originals, kept
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{service.ports['admin']}", timeout=PATIENCE_S)
         self.version, self.switches = 1, 0
+        self._whole = [1]
+        """Versions in the root that can be served."""
         self.order_s: list[float] = []
         """Of each order: until it was answered, and so in effect."""
 
     def next(self) -> None:
         """Publishes a version by one rename, waits until every process answers with it, and takes the oldest away."""
         self._publish("version_available")
+        self._whole.append(self.version)
         self.switches += 1
         if self.version % BOTH_WAYS_EVERY == 0:
             self.go_back_and_forth()
-        gone = self._directory(self.version - self._kept)
-        if gone.is_dir():
-            shutil.rmtree(gone)
+        while len(self._whole) > self._kept:
+            shutil.rmtree(self._directory(self._whole.pop(0)))
 
     def rehearse(self) -> None:
         """Does what `next` does, but where no service looks."""
@@ -56,23 +58,22 @@ class Publisher:
 
     def go_back_and_forth(self) -> None:
         """Has the version before answer, then the newest again; each does when the order returns."""
-        for order, version in (("rollback", self.version - 1), ("unpin", self.version)):
+        for order, version in zip(("rollback", "unpin"), self._whole[-2:], strict=True):
             current = self._order(order)["current"]
             if current != version:
                 raise RuntimeError(f"version {current} answered after {order}; {version} was expected")
             self.switches += 1
 
     def move_label(self) -> None:
-        """Moves a label to the version before, and back."""
-        for version in (self.version - 1, self.version):
+        """Labels the version before, has the newest take its label, and takes it off."""
+        for version in self._whole[-2:]:
             self._order("label", label=LABEL, version=version)
-            self.switches += 1
+        self._order("unlabel", label=LABEL)
 
     def publish_damaged(self) -> None:
         """Publishes a version, a table of which is not what its checksum says, until the one before answers again."""
-        before = self._current()
         self._publish("version_damaged", _damage)
-        self._until(before)
+        self._until(self._whole[-1])
         shutil.rmtree(self._directory(self.version))
         self.switches += 2
 
@@ -121,7 +122,7 @@ class Publisher:
         current: int | None = self._client.get("/v1/status").json()["models"][0]["current"]
         return current
 
-    def _until(self, version: int | None) -> None:
+    def _until(self, version: int) -> None:
         end = time.monotonic() + PATIENCE_S
         while self._current() != version:
             if time.monotonic() > end:
