@@ -98,8 +98,8 @@ class ServiceSettings(BaseModel):
     """Calls measured to take no longer are computed on the event loop in their turn, unless that keeps others waiting
     beside an idle core, microseconds; 0: all calls in line are for the compute threads."""
     piece_us: int = Field(default=1_000, ge=0, le=1_000_000)
-    """About how long a piece of a ranking takes whose candidates are computed by all cores that are idle, microseconds;
-    what takes less than two is not divided; 0: nothing is."""
+    """About how long a piece of a large ranking or embedding takes, which all idle cores compute, microseconds;
+    what takes less than two is not divided; 0: nothing is, exact searches neither."""
     in_flight_max: int = Field(default=512, ge=1, le=100_000)
     """Calls admitted at once, short ones too; one more is refused at once rather than kept waiting."""
     in_line_max: int = Field(default=64, ge=1, le=100_000)
