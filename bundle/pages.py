@@ -23,11 +23,19 @@ _POPULATE_READ = 22
 _STRETCHES, _STRETCH_PAGES = 32, 32
 """What is looked at of a large file to tell how much of it is in memory."""
 
+_MAY_MOVE = 1
+
 _SYSTEM = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+if _SYSTEM is not None:
+    _SYSTEM.mremap.restype = ctypes.c_void_p
+_FAILED = ctypes.c_void_p(-1).value
 
 
 def bring_in(data: Bytes, start: int) -> int:
     """Reads a piece of a mapped file and maps its pages, so that no row of it is waited for.
+
+    What is not in memory yet is read in pages of 2 MiB, where the file system has such: random rows are then read up to
+    twice as fast as from pages of 4 KiB, since the processor remembers few pages.
 
     Args:
       data: bytes of a map.
@@ -38,8 +46,11 @@ def bring_in(data: Bytes, start: int) -> int:
     size = min(PIECE_BYTES, data.size - start)
     if size <= 0:
         return 0
-    _advise(data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED)  # a random map is read page by page otherwise
-    if _advise(data, start, size, _POPULATE_READ) == errno.EINVAL:  # anything else it could not read: nobody asked yet
+    if not _read_huge(data, start, size):
+        _advise(data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED)  # a random map is read page by page otherwise
+    failed = _advise(data, start, size, _POPULATE_READ)
+    if failed in (0, errno.EINVAL):  # anything else it could not read: nobody asked yet
+        # Of each page a byte is read: of a virtual machine's large pages the host may have none until then.
         np.bitwise_or.reduce(data[start : start + size : mmap.PAGESIZE])
     return size
 
@@ -63,6 +74,23 @@ def resident_bytes(data: Bytes) -> int:
             return 0  # the map is longer than its file by now
         there += int(np.count_nonzero(found & 1))
     return min(data.size, data.size * there // (stretches * length))
+
+
+def _read_huge(data: Bytes, start: int, size: int) -> bool:
+    # By a second map of the same pages: this advice cannot be taken back, and a row whose page has given way to others
+    # must not read 2 MiB. A map of which nothing (0 bytes) is moved stays, and is there twice.
+    if _SYSTEM is None or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return False
+    length = ctypes.c_size_t(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+    first = data.ctypes.data + start
+    begin = ctypes.c_size_t(first - first % mmap.PAGESIZE)
+    again = _SYSTEM.mremap(begin, ctypes.c_size_t(0), length, ctypes.c_int(_MAY_MOVE))
+    if again == _FAILED:
+        return False
+    place = ctypes.c_void_p(again)
+    done = not any(_SYSTEM.madvise(place, length, ctypes.c_int(each)) for each in (mmap.MADV_HUGEPAGE, _POPULATE_READ))
+    _SYSTEM.munmap(place, length)
+    return done
 
 
 def _advise(data: Bytes, start: int, size: int, advice: int) -> int:
