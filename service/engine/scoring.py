@@ -128,7 +128,7 @@ def _in_pieces(call: _Call, size: int, steps: Steps) -> dict[str, Scores]:
 def _cut(call: _Call, start: int, stop: int, first: int, last: int) -> _Call:
     """Returns the candidates from `start` to `stop`, which are of the contexts from `first` to `last`."""
     candidates = call.candidates
-    offsets = candidates.offsets[first : last + 1].clip(start, stop) - start
+    offsets = np.minimum(np.maximum(candidates.offsets[first : last + 1], start), stop) - start
     positions = None if candidates.positions is None else candidates.positions[start:stop]
     sent = dividing.cut(candidates.sent, call.m, start, stop)
     crossed = dividing.cut(call.crossed, call.n, first, last)

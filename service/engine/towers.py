@@ -62,8 +62,9 @@ class Values:
         Where the last piece had more, theirs is used, as `alone` tells: the last piece of a call has fewer.
         """
         found, kept, n = cls.__new__(cls), cls._kept(work.layout), len(counts)
-        wider = n == 1 and kept is not None and kept.fit(1, kept.candidates) and kept.spares(m)
-        room = kept.candidates if wider and kept is not None else m
+        room = m
+        if n == 1 and kept is not None and kept.spares(m) and m < kept.candidates and kept.fit(1, kept.candidates):
+            room = kept.candidates
         found._begin(work, work.layout, counts, n, room, kept)
         if m < room:
             found._asked, found.each = m, found._rooms.first(m)
