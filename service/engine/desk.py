@@ -9,7 +9,7 @@ from typing import Protocol
 from service.engine.descriptions import ModelState
 from service.engine.engine import Engine
 from service.engine.requests import Target
-from service.metrics import Metrics
+from service.metrics import Metrics, beside_calls
 from service.security.guards import OPEN, Guards
 from service.settings import ServiceSettings
 from service.sockets import Take, take_all
@@ -60,7 +60,9 @@ class Desk:
 
     async def metrics_page(self) -> bytes:
         """Returns the page of `/metrics` of the whole service."""
-        return self.metrics.render() if self.crew is None else await self.crew.metrics_page()
+        if self.crew is not None:
+            return await self.crew.metrics_page()
+        return await beside_calls(self.metrics.render)
 
     async def models(self) -> tuple[ModelState, ...]:
         """Returns every model and its versions, of the whole service."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +13,7 @@ from pydantic import TypeAdapter
 
 from service import logs
 from service.engine.descriptions import ModelState
-from service.metrics import Metrics
+from service.metrics import Metrics, beside_calls
 from service.workers.board import Door, State
 from service.workers.exchange import Answers, ask
 from service.workers.families import Family, Totals, merged, read, rendered, told_last, written
@@ -54,9 +55,9 @@ class Crew:
         self._answers = Answers(
             place.socket_of(place.index),
             {
-                _METRICS: lambda: written(self._totals.tell()),
-                _MODELS: lambda: orjson.dumps(self._models()),
-                _REVISION: lambda: b"%d" % self._revision(),
+                _METRICS: self._own_metrics,
+                _MODELS: self._own_models,
+                _REVISION: self._own_revision,
             },
         )
         self._loop = asyncio.get_running_loop()
@@ -108,11 +109,22 @@ class Crew:
 
     async def metrics_page(self) -> bytes:
         """Returns the page of `/metrics` for all workers."""
-        answers = await self._ask(_METRICS)
+        return await beside_calls(functools.partial(self._page, await self._ask(_METRICS)))
+
+    def _page(self, answers: dict[int, bytes | None]) -> bytes:
         told = {self._place.index: self._totals.tell()}
         for worker, answer in answers.items():
             told[worker] = told_last(self._place.told_by(worker)) if answer is None else read(answer)
         return rendered([*merged(dict(sorted(told.items()))), *self._of_workers(answers)])
+
+    async def _own_metrics(self) -> bytes:
+        return await beside_calls(lambda: written(self._totals.tell()))
+
+    async def _own_models(self) -> bytes:
+        return orjson.dumps(self._models())
+
+    async def _own_revision(self) -> bytes:
+        return b"%d" % self._revision()
 
     async def models(self) -> tuple[ModelState, ...]:
         """Returns the models and versions of all workers; where these differ, what is in the way of some."""

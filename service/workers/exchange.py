@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from service import logs
@@ -19,7 +19,7 @@ _WORD_BYTES_MAX = 64
 class Answers:
     """Answers the other workers."""
 
-    def __init__(self, path: Path, words: Mapping[str, Callable[[], bytes]]) -> None:
+    def __init__(self, path: Path, words: Mapping[str, Callable[[], Awaitable[bytes]]]) -> None:
         """Answers each word of `words` with what its function returns, on a socket at `path`."""
         self._path, self._words = path, words
         self._server: asyncio.AbstractServer | None = None
@@ -41,7 +41,7 @@ class Answers:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             word = await asyncio.wait_for(reader.read(_WORD_BYTES_MAX), ANSWER_S_MAX)
-            writer.write(self._words[word.decode()]())
+            writer.write(await self._words[word.decode()]())
             await asyncio.wait_for(writer.drain(), ANSWER_S_MAX)
         except (TimeoutError, ConnectionError):  # who asked has gone, or waits no longer
             pass

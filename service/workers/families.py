@@ -148,7 +148,7 @@ class Totals:
         self._problem = ""
 
     def tell(self) -> list[Family]:
-        """Returns the worker's metrics, and keeps its counters in the file."""
+        """Returns the worker's metrics, and keeps its counters in the file. One thread may call it."""
         own = collect(self._registry)
         counted = {family.name: family for family in merged({0: own, 1: self._before}) if family.added}
         families = [counted.pop(family.name, family) for family in own] + list(counted.values())
