@@ -23,6 +23,8 @@ _TOLD_MIN = 64
 """Examples of a call, computed as one, that tells how long each takes: of fewer, what is beside them is most."""
 _CREEP = 1.03
 """As in `pace`: the least that was seen, forgotten by 3 % a call."""
+_PIECES_MIN = 3
+"""Of a call in two, handing over takes what the second thread brings (docs/adr/0028)."""
 _ROWS_MIN = 100
 """Examples of a piece, unless these take twice as long as a piece is to: with fewer, weights are read too often."""
 _ALIKE = 1.5
@@ -76,7 +78,7 @@ def piece_of(work: Work, m: int, steps: Steps) -> int:
     if m < 2 or helpers is None or not helpers.piece_s:
         return 0
     pace = pace_of(work)
-    if not 2 * helpers.piece_s <= m * pace.least_s < math.inf or not helpers.idle():
+    if not _PIECES_MIN * helpers.piece_s <= m * pace.least_s < math.inf or not helpers.idle():
         return 0
     if any(part.form.kind != "litert" for part in work.parts):
         return 0
