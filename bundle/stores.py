@@ -70,7 +70,7 @@ class StoredColumns:
         checked = self._checked(positions)
         if isinstance(self._ids, np.ndarray):
             return self._ids[checked]
-        return arrow.texts(self._ids.take(_indices(checked)))
+        return arrow.texts(arrow.taken(self._ids, checked))
 
     def id_slices(self) -> Iterator[Any]:
         """Yields all ids as `pyarrow.Array`s of bounded size, letting go of their pages."""
@@ -102,7 +102,7 @@ class StoredColumns:
         absent = [name for name in names if name not in self._attributes]
         if absent:
             raise FeatureError(absent[0], f"no such attribute; candidates have {', '.join(self._attributes) or 'none'}")
-        return {name: self._attributes[name].take(_indices(checked)).to_pylist() for name in names}
+        return {name: arrow.taken(self._attributes[name], checked).to_pylist() for name in names}
 
     def _checked(self, positions: Positions) -> Positions:
         positions = np.asarray(positions, np.int64)
@@ -199,7 +199,7 @@ class _StoredFeature:
 
     def _taken(self, places: Positions) -> NDArray[Any]:
         if self._text:
-            return arrow.texts(self._values.take(_indices(places)))
+            return arrow.texts(arrow.taken(self._values, places))
         result: NDArray[Any] = self._values[places]
         return result
 
@@ -225,9 +225,3 @@ class _StoredFeature:
             )
         weights: NDArray[np.float32] = flat.to_numpy(zero_copy_only=True)
         return weights
-
-
-def _indices(positions: Positions) -> Any:
-    import pyarrow as pa
-
-    return pa.array(positions)
