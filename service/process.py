@@ -54,6 +54,8 @@ _CLOSING_S = 1.0
 """Least time that the doors get to write answers that are already computed."""
 _NOTICE_S = 0.2
 """How long new calls are still answered: those who keep connections have to learn that they end here."""
+_CLOSED_S = 0.2
+"""Uvicorn looks ten times a second whether it is to close its door; until then calls come."""
 _GOING_DOWN = "the service is going down"
 _SETTLING_S = 0.02
 _OVERDUE_S = 10
@@ -273,7 +275,7 @@ class Service:
 
     async def _drain(self, http: asyncio.Task[None]) -> None:
         """Not ready at once; for a moment calls are answered that come nonetheless, each as the last of its connection;
-        then none are taken, what is in flight ends, and the doors close."""
+        then the doors close, and what is in flight ends."""
         end = time.monotonic() + self._settings.drain_s
         if self._place is None:
             supervision.tell(supervision.STOPPING)
@@ -285,13 +287,15 @@ class Service:
         self._http.leave()
         self._rpc.leave()
         await asyncio.sleep(min(_NOTICE_S, self._settings.drain_s))
+        left_s = max(0.0, end - time.monotonic())
+        self._http.should_exit = True
+        doors = asyncio.gather(self._rpc.stop(left_s + _CLOSING_S), asyncio.wait([http], timeout=left_s + _CLOSING_S))
+        await asyncio.sleep(min(_CLOSED_S, left_s))
         self._engine.drain()
         drained = await self._engine.drained(max(0.0, end - time.monotonic()))
         if not drained:
             log.warning("drain_incomplete", extra=logs.fields(in_flight=self._engine.in_flight))
-        left_s = max(_CLOSING_S, end - time.monotonic())
-        self._http.should_exit = True
-        await asyncio.gather(self._rpc.stop(left_s if drained else 0), asyncio.wait([http], timeout=left_s))
+        await doors
         self._engine.close()
         self._recording.close()
         if drained:
