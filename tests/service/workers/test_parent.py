@@ -173,6 +173,41 @@ def test_sigterm_under_load_loses_no_call_of_any_worker(write: Write, serve: Ser
     assert set(answered) <= {200, 503}
 
 
+def test_worker_that_is_told_to_leave_costs_no_call(write: Write, serve: Serve) -> None:
+    write()
+    service = serve()
+    over = False
+    answered: list[int | grpc.StatusCode] = []
+    message = pb.RetrieveRequest(k=2, features={"user": pb.Column(int64s=(3).to_bytes(8, "little"))})
+
+    def ask_http(_: int) -> None:
+        with service_client(service) as client:
+            while not over:
+                answered.append(retrieve(client).status_code)
+
+    def ask_grpc(_: int) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}", options) as channel:
+            ask = channel.unary_unary(f"/{SERVICE}/Retrieve")
+            while not over:
+                answered.append(ask.future(message.SerializeToString(), timeout=PATIENCE_S).code())
+
+    with service.client() as client:
+        until(lambda: ready(client))
+        with ThreadPoolExecutor(6) as callers:
+            jobs = [*(callers.submit(ask_http, n) for n in range(3)), *(callers.submit(ask_grpc, n) for n in range(3))]
+            until(lambda: len(answered) > 60)
+            leaving = workers_of(service)[0]
+            leaving.terminate()
+            until(lambda: not leaving.is_running() or leaving.status() == psutil.STATUS_ZOMBIE)
+            before = len(answered)
+            until(lambda: len(answered) > before + 60)
+            over = True
+            for job in jobs:
+                job.result()
+    assert set(answered) == {200, grpc.StatusCode.OK}
+
+
 def test_second_signal_ends_every_worker_at_once_with_130(write: Write, serve: Serve) -> None:
     write()
     service = serve("--drain-s", "60")
