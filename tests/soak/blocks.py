@@ -26,8 +26,6 @@ NINE_OF_TEN = (5, 95)
 SHARE = 0.7
 """Of what the service answers at most."""
 CALLERS = 8
-EVERY_S = 0.5
-"""From one thing that is done to the next, at least: some 4 % of a core go into switches of versions this small."""
 
 REST_S = 0.5
 """So long is a block made longer until what was begun in it is over."""
@@ -69,12 +67,14 @@ class Pressure:
     Attributes:
       service: its first process.
       block_s: of the block in which something happens; the others are half as long.
-      beside: what is done in these, of no effect on the service.
+      every_s: from one thing that is done to the next, at least.
+      beside: what is done in the others, of no effect on the service.
     """
 
     load: Load
     service: int
     block_s: float
+    every_s: float
     beside: Callable[[], None]
 
     def round(self, act: Callable[[], None], seed: int, go_on: Callable[[], bool] = lambda: True) -> Round:
@@ -95,7 +95,7 @@ class Pressure:
     def _again_and_again(self, what: Callable[[], None], seconds: float, go_on: Callable[[], bool]) -> None:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s and go_on():
-            due_s = time.monotonic() + min(EVERY_S, seconds / 2)
+            due_s = time.monotonic() + min(self.every_s, seconds / 2)
             what()
             time.sleep(max(0, due_s - time.monotonic()))
 

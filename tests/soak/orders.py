@@ -20,6 +20,8 @@ from tests.soak.blocks import Round, asked_and_failed, compared
 from tests.soak.publishing import Publisher
 from tests.soak.switches import SHOW, Seen, pressure_on, service_of
 
+EVERY_S = 1.0
+"""From one thing that is done to the next, at least: an order takes 4 ms of CPU."""
 Deed = Callable[[Publisher], None]
 DEEDS: dict[str, Deed] = {
     "rollbacks": Publisher.go_back_and_forth,
@@ -38,7 +40,7 @@ def press(deeds: Mapping[str, Deed], latest: int, rounds: int, workers: int, blo
     order_s: dict[str, list[float]] = {}
     options = ("--versions-latest", str(latest))
     with service_of(towers, *options, workers=workers, kept=latest + 1) as (service, publisher):
-        with pressure_on(service, publisher, seen, block_s) as pressure:
+        with pressure_on(service, publisher, seen, block_s, EVERY_S) as pressure:
             for number in range(rounds):
                 publisher.next()
                 for what, act in deeds.items():

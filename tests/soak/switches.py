@@ -48,6 +48,8 @@ LOOKS = 3
 GROWTH_MAX = 0.02
 DISTINCT = 8
 """Versions that answer differently; those that come later are one of them under another number."""
+EVERY_S = 0.5
+"""From one switch to the next, at least: some 4 % of a core go into switches of versions this small."""
 PAUSE_S = 0.05
 SHOW = Console(highlight=False, soft_wrap=True)
 USER = pb.Column(int64s=(5).to_bytes(8, "little"))
@@ -165,14 +167,16 @@ def callers_of(service: Process, seen: Seen) -> Iterator[None]:
 
 
 @contextmanager
-def pressure_on(service: Process, publisher: Publisher, seen: Seen, block_s: float) -> Iterator[Pressure]:
+def pressure_on(
+    service: Process, publisher: Publisher, seen: Seen, block_s: float, every_s: float = EVERY_S
+) -> Iterator[Pressure]:
     """Has a service that serves version 1 under load; of what it answers callers beside the load, all is compared."""
     body = REQUESTS["recommend"].SerializeToString()
     load = Load(Door(service.ports["http"], f"/v1/models/{MODEL}:recommend", PROTOBUF["content-type"]), [body])
     publisher.begin()
     with callers_of(service, seen), closing(load), closing(publisher):
         load.closed(8, 0.5)
-        yield Pressure(load, service.process.pid, block_s, publisher.rehearse)
+        yield Pressure(load, service.process.pid, block_s, every_s, publisher.rehearse)
 
 
 def switch_under_load(service: Process, publisher: Publisher, versions: int, block_s: float) -> list[str]:
