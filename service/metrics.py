@@ -125,6 +125,7 @@ class Metrics:
             "rowcast_state_revision", "Revision of the desired state that is followed", registry=self.registry
         )
         self._readable = Gauge("rowcast_state_readable", "1 when the desired state can be read", registry=self.registry)
+        self._root = Gauge("rowcast_root_readable", "1 when the root can be looked at", registry=self.registry)
         self.connections = Gauge("rowcast_connections", "Connections that are open", ("door",), registry=self.registry)
         self._cuts = self._kept("cut_connections", "HTTP connections ended, by why", "reason")
         self._versions = Gauge(
@@ -216,6 +217,10 @@ class Metrics:
         """Tells which desired state is followed, and whether its file can be read now."""
         self._revision.set(revision)
         self._readable.set(readable)
+
+    def root(self, readable: bool) -> None:
+        """Tells whether the root could be looked at for versions."""
+        self._root.set(readable)
 
     def loaded(self, model: str, outcome: str, seconds: float | None) -> None:
         """Counts one load. `outcome`: available (then with the seconds it took), refused or damaged."""

@@ -160,8 +160,10 @@ class Watcher:
             names = [name for name in os.listdir(self._root) if paths.is_name(name)]
         except OSError as problem:
             self._tell_once("", problem)
+            self._metrics.root(readable=False)
             return []
         self._told.pop("", None)
+        self._metrics.root(readable=True)
         return [name for name in names if os.path.isdir(self._root / name)]
 
     def _tell_once(self, model: str, problem: Exception) -> None:

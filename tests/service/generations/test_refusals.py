@@ -174,6 +174,8 @@ def test_root_that_is_gone_is_told_once(write: Write, run: Run, root: Path) -> N
         service.scan()
         service.scan()
         assert version_of(service) == 1
+        assert service.value("rowcast_root_readable") == 0
         (root.parent / "aside").rename(root)
         service.scan()
     assert events(lines) == ["root_unreadable"]
+    assert service.value("rowcast_root_readable") == 1
