@@ -16,10 +16,11 @@ def main() -> None:
     from service.start import run
 
     options = plain_options(sys.argv[1:])
-    if options is not None:
-        gc.enable()
-        sys.exit(run(options, only_print=False))
-    from service.command_line import command
-
+    if options is None:
+        from service.command_line import command
+    gc.freeze()  # or the first collection would look through it all
     gc.enable()
-    command(run)()
+    if options is None:
+        command(run)()
+    else:
+        sys.exit(run(options, only_print=False))
