@@ -39,7 +39,7 @@ from service.recordings.recording import Recording
 from service.rest.server import HttpServer
 from service.rpc.server import RpcServer
 from service.security.certificates import HTTP
-from service.security.guards import guards_of, on_loopback, tell_open_doors
+from service.security.guards import guards_of, on_loopback, tell_exposed_secrets, tell_open_doors
 from service.settings import ServiceSettings
 from service.sockets import Take, listen, take_all
 from service.threads import set_threads
@@ -187,6 +187,7 @@ class Service:
             self._beating = asyncio.create_task(supervision.beat())
         if place is None or place.index == 0:
             tell_open_doors(settings)
+            tell_exposed_secrets(settings)
             self._guards.tell()
         self._open = True
         self._announce()

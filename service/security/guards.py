@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import stat
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -80,6 +82,15 @@ def tell_open_doors(settings: ServiceSettings) -> None:
         left_open.append("no tokens and no certificates of callers: everyone may call")
     if left_open:
         _LOG.warning("doors_open", extra=logs.fields(host=settings.host, problems=left_open))
+
+
+def tell_exposed_secrets(settings: ServiceSettings) -> None:
+    """Says in the log which secrets every user of this machine may read."""
+    files = [file for file in (settings.tls_key, settings.tokens, settings.admin_tokens) if file is not None]
+    with contextlib.suppress(OSError):  # one that is replaced at this moment
+        exposed = [str(file) for file in files if file.stat().st_mode & stat.S_IROTH]
+        if exposed:
+            _LOG.warning("secrets_exposed", extra=logs.fields(files=exposed))
 
 
 def on_loopback(host: str) -> bool:

@@ -12,7 +12,8 @@ from service.metrics import Metrics
 from service.security import followed_files
 from service.security.certificates import HTTP, Certificates
 from service.security.expiry import first_expiry
-from service.security.guards import Guards
+from service.security.guards import Guards, tell_exposed_secrets
+from service.settings import ServiceSettings
 from tests.service.security.authorities import Authority
 
 
@@ -152,3 +153,17 @@ def test_certificates_tell_when_they_expire_at_start_and_when_they_are_replaced(
     ]
     assert [record.message for record in caplog.records] == expected
     assert [record.levelno for record in caplog.records][::3] == [logging.ERROR, logging.WARNING]
+
+
+def test_keys_and_tokens_that_everybody_may_read_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    signed = Authority(tmp_path).sign("server")
+    (tmp_path / "tokens").write_text("ranker ranker-0123456789\n")
+    settings = ServiceSettings(root=tmp_path, tls_cert=signed.cert, tls_key=signed.key, tokens=tmp_path / "tokens")
+    for mode, exposed in ((0o640, []), (0o644, [signed.key])):
+        signed.key.chmod(mode)
+        (tmp_path / "tokens").chmod(0o440)
+        caplog.clear()
+        tell_exposed_secrets(settings)
+        assert [str(each.__dict__["rowcast_fields"]["files"]) for each in caplog.records] == [
+            str([str(file)]) for file in exposed
+        ]
