@@ -22,7 +22,7 @@ Columns = Mapping[str, Column]
 _TOLD_MIN = 64
 """Examples of a call, computed as one, that tells how long each takes: of fewer, what is beside them is most."""
 _CREEP = 1.03
-"""As in `pace`: the least that was seen, forgotten by 3 % a call."""
+"""As in `pace`: the least that was seen, forgotten by 3 % each time."""
 _PIECES_MIN = 3
 """Of a call in two, handing over takes what the second thread brings (docs/adr/0028)."""
 _ROWS_MIN = 100
@@ -37,7 +37,10 @@ class Failed(Exception):
 
 
 class _Pace:
-    """How long an example takes, seconds, and how many are in a piece."""
+    """How long an example takes a thread, seconds of its own CPU, and how many are in a piece.
+
+    Beside others a call waits for cores and for the interpreter's lock, and would seem to be worth dividing.
+    """
 
     __slots__ = ("least_s", "rows")
 
@@ -67,7 +70,7 @@ def pace_of(work: Work) -> _Pace:
 
 
 def took(work: Work, m: int, seconds: float) -> None:
-    """Tells how long m examples took in one piece."""
+    """Tells how long m examples took in one piece, seconds of the thread's CPU."""
     if m >= _TOLD_MIN:
         pace_of(work).took(seconds, m)
 
@@ -101,9 +104,9 @@ def in_pieces(work: Work, m: int, size: int, compute: Callable[[int, int, Steps]
         own = steps.beside()
         beside.append(own)
         start, stop = at * size, min((at + 1) * size, m)
-        began = time.perf_counter()
+        began = time.thread_time()
         compute(start, stop, own)
-        pace.took(time.perf_counter() - began, stop - start)
+        pace.took(time.thread_time() - began, stop - start)
 
     began = time.monotonic()
     try:

@@ -43,9 +43,9 @@ def result(generation: Generation, tower: LoadedTower, columns: Mapping[str, Col
     if size and dividing.cuttable(columns, n):
         with contextlib.suppress(dividing.Failed):
             return _in_pieces(generation, tower, columns, n, size, steps)
-    began = time.perf_counter()
+    began = time.thread_time()
     vectors = _run(generation, tower, columns, n, steps)
-    dividing.took(work, n, time.perf_counter() - began)
+    dividing.took(work, n, time.thread_time() - began)
     return vectors
 
 
