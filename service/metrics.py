@@ -126,6 +126,8 @@ class Metrics:
         )
         self._readable = Gauge("rowcast_state_readable", "1 when the desired state can be read", registry=self.registry)
         self._root = Gauge("rowcast_root_readable", "1 when the root can be looked at", registry=self.registry)
+        looked = "When the root was last looked at, seconds since 1970"
+        self._looked = Gauge("rowcast_root_looked_timestamp_seconds", looked, registry=self.registry)
         self.connections = Gauge("rowcast_connections", "Connections that are open", ("door",), registry=self.registry)
         self._cuts = self._kept("cut_connections", "HTTP connections ended, by why", "reason")
         self._versions = Gauge(
@@ -221,6 +223,7 @@ class Metrics:
     def root(self, readable: bool) -> None:
         """Tells whether the root could be looked at for versions."""
         self._root.set(readable)
+        self._looked.set_to_current_time()
 
     def loaded(self, model: str, outcome: str, seconds: float | None) -> None:
         """Counts one load. `outcome`: available (then with the seconds it took), refused or damaged."""

@@ -20,7 +20,8 @@ SUMMED = frozenset({"rowcast_in_flight", "rowcast_connections", "rowcast_queue_c
 LEAST = frozenset(
     {
         *("rowcast_ready", "rowcast_state_readable", "rowcast_state_revision"),
-        *("rowcast_root_readable", "rowcast_certificate_expires_timestamp_seconds"),
+        *("rowcast_root_readable", "rowcast_root_looked_timestamp_seconds"),
+        "rowcast_certificate_expires_timestamp_seconds",
     }
 )
 """Gauges that hold for the service as they hold for the worst of its workers."""
