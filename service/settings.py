@@ -40,7 +40,7 @@ class ServiceSettings(BaseModel):
     root: Path
     """Directory of the bundles, `<root>/<model>/<version>/`; must exist, may be empty."""
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address that both doors listen on; 0.0.0.0 or :: for every interface."""
+    """Address that both doors listen on; 0.0.0.0 for every interface, :: for those of IPv6 too."""
     http_port: Port = 8080
     """Port of HTTP; 0: any free one."""
     grpc_port: Port = 9090

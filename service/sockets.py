@@ -65,14 +65,15 @@ def listen(door: str, host: str, port: int) -> socket.socket:
 
     Args:
       door: what listens, for the error.
-      host: name or address.
+      host: name or address; `::` is every interface, of IPv4 too.
       port: 0 for any free one.
     Raises:
       OSError: the address cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        both = host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as problem:
         why = (problem.strerror or str(problem)).partition(" (while")[0]  # the address stands here anyway
         cure = "; is another service running there?" if problem.errno == errno.EADDRINUSE else ""

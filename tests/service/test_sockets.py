@@ -16,6 +16,14 @@ def test_listen_on_any_free_port_listens() -> None:
         assert listener.getsockname()[1] > 0
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
+def test_every_interface_of_ipv6_is_one_of_ipv4_too(address: str) -> None:
+    with listen("gRPC", "::", 0) as listener:
+        port = listener.getsockname()[1]
+        socket.create_connection((address, port), 10).close()
+
+
 def test_port_that_is_taken_is_an_error_that_names_door_and_address() -> None:
     with listen("HTTP", "127.0.0.1", 0) as first:
         port = first.getsockname()[1]
