@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +98,25 @@ def test_limit_below_the_estimate_refuses_before_anything_is_opened(write: Write
     with pytest.raises(LoadRefused, match="load_bytes_max"):
         loader(root, limit=need - 1).load("movies", 1)
     loader(root, limit=need).load("movies", 1).close()
+
+
+_LOAD = """
+import sys
+from pathlib import Path
+from service.engine import warm_up
+from service.generations.loader import Loader
+from service.settings import ServiceSettings
+settings = ServiceSettings(root=Path(sys.argv[1]))
+run = lambda generation, pause: warm_up.run(generation, settings, pause)
+Loader(settings.root, None, "sizes", 1, 0, run).load("movies", 1)
+print("pyarrow" in sys.modules, "pyarrow.compute" in sys.modules)
+"""
+
+
+def test_load_imports_no_more_of_arrow_than_reads_stores(write: Write, root: Path) -> None:
+    write()
+    done = subprocess.run([sys.executable, "-c", _LOAD, str(root)], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"]
 
 
 def test_load_keeps_its_version_from_being_swept_until_it_is_closed(write: Write, root: Path) -> None:
