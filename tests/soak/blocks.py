@@ -52,9 +52,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Round:
-    """Three blocks at one rate: without, with, and without once more."""
+    """Three blocks at one rate: without, with, and without once more.
+
+    Attributes:
+      times: that it was done.
+    """
 
     rate_per_s: float
+    times: int
     before: Block
     meanwhile: Block
     after: Block
@@ -81,23 +86,25 @@ class Pressure:
         """Presses once while nothing happens, while `act` is called again and again, and once more without."""
         # Anew each time: others use the machine, too.
         rate_per_s = SHARE * self.load.closed(CALLERS, self.block_s / 2).requests_per_s
-        half_s, blocks = self.block_s / 2, list[Block]()
+        half_s, blocks, times = self.block_s / 2, list[Block](), list[int]()
         with ThreadPoolExecutor(1) as acts:
             for seconds, what in ((half_s, self.beside), (self.block_s, act), (half_s, self.beside)):
                 acting = acts.submit(self._again_and_again, what, seconds, go_on)
                 pieces = [self._press(rate_per_s, seconds, seed)]
                 while not acting.done():  # what was begun is part of it
                     pieces.append(self._press(rate_per_s, REST_S, seed + len(pieces)))
-                acting.result()
+                times.append(acting.result())
                 blocks.append(_joined(pieces))
-        return Round(rate_per_s, *blocks)
+        return Round(rate_per_s, times[1], *blocks)
 
-    def _again_and_again(self, what: Callable[[], None], seconds: float, go_on: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + seconds
+    def _again_and_again(self, what: Callable[[], None], seconds: float, go_on: Callable[[], bool]) -> int:
+        end_s, times = time.monotonic() + seconds, 0
         while time.monotonic() < end_s and go_on():
             due_s = time.monotonic() + min(self.every_s, seconds / 2)
             what()
+            times += 1
             time.sleep(max(0, due_s - time.monotonic()))
+        return times
 
     def _press(self, rate_per_s: float, seconds: float, seed: int) -> Block:
         before_s, busy_s = cpu_s(self.service), busy_cores_s(self.service)
@@ -153,6 +160,9 @@ def compared(rounds: Sequence[Round], what: str) -> Iterator[str]:
     sums = np.sum(times, axis=0)  # [blocks, 3]
     for name, (before, meanwhile, after) in zip(("service", "others"), (sums[:, :2] / sums[:, 2:]).T, strict=True):
         yield f"cores of the {name}: {before:.3f} and {after:.3f} without {what}, {meanwhile:.3f} with"
+    (before_s, _, before), (spent_s, _, elapsed), (after_s, _, after) = sums
+    more_s = spent_s - elapsed * (before_s + after_s) / (before + after)
+    yield f"CPU of the service beyond its calls: {more_s / sum(each.times for each in rounds) * 1e3:.0f} ms each time"
 
 
 def _lines(rounds: Sequence[Round], what: str) -> Iterator[str]:
