@@ -141,6 +141,17 @@ def taken(values: Any, positions: NDArray[np.int64]) -> Any:
     return call_function("take", [values, pa.array(positions)])
 
 
+def items(lists: Any) -> Any:
+    """Views the items of a `pyarrow.FixedSizeListArray`, those of lists that are null left out.
+
+    As its own `flatten`, which imports that module, too.
+    """
+    if lists.null_count:
+        return lists.flatten()
+    size = lists.type.list_size
+    return lists.values.slice(lists.offset * size, len(lists) * size)
+
+
 def integers(values: Any) -> NDArray[np.int64]:
     """Views an Arrow int64 array without nulls as [m] int64, without a copy."""
     result: NDArray[np.int64] = values.to_numpy(zero_copy_only=True)

@@ -173,7 +173,7 @@ class _StoredFeature:
             values = stored.values
         elif pa.types.is_fixed_size_list(stored.type):
             self._width = stored.type.list_size
-            values = stored.flatten()
+            values = arrow.items(stored)
         if stored.null_count or values.null_count or arrow.kind_of(values.type) not in ("int64", "string", "float"):
             raise FormatError(
                 f"{where} has feature {name!r} of {stored.type} with {stored.null_count + values.null_count} nulls; "
@@ -213,7 +213,7 @@ class _StoredFeature:
             return None
         stored = arrow.column(table, f"weights:{name}", where)
         lists = pa.types.is_large_list(stored.type) or pa.types.is_fixed_size_list(stored.type)
-        flat = stored.values if pa.types.is_large_list(stored.type) else stored.flatten() if lists else stored
+        flat = stored.values if pa.types.is_large_list(stored.type) else arrow.items(stored) if lists else stored
         beside = len(flat) == len(self._values) and flat.type == pa.float32() and not flat.null_count
         if beside and self._offsets is not None:
             beside = pa.types.is_large_list(stored.type) and np.array_equal(
