@@ -99,7 +99,7 @@ class ServiceSettings(BaseModel):
     beside an idle core, microseconds; 0: all calls in line are for the compute threads."""
     piece_us: int = Field(default=1_000, ge=0, le=1_000_000)
     """About how long a piece of a large ranking or embedding takes, which all idle cores compute, microseconds;
-    what takes less than three is not divided; 0: nothing is, exact searches neither."""
+    what takes less than five is not divided; 0: nothing is, exact searches neither."""
     in_flight_max: int = Field(default=512, ge=1, le=100_000)
     """Calls admitted at once, short ones too; one more is refused at once rather than kept waiting."""
     in_line_max: int = Field(default=64, ge=1, le=100_000)

@@ -23,8 +23,8 @@ _TOLD_MIN = 64
 """Examples of a call, computed as one, that tells how long each takes: of fewer, what is beside them is most."""
 _CREEP = 1.03
 """As in `pace`: the least that was seen, forgotten by 3 % each time."""
-_PIECES_MIN = 3
-"""Of a call in two, handing over takes what the second thread brings (docs/adr/0028)."""
+_PIECES_MIN = 5
+"""Of a call in two, handing over takes what the second thread brings (docs/adr/0028); of a few, much of it."""
 _ROWS_MIN = 100
 """Examples of a piece, unless these take twice as long as a piece is to: with fewer, weights are read too often."""
 _ALIKE = 1.5
