@@ -96,15 +96,13 @@ class Head(NamedTuple):
 
     @property
     def begins_request(self) -> bool:
-        """Whether a request begins so. Source: RFC 9113, section 8.3.1."""
-        fields = self.fields
-        told = b":method" in fields and b":scheme" in fields and bool(fields.get(b":path"))
-        return told and MALFORMED not in fields
+        """Whether a request begins so."""
+        return b":path" in self.fields and MALFORMED not in self.fields
 
     @property
     def ends_request(self) -> bool:
         """Whether these may come behind a request's body."""
-        return not any(name.startswith(b":") for name in self.fields) and MALFORMED not in self.fields
+        return b":path" not in self.fields and MALFORMED not in self.fields
 
 
 class HeadReader:

@@ -161,8 +161,10 @@ class Stream(Outgoing):
         told = self.metadata.get(b"content-length")
         if told is None or self.method.at_once:
             return True
-        size = sum(PREFIX_BYTES + len(message) for _, message in self._messages) + self.held_bytes
-        return told.isdigit() and int(told[:20]) == size
+        size = self.held_bytes
+        for _, message in self._messages:
+            size += PREFIX_BYTES + len(message)
+        return told == b"%d" % size
 
     def message_now(self) -> bytes | None:
         """Returns the one message of a request that is whole; None: unpacking it takes a while, `message` has it done.

@@ -21,6 +21,7 @@ _SEEN_MAX, _SEEN_BYTES_MAX = 16, 512
 MALFORMED = b""
 """No header has this name: where it is among the headers, they are not as HTTP/2 wants them."""
 _PSEUDO = frozenset({b":method", b":scheme", b":authority", b":path"})
+_REQUIRED = _PSEUDO - {b":authority"}
 _OF_CONNECTIONS = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 
 
@@ -95,7 +96,7 @@ class Unpacker:
             if not _in_order(names):
                 return False
             self._names = names
-        return found.get(b"te", b"trailers") == b"trailers"
+        return found.get(b"te", b"trailers") == b"trailers" and found.get(b":path") != b""
 
 
 def _again(found: dict[bytes, bytes], name: bytes, value: bytes) -> bytes:
@@ -106,13 +107,14 @@ def _again(found: dict[bytes, bytes], name: bytes, value: bytes) -> bytes:
 
 
 def _in_order(names: tuple[bytes, ...]) -> bool:
-    """Tells whether headers may have these names. Source: RFC 9113, sections 8.2 and 8.3."""
+    """Tells whether headers may have these names, ahead of or behind a body. Source: RFC 9113, sections 8.2, 8.3."""
     count = 0
     while count < len(names) and names[count] in _PSEUDO:
         count += 1
     others = names[count:]
     return (
-        not any(name.startswith(b":") or name != name.lower() for name in others)
+        (not count or _REQUIRED.issubset(names))
+        and not any(name.startswith(b":") or name != name.lower() for name in others)
         and _OF_CONNECTIONS.isdisjoint(others)
         and MALFORMED not in others
     )

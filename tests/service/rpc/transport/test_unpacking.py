@@ -12,7 +12,7 @@ from service.rpc.transport.frames import Fault, Reason
 from service.rpc.transport.unpacking import MALFORMED, Unpacker
 
 BYTES_MAX = 1 << 12
-names = st.sampled_from([":path", ":method", "te", "x-request-id", "grpc-timeout", "a", "Te", "connection"])
+names = st.sampled_from([":path", ":method", ":scheme", "te", "x-request-id", "grpc-timeout", "a", "Te", "connection"])
 PSEUDO = (b":method", b":scheme", b":path", b":authority")
 
 
@@ -24,6 +24,8 @@ def combined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     regular = [name for name in names if name not in PSEUDO]
     sound = names == ahead + regular and len(set(ahead)) == len(ahead)
     sound = sound and all(re.fullmatch(rb"[^:A-Z][^A-Z]*", name) for name in regular)
+    sound = sound and (not ahead or ({":method", ":scheme", ":path"} <= {name.decode() for name in ahead}))
+    sound = sound and found.get(b":path", b"/") != b""
     sound = sound and b"connection" not in names and found.get(b"te", b"trailers") == b"trailers"
     return found if sound else {**found, MALFORMED: b""}
 
