@@ -28,10 +28,6 @@ _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 HEAD = b"\x88" + frames.field(b"content-type", b"application/grpc")
 """Header block of every answer: status 200 by its place in HPACK's table."""
 OK = frames.field(b"grpc-status", b"0")
-UNAVAILABLE = frames.field(b"grpc-status", b"14")
-HEAD_UNAVAILABLE = frames.field(b":status", b"503") + frames.field(b"content-type", b"application/grpc")
-"""Header block of an answer that has nothing but this status: callers go by that, proxies, which know none of gRPC's
-statuses, by HTTP's, and may ask elsewhere."""
 
 
 @lru_cache(256)

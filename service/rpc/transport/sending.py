@@ -8,7 +8,7 @@ from typing import Protocol
 
 from service.rpc.transport import frames
 from service.rpc.transport.frames import Fault, Kind, Reason, Setting
-from service.rpc.transport.messages import HEAD, HEAD_UNAVAILABLE, UNAVAILABLE, prefixed
+from service.rpc.transport.messages import HEAD, prefixed
 
 _HEAD_HEAD = frames.headers(0, HEAD, end=False, payload_bytes_max=frames.PAYLOAD_BYTES_MIN)[:5]
 """How the frame of every answer's first headers begins, up to the number of the stream."""
@@ -192,7 +192,7 @@ class Outlet:
 
     def _close(self, out: Outgoing, block: bytes) -> None:
         if not out.begun:
-            block = (HEAD_UNAVAILABLE if block.startswith(UNAVAILABLE) else HEAD) + block
+            block = HEAD + block
         self._headers(out, block, end=True)
         self._ended(out.number)
 
