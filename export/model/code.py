@@ -12,9 +12,10 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from inspect import isfunction
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
@@ -89,17 +90,27 @@ def _load_file(path: Path, source: str) -> ModuleType:
     name = f"rowcast_model_code_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    loader = _ReadAnew(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None:
         raise UsageError(f"code.factory names {source!r}, which Python cannot load")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+class _ReadAnew(SourceFileLoader):
+    """Compiles the file as it is. What Python compiled before is known by its second and size, which a changed file may
+    share."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 def _load_module(source: str, folder: Path) -> ModuleType:

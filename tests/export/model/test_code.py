@@ -28,7 +28,8 @@ def test_load_factory_file_runs_the_file_once(tmp_path: Path) -> None:
     assert load_factory("model.py:build", tmp_path)() == [1, 1]
 
 
-def test_load_factory_changed_file_is_read_anew(tmp_path: Path) -> None:
+def test_load_factory_changed_file_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # within a second and of one size: a compiled file looks new
     path = write(tmp_path / "model.py", "def build():\n    return 1\n")
     assert load_factory("model.py:build", tmp_path)() == 1
     path.write_text("def build():\n    return 2\n")
