@@ -6,7 +6,6 @@ blocks in which nothing happens; so are switches of a service that has three ver
 
 from __future__ import annotations
 
-import argparse
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,11 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bench import cores
-from tests.service.small_bundle import compiled_towers
 from tests.soak.blocks import Round, asked_and_failed, compared
 from tests.soak.publishing import Publisher
-from tests.soak.switches import SHOW, Seen, pressure_on, service_of
+from tests.soak.switches import SHOW, Seen, command, pressure_on, service_of
 
 EVERY_S = 1.0
 """From one thing that is done to the next, at least: an order takes 4 ms of CPU."""
@@ -62,24 +59,11 @@ def press(deeds: Mapping[str, Deed], latest: int, rounds: int, workers: int, blo
     return wrong + seen.failures[:5]
 
 
-def main() -> None:
-    """Reads the arguments and runs."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--rounds", type=int, default=20, help="blocks in which each is done")
-    arguments.add_argument("--workers", type=int, default=1, help="processes of the service")
-    arguments.add_argument("--block-s", type=float, default=2, help="seconds of each block of load")
-    options = arguments.parse_args()
-    SHOW.print(cores.serve_on_few())
-    towers = Path("build/soak/towers").resolve()
-    towers.mkdir(parents=True, exist_ok=True)
-    towers = compiled_towers(towers)
-    how = (options.rounds, options.workers, options.block_s, towers)
-    wrong = press(DEEDS, 1, *how) + press(THREE, 3, *how)
-    for problem in wrong:
-        SHOW.print("WRONG:", problem)
-    SHOW.print("orders:", "failed" if wrong else "passed")
-    raise SystemExit(1 if wrong else 0)
+def run(rounds: int, workers: int, block_s: float, towers: Path) -> list[str]:
+    """Gives each order in so many blocks; returns what is wrong."""
+    how = (rounds, workers, block_s, towers)
+    return press(DEEDS, 1, *how) + press(THREE, 3, *how)
 
 
 if __name__ == "__main__":
-    main()
+    command("orders", __doc__, ("--rounds", 20, "blocks in which each is done"), run)

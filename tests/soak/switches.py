@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -69,6 +69,7 @@ RESPONSES: dict[str, Any] = {
     "lookup": pb.LookupResponse,
 }
 PROTOBUF = {"content-type": "application/x-protobuf"}
+Soak = Callable[[int, int, float, Path], list[str]]
 
 
 @dataclass
@@ -251,22 +252,30 @@ def run(versions: int, workers: int, block_s: float, towers: Path) -> list[str]:
         )
 
 
-def main() -> None:
-    """Reads the arguments and runs."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--versions", type=int, default=144, help="versions published under load: 200 switches")
+def command(name: str, told: str | None, number: tuple[str, int, str], soak: Soak) -> None:
+    """Reads the arguments of a soak, runs it and exits.
+
+    Args:
+      name: of the soak.
+      told: what it does.
+      number: option, default and meaning of what says how long it takes.
+      soak: given that number, the service's processes, seconds of a block, and towers; returns what is wrong.
+    """
+    flag, default, meaning = number
+    arguments = argparse.ArgumentParser(description=told)
+    arguments.add_argument(flag, dest="number", type=int, default=default, help=meaning)
     arguments.add_argument("--workers", type=int, default=1, help="processes of the service")
     arguments.add_argument("--block-s", type=float, default=2, help="seconds of each block of load")
     options = arguments.parse_args()
     SHOW.print(cores.serve_on_few())
     towers = Path("build/soak/towers").resolve()
     towers.mkdir(parents=True, exist_ok=True)
-    wrong = run(options.versions, options.workers, options.block_s, compiled_towers(towers))
+    wrong = soak(options.number, options.workers, options.block_s, compiled_towers(towers))
     for problem in wrong:
         SHOW.print("WRONG:", problem)
-    SHOW.print("switches:", "failed" if wrong else "passed")
+    SHOW.print(f"{name}:", "failed" if wrong else "passed")
     raise SystemExit(1 if wrong else 0)
 
 
 if __name__ == "__main__":
-    main()
+    command("switches", __doc__, ("--versions", 144, "versions published under load: 200 switches"), run)
