@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from inspect import isfunction
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -91,9 +91,8 @@ def _load_file(path: Path, source: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     loader = _ReadAnew(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    if spec is None:
-        raise UsageError(f"code.factory names {source!r}, which Python cannot load")
+    spec = ModuleSpec(name, loader, origin=str(path))
+    spec.has_location = True
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
