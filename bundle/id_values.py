@@ -40,7 +40,10 @@ def known_kind(feature: str, values: Values) -> Values:
         return values
     if not values.size:
         return np.empty(0, np.int64)  # an empty list has no type of its own
-    raise FeatureError(feature, f"{_shown(values.flat[0].item())} is no id; an integer or a string was expected")
+    # Where a fraction made all of them floats, the fraction is shown; unlike format(), str() is exact for float32.
+    odd = values if kind != "f" else values[~(np.abs(values) < 2**63) | (np.trunc(values) != values)]
+    wrong = (odd if odd.size else values).flat[0]
+    raise FeatureError(feature, f"{wrong!s} is no id; an integer or a string was expected")
 
 
 def integers(feature: str, values: Values) -> NDArray[np.int64]:

@@ -51,7 +51,7 @@ from export.inspect import inventory_json, inventory_table, plan_table
 from export.places import place_of
 from export.progress import Progress
 from export.terminal import Shown, kept_clean, sentence
-from runtime.remote import RemotePath
+from runtime.object_store import RemotePath
 
 if TYPE_CHECKING:
     from export.checkpoint.specs import Statements

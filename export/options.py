@@ -13,7 +13,7 @@ from export.checkpoint.specs import Statements
 from export.errors import UsageError
 from export.run_settings import PREFIX, ExportSettings
 from export.subset import Wanted, read_tables_option, split_names
-from runtime.remote import is_url
+from runtime.object_store import is_url
 
 if TYPE_CHECKING:
     from export.settings import ExportJob

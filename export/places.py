@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from export.errors import UsageError
-from runtime.remote import Place, located
+from runtime.object_store import Place, located
 
 
 def place_of(text: str, base: Path = Path()) -> Place:

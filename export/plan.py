@@ -17,7 +17,7 @@ from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, StoredVariab
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype
 from export.tables.tasks import RestTask, TableTask, block_bytes, stored_range
-from runtime.remote import is_url
+from runtime.object_store import is_url
 
 BUDGET_BYTES = 256 << 20
 SHARDS_MAX = 100_000

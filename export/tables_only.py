@@ -20,7 +20,7 @@ from export.run_settings import ExportSettings
 from export.space import check_space
 from export.tables.key_indexes import check_key_indexes, write_key_indexes
 from export.tables.staged import Published, copy_tables, created, provenance, staged
-from runtime.remote import Place
+from runtime.object_store import Place
 
 NOTHING_SAID = Statements()
 

@@ -1,14 +1,14 @@
-"""What can be wrong with what runs, beside what can be wrong with a bundle; no codes of any protocol.
+"""What can be wrong with what runs, besides what can be wrong with a bundle; no codes of any protocol.
 
 BundleError
 ├── FormatError
-│   ├── TowerUnreadable    a tower's file that is damaged, or not what the manifest says
-│   └── IndexUnreadable    an index' files that are damaged, incomplete, or not what the manifest says
-├── InputRefused           arrays that a tower or an index does not take: shape, dtype, NaN
-│   └── ValuesRefused      arrays that fit, and hold values with which a tower cannot compute
-├── IndexRefused           vectors or parameters from which no index can be built
-├── LibraryMissing         an optional library that is needed here and not installed; names the extra
-└── DeviceMissing          a device to run on that TensorFlow does not see
+│   ├── TowerUnreadable       a tower's file is damaged, or is not what the manifest says
+│   └── IndexUnreadable       an index's files are damaged, incomplete, or not what the manifest says
+├── InvalidInput              arrays that a tower or an index does not take: shape, dtype, NaN
+│   └── ComputationFailed     arrays that fit, and hold values with which a tower cannot compute
+├── InvalidIndex              vectors or parameters from which no index can be built
+├── LibraryMissing            an optional library that is needed here is not installed; names the extra
+└── DeviceMissing             a device to run on that TensorFlow does not see
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class TowerUnreadable(FormatError):
 
 
 class IndexUnreadable(FormatError):
-    """An index' files are damaged, incomplete, or hold other vectors than the manifest says."""
+    """An index's files are damaged, incomplete, or hold other vectors than the manifest says."""
 
 
-class InputRefused(BundleError):
+class InvalidInput(BundleError):
     """Arrays that a tower or an index does not take."""
 
 
-class ValuesRefused(InputRefused):
-    """Arrays that fit, and hold values with which a tower cannot compute, as a number of a row that is not there."""
+class ComputationFailed(InvalidInput):
+    """Arrays that fit, and hold values with which a tower cannot compute, such as the number of a missing row."""
 
 
-class IndexRefused(BundleError):
+class InvalidIndex(BundleError):
     """Vectors or parameters from which no index can be built."""
 
 
@@ -41,4 +41,4 @@ class LibraryMissing(BundleError):
 
 
 class DeviceMissing(BundleError):
-    """TensorFlow does not see the device that was asked for."""
+    """TensorFlow does not see the requested device."""

@@ -1,15 +1,16 @@
-"""Exact nearest-candidate search: the oracle of ScaNN's recall, and its sibling where few candidates are allowed."""
+"""Exact nearest-candidate search: what recall is measured against, and what serves where few candidates are allowed."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.manifest import Distance
-from runtime.errors import InputRefused
+from runtime.errors import InvalidInput
 from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
@@ -46,12 +47,12 @@ class ExactIndex:
           queries: [n, dim] float32.
           k: neighbors wanted per query.
           positions_allowed: [m] int64, distinct; None: all.
-          each: has the blocks scored; None: one after the other. What is found is the same.
+          each: has every block scored, perhaps by several threads; None: one after the other. The result is the same.
         Returns:
           positions [n, k] int64 and scores [n, k] float32, best first; past the end of what is there -1 and -inf.
           Scores beyond float32 are infinities.
         Raises:
-          InputRefused: the queries have another shape or hold NaN or infinities, or k is below 1.
+          InvalidInput: the queries have another shape or hold NaN or infinities, or k is below 1.
         """
         check_queries(queries, self.dim, k)
         queries = self._prepared(np.ascontiguousarray(queries, np.float32))
@@ -71,7 +72,7 @@ class ExactIndex:
                 block = self._vectors[positions]
             scores = self._scored(queries, self._prepared(block))
             highest = scores.max(axis=1)
-            if np.isnan(highest).any():  # infinities of both signs met: first of all, so that whoever asks sees it
+            if np.isnan(highest).any():  # infinities of both signs met: ranked first, so that the caller sees it
                 scores[np.isnan(scores)] = np.inf
             hopeless = highest < best_scores[:, -1]
             for row in np.flatnonzero(~hopeless):
@@ -106,6 +107,40 @@ class ExactIndex:
         return np.subtract(np.float32(0), scores, out=scores)
 
 
+def rank_exactly(
+    vectors: Vectors, query: Vectors, positions: NDArray[np.integer[Any]], k: int, distance: Distance
+) -> tuple[Positions, Vectors]:
+    """Scores some candidates exactly and picks the k best; fewer only where there are fewer.
+
+    Args:
+      vectors: [size, dim] float32, in one piece; may be mapped from a file.
+      query: [dim] float32; for cosine, of length 1.
+      positions: [m] of the candidates, each below size.
+      k: at least 0.
+      distance: cosine divides by the vectors' lengths; a vector of zeros scores 0.
+    Returns:
+      [k] int64 positions and [k] float32 scores, larger is better, best first; of equals the smaller position first.
+      A score depends on nothing but its vector and the query.
+    """
+    ordered = np.sort(positions)
+    rows = vectors.take(ordered, axis=0, mode="clip")  # faster than to check that they are inside
+    with np.errstate(over="ignore", invalid="ignore"):
+        if distance == "squared_l2":
+            rows -= query
+            scores = np.float32(0) - np.vecdot(rows, rows)
+        else:
+            scores = np.vecdot(rows, query)
+        if distance == "cosine":
+            lengths = np.sqrt(np.vecdot(rows, rows))
+            scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
+    keys = -scores
+    chosen = np.arange(len(keys))
+    if k < len(keys):
+        chosen = np.flatnonzero(~(keys > np.partition(keys, k)[k]))  # sorting few is faster
+    best = chosen[np.argsort(keys[chosen], kind="stable")[:k]]
+    return ordered[best].astype(np.int64), scores[best]
+
+
 def _in_turn(count: int, call: Callable[[int], None]) -> None:
     for at in range(count):
         call(at)
@@ -120,19 +155,19 @@ def normalised(vectors: Vectors) -> Vectors:
 
 
 def check_queries(queries: Vectors, dim: int, k: int) -> None:
-    """Holds queries against an index.
+    """Checks queries against an index.
 
     Raises:
-      InputRefused: they are not [n, dim], hold NaN or infinities, or k is below 1.
+      InvalidInput: they are not [n, dim], hold NaN or infinities, or k is below 1.
     """
     if queries.ndim != 2 or queries.shape[1] != dim:
-        raise InputRefused(f"query vectors have shape {list(queries.shape)}; [n, {dim}] was expected")
+        raise InvalidInput(f"query vectors have shape {list(queries.shape)}; [n, {dim}] was expected")
     if k < 1:
-        raise InputRefused(f"k is {k}; at least 1 was expected")
+        raise InvalidInput(f"k is {k}; at least 1 was expected")
     finite = np.isfinite(queries)
     if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
         row = int(np.argmin(finite.all(axis=1)))
-        raise InputRefused(f"query vector {row} holds NaN or an infinity; finite numbers were expected")
+        raise InvalidInput(f"query vector {row} holds NaN or an infinity; finite numbers were expected")
 
 
 def _largest(scores: Vectors, positions: Positions, k: int) -> Positions:

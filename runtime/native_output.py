@@ -1,4 +1,4 @@
-"""What native libraries write to the process' standard error, apart from what this program says there."""
+"""Keeps what native libraries write to standard error apart from what this program writes there."""
 
 from __future__ import annotations
 
@@ -11,22 +11,8 @@ from typing import TextIO
 STDERR = 2
 
 
-def open_standard_streams() -> None:
-    """Opens what a caller left closed of file descriptors 0 to 2, on nothing.
-
-    The next file or socket would get its number otherwise, and all that libraries print, and `silenced` what it is.
-    """
-    for descriptor in (0, 1, STDERR):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
-    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(STDERR, "w", closefd=False)
-
-
 def own_stderr() -> TextIO:
-    """Returns a text stream to where stderr goes now, which stays there when file descriptor 2 is turned elsewhere."""
+    """Returns a text stream to where stderr goes now; `silenced` does not affect it."""
     sys.stderr.flush()
     try:
         descriptor = os.dup(sys.stderr.fileno())

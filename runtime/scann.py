@@ -1,8 +1,8 @@
 """ScaNN: build, write, load and search. The one import of ScaNN, with TensorFlow hidden meanwhile.
 
 With TensorFlow installed a plain `import scann` loads it for an operation that is not used here (3.6 s and 0.5 GB
-against 0.1 s and 30 MB). ScaNN's own loader unpickles a file of ids if it finds one, so it is not used either: ids live
-in the candidate store, and an index is opened from its assets alone.
+against 0.1 s and 30 MB). Of ScaNN only `builder` and `load_searcher` of `scann_ops_pybind` are used, the
+`ScannSearcher` that both return, and the protos of the files that they read and write.
 
 Source: scann 1.4.2, `scann_ops/py/scann_ops_pybind.py` (load_searcher) and `scann_builder.py` (parameters).
 """
@@ -19,43 +19,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.manifest import Distance
-from runtime.errors import IndexRefused, IndexUnreadable
-from runtime.exact import check_queries, normalised
-from runtime.reordering import nearest
-from runtime.scann_instructions import set_avx2
-from runtime.scann_loading import load_unlocked
+from runtime.errors import IndexUnreadable, InvalidIndex
+from runtime.exact import check_queries, normalised, rank_exactly
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 Kind = Literal["brute_force", "tree_ah"]
 
-_ASSETS = "scann_assets.pbtxt"
-_CONFIG = "scann_config.pb"
 DATASET, CODES, TOKENS = "dataset.npy", "hashed_dataset.npy", "datapoint_to_token.npy"
 """Files with a row for each vector: the vector, its code, its leaf."""
-_HIDDEN = "tensorflow"
-_BATCH_MIN = 16
-"""Fewer queries are searched for one by one: ScaNN takes up to twice as long for a small batch."""
+CODE_BOOK, PARTITIONER = "ah_codebook.pb", "serialized_partitioner.pb"
+"""Files that a tree is trained into: the code book and the leaves' centroids."""
 TREE_PARAMETERS = ("num_leaves", "leaves_to_search", "dimensions_per_block", "reorder")
+_ASSETS = "scann_assets.pbtxt"
+_CONFIG = "scann_config.pb"
+_HIDDEN = "tensorflow"
 
 
-def _import_scann() -> tuple[Any, Any]:
+def _import_scann() -> tuple[Any, Any, Any]:
     absent = object()
     shown: Any = sys.modules.get(_HIDDEN, absent)
     sys.modules[_HIDDEN] = None  # type: ignore[assignment]  # what Python takes for "not installed"
     try:
         from scann.proto import scann_pb2
+        from scann.scann_ops import scann_assets_pb2
         from scann.scann_ops.py import scann_ops_pybind
     finally:
         if shown is absent:
             del sys.modules[_HIDDEN]
         else:
             sys.modules[_HIDDEN] = shown
-    return scann_ops_pybind, scann_pb2
+    return scann_ops_pybind, scann_pb2, scann_assets_pb2
 
 
-_scann, _protos = _import_scann()
-set_avx2(_scann)
+_scann, _protos, _assets = _import_scann()
 
 
 class ScannIndex:
@@ -94,7 +91,7 @@ class ScannIndex:
           parameters: of tree_ah, all of TREE_PARAMETERS; of brute_force, none.
           threads: that train; 0: ScaNN's choice.
         Raises:
-          IndexRefused: a parameter is unknown, missing or no positive integer, or ScaNN cannot build from these.
+          InvalidIndex: a parameter is unknown, missing or no positive integer, or ScaNN cannot build from these.
         """
         size, dim = vectors.shape
         _check_parameters(kind, parameters, size)
@@ -115,16 +112,19 @@ class ScannIndex:
                 .reorder(parameters["reorder"])
             )
         try:
-            searcher = builder.set_n_training_threads(threads).build().searcher
+            searcher = builder.set_n_training_threads(threads).build()
         except (RuntimeError, ValueError) as problem:
-            raise IndexRefused(
+            raise InvalidIndex(
                 f"ScaNN builds no {kind} index over {size} vectors of dim {dim} with {dict(parameters)}: {problem}"
             ) from problem
         return cls(searcher, distance, size, dim, parameters.get("reorder"))
 
     @classmethod
     def load(cls, directory: Path, distance: Distance, vectors: Vectors) -> ScannIndex:
-        """Loads an index that `write` wrote. Searches use the settings written with it.
+        """Loads an index that `write` wrote. Searches use the settings written with it. Holds the GIL meanwhile.
+
+        ScaNN is given a list of the files, in a directory of its own beside nothing else: it would follow a path out
+        of the bundle, and unpickle a file of ids that it finds there. A tree is given no vectors.
 
         Args:
           directory: of ScaNN's files; may have moved since they were written.
@@ -138,25 +138,28 @@ class ScannIndex:
         """
         size, dim = vectors.shape
         where = f"index {directory.parent.name!r}"
-        config, assets, reorder = _read(directory, where)
+        assets, config = _read_assets(directory, where), _read_config(directory, where)
         measure = "SquaredL2Distance" if distance == "squared_l2" else "DotProductDistance"
         if config.distance_measure.distance_measure != measure:
             raise IndexUnreadable(
                 f"{where} measures {config.distance_measure.distance_measure}; {distance} was expected"
             )
+        reorder = None
+        if config.HasField("exact_reordering"):
+            reorder = config.exact_reordering.approx_num_neighbors
+            config.ClearField("exact_reordering")
+            _remove_vectors(assets)
         try:
-            searcher = load_unlocked(_scann, directory, config, assets, (size, dim))
-            if searcher is None:
-                searcher = _load_locked(directory, config, assets)
+            searcher = _load(directory, config, assets)
             held = searcher.size()
             # Some damage shows only when it is searched.
-            searcher.search(np.zeros(dim, np.float32), 1, -1, -1)
+            searcher.search(np.zeros(dim, np.float32), 1)
         except (RuntimeError, ValueError, IndexError, OSError) as problem:
             reason = str(problem).replace(str(directory), directory.name)
             raise IndexUnreadable(f"{where} cannot be loaded by ScaNN: {reason}") from problem
         if held != size:
             raise IndexUnreadable(f"{where} holds {held} vectors; {size} were expected")
-        return cls(searcher, distance, size, dim, reorder, None if reorder is None else vectors)
+        return cls(searcher, distance, size, dim, reorder, None if reorder is None else np.asarray(vectors))
 
     def write(self, directory: Path, leaves_to_search: int | None = None, reorder: int | None = None) -> None:
         """Writes the index' files, with paths relative to the directory, no ids, and of a tree no vectors.
@@ -166,7 +169,7 @@ class ScannIndex:
           leaves_to_search: what searches of the loaded index use; None: what it was built with.
           reorder: likewise.
         Raises:
-          OSError: the disk refuses.
+          OSError: they cannot be written.
         """
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -174,7 +177,9 @@ class ScannIndex:
         except RuntimeError as problem:
             raise OSError(f"ScaNN cannot write to {directory}: {problem}") from problem
         if self._reorder is not None:
-            (directory / _ASSETS).write_text(_without_vectors((directory / _ASSETS).read_text()))
+            assets = _read_assets(directory, directory.name)
+            _remove_vectors(assets)
+            _write_assets(directory, assets)
             (directory / DATASET).unlink()
         settle(directory, leaves_to_search, reorder)
 
@@ -192,7 +197,7 @@ class ScannIndex:
           positions [n, k] int64 and scores [n, k] float32, larger is better, best first; where fewer were found (k
           beyond the index, or few candidates in the leaves searched) the end is filled with -1 and -inf.
         Raises:
-          InputRefused: the queries have another shape or hold NaN or infinities, or k is below 1.
+          InvalidInput: the queries have another shape or hold NaN or infinities, or k is below 1.
         """
         check_queries(queries, self.dim, k)
         queries = np.ascontiguousarray(queries, np.float32)
@@ -200,62 +205,18 @@ class ScannIndex:
             queries = normalised(queries)
         wanted = min(k, self.size)
         leaves = -1 if leaves_to_search is None else leaves_to_search
-        pool = -1
-        if self._reorder is not None:
-            pool = min(max(reorder or self._reorder, wanted), self.size)
-        if self._vectors is None:
-            return self._padded(*self._searched(queries, wanted, pool, leaves), k)
-        return self._reordered(self._vectors, queries, wanted, pool, leaves, k)
-
-    def _searched(self, queries: Vectors, wanted: int, pool: int, leaves: int) -> tuple[NDArray[np.uint32], Vectors]:
-        if len(queries) == 1:
-            found, distances = self._searcher.search(queries[0], wanted, pool, leaves)
-            return found[np.newaxis], distances[np.newaxis]
-        if 0 < len(queries) < _BATCH_MIN:
-            found = np.zeros((len(queries), wanted), np.uint32)
-            distances = np.full((len(queries), wanted), np.nan, np.float32)
-            for row, query in enumerate(queries):
-                one, far = self._searcher.search(query, wanted, pool, leaves)
-                found[row, : one.size], distances[row, : one.size] = one, far
-            return found, distances
-        if len(queries):
-            found, distances = self._searcher.search_batched(queries, wanted, pool, leaves, False, 0)
-            return found, distances
-        return np.empty((0, wanted), np.uint32), np.empty((0, wanted), np.float32)
-
-    def _reordered(
-        self, vectors: Vectors, queries: Vectors, wanted: int, pool: int, leaves: int, k: int
-    ) -> tuple[Positions, Vectors]:
-        """Has ScaNN find so many candidates of each query, and picks the best by their exact scores."""
-        if len(queries) < _BATCH_MIN:  # asked for one query, ScaNN tells no more than it found
-            pools = [self._searcher.search(query, pool, -1, leaves)[0] for query in queries]
-        else:
-            found, distances = self._searcher.search_batched(queries, pool, -1, leaves, False, 0)
-            pools = [each[there] for each, there in zip(found, ~np.isnan(distances), strict=True)]
-        picked = [
-            nearest(vectors, query, each, wanted, self.distance) for query, each in zip(queries, pools, strict=True)
-        ]
-        if len(picked) == 1 and picked[0][0].size == k:
-            return picked[0][0][np.newaxis], picked[0][1][np.newaxis]
+        pool = -1 if self._reorder is None else min(max(reorder or self._reorder, wanted), self.size)
         positions = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
-        for row, (best, exact) in enumerate(picked):
-            positions[row, : best.size], scores[row, : best.size] = best, exact
-        return positions, scores
-
-    def _padded(self, found: NDArray[np.uint32], distances: Vectors, k: int) -> tuple[Positions, Vectors]:
-        # ScaNN tells dot products as they are, larger is better, and squared distances smaller is better. Of what a
-        # batch did not find it says position 0 at distance NaN.
-        positions = found.astype(np.int64)
-        scores = np.float32(0) - distances if self.distance == "squared_l2" else distances
-        absent = np.isnan(scores)
-        if np.count_nonzero(absent):
-            positions[absent] = -1
-            scores[absent] = -np.inf
-        missing = k - scores.shape[1]
-        if missing > 0:
-            positions = np.pad(positions, ((0, 0), (0, missing)), constant_values=-1)
-            scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
+        for row, query in enumerate(queries):  # not as a batch, in which ScaNN sums in another order
+            if self._vectors is None:
+                found, distances = self._searcher.search(query, wanted, pool, leaves)
+                # Dot products are larger for nearer vectors, squared distances smaller.
+                best = np.float32(0) - distances if self.distance == "squared_l2" else distances
+            else:
+                candidates, _ = self._searcher.search(query, pool, -1, leaves)
+                found, best = rank_exactly(self._vectors, query, candidates, wanted, self.distance)
+            positions[row, : found.size], scores[row, : found.size] = found, best
         return positions, scores
 
 
@@ -277,25 +238,21 @@ def encode(trained: Path, directory: Path) -> None:
       trained: directory of that index.
       directory: holds the vectors, as `dataset.npy`; the files of an index over them are written beside it.
     Raises:
-      IndexRefused: ScaNN refuses.
+      InvalidIndex: ScaNN cannot.
     """
-    from google.protobuf import text_format
-    from scann.scann_ops import scann_assets_pb2
-
-    kinds = scann_assets_pb2.ScannAsset
-    listed = scann_assets_pb2.ScannAssets()
+    kinds = _assets.ScannAsset
+    listed = _assets.ScannAssets()
     for kind, path in (
-        (kinds.AH_CENTERS, trained / "ah_codebook.pb"),
-        (kinds.PARTITIONER, trained / "serialized_partitioner.pb"),
+        (kinds.AH_CENTERS, trained / CODE_BOOK),
+        (kinds.PARTITIONER, trained / PARTITIONER),
         (kinds.DATASET_NPY, directory / DATASET),
     ):
         listed.assets.add(asset_type=kind, asset_path=str(path.resolve()))
     try:
-        # What is not listed, ScaNN computes.
-        searcher = _scann.scann_pybind.ScannNumpy(str(trained), text_format.MessageToString(listed))
-        searcher.serialize(str(directory), True)
+        # ScaNN computes what is not listed.
+        _load(trained, _read_config(trained, trained.name), listed).serialize(str(directory), True)
     except (RuntimeError, ValueError) as problem:
-        raise IndexRefused(f"ScaNN finds no codes of {directory.name}: {problem}") from problem
+        raise InvalidIndex(f"ScaNN finds no codes of {directory.name}: {problem}") from problem
 
 
 def write_index(
@@ -310,68 +267,54 @@ def write_index(
 def _check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> None:
     expected = TREE_PARAMETERS if kind == "tree_ah" else ()
     if set(parameters) != set(expected):
-        raise IndexRefused(f"a {kind} index takes parameters {list(expected)}; {sorted(parameters)} were given")
+        raise InvalidIndex(f"a {kind} index takes parameters {list(expected)}; {sorted(parameters)} were given")
     for name, value in parameters.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise IndexRefused(f"parameter {name!r} is {value!r}; a positive integer was expected")
+            raise InvalidIndex(f"parameter {name!r} is {value!r}; a positive integer was expected")
     if kind == "tree_ah" and parameters["num_leaves"] > size:
-        raise IndexRefused(f"num_leaves is {parameters['num_leaves']}, but there are only {size} vectors")
+        raise InvalidIndex(f"num_leaves is {parameters['num_leaves']}, but there are only {size} vectors")
     if kind == "tree_ah" and parameters["leaves_to_search"] > parameters["num_leaves"]:
-        raise IndexRefused(
+        raise InvalidIndex(
             f"leaves_to_search is {parameters['leaves_to_search']}, but the tree has {parameters['num_leaves']} leaves"
         )
 
 
-def _read(directory: Path, where: str) -> tuple[Any, str, int | None]:
-    """Returns what ScaNN is told of an index, and how many of its candidates are then reordered, without ScaNN."""
-    assets, config = _checked_assets(directory, where), _read_config(directory, where)
-    if not config.HasField("exact_reordering"):
-        return config, assets, None
-    reorder = config.exact_reordering.approx_num_neighbors
-    config.ClearField("exact_reordering")
-    return config, _without_vectors(assets), reorder
+def _load(directory: Path, config: Any, assets: Any) -> Any:
+    """Has ScaNN load an index from a directory that holds a config and a list of files in `directory`, nothing else."""
+    listed = _assets.ScannAssets()
+    for each in assets.assets:
+        listed.assets.add(asset_type=each.asset_type, asset_path=str(directory.resolve() / each.asset_path))
+    with tempfile.TemporaryDirectory(prefix="scann-") as beside:
+        (Path(beside) / _CONFIG).write_bytes(config.SerializeToString())
+        _write_assets(Path(beside), listed)
+        return _scann.load_searcher(beside)
 
 
-def _checked_assets(directory: Path, where: str) -> str:
-    # The assets name further files. ScaNN would follow an absolute path out of the bundle.
+def _read_assets(directory: Path, where: str) -> Any:
     from google.protobuf import text_format
-    from scann.scann_ops import scann_assets_pb2
 
     try:
         text = (directory / _ASSETS).read_text()
-        listed = text_format.Parse(text, scann_assets_pb2.ScannAssets()).assets
+        assets = text_format.Parse(text, _assets.ScannAssets())
     except OSError as problem:
         raise IndexUnreadable(f"{where} lacks {_ASSETS}; export the bundle again") from problem
     except (UnicodeDecodeError, text_format.ParseError) as problem:
         raise IndexUnreadable(f"{where} has an {_ASSETS} that cannot be read: {problem}") from problem
-    for asset in listed:
-        if "/" in asset.asset_path or not (directory / asset.asset_path).is_file():
-            raise IndexUnreadable(f"{where} lists file {asset.asset_path!r}, which is not in its directory")
-    return text
+    for each in assets.assets:
+        if "/" in each.asset_path or not (directory / each.asset_path).is_file():
+            raise IndexUnreadable(f"{where} lists file {each.asset_path!r}, which is not in its directory")
+    return assets
 
 
-def _without_vectors(assets: str) -> str:
-    """Leaves the vectors out of a list of an index' files."""
+def _write_assets(directory: Path, assets: Any) -> None:
     from google.protobuf import text_format
-    from scann.scann_ops import scann_assets_pb2
 
-    listed = text_format.Parse(assets, scann_assets_pb2.ScannAssets())
-    for each in [each for each in listed.assets if each.asset_type == scann_assets_pb2.ScannAsset.DATASET_NPY]:
-        listed.assets.remove(each)
-    return str(text_format.MessageToString(listed))
+    (directory / _ASSETS).write_text(text_format.MessageToString(assets))
 
 
-def _load_locked(directory: Path, config: Any, assets: str) -> Any:
-    """Loads an index by ScaNN's own constructor, which reads the config from a file beside nothing else."""
-    from google.protobuf import text_format
-    from scann.scann_ops import scann_assets_pb2
-
-    listed = text_format.Parse(assets, scann_assets_pb2.ScannAssets())
-    for each in listed.assets:
-        each.asset_path = str(directory.resolve() / each.asset_path)
-    with tempfile.TemporaryDirectory(prefix="scann-") as beside:
-        (Path(beside) / _CONFIG).write_bytes(config.SerializeToString())
-        return _scann.scann_pybind.ScannNumpy(beside, text_format.MessageToString(listed))
+def _remove_vectors(assets: Any) -> None:
+    for each in [each for each in assets.assets if each.asset_type == _assets.ScannAsset.DATASET_NPY]:
+        assets.assets.remove(each)
 
 
 def _read_config(directory: Path, where: str) -> Any:

@@ -1,9 +1,9 @@
 """Candidate vectors in a file -> ScaNN's files, in memory that does not depend on how many there are.
 
 ScaNN builds over vectors in memory and holds them up to three times meanwhile: as they are given, its own copy, and
-their residuals, of which it then trains on a sample. Here only that sample is given to it. A vector's leaf and code
-depend on no other vector, so they are computed block by block and joined: they are those of one build over all vectors
-with the same centroids and code book.
+their residuals, of which it then trains on a sample. Here it gets only that sample. A vector's leaf and code depend on
+no other vector, so they are computed block by block and joined: one build over all vectors gives the same with the same
+centroids and code book.
 
 Source: scann 1.4.2, `scann/scann_ops/cc/scann.cc` (Initialize, LoadArtifacts, Serialize).
 """
@@ -79,8 +79,8 @@ def build_files(
       directory: is made.
       run: what encodes blocks of vectors, perhaps several at a time.
     Raises:
-      IndexRefused: ScaNN cannot build from these vectors and parameters.
-      OSError: the disk refuses.
+      InvalidIndex: ScaNN cannot build from these vectors and parameters.
+      OSError: they cannot be written.
     """
     size = len(vectors)
     sample = max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters.get("num_leaves", 0))
@@ -114,7 +114,7 @@ def encode_block(task: EncodeTask) -> None:
     """Writes the leaves and codes of some vectors.
 
     Raises:
-      IndexRefused: ScaNN refuses them.
+      InvalidIndex: ScaNN cannot.
     """
     vectors = VectorFile(Path(task.vectors[0]), task.vectors[1])
     block = _prepared(vectors[task.first : task.first + task.count], task.distance)
@@ -128,7 +128,7 @@ def encode_block(task: EncodeTask) -> None:
 
 
 def _give_back() -> None:
-    """Gives what ScaNN freed back to the machine: the C library keeps it in its heaps."""
+    """Returns memory that ScaNN freed to the system: the C library keeps it in its heaps."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

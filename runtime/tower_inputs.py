@@ -1,4 +1,4 @@
-"""What a tower takes, laid out from activations: one array for each of its inputs, packed ones side by side."""
+"""A tower's inputs from activations: one array for each of them, packed features side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors of an index in their file, read as they are asked for; none stay in memory."""
+"""Vectors of an index in their file, read when they are needed; none stay in memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import InputRefused
+from runtime.errors import InvalidInput
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
 BLOCK_BYTES = 16 << 20
-"""Read at a time where all vectors are gone through."""
+"""Read at a time where all vectors are needed."""
 
 
 class VectorFile:
@@ -29,11 +29,11 @@ class VectorFile:
 
         Raises:
           OSError: there is none.
-          InputRefused: its size is no multiple of a row's.
+          InvalidInput: its size is no multiple of a row's.
         """
         values, left = divmod(path.stat().st_size, 4)
         if left or values % dim:
-            raise InputRefused(f"{values} values of candidates are no vectors of dim {dim}")
+            raise InvalidInput(f"{values} values of candidates are no vectors of dim {dim}")
         self.path = path
         self.shape = values // dim, dim
 

@@ -9,9 +9,9 @@
 #include "kernels.h"
 
 #define BUCKETS_MAX 16384
-/* Bytes read from which on the interpreter's lock is given away: about the 15 us after which to wait for it again is
-   no longer dearer than what others could do meanwhile. */
-#define ALONE_BYTES (256 << 10)
+/* The GIL is released for reads of more bytes than this, about 15 us of work: releasing it for less costs more than
+   other threads gain. */
+#define GIL_BYTES (256 << 10)
 
 typedef struct {
   PyObject_HEAD
@@ -19,21 +19,21 @@ typedef struct {
   PyObject *held; /* the arrays whose memory is read */
 } RowsObject;
 
-static void forget(Map *map) {
+static void free_map(Map *map) {
   PyMem_Free(map->origins);
   PyMem_Free(map->starts);
   PyMem_Free(map->buckets);
 }
 
 static void dealloc(RowsObject *self) {
-  forget(&self->rows.values);
-  forget(&self->rows.scales);
+  free_map(&self->rows.values);
+  free_map(&self->rows.scales);
   PyMem_Free(self->rows.zeros);
   Py_XDECREF(self->held);
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Divides the rows into stretches of a power of two, so that a row's shard is found among a few. */
+/* Divides the rows into buckets of a power of two, so that a row's shard is one of a few. */
 static int fill_buckets(Map *map) {
   while ((uint64_t)(map->rows - 1) >> map->shift >= BUCKETS_MAX) map->shift++;
   while (map->shift < 62 && (uint64_t)(map->rows - 1) >> map->shift >= 64 * (uint64_t)map->shards) map->shift++;
@@ -128,21 +128,20 @@ static PyObject *new_rows(PyTypeObject *type, PyObject *args, PyObject *options)
   return (PyObject *)self;
 }
 
-/* One dimension of a type that an array is turned into if it is another; a new reference. */
-static PyArrayObject *line_of(PyObject *given, int type) {
-  PyArrayObject *line = (PyArrayObject *)PyArray_FROMANY(given, type, 1, 1, NPY_ARRAY_IN_ARRAY);
-  return line;
+/* Returns an array of one dimension as another type if it has to be cast; a new reference. */
+static PyArrayObject *vector_of(PyObject *given, int type) {
+  return (PyArrayObject *)PyArray_FROMANY(given, type, 1, 1, NPY_ARRAY_IN_ARRAY);
 }
 
-/* Returns `given`, or a new array, as [n, dim] float32 whose lines lie in one piece each; a new reference. */
-static PyArrayObject *lines_of(const RowsObject *self, npy_intp n, PyObject *given) {
+/* Returns `given`, or a new array, as [n, dim] float32 whose rows are contiguous; a new reference. */
+static PyArrayObject *matrix_of(const RowsObject *self, npy_intp n, PyObject *given) {
   npy_intp shape[2] = {n, self->rows.dim};
   if (given == Py_None) return (PyArrayObject *)PyArray_SimpleNew(2, shape, NPY_FLOAT32);
   PyArrayObject *out = (PyArrayObject *)given;
   if (!PyArray_Check(given) || PyArray_TYPE(out) != NPY_FLOAT32 || PyArray_NDIM(out) != 2 ||
       PyArray_DIM(out, 0) != n || PyArray_DIM(out, 1) != shape[1] || !PyArray_ISBEHAVED(out) ||
       (n && shape[1] > 1 && PyArray_STRIDE(out, 1) != sizeof(float))) {
-    PyErr_Format(PyExc_ValueError, "out must be a writable float32 array [%zd, %zd] whose rows lie in one piece each",
+    PyErr_Format(PyExc_ValueError, "out must be a writable float32 array [%zd, %zd] whose rows are contiguous",
                  (Py_ssize_t)n, (Py_ssize_t)shape[1]);
     return NULL;
   }
@@ -150,19 +149,19 @@ static PyArrayObject *lines_of(const RowsObject *self, npy_intp n, PyObject *giv
   return out;
 }
 
-/* Waiting for a disk, or for much of the memory, is done without the interpreter's lock. A row, and its scale if it has
-   one, begins in a line of its own. */
-static int alone(const Rows *from, npy_intp n) {
-  return from->cold || (size_t)n > ALONE_BYTES / (from->values.row_bytes + (from->stored == INT8 ? 2 : 1) * LINE);
+/* Returns whether to read n rows without the GIL: they are many, or may have to come from a disk. A row, and its scale if
+   it has one, begins in a cache line of its own. */
+static int without_gil(const Rows *from, npy_intp n) {
+  return from->cold || (size_t)n > GIL_BYTES / (from->values.row_bytes + (from->stored == INT8 ? 2 : 1) * LINE);
 }
 
 static PyObject *take(RowsObject *self, PyObject *const *args, Py_ssize_t count) {
   if (count != 2) return PyErr_Format(PyExc_TypeError, "take needs rows and out");
-  PyArrayObject *rows = line_of(args[0], NPY_INT64), *out = NULL;
-  if (rows && (out = lines_of(self, PyArray_SIZE(rows), args[1]))) {
+  PyArrayObject *rows = vector_of(args[0], NPY_INT64), *out = NULL;
+  if (rows && (out = matrix_of(self, PyArray_SIZE(rows), args[1]))) {
     const int64_t *wanted = PyArray_DATA(rows);
     const npy_intp n = PyArray_SIZE(rows), stride = PyArray_STRIDE(out, 0);
-    PyThreadState *state = alone(&self->rows, n) ? PyEval_SaveThread() : NULL;
+    PyThreadState *state = without_gil(&self->rows, n) ? PyEval_SaveThread() : NULL;
     take_rows(&self->rows, wanted, n, PyArray_BYTES(out), stride);
     if (state) PyEval_RestoreThread(state);
   }
@@ -170,11 +169,11 @@ static PyObject *take(RowsObject *self, PyObject *const *args, Py_ssize_t count)
   return (PyObject *)out;
 }
 
-/* Offsets come from a caller of ours that checked them; what is read and written must not hang on that. */
-static int cut(const int64_t *offsets, npy_intp n, npy_intp size) {
-  int sound = n >= 0 && offsets[0] >= 0 && offsets[n] <= size;
-  for (npy_intp bag = 0; bag < n; bag++) sound &= offsets[bag] <= offsets[bag + 1];
-  return sound;
+/* Returns whether offsets never fall and stay within `size`. */
+static int valid_offsets(const int64_t *offsets, npy_intp n, npy_intp size) {
+  int valid = n >= 0 && offsets[0] >= 0 && offsets[n] <= size;
+  for (npy_intp bag = 0; bag < n; bag++) valid &= offsets[bag] <= offsets[bag + 1];
+  return valid;
 }
 
 static PyObject *bags(RowsObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -184,18 +183,18 @@ static PyObject *bags(RowsObject *self, PyObject *const *args, Py_ssize_t count)
   while (combiner < 3 && !(PyUnicode_Check(args[2]) && !PyUnicode_CompareWithASCIIString(args[2], names[combiner])))
     combiner++;
   if (combiner == 3) return PyErr_Format(PyExc_ValueError, "combiner %R is not sum, mean or sqrtn", args[2]);
-  PyArrayObject *rows = line_of(args[0], NPY_INT64), *offsets = line_of(args[1], NPY_INT64), *out = NULL;
-  PyArrayObject *weights = args[3] == Py_None ? NULL : line_of(args[3], NPY_FLOAT32);
+  PyArrayObject *rows = vector_of(args[0], NPY_INT64), *offsets = vector_of(args[1], NPY_INT64), *out = NULL;
+  PyArrayObject *weights = args[3] == Py_None ? NULL : vector_of(args[3], NPY_FLOAT32);
   if (rows && offsets && (weights || args[3] == Py_None)) {
     const npy_intp n = PyArray_SIZE(offsets) - 1, size = PyArray_SIZE(rows);
     const int64_t *wanted = PyArray_DATA(rows), *ends = PyArray_DATA(offsets);
     const float *factors = weights ? PyArray_DATA(weights) : NULL;
-    if (n < 0 || !cut(ends, n, size) || (weights && PyArray_SIZE(weights) != size))
+    if (n < 0 || !valid_offsets(ends, n, size) || (weights && PyArray_SIZE(weights) != size))
       PyErr_SetString(PyExc_ValueError, "offsets must never fall nor leave the rows, and weights be as many as those");
-    else if ((out = lines_of(self, n, args[4]))) {
+    else if ((out = matrix_of(self, n, args[4]))) {
       char *to = PyArray_BYTES(out);
       const npy_intp stride = PyArray_STRIDE(out, 0);
-      PyThreadState *state = alone(&self->rows, size) ? PyEval_SaveThread() : NULL;
+      PyThreadState *state = without_gil(&self->rows, size) ? PyEval_SaveThread() : NULL;
       combine_bags(&self->rows, wanted, ends, n, factors, (Combiner)combiner, to, stride);
       if (state) PyEval_RestoreThread(state);
     }
@@ -224,24 +223,10 @@ static PyTypeObject RowsType = {
 };
 
 #include "beside.h"
-#include "wire.h"
-#include "lists.h"
-#include "nearest.h"
-#include "conversions.h"
 
 static PyMethodDef functions[] = {
     {"beside", (PyCFunction)(void (*)(void))beside, METH_FASTCALL,
      "beside(readers, names, columns, first, out, start) -> number of the first feature that was not written"},
-    {"integers", integers, METH_O, "integers(list) -> [n] int64, or None if it holds anything else"},
-    {"plain_lists", (PyCFunction)(void (*)(void))plain_lists, METH_FASTCALL,
-     "plain_lists(body, member) -> (its long lists of integers by name, the body with a 0 for each), or None"},
-    {"plain_columns", (PyCFunction)(void (*)(void))plain_columns, METH_FASTCALL,
-     "plain_columns(body, numbers, column) -> (columns by name of each map..., the rest of the body), or None"},
-    {"nearest", (PyCFunction)(void (*)(void))nearest, METH_FASTCALL,
-     "nearest(vectors, query, positions, k, distance) -> (the best positions, their scores)"},
-    {"converted", (PyCFunction)(void (*)(void))converted, METH_FASTCALL,
-     "converted(values, dtype) -> (stored, scales | None, (the largest difference, the sum of the squares of those of all "
-     "rows but the odd, the least and the sum of their cosines), odd: rows whose sums float32 does not hold)"},
     {NULL, NULL, 0, NULL},
 };
 

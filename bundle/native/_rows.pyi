@@ -1,10 +1,8 @@
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Converted = tuple[NDArray[Any], NDArray[np.float32] | None, tuple[float, float, float, float], NDArray[np.int64]]
 Shards = Sequence[tuple[NDArray[np.uint8], int, int]]
 
 class Rows:
@@ -27,10 +25,3 @@ def beside(
     out: NDArray[np.float32],
     start: int,
 ) -> int: ...
-def integers(values: list[object]) -> NDArray[np.int64] | None: ...
-def plain_lists(body: bytes, member: str) -> tuple[dict[str, NDArray[np.int64]], bytes] | None: ...
-def plain_columns(body: bytes, numbers: tuple[int, ...], column: type[tuple[Any, ...]]) -> tuple[Any, ...] | None: ...
-def nearest(
-    vectors: NDArray[np.float32], query: NDArray[np.float32], positions: NDArray[np.uint32], k: int, distance: str
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]: ...
-def converted(values: NDArray[np.float32], dtype: str) -> Converted: ...

@@ -1,15 +1,15 @@
-/* Rows of several tables side by side, straight from the columns of a call: what a tower's input is filled with in one
-   go, where each table by itself costs more in Python than in reading. Part of _rows.c. */
+/* Rows of several tables side by side, straight from the columns of a request: one call fills a tower's input, where a
+   call for each table costs more in Python than in reading. Part of _rows.c. */
 #ifndef ROWCAST_BESIDE_H
 #define ROWCAST_BESIDE_H
 
-#define BESIDE_MAX 64  /* tables between two looks at the interpreter's lock */
-#define FIRST_ROWS 8   /* of each table, asked for while the others' are checked */
+#define BESIDE_MAX 64  /* tables between two decisions about the GIL */
+#define FIRST_ROWS 8   /* of each table, prefetched while the others are checked */
 #define FIRST_LINES 4
-/* As ALONE_BYTES, of a whole request: to wait for the lock behind other requests would take longer than to read this. */
+/* As GIL_BYTES, for a whole request: to wait for the GIL behind other requests would take longer than to read this. */
 #define BESIDE_BYTES (1 << 20)
 
-/* What is read of one table. Of bags `ends` tells where each ends, behind a 0; of single rows it is NULL. */
+/* What is read of one table. `ends` holds where each bag ends, behind a 0; for single rows it is NULL. */
 typedef struct {
   Rows *from;
   const int64_t *rows, *ends;
@@ -20,7 +20,7 @@ typedef struct {
   int64_t whole[2];           /* the ends of the only bag of a call */
 } Part;
 
-/* Returns what lies in one piece of a type; NULL if it is anything else. */
+/* Returns a contiguous array of a type; NULL if it is anything else. */
 static PyArrayObject *plain_array(PyObject *given, int type) {
   PyArrayObject *array = (PyArrayObject *)given;
   const int plain = PyArray_Check(given) && PyArray_TYPE(array) == type && PyArray_NDIM(array) == 1 &&
@@ -28,7 +28,7 @@ static PyArrayObject *plain_array(PyObject *given, int type) {
   return plain ? array : NULL;
 }
 
-/* Tells whether a column is (values, offsets, None): it has no weights. */
+/* Returns whether a column is (values, offsets, None): it has no weights. */
 static int unweighted(PyObject *column) {
   return column && PyTuple_Check(column) && PyTuple_GET_SIZE(column) == 3 && PyTuple_GET_ITEM(column, 2) == Py_None;
 }
@@ -65,7 +65,7 @@ static const int64_t *plain_rows(PyObject *column, npy_intp n, const Map *map) {
   return rows;
 }
 
-/* Finds the bags of a column whose ids are rows of the table, all of n examples; tells whether it holds just these. */
+/* Finds the bags of a column whose ids are rows of the table, all of n examples; returns whether it holds just these. */
 static int plain_bags(PyObject *column, npy_intp n, Part *part) {
   if (!unweighted(column)) return 0;
   PyArrayObject *values = plain_array(PyTuple_GET_ITEM(column, 0), NPY_INT64);
@@ -78,10 +78,10 @@ static int plain_bags(PyObject *column, npy_intp n, Part *part) {
     part->ends = PyArray_DATA(offsets);
   }
   if ((offsets ? PyArray_DIM(offsets, 0) : 2) != n + 1 || part->ends[0] != 0 || part->ends[n] != part->count) return 0;
-  return cut(part->ends, n, part->count) && within(part->rows, part->count, &part->from->values);
+  return valid_offsets(part->ends, n, part->count) && within(part->rows, part->count, &part->from->values);
 }
 
-/* Copies the numbers of a column, `width` for each of n examples; tells whether it holds just these, all finite. */
+/* Copies the numbers of a column, `width` for each of n examples; returns whether it holds just these, all finite. */
 static int copied_numbers(PyObject *column, npy_intp n, npy_intp width, char *to, npy_intp stride) {
   const uint32_t *numbers = plain_values(column, n, width, NPY_FLOAT32);
   if (!numbers) return 0;
@@ -104,7 +104,7 @@ static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t coun
   PyArrayObject *out = (PyArrayObject *)args[4];
   if (!PyArray_Check(args[4]) || PyArray_TYPE(out) != NPY_FLOAT32 || PyArray_NDIM(out) != 2 || !PyArray_ISBEHAVED(out) ||
       (PyArray_DIM(out, 0) && PyArray_DIM(out, 1) > 1 && PyArray_STRIDE(out, 1) != sizeof(float)) || at < 0 || start < 0)
-    return PyErr_Format(PyExc_ValueError, "out must be a writable float32 array whose rows lie in one piece each");
+    return PyErr_Format(PyExc_ValueError, "out must be a writable float32 array whose rows are contiguous");
   const npy_intp n = PyArray_DIM(out, 0), stride = PyArray_STRIDE(out, 0);
   const Py_ssize_t features = PyTuple_GET_SIZE(args[0]);
   for (Py_ssize_t taken = BESIDE_MAX; taken == BESIDE_MAX;) {
@@ -145,7 +145,7 @@ static PyObject *beside(PyObject *module, PyObject *const *args, Py_ssize_t coun
     for (Part *each = parts; each < end; each++) Py_INCREF(each->values), Py_INCREF(each->offsets);
     PyThreadState *state = bytes <= BESIDE_BYTES ? NULL : PyEval_SaveThread();
     for (Part *each = parts; each < end; each++)
-      if (each->from->cold) tell_rows(each->from, each->rows, each->count); /* all tables' pages are then read at once */
+      if (each->from->cold) advise_rows(each->from, each->rows, each->count); /* so that all tables' pages are read at once */
     for (Part *each = parts; each < end; each++)
       if (each->ends) combine_bags(each->from, each->rows, each->ends, n, NULL, each->combiner, each->to, stride);
       else take_rows(each->from, each->rows, n, each->to, stride);

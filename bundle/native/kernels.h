@@ -1,8 +1,8 @@
 /* Rows out of mapped shards: where each lies, how it becomes float32, and the two loops over many of them.
 
-   Random rows are bound by the latency of memory, so each loop asks for a row AHEAD of the one that it works on. The
+   Random rows are bound by the latency of memory, so each loop prefetches a row AHEAD of the one that it works on. The
    loops are plain C: the compiler makes one version for each kind of CPU, the loader picks (EACH_CPU), and for the
-   usual widths the number of values is a constant. Nothing here knows of Python or is called with its lock needed. */
+   usual widths the number of values is a constant. Nothing here knows of Python or needs the GIL. */
 #ifndef ROWCAST_KERNELS_H
 #define ROWCAST_KERNELS_H
 
@@ -27,9 +27,9 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-/* Rows asked for before they are needed: as many as these lines of the cache, at most so many (docs/adr/0011). */
+/* Rows prefetched before they are needed: as many as these cache lines, at most so many (docs/adr/0011). */
 #define AHEAD 96
-#define ASKED_LINES 192
+#define PREFETCHED_LINES 192
 #define WINDOW 2048 /* rows whose places are known at once */
 #define LINE 64
 #define LINES_AHEAD 8 /* of one row; the CPU itself fetches what follows */
@@ -57,7 +57,7 @@ typedef struct {
   Map scales; /* of INT8 */
   Stored stored;
   ptrdiff_t dim;
-  int straddling; /* some rows begin in one line of the cache and end in another that whole ones would not touch */
+  int straddling; /* some rows touch one cache line more than their size needs */
   void *zeros;    /* a row of them */
   _Atomic int cold;
 } Rows;
@@ -110,31 +110,31 @@ typedef struct {
 
 static const float NO_SCALE = 0;
 
-/* How many rows before it is needed a row is asked for. */
+/* How many rows before it is needed a row is prefetched. */
 INLINE ptrdiff_t ahead_of(Stored stored, ptrdiff_t row_bytes) {
   const ptrdiff_t whole = (row_bytes + LINE - 1) / LINE, lines = whole < LINES_AHEAD ? whole : LINES_AHEAD;
-  const ptrdiff_t rows = ASKED_LINES / (lines + (stored == INT8));
+  const ptrdiff_t rows = PREFETCHED_LINES / (lines + (stored == INT8));
   return rows < AHEAD ? rows : AHEAD;
 }
 
-INLINE void ask(const Rows *from, const Window *window, ptrdiff_t k, Stored stored, ptrdiff_t row_bytes) {
+INLINE void prefetch(const Rows *from, const Window *window, ptrdiff_t k, Stored stored, ptrdiff_t row_bytes) {
   const char *at = (const char *)window->at[k];
   for (ptrdiff_t line = 0; line < row_bytes && line < LINES_AHEAD * LINE; line += LINE) __builtin_prefetch(at + line);
   if (from->straddling && row_bytes < LINES_AHEAD * LINE) __builtin_prefetch(at + row_bytes - 1);
   if (stored == INT8) __builtin_prefetch((const void *)window->scale[k]);
 }
 
-/* Tells the disk of a window's rows, and finds out whether the table is still cold. */
-static void tell_window(Rows *from, const Window *window, uintptr_t absent) {
+/* Advises the kernel of a window's rows, and finds out whether the table is still cold. */
+static void advise_window(Rows *from, const Window *window, uintptr_t absent) {
   pages_read();
   if (window->known >= FEW_ROWS) {
-    tell_pages(window->at, window->known, absent, from->values.row_bytes);
-    if (from->stored == INT8) tell_pages(window->scale, window->known, (uintptr_t)&NO_SCALE, sizeof(float));
+    advise_pages(window->at, window->known, absent, from->values.row_bytes);
+    if (from->stored == INT8) advise_pages(window->scale, window->known, (uintptr_t)&NO_SCALE, sizeof(float));
   }
   from->cold = left_cold(from->cold, window->end - window->first, pages_read());
 }
 
-/* Moves the window to the rows from number k on, up to `n` in all; asks for the first ones if nothing has yet. */
+/* Moves the window to the rows from number k on, up to `n` in all; prefetches the first ones if nothing has yet. */
 INLINE void advance(Rows *from, const int64_t *rows, ptrdiff_t k, ptrdiff_t n, uintptr_t absent, Window *window,
                     Stored stored, ptrdiff_t row_bytes) {
   const ptrdiff_t left = n - k, known = left < WINDOW + AHEAD ? left : WINDOW + AHEAD;
@@ -144,10 +144,10 @@ INLINE void advance(Rows *from, const int64_t *rows, ptrdiff_t k, ptrdiff_t n, u
   window->known = known;
   locate(&from->values, rows + k, known, absent, window->at, row_bytes);
   if (stored == INT8) locate(&from->scales, rows + k, known, (uintptr_t)&NO_SCALE, window->scale, sizeof(float));
-  if (from->cold) tell_window(from, window, absent);
+  if (from->cold) advise_window(from, window, absent);
   if (begins)
     for (ptrdiff_t next = 0; next < known && next < ahead_of(stored, row_bytes); next++)
-      ask(from, window, next, stored, row_bytes);
+      prefetch(from, window, next, stored, row_bytes);
 }
 
 /* A half's exponent and mantissa moved to where a float's are; its exponent then is 112 too small, 224 of infinities
@@ -190,7 +190,7 @@ INLINE void take_loop(Rows *from, const int64_t *rows, ptrdiff_t n, char *out, p
   for (ptrdiff_t first = 0; first < n; first += WINDOW) {
     advance(from, rows, first, n, (uintptr_t)from->zeros, &window, stored, row_bytes);
     for (ptrdiff_t k = 0; k < window.end - first; k++) {
-      if (k + ahead < window.known) ask(from, &window, k + ahead, stored, row_bytes);
+      if (k + ahead < window.known) prefetch(from, &window, k + ahead, stored, row_bytes);
       const float scale = stored == INT8 ? *(const Float *)window.scale[k] : 1;
       float *restrict to = (float *)(out + (first + k) * stride);
       if (stored == FLOAT32) memcpy(to, (const void *)window.at[k], (size_t)row_bytes);
@@ -223,7 +223,7 @@ INLINE void bags_loop(Rows *from, const int64_t *rows, const int64_t *offsets, p
     for (ptrdiff_t row = offsets[bag]; row < offsets[bag + 1]; row++) {
       if (row >= window.end) advance(from, rows, row, rows_end, 0, &window, stored, row_bytes);
       const ptrdiff_t k = row - window.first;
-      if (k + ahead < window.known) ask(from, &window, k + ahead, stored, row_bytes);
+      if (k + ahead < window.known) prefetch(from, &window, k + ahead, stored, row_bytes);
       const char *at = (const char *)window.at[k];
       if (!at) continue;
       const float scale = stored == INT8 ? *(const Float *)window.scale[k] : 1;
@@ -279,24 +279,24 @@ EACH_CPU static void combine_any(Rows *from, const int64_t *rows, const int64_t 
   else FOR_EACH(PLAIN)
 }
 
-/* Tells the disk of the first of n rows, where other tables are read before them. */
-static void tell_rows(Rows *from, const int64_t *rows, ptrdiff_t n) {
+/* Advises the kernel of the first of n rows, where other tables are read before them. */
+static void advise_rows(Rows *from, const int64_t *rows, ptrdiff_t n) {
   Window window;
   window.first = 0;
   window.end = window.known = n < WINDOW ? n : WINDOW;
   locate_among(&from->values, rows, window.known, 0, window.at);
   if (from->stored == INT8) locate_among(&from->scales, rows, window.known, (uintptr_t)&NO_SCALE, window.scale);
-  tell_window(from, &window, 0);
+  advise_window(from, &window, 0);
 }
 
-/* Reads n rows into lines of `out`, `stride` bytes apart; a negative row gives zeros, one past the end the last. */
+/* Reads n rows into rows of `out`, `stride` bytes apart; a negative row gives zeros, one past the end the last. */
 static void take_rows(Rows *from, const int64_t *rows, ptrdiff_t n, char *out, ptrdiff_t stride) {
   const int64_t begun_ns = from->cold ? 0 : now_ns();
   take_any(from, rows, n, out, stride);
   if (begun_ns) from->cold = found_cold(begun_ns, n);
 }
 
-/* Combines the rows of n bags into lines of `out`. `weights` may be NULL: all 1. `offsets` were checked. */
+/* Combines the rows of n bags into rows of `out`. `weights` may be NULL: all 1. `offsets` were checked. */
 static void combine_bags(Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n, const float *weights,
                          Combiner combiner, char *out, ptrdiff_t stride) {
   const int64_t begun_ns = from->cold ? 0 : now_ns();

@@ -19,7 +19,7 @@ import numpy as np
 from export.checkpoint.readahead import ReadAhead
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, CheckpointOffline
-from runtime.remote import RemotePath, Stamp, is_url, local_stamp
+from runtime.object_store import RemotePath, Stamp, is_url, local_stamp
 
 OPEN_FILES_MAX = 64
 

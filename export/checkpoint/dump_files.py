@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry, Slice, can_be
 from export.errors import CheckpointError
-from runtime.remote import local_stamp
+from runtime.object_store import local_stamp
 
 KEY_DTYPES = ("int32", "int64", "uint32", "uint64")
 

@@ -25,7 +25,7 @@ from export.checkpoint.hdf5_listing import Dataset, list_hdf5
 from export.checkpoint.other_files import told_by_name
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Slice, can_be, volume
 from export.errors import CheckpointError
-from runtime.remote import local_stamp
+from runtime.object_store import local_stamp
 
 CHECKED_BYTES_MAX = 256 << 20
 WEIGHTS = "model.weights.h5"

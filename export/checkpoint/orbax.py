@@ -30,7 +30,7 @@ from export.checkpoint.orbax_leaves import DRIVERS, Leaf, listed_leaves, read_tr
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, can_be
 from export.checkpoint.wire import made
 from export.errors import CheckpointError
-from runtime.remote import local_stamp
+from runtime.object_store import local_stamp
 
 MANIFEST, TREE, STEP, COMMITTED = "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"

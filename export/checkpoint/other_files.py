@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from export.checkpoint.sstable import MAGIC
-from runtime.remote import Place, RemotePath
+from runtime.object_store import Place, RemotePath
 
 STATE_FILE = "checkpoint"
 _SAVE = "is not read here; save its tables by tf.train.Checkpoint from there, then name them with --table NAME=KEY"

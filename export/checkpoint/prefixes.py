@@ -8,7 +8,7 @@ from typing import Any
 
 from export.checkpoint.other_files import STATE_FILE, is_orbax_part, told_by_ends, told_by_name
 from export.errors import CheckpointError
-from runtime.remote import Place, RemotePath, is_url, located
+from runtime.object_store import Place, RemotePath, is_url, located
 
 STATE_BYTES_MAX = 16 << 20
 

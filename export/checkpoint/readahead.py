@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from export.errors import CheckpointError, CheckpointOffline
-from runtime.remote import RemotePath
+from runtime.object_store import RemotePath
 
 CONNECTIONS = 8
 PART_BYTES = 4 << 20

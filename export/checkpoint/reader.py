@@ -28,7 +28,7 @@ from export.checkpoint.tensorbundle import file_problems, read_index
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, Storage, volume
 from export.checkpoint.wire import WireError, read_varint
 from export.errors import CheckpointError
-from runtime.remote import Place
+from runtime.object_store import Place
 
 STRING_BYTES_MAX = 512 << 20
 SMALL_BYTES_MAX = 1 << 30

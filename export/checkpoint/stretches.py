@@ -12,7 +12,7 @@ import numpy as np
 from export.checkpoint.datafiles import DataFiles
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import volume
-from runtime.remote import RemotePath
+from runtime.object_store import RemotePath
 
 GAP_BYTES = 256 << 10
 """Bytes between two stretches that are read with them: another request would take longer."""

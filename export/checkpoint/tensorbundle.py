@@ -19,7 +19,7 @@ from export.checkpoint.sstable import TableError, read_table
 from export.checkpoint.variables import Entry, Slice
 from export.checkpoint.wire import WireError, as_bytes, as_int, made, read_fields
 from export.errors import CheckpointError
-from runtime.remote import Place, RemotePath, Stamp, local_stamp
+from runtime.object_store import Place, RemotePath, Stamp, local_stamp
 
 FORMAT_VERSION = 1
 INDEX_BYTES_MAX = 256 << 20

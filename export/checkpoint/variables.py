@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from export.checkpoint.objectgraph import ObjectGraph
-from runtime.remote import Stamp
+from runtime.object_store import Stamp
 
 RANK_MAX = 32
 

@@ -22,9 +22,10 @@ from export.checks.head_effects import check_effects, order_effects
 from export.errors import VerificationFailed
 from export.oracle.original import Replay, Results
 from export.towers.descriptions import TowerSpec
-from runtime.savedmodels import SavedModelTower
+from runtime.litert import CompiledTower
+from runtime.savedmodel import SavedModelTower
 from runtime.tower_inputs import tower_inputs
-from runtime.towers import CompiledTower, Tower
+from runtime.towers import Tower
 
 Values = Mapping[str, NDArray[Any]]
 

@@ -18,7 +18,7 @@ from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible
 from export.settings import CorpusPart
-from runtime.errors import InputRefused
+from runtime.errors import InvalidInput
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import Tower, open_tower
 
@@ -191,7 +191,7 @@ def _vectors(
             raise NotConvertible(f"{candidates.where}: {candidates.told(place)}: {problem}") from problem
     try:
         outputs = tower.run(tower_inputs(spec.inputs, activations, n))
-    except InputRefused as problem:
+    except InvalidInput as problem:
         raise NotConvertible(f"{candidates.where}: {problem}") from problem
     vectors = outputs[spec.result]
     if vectors.ndim != 2 or len(vectors) != n:

@@ -17,7 +17,7 @@ from bundle import paths
 from bundle.manifest import CostPoint, Distance, Index, Recall
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.settings import IndexPart
-from runtime.errors import IndexRefused, IndexUnreadable, InputRefused
+from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
 from runtime.exact import ExactIndex, normalised
 from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex, settle
 from runtime.scann_build import Run, build_files, run_here
@@ -88,7 +88,7 @@ def build_index(base: Path, name: str, part: IndexPart, queries: Vectors, run: R
     try:
         _build(vectors, part.distance, kind, parameters, directory, name, run)
         truth = _exact_answers(vectors, part, _sampled(queries, part.recall.queries))
-    except (IndexRefused, InputRefused) as problem:
+    except (InvalidIndex, InvalidInput) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
     try:
         points, recall = _settled(directory, vectors, truth, part, name, parameters)
@@ -209,7 +209,7 @@ def _opened(path: Path, name: str, queries: Vectors) -> VectorFile:
         vectors = VectorFile(path, queries.shape[1])
     except OSError as problem:
         raise NotConvertible(f"index {name!r}: vectors cannot be read: {problem}") from problem
-    except InputRefused as problem:
+    except InvalidInput as problem:
         raise NotConvertible(
             f"index {name!r}: {problem}, which queries have; both towers must end in the same dim"
         ) from problem

@@ -28,7 +28,7 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, Slice, volume
 from export.errors import CheckpointError, DestinationError, NotConvertible
 from export.tables.tasks import WORKER_BYTES
-from runtime.remote import Stamp
+from runtime.object_store import Stamp
 
 CHUNK_BYTES = 512 << 20
 """What one task copies: small enough to be done again after a crash, large enough to cost nothing."""

@@ -25,7 +25,7 @@ from export.errors import DestinationError, UsageError
 from export.jobs.leases import Lease
 from export.places import place_of
 from export.plan import ExportPlan
-from runtime.remote import Place, RemotePath, Stamp
+from runtime.object_store import Place, RemotePath, Stamp
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 

@@ -16,7 +16,7 @@ from typing import Self
 import orjson
 
 from bundle.errors import VersionBusy
-from runtime.remote import RemotePath
+from runtime.object_store import RemotePath
 
 RENEW_S = 60.0
 STALE_S = 15 * 60.0

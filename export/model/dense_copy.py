@@ -16,7 +16,7 @@ from export.checkpoint.datafiles import DataFiles, stamps_of
 from export.checkpoint.index_writer import data_file, write_index
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import Inventory
-from runtime.remote import RemotePath
+from runtime.object_store import RemotePath
 
 
 def local_prefix(checkpoint: Checkpoint, inventory: Inventory, directory: Path) -> Path:

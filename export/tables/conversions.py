@@ -14,7 +14,6 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import native
 from bundle.codecs import STORED, widened
 from bundle.fields import Page
 from bundle.manifest import TableError
@@ -28,8 +27,8 @@ AS_STORED = ("float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int64")
 """Written only if a dtype is asked for: an integer table may be no embedding."""
 
-PIECE_VALUES, _NUMPY_VALUES = 1 << 18, 1 << 16
-"""Converted at a time; by numpy, which takes a dozen passes where compiled code takes one, fewer."""
+PIECE_VALUES = 1 << 16
+"""Converted at a time."""
 _TURNED_DIM = 64
 """Up to this dim the largest values of rows are found faster in a turned copy."""
 _EXACT_INTEGER = 1 << 53
@@ -146,9 +145,6 @@ class Conversion:
           target: dtype of the bundle's.
         """
         self._table, self._source, self._target = table, NUMPY_DTYPES[source], target
-        compiled = native.converted if source in AS_STORED and target != "float32" else None
-        self._convert = _converted if compiled is None else compiled
-        self._piece_values = _NUMPY_VALUES if compiled is None else PIECE_VALUES
         self._told: list[tuple[int, Told]] = []
 
     def pieces(self, rows: NDArray[np.uint8], first_row: int) -> Iterator[Piece]:
@@ -161,7 +157,7 @@ class Conversion:
           NotConvertible: a value is NaN or infinite, or too large for the target; names its row.
         """
         values = rows.view(self._source)
-        step = max(1, self._piece_values // values.shape[1])
+        step = max(1, PIECE_VALUES // values.shape[1])
         for start in range(0, len(values), step):
             yield self._piece(values[start : start + step], first_row + start)
 
@@ -181,7 +177,7 @@ class Conversion:
         wide = values.dtype == np.float64 or values.dtype.kind == "i"
         values = values.astype(np.float64 if wide else np.float32, copy=False)  # which holds them exactly
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            stored, scales, told, odd = self._convert(values, self._target)
+            stored, scales, told, odd = _converted(values, self._target)
         self._told.append((len(values) - len(odd), told))
         if len(odd):  # also where a value is not finite, in the checkpoint or as it was converted
             apart = values[odd].astype(np.float64)
@@ -254,7 +250,12 @@ def _in_digits(value: float) -> float:
 
 
 def _converted(values: Values, target: str) -> tuple[Values, NDArray[np.float32] | None, Told, NDArray[np.int64]]:
-    """Does what `native.converted` does, of float64 too; sums may differ in their last digits."""
+    """Converts [n, dim] float32 or float64.
+
+    Returns:
+      The rows as the bundle stores them, their scales if they have any, what the conversion costs all rows but the odd,
+      and the numbers of the odd: rows whose sums of squares float32 does not hold.
+    """
     scales = None
     if target == "int8":
         stored, scales = _quantised(values.astype(np.float32, copy=False))

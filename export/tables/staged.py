@@ -36,7 +36,7 @@ from export.space import check_space
 from export.tables.links import link_files, linked_table
 from export.tables.shards import Receipt, carry_out, check_sources, manifest_table
 from export.tables.tasks import RestTask, TableTask
-from runtime.remote import Place, is_url
+from runtime.object_store import Place, is_url
 
 SMALL_JOB_BYTES = 256 << 20
 """What a second worker could take off the first must be more, unless more are asked for: to start them takes longer."""

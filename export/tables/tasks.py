@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bundle.codecs import SCALE_BYTES, row_bytes
 from export.checkpoint.layouts import Layout, Plain, lane_ranges
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Slice
-from runtime.remote import is_url
+from runtime.object_store import is_url
 
 WORKER_BYTES = 80 << 20
 """What a table worker holds before it reads anything: the interpreter and its libraries."""

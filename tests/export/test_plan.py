@@ -19,7 +19,7 @@ from export.errors import CheckpointError, DestinationError, NotConvertible, Usa
 from export.plan import Writing, plan_tables
 from export.space import check_space
 from export.tables.tasks import STORE_BYTES
-from runtime.remote import RemotePath
+from runtime.object_store import RemotePath
 from tests.export.checkpoint.bundles import write_bundle
 from tests.stores import uploaded
 

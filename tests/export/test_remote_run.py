@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bundle import staging
-from runtime.remote import RemotePath
-from service.pull import pull
-from service.remote_bundles import find_bundle
+from runtime.object_store import RemotePath
+from service.cli.bundle_download import pull
+from service.cli.bundle_source import find_bundle
 from tests.export.exporting import Recipe, changed, export, facts, write_project
 from tests.stores import CountedStore
 

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 from numpy.typing import NDArray
 
 from bundle.manifest import Distance
-from runtime.errors import InputRefused
-from runtime.exact import ExactIndex, normalised
+from runtime.errors import InvalidInput
+from runtime.exact import ExactIndex, normalised, rank_exactly
 
 
 def _vectors(size: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=(size, dim)).astype(np.float32)
 
 
-def _oracle(vectors: NDArray[np.float32], query: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
+def _reference(vectors: NDArray[np.float32], query: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
     wide, asked = vectors.astype(np.float64), query.astype(np.float64)
     if distance == "squared_l2":
         return np.array([-float(np.sum((row - asked) ** 2)) for row in wide])
@@ -35,7 +37,7 @@ def test_exact_search_equals_float64_sort(distance: Distance) -> None:
 
     assert (positions.dtype.name, scores.dtype.name) == ("int64", "float32")
     for row, query in enumerate(queries):
-        wanted = _oracle(vectors, query, distance)
+        wanted = _reference(vectors, query, distance)
         best = sorted(range(700), key=lambda position: -wanted[position])[:9]
         assert positions[row].tolist() == best
         np.testing.assert_allclose(scores[row], wanted[best], rtol=1e-5, atol=1e-6)
@@ -101,7 +103,7 @@ def test_exact_search_among_allowed_positions_finds_only_those() -> None:
     positions, scores = ExactIndex(vectors, "squared_l2").search(queries, 4, allowed)
 
     for row, query in enumerate(queries):
-        wanted = _oracle(vectors, query, "squared_l2")
+        wanted = _reference(vectors, query, "squared_l2")
         assert positions[row].tolist() == sorted(allowed.tolist(), key=lambda position: -wanted[position])[:4]
     nothing, _ = ExactIndex(vectors, "squared_l2").search(queries, 2, np.empty(0, np.int64))
     assert nothing.tolist() == [[-1, -1], [-1, -1]]
@@ -144,7 +146,7 @@ def test_normalised_zeros_stay_zeros() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queries", "k", "told"),
+    ("queries", "k", "message"),
     [
         (np.zeros((1, 5), np.float32), 3, r"\[1, 5\]; \[n, 6\] was expected"),
         (np.zeros(6, np.float32), 3, r"\[6\]; \[n, 6\] was expected"),
@@ -153,8 +155,8 @@ def test_normalised_zeros_stay_zeros() -> None:
         (np.zeros((1, 6), np.float32), 0, "k is 0"),
     ],
 )
-def test_exact_search_wrong_query_is_refused(queries: NDArray[np.float32], k: int, told: str) -> None:
-    with pytest.raises(InputRefused, match=told):
+def test_exact_search_wrong_query_is_refused(queries: NDArray[np.float32], k: int, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         ExactIndex(_vectors(10, 6), "dot_product").search(queries, k)
 
 
@@ -174,3 +176,45 @@ def test_exact_search_scores_beyond_float32_are_told_as_infinities_and_none_is_l
 
     assert sorted(positions[0].tolist()) == [0, 1, 2, 3, 4]
     assert np.isinf(scores).any()
+
+
+@pytest.mark.parametrize("distance", ["dot_product", "cosine", "squared_l2"])
+@pytest.mark.parametrize("k", [0, 1, 7, 40, 60])
+def test_rank_exactly_finds_what_exact_search_finds(distance: Distance, k: int) -> None:
+    vectors = _vectors(50, 19)
+    query = normalised(vectors[3:4])[0]
+    chosen = np.random.default_rng(2).permutation(50)[:40]
+
+    positions, scores = rank_exactly(vectors, query, chosen.astype(np.uint32), k, distance)
+
+    assert (positions.dtype.name, scores.dtype.name) == ("int64", "float32")
+    wanted = _reference(vectors, query, distance)[chosen]
+    best = np.lexsort((chosen, -wanted))[:k]
+    assert positions.tolist() == chosen[best].tolist()
+    np.testing.assert_allclose(scores, wanted[best], rtol=1e-5, atol=1e-6)
+
+
+@given(
+    size=some.integers(1, 60),
+    dim=some.integers(1, 70),
+    seed=some.integers(0, 2**32 - 1),
+    k=some.integers(0, 70),
+    scale=some.sampled_from([0.0, 1e-30, 1.0, 1e19, 3e38]),
+    distance=some.sampled_from(["dot_product", "cosine", "squared_l2"]),
+)
+def test_rank_exactly_scores_depend_on_nothing_but_vector_and_query(
+    size: int, dim: int, seed: int, k: int, scale: float, distance: Distance
+) -> None:
+    random = np.random.default_rng(seed)
+    vectors = np.clip(random.normal(size=(size, dim)), -1, 1).astype(np.float32)
+    vectors[random.integers(0, size, size // 2)] = vectors[0]  # equals
+    vectors[random.integers(0, size)] *= np.float32(scale)
+    query = random.uniform(-1, 1, dim).astype(np.float32)
+    positions = random.permutation(size).astype(np.uint32)
+    alone = np.concatenate([rank_exactly(vectors, query, positions[at : at + 1], 1, distance)[1] for at in range(size)])
+
+    found, scores = rank_exactly(vectors, query, positions, k, distance)
+
+    order = np.lexsort((positions, -alone))[:k]
+    assert found.tolist() == positions[order].tolist()
+    assert scores.tobytes() == alone[order].tobytes()

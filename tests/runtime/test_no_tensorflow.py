@@ -12,9 +12,9 @@ _PROGRAM = """
 import json, sys, tempfile
 from pathlib import Path
 import numpy as np
-import runtime.exact, runtime.savedmodels
+import runtime.exact, runtime.savedmodel
 from runtime.scann import ScannIndex, write_index
-from runtime.towers import CompiledTower
+from runtime.litert import CompiledTower
 
 vector = CompiledTower(Path(sys.argv[1])).run(
     {"user": np.ones((1, 32), np.float32), "history": np.ones((1, 64), np.float32)})["vector"]

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.manifest import Distance
-from runtime.errors import IndexRefused, IndexUnreadable, InputRefused
+from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
 from runtime.scann import ScannIndex, write_index
 
 TREE: dict[str, Any] = {"num_leaves": 40, "leaves_to_search": 4, "dimensions_per_block": 2, "reorder": 40}
@@ -23,7 +23,7 @@ def _vectors(size: int, dim: int = 16, seed: int = 0) -> NDArray[np.float32]:
     return (centres[random.integers(0, 30, size)] + random.normal(0, 0.4, (size, dim))).astype(np.float32)
 
 
-def _oracle(vectors: NDArray[np.float32], queries: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
+def _reference(vectors: NDArray[np.float32], queries: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
     wide, asked = vectors.astype(np.float64), queries.astype(np.float64)
     if distance == "cosine":
         wide = wide / np.sqrt((wide**2).sum(1, keepdims=True))
@@ -49,7 +49,7 @@ def test_brute_force_scores_and_order_equal_float64(tmp_path: Path, distance: Di
     positions, scores = ScannIndex.load(tmp_path / "scann", distance, vectors).search(queries, 7)
 
     assert (positions.shape, positions.dtype.name, scores.dtype.name) == ((n, 7), "int64", "float32")
-    wanted = _oracle(vectors, queries, distance)
+    wanted = _reference(vectors, queries, distance)
     assert positions.tolist() == np.argsort(-wanted, axis=1)[:, :7].tolist()
     np.testing.assert_allclose(scores, -np.sort(-wanted, axis=1)[:, :7], rtol=1e-4, atol=1e-5)
 
@@ -58,7 +58,7 @@ def test_brute_force_scores_and_order_equal_float64(tmp_path: Path, distance: Di
 def test_tree_finds_most_and_all_with_every_leaf(distance: Distance) -> None:
     vectors, queries = _vectors(4000), _vectors(50, seed=1)
     index = ScannIndex.build(vectors, distance, "tree_ah", TREE)
-    best = np.argsort(-_oracle(vectors, queries, distance), axis=1)[:, :10]
+    best = np.argsort(-_reference(vectors, queries, distance), axis=1)[:, :10]
 
     few, _ = index.search(queries, 10, leaves_to_search=1, reorder=10)
     every, _ = index.search(queries, 10, leaves_to_search=40, reorder=4000)
@@ -86,7 +86,7 @@ def test_loaded_tree_scores_exactly_by_the_vectors_in_their_file(tmp_path: Path,
     positions, scores = ScannIndex.load(tmp_path / "scann", distance, vectors).search(queries, 10)
 
     np.testing.assert_array_equal(positions, built.search(queries, 10)[0])
-    wanted = np.take_along_axis(_oracle(vectors, queries, distance), positions, 1)
+    wanted = np.take_along_axis(_reference(vectors, queries, distance), positions, 1)
     np.testing.assert_allclose(scores, wanted, rtol=1e-5, atol=1e-6)
     assert (np.diff(scores) <= 0).all()
 
@@ -177,8 +177,9 @@ def test_k_beyond_the_written_reorder_is_still_met(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("k", [10, 300])
-def test_few_queries_are_answered_with_the_bits_of_each_alone(tree: Path, k: int) -> None:
-    index, queries = ScannIndex.load(tree, "dot_product", _vectors(4000)), _vectors(9, seed=3)
+@pytest.mark.parametrize("n", [2, 40])
+def test_queries_are_answered_with_the_bits_of_each_alone(tree: Path, k: int, n: int) -> None:
+    index, queries = ScannIndex.load(tree, "dot_product", _vectors(4000)), _vectors(n, seed=3)
 
     positions, scores = index.search(queries, k, leaves_to_search=1)
 
@@ -194,7 +195,7 @@ def test_no_queries_give_empty_answers(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("queries", "k", "told"),
+    ("queries", "k", "message"),
     [
         (np.zeros((1, 15), np.float32), 3, r"\[1, 15\]; \[n, 16\] was expected"),
         (np.zeros(16, np.float32), 3, r"\[n, 16\] was expected"),
@@ -204,11 +205,11 @@ def test_no_queries_give_empty_answers(tree: Path) -> None:
     ],
 )
 def test_wrong_query_is_refused_and_the_next_search_works(
-    tree: Path, queries: NDArray[np.float32], k: int, told: str
+    tree: Path, queries: NDArray[np.float32], k: int, message: str
 ) -> None:
     index = ScannIndex.load(tree, "dot_product", _vectors(4000))
 
-    with pytest.raises(InputRefused, match=told):
+    with pytest.raises(InvalidInput, match=message):
         index.search(queries, k)
 
     assert (index.search(_vectors(1, seed=1), 3)[0] >= 0).all()
@@ -271,7 +272,7 @@ def test_index_of_another_size_or_distance_is_unreadable(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"leaves": 3}, "takes parameters"),
         ({"num_leaves": 5000}, "only 4000 vectors"),
@@ -281,13 +282,13 @@ def test_index_of_another_size_or_distance_is_unreadable(tree: Path) -> None:
         ({"num_leaves": 2.5}, r"'num_leaves' is 2\.5"),
     ],
 )
-def test_build_with_wrong_parameters_is_refused(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(IndexRefused, match=told):
+def test_build_with_wrong_parameters_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidIndex, match=message):
         ScannIndex.build(_vectors(4000), "dot_product", "tree_ah", TREE | changed)
 
 
 def test_build_of_a_tree_over_too_few_vectors_is_refused() -> None:
     few = {"num_leaves": 2, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 4}
 
-    with pytest.raises(IndexRefused, match="ScaNN builds no tree_ah index over 8 vectors of dim 16"):
+    with pytest.raises(InvalidIndex, match="ScaNN builds no tree_ah index over 8 vectors of dim 16"):
         ScannIndex.build(_vectors(8), "dot_product", "tree_ah", few)

@@ -9,7 +9,7 @@ import pytest
 
 from bundle.manifest import Distance
 from runtime import scann_build, vectors
-from runtime.errors import IndexRefused, InputRefused
+from runtime.errors import InvalidIndex, InvalidInput
 from runtime.exact import ExactIndex, normalised
 from runtime.scann import CODES, DATASET, TOKENS, ScannIndex, encode
 from runtime.scann_build import build_files
@@ -74,7 +74,7 @@ def test_build_files_blocks_may_be_encoded_in_any_order_at_once(file: VectorFile
 
 
 def test_build_files_that_cannot_be_built_is_refused(file: VectorFile, tmp_path: Path) -> None:
-    with pytest.raises(IndexRefused, match="'reorder' is 0; a positive integer"):
+    with pytest.raises(InvalidIndex, match="'reorder' is 0; a positive integer"):
         build_files(file, "dot_product", "tree_ah", TREE | {"reorder": 0}, tmp_path / "built")
 
 
@@ -85,7 +85,7 @@ def test_vector_file_reads_what_an_array_holds(file: VectorFile) -> None:
     np.testing.assert_array_equal(file[:], held)
     np.testing.assert_array_equal(file[5990:9000], held[5990:])
     np.testing.assert_array_equal(file[np.array([7, 7, 0])], held[[7, 7, 0]])
-    with pytest.raises(InputRefused, match="no vectors of dim 7"):
+    with pytest.raises(InvalidInput, match="no vectors of dim 7"):
         VectorFile(file.path, 7)
 
 

@@ -10,7 +10,7 @@ import pytest
 from bundle import native
 from bundle.columns import Column
 
-if native.Rows is None or native.beside is None or native.integers is None:
+if native.Rows is None or native.beside is None:
     pytest.skip(f"rows were not compiled: {native.MISSING}", allow_module_level=True)
 
 VALUES = np.arange(30, dtype="<f4").reshape(10, 3)
@@ -148,19 +148,3 @@ def test_beside_refuses_what_is_no_call(args: Any) -> None:
     assert native.beside is not None
     with pytest.raises(TypeError):
         native.beside(*args)
-
-
-@pytest.mark.parametrize("values", [[True], [1, 2.0], ["1"], [None], [2**63], [-(2**63) - 1], (1, 2), "12", None])
-def test_integers_of_anything_else_are_none(values: Any) -> None:
-    assert native.integers is not None
-    assert native.integers(values) is None
-
-
-def test_integers_are_packed_bit_for_bit() -> None:
-    assert native.integers is not None
-    values = [0, -1, 2**63 - 1, -(2**63)]
-    packed = native.integers(list(values))
-    assert packed is not None
-    assert packed.dtype == np.int64
-    assert packed.tolist() == values
-    assert native.integers([]) is not None

@@ -80,7 +80,7 @@ def test_weights_and_combiner_that_do_not_fit_are_refused() -> None:
 
 
 def test_many_rows_are_read_by_several_threads_at_once() -> None:
-    wanted = np.random.default_rng(0).integers(0, 10, 200_000)  # so many that the interpreter's lock is given away
+    wanted = np.random.default_rng(0).integers(0, 10, 200_000)  # so many that the GIL is released
     expected = MEMORY.view(np.float32).reshape(10, 6)[wanted]
     found: list[bool] = []
 

@@ -11,7 +11,7 @@ import pytest
 from export.checkpoint.datafiles import DataFiles
 from export.checkpoint.readahead import READ_AHEAD_BYTES
 from export.errors import CheckpointError
-from runtime.remote import RemotePath
+from runtime.object_store import RemotePath
 from tests.stores import CountedStore
 
 BYTES = 9 << 20

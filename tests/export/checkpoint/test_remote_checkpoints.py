@@ -11,7 +11,7 @@ import pytest
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.stretches import read_stretches
 from export.errors import CheckpointError
-from runtime.remote import RemotePath
+from runtime.object_store import RemotePath
 from tests.export.checkpoint.bundles import write_bundle
 from tests.stores import CountedStore, uploaded
 

@@ -21,9 +21,9 @@ from export.jobs.leases import Lease
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.tables.staged import Published
-from runtime.remote import RemotePath, located
-from service.pull import pull
-from service.remote_bundles import find_bundle
+from runtime.object_store import RemotePath, located
+from service.cli.bundle_download import pull
+from service.cli.bundle_source import find_bundle
 from tests.export.checkpoint.bundles import write_bundle
 from tests.export.commands import Command
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle import native
 from bundle.manifest import TableError
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.errors import NotConvertible, UsageError, VerificationFailed
@@ -24,15 +23,6 @@ from export.tables.conversions import (
 )
 
 READ: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-
-
-@pytest.fixture(autouse=True, params=["compiled", "numpy"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has every test run with compiled conversions, where they were built, and without."""
-    if request.param == "numpy":
-        monkeypatch.setattr(native, "converted", None)
-    elif native.MISSING:
-        pytest.skip(native.MISSING)
 
 
 def converted(values: NDArray[Any], source: str, target: str) -> tuple[NDArray[Any], Any, ErrorSums]:

@@ -12,8 +12,8 @@ from export.errors import DestinationError
 from export.model.tracing import trace_towers
 from export.towers.compiled import compile_tower
 from export.towers.savedmodels import write_saved_model
-from runtime.savedmodels import SavedModelTower
-from runtime.towers import CompiledTower
+from runtime.litert import CompiledTower
+from runtime.savedmodel import SavedModelTower
 from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
 
 

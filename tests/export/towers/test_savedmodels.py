@@ -11,7 +11,7 @@ from export.frameworks import load_tensorflow
 from export.model.tracing import trace_towers
 from export.towers.savedmodels import write_saved_model
 from export.towers.weights import find_table_keys, restore_weights
-from runtime.savedmodels import SavedModelTower
+from runtime.savedmodel import SavedModelTower
 from tests.export.cutting import HERE, Cut, movies_recipe
 
 

@@ -1,0 +1,180 @@
+"""Compiled towers: LiteRT flatbuffers, one interpreter for each calling thread.
+
+Source: ai-edge-litert 2.3, `interpreter.py`: `invoke` releases the GIL; an interpreter serves one thread at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+from runtime.errors import ComputationFailed, InvalidInput, TowerUnreadable
+from runtime.native_output import silenced
+from runtime.towers import SIGNATURE, Array, Tensor, missing_input, shape_text
+
+
+class CompiledTower:
+    """A LiteRT flatbuffer. Rows of a batch are computed independently, bit for bit, whatever the batch.
+
+    Threads share the file's bytes; each has its own interpreter, made on its first call, with one thread of its own:
+    callers, not operations, run in parallel. Values are passed on as they are, NaN included.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads and checks a flatbuffer.
+
+        Raises:
+          TowerUnreadable: the file is missing, is no flatbuffer, or has no signature of inputs and outputs by name.
+        """
+        self._name = path.name
+        try:
+            self._content = path.read_bytes()
+        except OSError as problem:
+            raise TowerUnreadable(f"tower file {path.name!r} cannot be read: {problem.strerror}") from problem
+        self._local = threading.local()
+        runner = _Runner(self._name, self._content)
+        self._spare = [runner]
+        """For threads that have none yet."""
+        self.inputs, self.outputs = runner.inputs, runner.outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """See Tower.run."""
+        return self._runner().run(inputs)
+
+    def buffers(self, n: int) -> Mapping[str, Array]:
+        """See Tower.buffers. `run` copies them into the interpreter, as any other array."""
+        return self._runner().buffers(n)
+
+    def prepare_thread(self) -> None:
+        """See Tower.prepare_thread."""
+        runner = _Runner(self._name, self._content)
+        if (own := getattr(self._local, "runner", None)) is not None:
+            runner.warm_up(own.shapes)
+        self._spare.append(runner)
+
+    def release_thread(self) -> None:
+        """See Tower.release_thread."""
+        if (own := self._local.__dict__.pop("runner", None)) is not None:
+            self._spare.append(own)
+
+    def _runner(self) -> _Runner:
+        try:
+            found: _Runner = self._local.runner
+        except AttributeError:
+            try:
+                found = self._spare.pop()
+            except IndexError:
+                found = _Runner(self._name, self._content)
+            self._local.runner = found
+        return found
+
+
+class _Runner:
+    """One interpreter: belongs to one thread."""
+
+    _first: ClassVar = threading.Lock()
+    _first_done: ClassVar[bool] = False
+
+    def __init__(self, name: str, content: bytes) -> None:
+        self._name = name
+        if content[4:8] != b"TFL3":
+            raise TowerUnreadable(f"tower file {name!r} is no LiteRT flatbuffer; export the bundle again")
+        try:
+            self._interpreter = Interpreter(model_content=content, num_threads=1)
+            signature = self._interpreter.get_signature_runner(SIGNATURE)
+            inputs, outputs = signature.get_input_details(), signature.get_output_details()
+        except (ValueError, RuntimeError) as problem:
+            raise TowerUnreadable(f"tower file {name!r} cannot be run by LiteRT: {problem}") from problem
+        self.inputs = tuple(_tensor(key, inputs[key]) for key in sorted(inputs))
+        self.outputs = tuple(_tensor(key, outputs[key]) for key in sorted(outputs))
+        self._input_indices = [int(inputs[tensor.name]["index"]) for tensor in self.inputs]
+        self._output_indices = [(tensor.name, int(outputs[tensor.name]["index"])) for tensor in self.outputs]
+        self.shapes: list[tuple[int, ...]] | None = None
+        """Of the inputs that memory is planned for."""
+        self._empty = False
+        self._buffers: dict[str, Array] = {}
+        self._batched = bool(self.inputs) and all(
+            tensor.shape[:1] == (None,) and None not in tensor.shape[1:] for tensor in self.inputs
+        )
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """See Tower.run."""
+        try:
+            values = [inputs[tensor.name] for tensor in self.inputs]
+        except KeyError as problem:
+            raise missing_input(self._name, inputs, self.inputs) from problem
+        shapes = [value.shape for value in values]
+        if shapes != self.shapes:
+            self._resize(shapes)
+        if self._empty:
+            return {
+                tensor.name: np.empty([size or 0 for size in tensor.shape], tensor.dtype) for tensor in self.outputs
+            }
+        interpreter = self._interpreter
+        try:
+            for index, value in zip(self._input_indices, values, strict=True):
+                interpreter.set_tensor(index, value)
+            interpreter.invoke()
+        except (ValueError, RuntimeError) as problem:
+            raise self._failure(values, problem) from problem
+        return {name: interpreter.get_tensor(index) for name, index in self._output_indices}
+
+    def warm_up(self, shapes: list[tuple[int, ...]] | None) -> None:
+        """Runs it on zeros of such shapes: weights are packed by the first run."""
+        if shapes is not None:
+            self.run({one.name: np.zeros(shape, one.dtype) for shape, one in zip(shapes, self.inputs, strict=True)})
+
+    def buffers(self, n: int) -> Mapping[str, Array]:
+        """See Tower.buffers."""
+        if not self._batched:
+            return {}
+        if not self._buffers or len(next(iter(self._buffers.values()))) < n:
+            self._buffers = {one.name: np.empty((n, *_sizes(one.shape[1:])), one.dtype) for one in self.inputs}
+        return {name: array[:n] for name, array in self._buffers.items()}
+
+    def _resize(self, shapes: list[tuple[int, ...]]) -> None:
+        # Costs about 4 us for a small tower and keeps no memory but the largest batch's activations.
+        self.shapes = None
+        for tensor, shape in zip(self.inputs, shapes, strict=True):
+            if not tensor.fits(shape):
+                raise InvalidInput(f"input {tensor.name!r} has shape {shape}; {shape_text(tensor.shape)} was expected")
+        self._empty = any(0 in shape for shape in shapes)
+        if not self._empty:
+            try:
+                for index, shape in zip(self._input_indices, shapes, strict=True):
+                    self._interpreter.resize_tensor_input(index, shape)
+                self._allocate()
+            except (ValueError, RuntimeError) as problem:
+                raise InvalidInput(f"tower {self._name!r} takes no inputs of shapes {shapes}: {problem}") from problem
+        self.shapes = shapes
+
+    def _allocate(self) -> None:
+        if _Runner._first_done:
+            self._interpreter.allocate_tensors()
+            return
+        # Once in a process LiteRT prints to stderr, with no setting against it, that it made its XNNPACK delegate. A
+        # service's log is JSON lines there.
+        with _Runner._first, silenced():
+            self._interpreter.allocate_tensors()
+            _Runner._first_done = True
+
+    def _failure(self, values: Sequence[Array], problem: Exception) -> InvalidInput:
+        for tensor, value in zip(self.inputs, values, strict=True):
+            if value.dtype.name != tensor.dtype:
+                return InvalidInput(f"input {tensor.name!r} has dtype {value.dtype}; {tensor.dtype} was expected")
+        return ComputationFailed(f"tower {self._name!r} failed on inputs of shapes {self.shapes}: {problem}")
+
+
+def _tensor(name: str, details: Mapping[str, Any]) -> Tensor:
+    # LiteRT leaves the signature of a shape empty where every size is known.
+    sizes = details["shape_signature"] if len(details["shape_signature"]) else details["shape"]
+    return Tensor(name, np.dtype(details["dtype"]).name, tuple(None if size < 0 else int(size) for size in sizes))
+
+
+def _sizes(shape: Sequence[int | None]) -> list[int]:
+    return [size or 0 for size in shape]

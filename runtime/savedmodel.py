@@ -1,0 +1,144 @@
+"""A tower that only TensorFlow can run. Nothing else in `runtime` imports it; this does so lazily."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.errors import ComputationFailed, DeviceMissing, InvalidInput, LibraryMissing, TowerUnreadable
+from runtime.towers import SIGNATURE, Array, Device, Tensor, missing_input
+
+DEVICES: dict[Device, str] = {"cpu": "/device:CPU:0", "gpu": "/device:GPU:0"}
+"""As TensorFlow names them."""
+
+
+class SavedModelTower:
+    """A SavedModel's `serving_default` signature, run by TensorFlow; a Tower like the compiled one."""
+
+    def __init__(self, path: Path, device: str = DEVICES["cpu"]) -> None:
+        """Loads a SavedModel onto a device; the first one of a process imports TensorFlow, which takes seconds.
+
+        Args:
+          path: its directory.
+          device: where its variables lie and its operations run, as TensorFlow names it.
+        Raises:
+          TowerUnreadable: the directory is missing, damaged, or has no signature `serving_default`.
+          LibraryMissing: TensorFlow is not installed.
+        """
+        missing = (
+            f"tower {path.parent.name!r} has no compiled form, and TensorFlow, which runs its SavedModel, is not "
+            "installed; install rowcast[savedmodel], or export the tower again with a compiled form"
+        )
+        self._tensorflow = tensorflow = _imported(missing)
+        self._device = device
+        try:
+            # The signature is of use only while the object that owns its variables lives. These lie on the device, and
+            # so does what is computed with them.
+            with tensorflow.device(self._device):
+                self._loaded = tensorflow.saved_model.load(str(path))
+        except (OSError, ValueError, tensorflow.errors.OpError) as problem:
+            raise TowerUnreadable(f"SavedModel {path.parent.name}/{path.name} cannot be loaded: {problem}") from problem
+        if SIGNATURE not in self._loaded.signatures:
+            raise TowerUnreadable(
+                f"SavedModel {path.parent.name}/{path.name} has signatures {sorted(self._loaded.signatures)}; "
+                f"{SIGNATURE!r} was expected"
+            )
+        self._name = path.parent.name
+        self._function = self._loaded.signatures[SIGNATURE]
+        declared, made = self._function.structured_input_signature[1], self._function.structured_outputs
+        self.inputs = tuple(_tensor(name, declared[name]) for name in sorted(declared))
+        self.outputs = tuple(_tensor(name, made[name]) for name in sorted(made))
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """See runtime.towers.Tower.run."""
+        try:
+            values = {tensor.name: inputs[tensor.name] for tensor in self.inputs}
+        except KeyError as problem:
+            raise missing_input(self._name, inputs, self.inputs) from problem
+        tensorflow = self._tensorflow
+        try:
+            with tensorflow.device(self._device):
+                tensors = {name: tensorflow.constant(value) for name, value in values.items()}
+                results = self._function(**tensors)
+        except (ValueError, TypeError, tensorflow.errors.OpError) as problem:
+            shapes = {name: f"{value.dtype}{list(value.shape)}" for name, value in values.items()}
+            declared = {tensor.name: f"{tensor.dtype}{list(tensor.shape)}" for tensor in self.inputs}
+            fit = all(_fits(values[tensor.name], tensor) for tensor in self.inputs)
+            kind = ComputationFailed if fit and isinstance(problem, tensorflow.errors.OpError) else InvalidInput
+            raise kind(f"tower {self._name!r} failed on {shapes}; {declared} was expected") from problem
+        return {name: np.array(result.numpy()) for name, result in results.items()}
+
+    def buffers(self, n: int) -> Mapping[str, Array]:  # noqa: ARG002 - as of every tower
+        """Returns none."""
+        return {}
+
+    def prepare_thread(self) -> None:
+        """Does nothing: threads share it."""
+
+    def release_thread(self) -> None:
+        """Does nothing: threads share it."""
+
+
+def require_library(why: str) -> None:
+    """Finds TensorFlow, which is loaded when the first tower needs it.
+
+    Args:
+      why: what needs it, as a subject: `--precision bf16`.
+    Raises:
+      LibraryMissing: it is not installed.
+    """
+    if find_spec("tensorflow") is None:
+        raise LibraryMissing(_needs(why))
+
+
+def require_gpu() -> None:
+    """Finds a GPU, and has TensorFlow take its memory as it is needed instead of all at once.
+
+    Raises:
+      LibraryMissing: TensorFlow is not installed.
+      DeviceMissing: it sees no GPU.
+    """
+    tensorflow = _imported(_needs("--device gpu", "rowcast[gpu]"))
+    found = tensorflow.config.list_physical_devices("GPU")
+    if not found:
+        built = "" if tensorflow.test.is_built_with_cuda() else " (it is built without CUDA)"
+        raise DeviceMissing(
+            f"TensorFlow {tensorflow.__version__}{built} sees no GPU here; install CUDA's libraries "
+            "(rowcast[gpu]) and a driver, or leave --device out"
+        )
+    tensorflow.config.set_soft_device_placement(True)  # what has no kernel for a GPU runs on the CPU
+    for gpu in found:
+        with contextlib.suppress(RuntimeError):  # it has run something there already
+            tensorflow.config.experimental.set_memory_growth(gpu, True)
+
+
+def _needs(what: str, extra: str = "rowcast[savedmodel]") -> str:
+    return f"{what} needs TensorFlow, which is not installed; install {extra}"
+
+
+def _imported(missing: str) -> Any:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters is raised; the log holds JSON lines only
+    try:
+        import tensorflow
+    except ImportError as problem:
+        raise LibraryMissing(missing) from problem
+    # One thread for each call, as many calls as callers. TensorFlow rejects a change once it has run something.
+    with contextlib.suppress(RuntimeError):
+        tensorflow.config.threading.set_intra_op_parallelism_threads(1)
+    # Else GPUs round the factors of products to 10 bits, and a tower in f32 breaks the parity rule there.
+    tensorflow.config.experimental.enable_tensor_float_32_execution(False)
+    return tensorflow
+
+
+def _tensor(name: str, spec: Any) -> Tensor:
+    return Tensor(name, spec.dtype.name, tuple(spec.shape))
+
+
+def _fits(value: Array, tensor: Tensor) -> bool:
+    return tensor.dtype in ("string", value.dtype.name) and tensor.fits(value.shape)

@@ -1,1 +1,0 @@
-"""Generated from proto/; see scripts/generate_stubs."""

@@ -1,0 +1,81 @@
+"""Random JSON, bytes and packed columns over each transport: answered or rejected, alike, and the service goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.codec.operations import OPERATIONS
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.errors import Code
+from tests.service.cases import LIMITS, Case
+from tests.service.clients import Clients
+from tests.service.running import RunningService
+from tests.service.small_bundle import write_small_bundle
+
+_FINE = {"OK", *(code.value for code in Code)} - {"INTERNAL", "DATA_LOSS", "CANCELLED"}
+_bounded = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+_names = st.sampled_from(["user", "city", "history", "liked", "recent", "hour", "mood", "movie", "genres", "year"])
+_scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.sampled_from([1000, "1007", "x"])
+_values = st.recursive(
+    _scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_names, inner, max_size=3), max_leaves=8
+)
+_features = st.dictionaries(_names, _values, max_size=4)
+_fields = dict.fromkeys(("features", "context"), _features | _values) | {
+    name: st.lists(_scalars, max_size=9) | _values for name in ("candidates", "vector", "exclude", "ids", "heads")
+}
+_fields |= dict.fromkeys(("k", "id", "context_id", "tower", "feature"), _values)
+_fields["requests"] = st.lists(st.fixed_dictionaries({}, optional=dict(_fields)) | _values, max_size=3)
+_columns = st.builds(
+    lambda kind, data, at, weights: pb.Column(**{kind: data}, offsets=at, weights=weights),
+    st.sampled_from(["int64s", "int32s", "float32s"]),
+    st.binary(max_size=24) | st.sampled_from([(1000).to_bytes(8, "little"), bytes(8), bytes(16)]),
+    st.binary(max_size=8) | st.sampled_from([b"", bytes(4) + b"\x01" + bytes(3), bytes(8)]),
+    st.binary(max_size=8) | st.just(b""),
+)
+
+
+@_bounded
+@given(name=st.sampled_from(sorted(OPERATIONS)), body=st.fixed_dictionaries({}, optional=_fields) | _values)
+def test_service_given_any_json_answers_or_rejects(name: str, body: Any, clients: Clients) -> None:
+    code, message = clients.by_http(Case(name, "any", json.dumps(body).encode()), protobuf=False)
+    assert code in _FINE, message
+
+
+@_bounded
+@given(
+    name=st.sampled_from(sorted(OPERATIONS)),
+    features=st.dictionaries(_names, _columns, max_size=4),
+    raw=st.binary(max_size=200) | st.none(),
+    ids=st.binary(max_size=16),
+)
+def test_service_given_any_message_answers_or_rejects_alike(
+    name: str, features: dict[str, pb.Column], raw: bytes | None, ids: bytes, clients: Clients
+) -> None:
+    fields: dict[str, Any] = {"features": features, **({"tower": "query"} if name == "embed" else {})}
+    if name == "rank":
+        fields = {"context": features, "candidate_ids": pb.Ids(int64s=ids)}
+    elif name == "lookup":
+        fields = {"feature": "user", "ids": next(iter(features.values()), None)}
+    case = Case(name, "any", None, message=fields if raw is None else raw)
+    (code, answer), by_grpc = clients.by_http(case, protobuf=True), clients.by_grpc(case)
+    assert code in _FINE
+    assert (code, answer) == by_grpc
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[Clients]:
+    root = tmp_path_factory.mktemp("bundles")
+    write_small_bundle(root, small_towers)
+    service = RunningService(root, **LIMITS)
+    clients = Clients(service)
+    yield clients
+    clients.expect("OK")
+    clients.close()
+    service.close()
