@@ -1,18 +1,18 @@
-"""What a call can fail with, and the one table that says how each door tells it.
+"""What a request can fail with, and the one table that maps each code to the status of each transport.
 
 ServiceError
-├── InvalidArgument   a field has a shape, type or value that the call does not take
-├── Unauthenticated   no token, or none that is known here
-├── PermissionDenied  a token that is not for what is asked
+├── InvalidArgument   a field has a shape, type or value that the call does not accept
+├── Unauthenticated   no token, or an unknown one
+├── PermissionDenied  a token without permission for the model
 ├── TooLarge          more ids, queries, candidates or bytes than the limit
 ├── NotFound          no such model, version, table, feature, tower or index
-├── Overloaded        too much to do; try again later
-├── NotReady          no generation, or draining
+├── Overloaded        too much load; try again later
+├── NotReady          no version is loaded, or the service is draining
 ├── DeadlineExceeded  out of time
-├── Cancelled         the caller is gone
-├── DataLoss          a committed file does not match its digest
-├── Unimplemented     in the contract, off here
-└── Internal          a bug; outside only a fixed sentence
+├── Cancelled         the client has gone
+├── DataLoss          a committed file does not match its checksum
+├── Unimplemented     in the contract, but not available here
+└── Internal          a bug; the client sees a fixed sentence
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from enum import Enum
 
 
 class Code(Enum):
-    """The kinds of failure, with the same spelling on every door."""
+    """The kinds of failure, spelled the same on every transport."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     UNAUTHENTICATED = "UNAUTHENTICATED"
@@ -39,54 +39,54 @@ class Code(Enum):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """How the doors tell a code: HTTP status, name of the gRPC status, and what the caller should do."""
+class TransportStatus:
+    """How the transports report a code: HTTP status, name of the gRPC status, and whether the client should retry."""
 
     http: int
     grpc: str
     retry: str
 
 
-ANSWERS: dict[Code, Answer] = {
-    Code.INVALID_ARGUMENT: Answer(400, "INVALID_ARGUMENT", "no"),
-    Code.UNAUTHENTICATED: Answer(401, "UNAUTHENTICATED", "no"),
-    Code.PERMISSION_DENIED: Answer(403, "PERMISSION_DENIED", "no"),
-    Code.TOO_LARGE: Answer(413, "RESOURCE_EXHAUSTED", "no"),
-    Code.NOT_FOUND: Answer(404, "NOT_FOUND", "no"),
-    Code.OVERLOADED: Answer(429, "RESOURCE_EXHAUSTED", "later"),
-    Code.NOT_READY: Answer(503, "UNAVAILABLE", "elsewhere"),
-    Code.DEADLINE: Answer(504, "DEADLINE_EXCEEDED", "caller's choice"),
-    Code.CANCELLED: Answer(499, "CANCELLED", "caller's choice"),
-    Code.DATA_LOSS: Answer(500, "DATA_LOSS", "no, page someone"),
-    Code.UNIMPLEMENTED: Answer(501, "UNIMPLEMENTED", "no"),
-    Code.INTERNAL: Answer(500, "INTERNAL", "no"),
+TRANSPORT_STATUS: dict[Code, TransportStatus] = {
+    Code.INVALID_ARGUMENT: TransportStatus(400, "INVALID_ARGUMENT", "no"),
+    Code.UNAUTHENTICATED: TransportStatus(401, "UNAUTHENTICATED", "no"),
+    Code.PERMISSION_DENIED: TransportStatus(403, "PERMISSION_DENIED", "no"),
+    Code.TOO_LARGE: TransportStatus(413, "RESOURCE_EXHAUSTED", "no"),
+    Code.NOT_FOUND: TransportStatus(404, "NOT_FOUND", "no"),
+    Code.OVERLOADED: TransportStatus(429, "RESOURCE_EXHAUSTED", "later"),
+    Code.NOT_READY: TransportStatus(503, "UNAVAILABLE", "elsewhere"),
+    Code.DEADLINE: TransportStatus(504, "DEADLINE_EXCEEDED", "caller's choice"),
+    Code.CANCELLED: TransportStatus(499, "CANCELLED", "caller's choice"),
+    Code.DATA_LOSS: TransportStatus(500, "DATA_LOSS", "no, page someone"),
+    Code.UNIMPLEMENTED: TransportStatus(501, "UNIMPLEMENTED", "no"),
+    Code.INTERNAL: TransportStatus(500, "INTERNAL", "no"),
 }
 
-BODIES = "bodies"
-"""What there is too much of where a door refuses before the engine is asked."""
-INTERNAL_SENTENCE = "internal error; the log has it under this request id"
+INTERNAL_MESSAGE = "internal error; the log has the details under this request id"
+
+ANSWERS, Answer, BODIES, INTERNAL_SENTENCE = TRANSPORT_STATUS, TransportStatus, "bodies", INTERNAL_MESSAGE  # old names
 
 
 class ServiceError(Exception):
-    """A failed call. The message is one safe sentence for the caller: what, which value, what was expected."""
+    """A failed request. The message is one safe sentence for the client: what, which value, what was expected."""
 
     code = Code.INTERNAL
 
 
 class InvalidArgument(ServiceError):
-    """A field has a shape, type or value that the call does not take."""
+    """A field has a shape, type or value that the call does not accept."""
 
     code = Code.INVALID_ARGUMENT
 
 
 class Unauthenticated(ServiceError):
-    """No token, or none that is known here."""
+    """No token, or an unknown one."""
 
     code = Code.UNAUTHENTICATED
 
 
 class PermissionDenied(ServiceError):
-    """A token that is not for what is asked."""
+    """A token without permission for the model."""
 
     code = Code.PERMISSION_DENIED
 
@@ -104,47 +104,47 @@ class NotFound(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """There is too much to do; the same request may succeed later."""
+    """The service has too much load; the same request may succeed later."""
 
     code = Code.OVERLOADED
 
-    def __init__(self, message: str, retry_after_s: float, reason: str = BODIES) -> None:
-        """Takes the sentence, when to come again, and what there is too much of: one of `metrics.SHED`."""
+    def __init__(self, message: str, retry_after_s: float, reason: str = "bytes") -> None:
+        """Takes the message, when to retry, and the limit that was hit: one of the reasons of `Metrics.rejected`."""
         super().__init__(message)
         self.retry_after_s, self.reason = retry_after_s, reason
 
 
 class NotReady(ServiceError):
-    """No generation is loaded, or the service is draining."""
+    """No version is loaded, or the service is draining."""
 
     code = Code.NOT_READY
 
 
 class DeadlineExceeded(ServiceError):
-    """The caller's time is over."""
+    """The deadline of the request has passed."""
 
     code = Code.DEADLINE
 
 
 class Cancelled(ServiceError):
-    """The caller is gone."""
+    """The client has gone."""
 
     code = Code.CANCELLED
 
 
 class DataLoss(ServiceError):
-    """A committed file does not match its digest."""
+    """A committed file does not match its checksum."""
 
     code = Code.DATA_LOSS
 
 
 class Unimplemented(ServiceError):
-    """In the contract, but switched off here."""
+    """In the contract, but not available here."""
 
     code = Code.UNIMPLEMENTED
 
 
 class Internal(ServiceError):
-    """A bug; the caller sees a fixed sentence."""
+    """A bug; the client sees a fixed sentence."""
 
     code = Code.INTERNAL

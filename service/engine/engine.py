@@ -1,307 +1,270 @@
-"""The desk: one method per call. Admission, deadline, lease, metrics; then it delegates to retrieval, ranking, lookup.
-
-By callback or by coroutine at the top, plain functions below: each call is one job of the scheduler, on the event
-loop or in a thread.
-A permit and a lease are held until the job has really ended, also when the caller is long gone.
-"""
+"""The one place that answers requests, whatever the transport: admission, a pinned model version, the scheduler."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from bundle.errors import BundleError
-from service import logs
-from service.engine import details, embedding, lookup, ranking, recommendation, retrieval, warm_up
-from service.engine.admission import Admission, Permit
-from service.engine.descriptions import ModelDetails, ModelState
-from service.engine.jobs import Job, Told, Work
-from service.engine.occupancy import Occupancy
-from service.engine.pace import Paces
-from service.engine.requests import (
-    Call,
-    Embedded,
-    Embedding,
-    LookedUp,
-    Lookup,
-    Ranked,
-    Ranking,
-    Recommendation,
-    Recommended,
-    Retrieval,
-    Retrieved,
-    Target,
+from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
+from runtime.errors import ComputationFailed
+from service.config import ServiceSettings
+from service.engine import (
+    batching,
+    embedding,
+    lookup,
+    ranking,
+    recommendation,
+    retrieval,
+    signatures,
+    warmup,
 )
-from service.engine.scheduler import Scheduler
-from service.engine.steps import Steps
-from service.errors import NotReady, Overloaded, ServiceError
-from service.generations.figures import GenerationFigures
-from service.generations.generation import Generation
-from service.generations.loader import LoadRefused
-from service.generations.switch import Switch
-from service.metrics import Metrics
-from service.settings import ServiceSettings
+from service.engine.compute_pool import ComputePool
+from service.engine.context import Execution, RequestContext
+from service.engine.requests import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
+from service.engine.scheduler import Job, Scheduler
+from service.engine.signatures import ModelState
+from service.engine.validation import NotFinite, sends_numbers
+from service.errors import (
+    INTERNAL_MESSAGE,
+    DataLoss,
+    Internal,
+    InvalidArgument,
+    NotReady,
+    Overloaded,
+    ServiceError,
+)
+from service.models.loader import LoadRejected
+from service.models.manager import VersionManager
+from service.models.throttle import LoadThrottle
+from service.models.version import ModelVersion
+from service.observability import logging
+from service.observability.metrics import Metrics
 
-log = logs.logger(__name__)
+log = logging.logger(__name__)
 
-_TOLD_EVERY_S = 1.0
-_HELPED_MAX = 8
-"""Threads of a worker that has fewer of its own which compute one large call."""
-_WORK: Mapping[str, Work[Any, Any]] = {
-    "retrieve": retrieval.retrieve,
-    "rank": ranking.rank,
-    "recommend": recommendation.recommend,
-    "embed": embedding.embed,
-    "lookup": lookup.look_up,
+_COMPUTE: dict[type, Callable[..., Any]] = {
+    Retrieval: retrieval.retrieve,
+    Ranking: ranking.rank,
+    Recommendation: recommendation.recommend,
+    Embedding: embedding.embed,
+    Lookup: lookup.look_up,
 }
+_INLINE_S, _INLINE_ALONE_S = 0.0005, 0.01
+"""Longest batch on the event loop: where compute threads run beside it, and where a handover gains nothing."""
+_LOG_INTERVAL_S = 1.0
+_POLL_S = 0.01
 
 
 class Engine:
-    """Answers every call of both doors; raises only `ServiceError`. Its methods run on one event loop."""
+    """Answers the five calls; raises only `ServiceError`. Its methods run on one event loop."""
 
-    def __init__(
-        self,
-        switch: Switch,
-        settings: ServiceSettings,
-        metrics: Metrics,
-        threads: int,
-        occupancy: Occupancy | None = None,
-    ) -> None:
-        """Makes an engine that answers from `switch`, computing in so many threads, which are all cores unless told."""
-        self._switch, self._settings, self._metrics = switch, settings, metrics
-        paces = Paces(settings.inline_us_max / 1e6, settings.turn_us_max / 1e6)
-        occupancy = occupancy or Occupancy(threads)
-        piece_s = settings.piece_us / 1e6
-        # Of a service with several workers each has few threads for its calls, and may use all cores for a large one.
-        helpers = 0 if settings.threads or not piece_s else max(0, min(occupancy.cores, _HELPED_MAX) - threads)
+    def __init__(self, versions: VersionManager, settings: ServiceSettings, metrics: Metrics, threads: int) -> None:
+        """Answers from the loaded versions, with so many compute threads."""
+        self._versions, self._settings, self._metrics = versions, settings, metrics
+        inline_s = _INLINE_S if threads > 1 else _INLINE_ALONE_S
         self._scheduler = Scheduler(
-            threads,
-            paces,
-            settings.in_line_max,
-            settings.retry_after_s,
+            self._compute,
+            ComputePool(threads),
             metrics,
-            occupancy,
-            helpers=helpers,
-            piece_s=piece_s,
+            inline_max_s=inline_s if settings.inline_max_us is None else settings.inline_max_us / 1e6,
+            max_queued_candidates=settings.max_queued_candidates,
+            retry_after_s=settings.retry_after_s,
         )
-        limits = (settings.in_flight_max, settings.in_flight_candidates_max, lambda: self._scheduler.retry_after_s)
-        self._callers, self._admission = Admission(*limits), Admission(*limits)
-        metrics.in_flight.set_function(lambda: self.in_flight)
-        metrics.registry.register(GenerationFigures(switch))
-        self._told = -math.inf
-        self._details: WeakKeyDictionary[Generation, ModelDetails] = WeakKeyDictionary()
+        self._draining = False
+        self._logged_at = -math.inf
+        self._details: WeakKeyDictionary[ModelVersion, dict[str, Any]] = WeakKeyDictionary()
+        self.inflight = 0
+        """Requests in progress."""
 
-    def refusal(self, name: str, timeout_s: float | None) -> Overloaded | None:
-        """Returns why a call is refused before its body is there, and counts it; None: it is not, as far as is known.
-
-        Reading and decoding are dear too: what is refused here has cost nothing yet.
+    def check_admission(self, call: str, deadline: float) -> None:
+        """Rejects a request before its body is read: reading and decoding are expensive too.
 
         Args:
-          name: one of `metrics.CALLS`.
-          timeout_s: that its caller waits from now on; None: as long as the service allows.
+          deadline: on the clock of `time.monotonic()`.
+        Raises:
+          Overloaded: too many requests are in progress or queued, or the deadline would pass.
+          NotReady: the service is draining.
         """
-        refused = self._callers.full()
-        if refused is None:
-            limit_s = self._settings.timeout_s
-            refused = self._scheduler.refusal(name, limit_s if timeout_s is None else min(timeout_s, limit_s))
-        if refused is not None:
-            self._shed(name, refused.reason)
-        return refused
+        try:
+            if self._draining or self._versions.suspended:
+                raise NotReady(self._versions.suspended or "the service is shutting down")
+            if self.inflight >= self._settings.max_concurrent_requests:
+                told = f"{self.inflight} requests are in progress; no more are accepted"
+                raise Overloaded(told, max(self._settings.retry_after_s, self._scheduler.wait_s), "requests")
+            self._scheduler.check(call, deadline)
+        except (NotReady, Overloaded) as problem:
+            self._rejected(call, problem)
+            raise
 
-    def enter(self, name: str = "other", deadline: float | None = None) -> Permit:
-        """Lets a call in, to be held by its door from before its body is decoded until its answer is written.
+    @contextlib.contextmanager
+    def admit(self, call: str, deadline: float) -> Iterator[None]:
+        """Counts a request as in progress, from before it is decoded until it is answered; raises as above."""
+        self.check_admission(call, deadline)
+        self.inflight += 1
+        try:
+            yield
+        finally:
+            self.inflight -= 1
 
-        Args:
-          name: one of `metrics.CALLS`.
-          deadline: on the clock of `time.monotonic()`; None: the service's own limit.
+    async def execute(self, request: Any, context: RequestContext) -> Any:
+        """Answers a Retrieval, Ranking, Recommendation, Embedding or Lookup.
 
         Raises:
-          ServiceError: Overloaded, or NotReady while the service drains.
+          ServiceError: as the table of `service/errors.py` says.
         """
-        if self._switch.suspended:
-            self._shed(name, "draining")
-            raise NotReady(self._switch.suspended)
-        if self._callers.draining:
-            self._shed(name, "draining")
-        elif (refused := self.refusal(name, None if deadline is None else deadline - time.monotonic())) is not None:
-            raise refused.with_traceback(None)  # it may have been raised before
-        return self._callers.admit()
-
-    async def retrieve(self, request: Retrieval, call: Call) -> Retrieved:
-        """Finds the nearest candidates of n queries."""
-        found: Retrieved = await self._answer("retrieve", request, call)
-        return found
-
-    async def rank(self, request: Ranking, call: Call) -> Ranked:
-        """Scores candidates for n contexts."""
-        found: Ranked = await self._answer("rank", request, call)
-        return found
-
-    async def recommend(self, request: Recommendation, call: Call) -> Recommended:
-        """Retrieves, then ranks what was retrieved, with one generation."""
-        found: Recommended = await self._answer("recommend", request, call)
-        return found
-
-    async def embed(self, request: Embedding, call: Call) -> Embedded:
-        """Runs one tower over n examples."""
-        found: Embedded = await self._answer("embed", request, call)
-        return found
-
-    async def lookup(self, request: Lookup, call: Call) -> LookedUp:
-        """Reads table rows by id."""
-        found: LookedUp = await self._answer("lookup", request, call)
-        return found
+        context.check()
+        target: Target = request.target
+        lease = self._versions.acquire(target.model, target.version, target.label)
+        version = lease.version
+        key = batching.batch_key(request)
+        job = Job(
+            request=request,
+            context=context,
+            lease=lease,
+            kind=(version.model, request.kind),
+            cost=request.cost,
+            key=None if key is None else (version, key),
+            future=asyncio.get_running_loop().create_future(),
+        )
+        try:
+            answer = await self._scheduler.run(job)
+        except Overloaded as problem:
+            self._rejected(context.call, problem)
+            raise
+        finally:
+            for phase, seconds in context.phases.items():
+                if phase == "queue":
+                    self._metrics.phase(context.call, phase, seconds)
+        return answer
 
     def models(self) -> tuple[ModelState, ...]:
-        """Tells which models and versions there are, and why the refused ones are."""
-        return details.states(self._switch)
+        """Returns every model with its versions and their states."""
+        return tuple(ModelState(name, versions) for name, versions in self._versions.models().items())
 
-    def model(self, target: Target) -> ModelDetails:
-        """Tells all that a caller needs to write a request for one version.
+    def model(self, target: Target) -> dict[str, Any]:
+        """Returns what a client needs to write requests for one version, as a JSON value.
 
         Raises:
           ServiceError: as the calls: NotFound, NotReady, InvalidArgument, DataLoss.
         """
-        with self._switch.lease(target.model, target.version, target.label) as generation:
-            found = self._details.get(generation)
-            if found is None:  # of thousands of features, that takes a while
-                found = self._details[generation] = details.describe(generation)
-            return details.placed(found, self._switch.models().get(generation.model, ()))
-
-    @property
-    def ready(self) -> bool:
-        """Whether callers should be sent here: the root was looked through, every required model and at least one is
-        available, and the service is not draining."""
-        return not self.problem
+        with self._versions.acquire(target.model, target.version, target.label) as version:
+            details = self._details.get(version)
+            if details is None:  # takes a while for thousands of features
+                details = self._details[version] = signatures.describe(version)
+            states = self._versions.models().get(version.model, ())
+            state = next((each for each in states if each.version == version.version), None)
+            return details if state is None else {**details, "current": state.current, "labels": state.labels}
 
     @property
     def problem(self) -> str:
-        """Why callers should not be sent here; empty: they should."""
-        if self._callers.draining:
-            return "the service is going down"
-        if self._switch.suspended:
-            return self._switch.suspended
-        if not self._switch.settled:
+        """Why requests should not be sent here; empty: they should."""
+        if self._draining:
+            return "the service is shutting down"
+        if self._versions.suspended:
+            return self._versions.suspended
+        if not self._versions.settled:
             return "the models are still being loaded"
-        available = self._switch.available()
+        available = self._versions.available()
         if missing := sorted(set(self._settings.require) - available):
-            return f"required models {missing} are not available; the list of models tells why"
+            return f"required models {missing} are not available; the list of models says why"
         if available:
             return ""
-        none_loads = "no model has a version that could be loaded; the list of models tells why"
-        return none_loads if self._switch.models() else "no bundle has come into the root yet"
+        failed = "no model has a version that could be loaded; the list of models says why"
+        return failed if self._versions.models() else "no bundle has been found under the root yet"
 
-    @property
-    def in_flight(self) -> int:
-        """Calls admitted and not yet ended."""
-        return self._admission.in_flight
+    def warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
+        """Answers synthetic requests with a version before it is served, in the calling thread.
 
-    def warm_up(self, generation: Generation, pause: Callable[[], object]) -> None:
-        """Answers synthetic requests with a generation before it is served, in the calling thread.
-
-        Args:
-          pause: called after each piece of work.
         Raises:
-          LoadRefused: a request cannot be answered: the bundle's parts do not fit each other.
+          LoadRejected: a request cannot be answered: the parts of the bundle do not fit each other.
         """
         try:
-            warm_up.run(generation, self._settings, pause)
+            warmup.run(version, self._settings, throttle)
         except (ServiceError, BundleError) as problem:
-            raise LoadRefused(f"a synthetic request cannot be answered: {problem}") from problem
+            raise LoadRejected(f"a synthetic request cannot be answered: {problem}") from problem
+
+    def report_load(self) -> None:
+        """Tells the metrics how many requests are in progress and queued."""
+        self._metrics.inflight(self.inflight)
+        self._metrics.queue(len(self._scheduler), self._scheduler.queued_cost)
 
     def drain(self) -> None:
-        """Refuses every new call from now on; those that were let in go on."""
-        self._callers.drain()
+        """Rejects every new request from now on; those in progress go on."""
+        self._draining = True
 
     async def drained(self, timeout_s: float) -> bool:
-        """Waits until every call is answered and ended, at most `timeout_s`; tells whether that came true."""
-        return await asyncio.to_thread(self._wait_idle, time.monotonic() + timeout_s)
-
-    def _wait_idle(self, end: float) -> bool:
-        return all(each.wait_idle(max(0, end - time.monotonic())) for each in (self._callers, self._admission))
+        """Waits until no request is in progress, at most `timeout_s`; returns whether none is."""
+        end = time.monotonic() + timeout_s
+        while self.inflight and time.monotonic() < end:
+            await asyncio.sleep(_POLL_S)
+        return self.inflight == 0
 
     def close(self) -> None:
-        """Ends the compute threads; jobs that were not begun are dropped."""
+        """Ends the compute threads; requests that wait fail."""
         self._scheduler.close()
 
-    def start(self, name: str, request: Any, call: Call, told: Told[Any]) -> Job[Any, Any]:
-        """Begins a call.
-
-        Args:
-          name: retrieve, rank, recommend, embed or lookup.
-          request: what is asked, of the class that belongs to the name.
-          call: who asks.
-          told: takes the answer, or the failure, once: in a later turn of the loop, unless the call is given up first.
-
-        Returns:
-          The call, for `give_up`.
-
-        Raises:
-          ServiceError: it is not let in.
-        """
-        began = time.monotonic()
-        deadline = began + self._settings.timeout_s
-        if call.deadline is not None:
-            deadline = min(deadline, call.deadline)
-        steps = Steps(name, deadline, self._metrics, (call.phases,))
-        steps.check()
-        job = self._admitted(name, request, call, steps, told)
-        try:
-            steps.record("admit", time.monotonic() - began)
-            steps.submitted()
-            self._scheduler.submit(job)
-        except BaseException as problem:
-            job.release()
-            if isinstance(problem, Overloaded):
-                self._shed(name, problem.reason)
-            raise
-        return job
-
-    async def _answer(self, name: str, request: Any, call: Call) -> Any:
-        waiting = _Waiting()
-        waiting.job = self.start(name, request, call, waiting.told)
-        return await waiting
-
-    def _shed(self, name: str, reason: str) -> None:
-        """Counts a refused call; of a flood the log tells once a second."""
-        self._metrics.shed(name, reason)
-        if reason != "draining" and time.monotonic() - self._told >= _TOLD_EVERY_S:
-            self._told = time.monotonic()
+    def _rejected(self, call: str, problem: Overloaded | NotReady) -> None:
+        """Counts a rejected request; a flood is logged once a second."""
+        reason = problem.reason if isinstance(problem, Overloaded) else "draining"
+        self._metrics.rejected(call, reason)
+        if reason != "draining" and time.monotonic() - self._logged_at >= _LOG_INTERVAL_S:
+            self._logged_at = time.monotonic()
             wait_s = round(self._scheduler.wait_s, 3)
-            log.warning("overloaded", extra=logs.fields(reason=reason, in_flight=self.in_flight, wait_s=wait_s))
+            log.warning("overloaded", extra=logging.fields(reason=reason, inflight=self.inflight, wait_s=wait_s))
 
-    def _admitted(self, name: str, request: Any, call: Call, steps: Steps, told: Told[Any]) -> Job[Any, Any]:
-        candidates = request.cost
+    def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
+        """Computes a batch as one; if that fails each job alone, so that only the one at fault fails."""
+        if len(batch) > 1:
+            with contextlib.suppress(Exception):
+                answer = self._execute(batch, batching.merge([job.request for job in batch]), pool)
+                return batching.split(answer, len(batch))
+        return [self._compute_one(job, pool) for job in batch]
+
+    def _compute_one(self, job: Job, pool: ComputePool | None) -> Any:
         try:
-            permit = self._admission.admit(candidates)
-        except Overloaded as refused:
-            self._shed(name, refused.reason)
-            raise
+            return self._execute([job], job.request, pool)
+        except ServiceError as problem:
+            return problem
+        except (FeatureError, UnknownCandidate) as problem:
+            return _caused(InvalidArgument(str(problem)), problem)
+        except DigestMismatch as problem:
+            return _caused(DataLoss(str(problem)), problem)
+        except Exception as problem:
+            if (reason := _numbers_at_fault(problem)) and sends_numbers(job.lease.version.manifest, job.request):
+                return _caused(InvalidArgument(reason), problem)
+            if job.context.cancelled:  # no transport is left to log it
+                extra = logging.fields(call=job.context.call, request_id=job.context.request_id)
+                log.exception("request_failed", extra=extra)
+            return _caused(Internal(INTERNAL_MESSAGE), problem)
+
+    def _execute(self, batch: Sequence[Job], request: Any, pool: ComputePool | None) -> Any:
+        call = batch[0].context.call
+        execution = Execution(call, [job.context for job in batch], self._metrics, pool)
         try:
-            lease = self._switch.lease(request.target.model, request.target.version, request.target.label)
-        except BaseException:
-            permit.release()
-            raise
-        work, settings, loop = _WORK[name], self._settings, asyncio.get_running_loop()
-        leave = self._scheduler.drop
-        return Job(work, request, settings, steps, call, request.kind, candidates, permit, lease, told, loop, leave)
+            answer = _COMPUTE[type(request)](batch[0].lease.version, request, self._settings, execution)
+            execution.check()
+        finally:
+            for phase, seconds in execution.phases.items():
+                self._metrics.phase(call, phase, seconds)
+            for job in batch:
+                job.context.phases.update(execution.phases)
+        return answer
 
 
-class _Waiting(asyncio.Future[Any]):
-    """A coroutine's wait for a call; the call is given up with it at once, not in the loop's next turn."""
+def _caused(error: ServiceError, cause: Exception) -> ServiceError:
+    error.__cause__ = cause
+    return error
 
-    job: Job[Any, Any]
 
-    def told(self, outcome: Any) -> None:
-        if isinstance(outcome, ServiceError):
-            self.set_exception(outcome)
-        else:
-            self.set_result(outcome)
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        self.job.give_up()
-        return super().cancel(msg)
+def _numbers_at_fault(problem: Exception) -> str:
+    """Returns what is wrong with the numbers of a request, if a failure may be their fault; else ""."""
+    if isinstance(problem, NotFinite):
+        return f"{problem} is not finite with the numbers that were sent; smaller ones were expected"
+    if isinstance(problem, ComputationFailed):
+        return "a tower cannot compute with what was sent; ids that it looks up itself may lie beyond its tables"
+    return ""

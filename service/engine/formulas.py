@@ -1,4 +1,4 @@
-"""What candidates are ordered by: an output of their tower, or a formula over several, a bundle's or a request's."""
+"""What candidates are ordered by: an output of their tower, or a formula over several, of the bundle or the request."""
 
 from __future__ import annotations
 
@@ -12,35 +12,28 @@ from numpy.typing import NDArray
 
 from bundle.errors import FormulaError, FormulaUndefined
 from bundle.formula import Formula, parse_formula
-from service.engine import lookup
+from service.engine.validation import check_names
 from service.errors import InvalidArgument
-from service.generations.loaded_towers import LoadedTower
-
-_KEPT_MAX = 256
-"""Formulas of requests that are remembered, at most 1 000 characters each."""
+from service.models.towers import LoadedTower
 
 Scores = NDArray[np.float32]
 
-_parsed = lru_cache(_KEPT_MAX)(parse_formula)
+_parsed = lru_cache(256)(parse_formula)
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """What gives a candidate its score.
-
-    Attributes:
-      outputs: of the tower that are needed for it.
-    """
+    """What gives a candidate its score."""
 
     tower: LoadedTower
     formula: Formula | None
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that it takes."""
-        return (self.tower.page.result,) if self.formula is None else self.formula.names
+        """The outputs of the tower that it needs."""
+        return (self.tower.entry.result,) if self.formula is None else self.formula.names
 
-    def scores(self, answers: Mapping[str, Scores], id_of: Callable[[int], Any] | None) -> Scores:
+    def scores(self, outputs: Mapping[str, Scores], id_of: Callable[[int], Any] | None) -> Scores:
         """Returns [m] scores of candidates by the tower's outputs.
 
         Args:
@@ -49,19 +42,19 @@ class Ordering:
           InvalidArgument: the formula has no finite value for a candidate; names it and its outputs.
         """
         if self.formula is None:
-            return answers[self.tower.page.result]
+            return outputs[self.tower.entry.result]
         try:
-            return self.formula.evaluate(answers)
+            return self.formula.evaluate(outputs)
         except FormulaUndefined as problem:
             known = "" if id_of is None else f"; its id is {str(id_of(problem.place))[:128]!r}"
             raise InvalidArgument(f"{problem}{known}") from problem
 
 
 def ordering(tower: LoadedTower, text: str) -> Ordering:
-    """Returns what candidates are ordered by: the formula of a request; if it has none, the tower's own.
+    """Returns what candidates are ordered by: the request's formula, else the bundle's.
 
     Raises:
-      InvalidArgument: the text is no formula, or takes what is no output of the tower; names the nearest one.
+      InvalidArgument: the text is no formula, or names what is no output of the tower; names the nearest one.
     """
     if not text:
         return Ordering(tower, tower.formula)
@@ -69,5 +62,5 @@ def ordering(tower: LoadedTower, text: str) -> Ordering:
         formula = _parsed(text)
     except FormulaError as problem:
         raise InvalidArgument(str(problem)) from problem
-    lookup.check_names(formula.names, tower.heads, "output", f"the formula of tower {tower.name!r}")
+    check_names(formula.names, tower.heads, "output", f"the formula of tower {tower.name!r}")
     return Ordering(tower, formula)

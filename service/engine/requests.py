@@ -1,6 +1,6 @@
-"""What the doors ask the desk and what it answers: frozen values with numpy arrays, no protocol's types.
+"""Requests and answers of the five calls: frozen values with numpy arrays, no types of a transport.
 
-Every request speaks of n examples in packed columns; a single one is n = 1. Ids are [m] int64 or [m] object (str).
+Every request holds n examples in packed columns; a single one is n = 1. Ids are [m] int64 or [m] object (str).
 """
 
 from __future__ import annotations
@@ -12,23 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features import Column
+from bundle.columns import Column
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
 Offsets = NDArray[np.int64]
 Vectors = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Call:
-    """Who asks, and until when an answer is worth computing."""
-
-    request_id: str
-    deadline: float | None = None
-    """On the clock of `time.monotonic()`; None: the service's own limit."""
-    phases: dict[str, float] = field(default_factory=dict, compare=False)
-    """Seconds by phase, one of `metrics.PHASES`, in the order they began; filled while the call is answered."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +39,7 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Asks for the k nearest candidates of n queries, told by exactly one of features, vectors and ids."""
+    """The k nearest candidates of n queries, given by exactly one of features (or context ids), vectors and ids."""
 
     target: Target
     k: int = 10
@@ -80,16 +69,16 @@ class Retrieval:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for requests that take about equally long to answer."""
+        """Equal for requests that take about equally long."""
         size = 0 if self.features is None else _values(self.features.values())
         for each in (self.vectors, self.ids, self.context_ids):
             if each is not None:
                 size += each.size
         if self.exclude is not None:
             size += self.exclude.ids.size
-        told_by = (self.features is None, self.context_ids is None, self.exclude is None)
+        given = (self.features is None, self.context_ids is None, self.exclude is None)
         how = (self.index, self.exact, len(self.attributes), size.bit_length(), self.k.bit_length())
-        return "retrieve", told_by, how
+        return "retrieve", given, how
 
 
 @dataclass(frozen=True)
@@ -115,7 +104,7 @@ class Retrieved:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Asks for scores of m candidates for n contexts; context i owns candidates offsets[i]:offsets[i + 1]."""
+    """Scores of m candidates for n contexts; context i owns candidates offsets[i]:offsets[i + 1]."""
 
     target: Target
     context: Mapping[str, Column]
@@ -128,7 +117,7 @@ class Ranking:
     """0: all, in the order sent."""
     tower: str = ""
     formula: str = ""
-    """Over outputs, gives the score; empty: the model's own."""
+    """Over the tower's outputs, gives the score; empty: the bundle's own."""
     context_ids: Ids | None = None
     """[n] contexts whose stored features are taken where `context` sends none."""
 
@@ -139,7 +128,7 @@ class Ranking:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for requests that take about equally long to answer."""
+        """Equal for requests that take about equally long."""
         size = _values(self.context.values()) + _values(self.candidates.values())
         ids = 0 if self.candidate_ids is None else int(self.candidate_ids.size)
         how = (self.tower, len(self.heads), bool(self.formula), self.context_ids is None)
@@ -161,7 +150,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Asks for the k best of `candidates` retrieved ones, ranked; n requests by their features."""
+    """The k best of `candidates` retrieved ones, ranked, for n contexts."""
 
     target: Target
     features: Mapping[str, Column]
@@ -185,10 +174,10 @@ class Recommendation:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for requests that take about equally long to answer."""
+        """Equal for requests that take about equally long."""
         size = _values(self.features.values()) + (0 if self.exclude is None else int(self.exclude.ids.size))
-        told_by = (bool(self.formula), self.context_ids is None, self.exclude is None)
-        how = (self.index, self.tower, *told_by, len(self.attributes))
+        given = (bool(self.formula), self.context_ids is None, self.exclude is None)
+        how = (self.index, self.tower, *given, len(self.attributes))
         return ("recommend", *how, size.bit_length(), self.k.bit_length(), self.candidates.bit_length())
 
 
@@ -204,7 +193,7 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Asks for a tower's result for n examples."""
+    """A tower's result for n examples."""
 
     target: Target
     tower: str
@@ -217,7 +206,7 @@ class Embedding:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for requests that take about equally long to answer."""
+        """Equal for requests that take about equally long."""
         return "embed", self.tower, _values(self.features.values()).bit_length()
 
 
@@ -232,7 +221,7 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Asks for the table rows that a feature's ids stand for."""
+    """The table rows of a feature's ids."""
 
     target: Target
     feature: str
@@ -245,7 +234,7 @@ class Lookup:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for requests that take about equally long to answer."""
+        """Equal for requests that take about equally long."""
         return "lookup", self.feature, int(self.ids.values.size).bit_length()
 
 
@@ -264,7 +253,7 @@ Request = TypeVar("Request", Retrieval, Ranking, Recommendation, Embedding, Look
 
 
 def _examples(columns: Mapping[str, Column] | None) -> int:
-    """Tells how many examples packed columns hold, as far as can be told without their features; never too few."""
+    """Returns how many examples packed columns hold at most, as far as is known without their features."""
     fewest: int | None = None
     for values, offsets, _ in (columns or {}).values():
         size = len(values) if offsets is None else len(offsets) - 1

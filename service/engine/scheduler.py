@@ -1,192 +1,339 @@
-"""When and where a call is computed: short ones at once on the event loop, the others in line for loop and threads.
+"""When and where requests are computed.
 
-A call that could not be answered in time behind those before it is refused when it comes; one whose time ran out all
-the same, or whose caller left, is dropped before it is computed. Nothing waits while a thread has nothing to do.
+1. A request is rejected at once if the queue is full, or if its deadline would pass before its turn.
+2. Requests that arrive in one turn of the event loop, or while the process is busy, and that share a batch key are
+   computed as one batch. Nothing waits for company: an idle process computes at once.
+3. A batch that is expected to be short is computed on the event loop; a long one in the compute pool.
+4. Before a batch is computed, requests whose deadline passed or whose client left are dropped, each by itself.
+5. Every request gets the bits that it would get alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import math
+import resource
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from service.engine import company
-from service.engine.hands import Hands
-from service.engine.jobs import Job
-from service.engine.line import Line
-from service.engine.occupancy import Occupancy
-from service.engine.pace import Began, Paces, Where
-from service.engine.threads import ComputeThreads
-from service.engine.turns import Turns
-from service.errors import DeadlineExceeded, NotReady, Overloaded
-from service.metrics import Metrics
+from service.engine.compute_pool import ComputePool
+from service.engine.context import RequestContext
+from service.errors import Cancelled, DeadlineExceeded, NotReady, Overloaded, ServiceError
+from service.models.manager import Lease
+from service.observability.metrics import Metrics
 
-AnyJob = Job[Any, Any]
+WATCH_S = 0.005
+"""Requests that are expected to wait longer have their deadline timed and their connection watched."""
+_EWMA = 0.1
+_KINDS_MAX = 4096
+_GONE, _LATE = "the client has gone", "the deadline of the request has passed"
 
-_SAFETY = 2.0
-"""Times the expected wait that a call must have: it is to be answered in time also if those before it take longer than
-calls like them did, and behind a line that is never empty a longer one would bring nothing."""
-_RARE = 0.05
-"""A call of whose last ones a smaller share was computed at once is expected to come in line."""
-_NEWS = 0.05
-"""How much what is known of calls of a name follows the newest one."""
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A request between its admission and its answer.
+
+    Attributes:
+      kind: requests of one kind take about equally long.
+      cost: in candidates, a query or example counting as one.
+      key: requests with an equal key can be computed as one batch; None: this one is computed alone.
+      future: the answer.
+      expected_s: how long its computation is expected to take.
+    """
+
+    request: Any
+    context: RequestContext
+    lease: Lease
+    kind: Hashable
+    cost: int
+    key: Hashable
+    future: asyncio.Future[Any]
+    expected_s: float = 0.0
+    queued_at: float = field(default_factory=time.perf_counter)
+
+
+class LatencyEstimates:
+    """Exponentially weighted averages of how long a job takes, by kind."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Hashable, float] = {}
+
+    def expected_s(self, kind: Hashable) -> float | None:
+        """Returns the estimate; None: no job of the kind was computed yet."""
+        return self._seconds.get(kind)
+
+    def observe(self, kind: Hashable, seconds: float) -> None:
+        """Takes a measurement into account."""
+        before = self._seconds.get(kind)
+        if before is None and len(self._seconds) >= _KINDS_MAX:
+            self._seconds.clear()
+        self._seconds[kind] = seconds if before is None else before + _EWMA * (seconds - before)
+
+
+class BatchQueue:
+    """Jobs in order of arrival, those with equal keys together."""
+
+    def __init__(self, batch_max: int) -> None:
+        """Begins empty; `batch_max`: jobs in one batch."""
+        self._batch_max = batch_max
+        self._jobs: OrderedDict[Hashable, dict[Job, None]] = OrderedDict()
+        self._size = 0
+        self.cost, self.expected_s = 0, 0.0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, job: Job) -> None:
+        """Appends a job."""
+        self._jobs.setdefault(job if job.key is None else job.key, {})[job] = None
+        self._count(job, 1)
+
+    def take(self) -> list[Job]:
+        """Removes and returns the first batch; empty: nothing waits."""
+        if not self._jobs:
+            return []
+        key, alike = next(iter(self._jobs.items()))
+        batch = list(islice(alike, self._batch_max))
+        for job in batch:
+            del alike[job]
+            self._count(job, -1)
+        if not alike:
+            del self._jobs[key]
+        return batch
+
+    def remove(self, job: Job) -> bool:
+        """Removes a job if it still waits; returns whether it did."""
+        key = job if job.key is None else job.key
+        alike = self._jobs.get(key, {})
+        if job not in alike:
+            return False
+        del alike[job]
+        self._count(job, -1)
+        if not alike:
+            del self._jobs[key]
+        return True
+
+    def _count(self, job: Job, sign: int) -> None:
+        self._size += sign
+        self.cost += sign * job.cost
+        self.expected_s = self.expected_s + sign * job.expected_s if self._size else 0.0
+
+
+Compute = Callable[[Sequence[Job], ComputePool | None], Sequence[Any]]
+"""Computes a batch, in any thread: the answer or the ServiceError of each job."""
 
 
 class Scheduler:
-    """The line, the turns and the threads. Its methods run on one event loop, but where they tell otherwise."""
+    """Runs jobs by the rules above. Its methods run on one event loop.
+
+    Attributes:
+      estimates: how long jobs take, by kind and by call.
+    """
 
     def __init__(
         self,
-        threads: int,
-        paces: Paces,
-        line_max: int,
-        retry_after_s: float,
+        compute: Compute,
+        pool: ComputePool,
         metrics: Metrics,
-        occupancy: Occupancy,
-        helpers: int = 0,
-        piece_s: float = 0.0,
+        *,
+        inline_max_s: float,
+        max_queued_candidates: int,
+        retry_after_s: float,
+        batch_max: int = 8,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins with no call.
+        """Begins with no job.
 
         Args:
-          threads: that compute.
-          paces: tell which calls the event loop may compute.
-          line_max: calls that wait in line.
-          retry_after_s: least time that a refused caller is told to wait, seconds.
-          metrics: are told what is queued, joined and shed.
-          occupancy: tells whether cores are idle.
-          helpers: further threads, that only help with large calls.
-          piece_s: about how long a piece of a large call takes, seconds; 0: none is divided.
+          compute: computes a batch.
+          pool: computes long batches.
+          inline_max_s: longest batch that is computed on the event loop.
+          max_queued_candidates: cost of the jobs that may wait.
+          retry_after_s: least time that a rejected client is told to wait.
+          batch_max: jobs in one batch.
+          clock: of deadlines.
         """
-        self._line_max, self._retry_after_s, self._metrics, self._paces = line_max, retry_after_s, metrics, paces
-        self._threads, self._line = ComputeThreads(threads + helpers), Line(threads)
-        self._turns = Turns(self._paces, self._at_once)
-        self._hands = Hands(
-            self._line, self._threads, threads, occupancy, self._compute, self._in_turn, self._computed, piece_s
-        )
-        self._short: dict[str, float] = {}
-        """By name of calls: the share of the last ones that was computed at once."""
-        self._told: tuple[str, float, Overloaded] | None = None
-        metrics.queued(lambda: len(self._line), lambda: self._line.candidates)
+        self._compute, self._pool, self._metrics, self._clock = compute, pool, metrics, clock
+        self._inline_max_s, self._max_cost, self._retry_after_s = inline_max_s, max_queued_candidates, retry_after_s
+        self._inline, self._long = BatchQueue(batch_max), BatchQueue(batch_max)
+        self.estimates, self._cost = LatencyEstimates(), LatencyEstimates()
+        self._running_s = 0.0
+        self._dispatching = False
+
+    def __len__(self) -> int:
+        return len(self._inline) + len(self._long)
+
+    @property
+    def queued_cost(self) -> int:
+        """Cost of the jobs that wait."""
+        return self._inline.cost + self._long.cost
 
     @property
     def wait_s(self) -> float:
-        """How long a call that comes now will wait in line, seconds."""
-        return self._line.wait_s
+        """How long a job that arrives now is expected to wait."""
+        return self._inline.expected_s + (self._long.expected_s + self._running_s / 2) / self._pool.threads
 
-    @property
-    def retry_after_s(self) -> float:
-        """When a caller that is refused now had better come again, seconds: once what is in line was computed."""
-        return max(self._retry_after_s, self._line.wait_s)
-
-    def refusal(self, name: str, timeout_s: float) -> Overloaded | None:
-        """Returns why a call that is not decoded yet would be refused for the line; None: it would not.
-
-        Args:
-          name: of the call: neither its kind nor how long that takes is known, but those of its name are.
-          timeout_s: that its caller waits from now on, seconds.
-        """
-        if self._short.get(name, 1.0) > _RARE:
-            return None
-        wait_s = self._line.wait_s
-        if len(self._line) >= self._line_max:
-            return self._refused("line", wait_s)
-        return self._refused("deadline", wait_s) if wait_s and _SAFETY * wait_s > timeout_s else None
-
-    def submit(self, job: AnyJob) -> None:
-        """Has a job computed; whoever waits is told, and what it holds is released, when that is done.
+    def check(self, call: str, deadline: float) -> None:
+        """Rejects a request before it is decoded, by what requests of its call usually cost and take.
 
         Raises:
-          Overloaded: the line is full, or its deadline would be over.
+          Overloaded: the queue is full, or the deadline would pass.
         """
-        job.steps.helpers = self._hands
-        generation = job.lease.generation
-        where = self._paces.where(generation, job.kind)
-        short = where is Where.AT_ONCE
-        share = self._short.get(job.steps.call, float(short))
-        self._short[job.steps.call] = share + (short - share) * _NEWS
-        if short:
-            self._turns.add(job)
-            return
-        now, wait_s = time.monotonic(), self._line.wait_s
-        if len(self._line) >= self._line_max:
-            raise self._refused("line", wait_s).with_traceback(None)
-        job.expected_s = self._paces.usual_s(generation, job.kind)
-        # No margin here: what was let in in spite of it would be decoded for nothing, again and again.
-        if wait_s and now + wait_s + job.expected_s > job.steps.deadline:
-            self._paces.doubted(generation, job.kind)
-            raise self._refused("deadline", wait_s + job.expected_s).with_traceback(None)
-        job.on_loop, job.in_thread = where is not Where.THREAD, where is not Where.LOOP
-        self._line.add(job)
-        self._hands.added(job)
-        job.late = job.loop.call_later(job.steps.deadline - now, self._overdue, job)
+        self._check(int(self._cost.expected_s(call) or 0), self.estimates.expected_s(call) or 0.0, deadline)
 
-    def drop(self, job: AnyJob) -> None:
-        """Gives a job up that nobody waits for any more: it ends now if it still waits, else before its next step."""
-        job.steps.abandon()
-        if job.late is not None:
-            job.late.cancel()
-        if self._line.drop(job):
-            job.steps.shed()
-            self._release(job)
+    async def run(self, job: Job) -> Any:
+        """Returns the answer of a job; the job's lease is released once it is computed or dropped.
+
+        Raises:
+          Overloaded: it is rejected.
+          ServiceError: it failed.
+        """
+        try:
+            queue = self._submit(job)
+        except BaseException:
+            job.lease.release()
+            raise
+        context = job.context
+        slow = queue is self._long or self.wait_s > WATCH_S
+        with contextlib.ExitStack() as ending:
+            if slow:
+                left_s = context.deadline - self._clock()
+                late = asyncio.get_running_loop().call_later(left_s, self._drop, job, DeadlineExceeded(_LATE))
+                ending.callback(late.cancel)
+                if context.disconnected is not None:
+                    watcher = asyncio.ensure_future(context.disconnected())
+                    watcher.add_done_callback(lambda task: task.cancelled() or self._drop(job, Cancelled(_GONE)))
+                    ending.callback(watcher.cancel)
+            try:
+                return await job.future
+            except asyncio.CancelledError:
+                self._drop(job, Cancelled(_GONE))
+                raise
 
     def close(self) -> None:
-        """Ends the threads; jobs that were not begun are dropped."""
-        self._threads.close()
-        while jobs := self._line.take():
-            for job in jobs:
-                job.release()
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    job.loop.call_soon_threadsafe(job.settle, NotReady("the service is going down"))
+        """Fails every job that waits, and ends the compute threads."""
+        for queue in (self._inline, self._long):
+            while batch := queue.take():
+                for job in batch:
+                    self._settle(job, NotReady("the service is shutting down"))
+        self._pool.close()
 
-    def _computed(self, jobs: Sequence[AnyJob]) -> None:
-        for job in jobs:
-            if job.took_s is not None:
-                self._paces.computed(job.lease.generation, job.kind, job.took_s)
-            self._release(job)
-            job.tell()
+    def _check(self, cost: int, expected_s: float, deadline: float) -> None:
+        waiting, wait_s = self.queued_cost, self.wait_s
+        if waiting and waiting + cost > self._max_cost:
+            raise self._overloaded(f"requests with {waiting} candidates are queued already", wait_s, "queue")
+        if wait_s and self._clock() + wait_s + expected_s > deadline:
+            told = f"the answer would take about {wait_s + expected_s:.2f} s, longer than the deadline allows"
+            raise self._overloaded(told, wait_s, "deadline")
 
-    def _in_turn(self, jobs: Sequence[AnyJob]) -> None:
-        first, began = jobs[0], Began.now()
-        generation, kind = first.lease.generation, first.kind
-        self._compute(jobs)
-        self._computed(jobs)
-        self._paces.held_up(generation, kind, began, Where.ANYWHERE, len(jobs))
+    def _overloaded(self, message: str, wait_s: float, reason: str) -> Overloaded:
+        return Overloaded(message, max(self._retry_after_s, math.ceil(wait_s * 100) / 100), reason)
 
-    def _at_once(self, jobs: Sequence[AnyJob]) -> None:
-        self._compute(jobs)
-        for job in jobs:
-            self._release(job)
-            job.tell()
+    def _submit(self, job: Job) -> BatchQueue:
+        expected_s, call = self.estimates.expected_s(job.kind), job.context.call
+        self._check(job.cost, expected_s or 0.0, job.context.deadline)
+        self._cost.observe(call, job.cost)
+        job.expected_s = expected_s or 0.0
+        short = expected_s is not None and expected_s <= self._inline_max_s
+        queue = self._inline if short else self._long
+        queue.add(job)
+        self._wake()
+        return queue
 
-    def _compute(self, jobs: Sequence[AnyJob]) -> None:
-        name = jobs[0].steps.call
-        if company.compute(jobs):
-            self._metrics.joined(name, len(jobs), sum([job.candidates for job in jobs]))
-        else:
-            for job in jobs:
-                self._metrics.joined(name, 1, job.candidates)
+    def _wake(self) -> None:
+        if not self._dispatching:
+            self._dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
-    def _release(self, job: AnyJob) -> None:
-        job.permit.release()
-        if job.lease.retired:  # the last release closes the generation, which may take long
-            self._threads.submit(job.lease.release)
-        else:
-            job.lease.release()
+    def _dispatch(self) -> None:
+        """Hands long batches to idle threads and computes one short batch, so that the loop stays responsive."""
+        self._dispatching = False
+        while self._pool.idle > 0 and (batch := self._alive(self._long.take())):
+            self._running_s += sum(job.expected_s for job in batch)
+            self._pool.submit(
+                functools.partial(self._measured, batch),
+                functools.partial(self._hand_over, asyncio.get_running_loop(), batch),
+            )
+        if batch := self._alive(self._inline.take()):
+            began = time.perf_counter()
+            answers = self._compute(batch, None)
+            self._finish(batch, answers, time.perf_counter() - began)
+        if len(self._inline) or (len(self._long) and self._pool.idle > 0):
+            self._wake()
 
-    def _overdue(self, job: AnyJob) -> None:
-        job.settle(DeadlineExceeded("the time for this call is over"))
-        self.drop(job)
-
-    def _refused(self, reason: str, wait_s: float) -> Overloaded:
-        """Returns the same for all calls that are refused for the same: there may be many until the line is another."""
-        wait_s, latest = math.ceil(wait_s * 100) / 100, self._told  # to the millisecond it is another with each job
-        if latest is None or latest[1] != wait_s or latest[0] != reason:
-            if reason == "line":
-                told = f"{self._line_max} calls wait in line, no more do at once"
+    def _alive(self, batch: Sequence[Job]) -> list[Job]:
+        """Drops the jobs that nobody waits for any more."""
+        now, alive, began = self._clock(), list[Job](), time.perf_counter()
+        for job in batch:
+            if job.context.cancelled or job.future.done():
+                self._settle(job, Cancelled(_GONE), "cancelled")
+            elif now >= job.context.deadline:
+                self._settle(job, DeadlineExceeded(_LATE), "expired")
             else:
-                told = f"this call would take about {wait_s:.2f} s, too long to be sure of its deadline"
-            latest = self._told = reason, wait_s, Overloaded(told, max(self._retry_after_s, wait_s), reason)
-        return latest[2]
+                job.context.phases["queue"] = began - job.queued_at
+                alive.append(job)
+        return alive
+
+    def _measured(self, batch: Sequence[Job]) -> tuple[Sequence[Any], float]:
+        """Computes a batch in a compute thread; returns its answers and how long it would take on the loop."""
+        began, cpu, faults = time.perf_counter(), time.thread_time(), _major_faults()
+        answers = self._compute(batch, self._pool)
+        # What others took of the GIL and the cores meanwhile says nothing of the batch; what a disk took does.
+        blocked = _major_faults() > faults
+        return answers, time.perf_counter() - began if blocked else time.thread_time() - cpu
+
+    def _hand_over(
+        self, loop: asyncio.AbstractEventLoop, batch: Sequence[Job], measured: tuple[Sequence[Any], float]
+    ) -> None:
+        """Passes the answers of a compute thread to the event loop."""
+        try:
+            loop.call_soon_threadsafe(self._finish_long, batch, *measured)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            for job in batch:
+                job.lease.release()
+
+    def _finish_long(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
+        self._running_s = max(0.0, self._running_s - sum(job.expected_s for job in batch))
+        self._finish(batch, answers, seconds)
+        if len(self):
+            self._wake()
+
+    def _finish(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
+        call, each_s = batch[0].context.call, seconds / len(batch)
+        self._metrics.batch(call, len(batch), sum([job.cost for job in batch]))
+        for job, answer in zip(batch, answers, strict=True):
+            if not isinstance(answer, ServiceError):
+                self.estimates.observe(job.kind, each_s)
+                self.estimates.observe(call, each_s)
+            self._settle(job, answer)
+
+    def _drop(self, job: Job, problem: ServiceError) -> None:
+        """Ends the wait for a job: at once if it is queued, else before its next expensive step."""
+        job.context.cancelled = True
+        reason = "expired" if isinstance(problem, DeadlineExceeded) else "cancelled"
+        if self._inline.remove(job) or self._long.remove(job):
+            self._settle(job, problem, reason)
+        elif not job.future.done():
+            job.future.set_exception(problem)
+
+    def _settle(self, job: Job, answer: Any, rejected: str = "") -> None:
+        """Gives a job its answer and releases what it holds."""
+        job.lease.release()
+        if rejected:
+            self._metrics.rejected(job.context.call, rejected)
+        if job.future.done():
+            return
+        if isinstance(answer, ServiceError):
+            job.future.set_exception(answer)
+        else:
+            job.future.set_result(answer)
+
+
+def _major_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt

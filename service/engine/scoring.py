@@ -1,26 +1,31 @@
-"""Contexts and candidates -> scores: a context's features are looked up once and broadcast over its candidates.
+"""Contexts and candidates -> scores: the features of a context are looked up once and repeated for its candidates.
 
-Candidates that take long are computed in pieces (`dividing`), by all threads that are idle.
+Many candidates are divided over the idle compute threads. Rows of tables and of compiled towers do not depend on each
+other, so that scores have the same bits either way.
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import Column, repeated
-from service.engine import dividing, lookup, towers
-from service.engine.dividing import Columns
+from bundle.columns import Column, checked_offsets, repeated
+from bundle.errors import FeatureError
+from service.engine import lookup, towers
+from service.engine.context import Execution
 from service.engine.requests import Offsets
-from service.engine.steps import Steps
-from service.generations.generation import Generation, LoadedCorpus
-from service.generations.loaded_towers import LoadedTower, Work
+from service.models.towers import LoadedTower, TowerPlan
+from service.models.version import LoadedStore, ModelVersion
 
+Columns = Mapping[str, Column]
 Scores = NDArray[np.float32]
+
+_RANGE_MIN = 512
+"""Candidates of a range, at least: to divide a request takes about 0.3 ms, as long as a small tower computes these."""
 
 
 @dataclass(frozen=True)
@@ -29,108 +34,129 @@ class Candidates:
 
     offsets: Offsets
     sent: Columns
-    corpus: LoadedCorpus | None = None
+    corpus: LoadedStore | None = None
     positions: NDArray[np.int64] | None = None
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What is to be scored, or a piece of it."""
-
-    generation: Generation
-    tower: LoadedTower
-    work: Work
-    context: Columns
-    candidates: Candidates
-
-    @property
-    def n(self) -> int:
-        return int(self.candidates.offsets.size) - 1
-
-    @property
-    def m(self) -> int:
-        return int(self.candidates.offsets[-1])
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        return self.candidates.offsets[1:] - self.candidates.offsets[:-1]
-
-    @property
-    def crossed(self) -> dict[str, Column]:
-        """What was sent of contexts that features of candidates read too."""
-        return {name: self.context[name] for name in self.work.crossed if name in self.context}
-
-
 def score(
-    generation: Generation, tower: LoadedTower, work: Work, context: Columns, candidates: Candidates, steps: Steps
+    model_version: ModelVersion,
+    tower: LoadedTower,
+    plan: TowerPlan,
+    context: Columns,
+    candidates: Candidates,
+    execution: Execution,
 ) -> dict[str, Scores]:
-    """Runs what some outputs of a ranking tower need over contexts and candidates; by name, [m] float32 each.
+    """Computes outputs of a ranking tower for contexts and candidates; by name, [m] float32 each.
 
     Raises:
       FeatureError: a column does not fit its feature.
       NotFinite: an output holds NaN or an infinity.
     """
-    call = _Call(generation, tower, work, context, candidates)
-    m = call.m
-    size = dividing.piece_of(work, m, steps)
-    if size and dividing.cuttable(candidates.sent, m) and dividing.cuttable(call.crossed, call.n):
-        with contextlib.suppress(dividing.Failed):
-            return _in_pieces(call, size, steps)
-    values = towers.Values(work, call.counts, m)
-    lookup.write(generation, values.once, context, call.n, steps)
+    offsets, m = candidates.offsets, int(candidates.offsets[-1])
+    contexts = towers.ContextInputs(plan.layout, offsets.size - 1)
+    with execution.phase("lookup"):
+        lookup.write(model_version, contexts.places, context, contexts.n, execution)
     if m == 0:
-        return {name: np.empty(0, np.float32) for name in work.outputs}
-    began = time.thread_time()
-    found = _scored(call, values, steps)
-    dividing.took(work, m, time.thread_time() - began)
-    return found
+        return {name: np.empty(0, np.float32) for name in plan.outputs}
+    if any(plan.layout.once):
+        with execution.phase("compute"):
+            towers.run_contexts(tower, plan, contexts, model_version.model, execution)
+    columns, counts = candidates.sent, offsets[1:] - offsets[:-1]
+    if plan.crossed:  # what features of candidates read of their contexts
+        sent = [name for name in plan.crossed if name in context]
+        columns = {**columns, **{name: repeated(name, context[name], counts) for name in sent}}
+    whole = _Range(0, m, columns, candidates.positions, contexts, counts)
+    count = min(execution.idle_threads + 1, m // _RANGE_MIN)
+    if count > 1 and all(part.form.kind == "litert" for part in plan.parts):
+        try:
+            return _compute(model_version, tower, plan, candidates.corpus, _divide(whole, offsets, count), execution)
+        except FeatureError:  # computed as a whole, it names the right example
+            pass
+    return _compute(model_version, tower, plan, candidates.corpus, [whole], execution)
 
 
-def _scored(call: _Call, values: towers.Values, steps: Steps) -> dict[str, Scores]:
-    """Looks the candidates' features up and runs the parts; the features of contexts are in `values`."""
-    generation, work, candidates, m = call.generation, call.work, call.candidates, call.m
-    columns = candidates.sent
-    if candidates.corpus is not None and candidates.positions is not None:
-        stored = set(candidates.corpus.page.features)
-        wanted_names = [name for name in work.inputs["candidate"] if name in stored and name not in columns]
-        with steps.phase("lookup"):
-            columns = {**columns, **candidates.corpus.store.features(candidates.positions, wanted_names)}
-    if work.crossed:
-        columns = {**columns, **{name: repeated(name, each, call.counts) for name, each in call.crossed.items()}}
-    lookup.write(generation, values.each, columns, m, steps)
-    outputs = towers.run(call.tower, work, values, generation.model, steps)
-    return {name: array.reshape(m) for name, array in outputs.items()}
+@dataclass(frozen=True)
+class _Range:
+    """Candidates from `start` to `stop`, and the contexts that they belong to; counts[i] to the i-th of these."""
+
+    start: int
+    stop: int
+    columns: Columns
+    positions: NDArray[np.int64] | None
+    contexts: towers.ContextInputs
+    counts: NDArray[np.int64]
 
 
-def _in_pieces(call: _Call, size: int, steps: Steps) -> dict[str, Scores]:
-    """Scores so many candidates in a piece; what is of contexts is looked up and run here, once.
+def _compute(
+    model_version: ModelVersion,
+    tower: LoadedTower,
+    plan: TowerPlan,
+    corpus: LoadedStore | None,
+    ranges: Sequence[_Range],
+    execution: Execution,
+) -> dict[str, Scores]:
+    """Looks up and scores ranges of candidates, on idle threads too; several count as `compute`, lookups included."""
+    scores = {name: np.empty(ranges[-1].stop, np.float32) for name in plan.outputs}
 
-    Raises:
-      Failed: something is wrong with the call.
-    """
-    m, work, offsets = call.m, call.work, call.candidates.offsets
-    values = towers.Values.of_contexts(work, call.n)
-    lookup.write(call.generation, values.once, call.context, call.n, steps)
-    towers.run_contexts(call.tower, work, values, call.generation.model, steps)
-    scores = {name: np.empty(m, np.float32) for name in work.outputs}
+    def look_up(each: _Range) -> towers.CandidateInputs:
+        inputs, columns = towers.CandidateInputs(plan.layout, each.stop - each.start), each.columns
+        if corpus is not None and each.positions is not None:
+            stored = set(corpus.entry.features).difference(columns)
+            names = [name for name in plan.inputs["candidate"] if name in stored]
+            columns = {**columns, **corpus.store.features(each.positions, names)}
+        lookup.write(model_version, inputs.places, columns, inputs.m, execution)
+        return inputs
 
-    def compute(start: int, stop: int, own: Steps) -> None:
-        first, last = int(offsets.searchsorted(start, "right")) - 1, int(offsets.searchsorted(stop, "left"))
-        piece = _cut(call, start, stop, first, last)
-        found = _scored(piece, towers.Values.piece(work, piece.counts, stop - start, values, first), own)
-        for name, each in found.items():
-            scores[name][start:stop] = each
+    def run(each: _Range, inputs: towers.CandidateInputs) -> None:
+        outputs = towers.run(tower, plan, inputs, each.contexts, each.counts, model_version.model, execution)
+        for name, array in outputs.items():
+            scores[name][each.start : each.stop] = array.reshape(inputs.m)
 
-    dividing.in_pieces(work, m, size, compute, steps)
+    if len(ranges) > 1:
+        with execution.phase("compute"):
+            execution.parallel(len(ranges), lambda number: run(ranges[number], look_up(ranges[number])))
+    else:
+        with execution.phase("lookup"):
+            inputs = look_up(ranges[0])
+        with execution.phase("compute"):
+            run(ranges[0], inputs)
     return scores
 
 
-def _cut(call: _Call, start: int, stop: int, first: int, last: int) -> _Call:
-    """Returns the candidates from `start` to `stop`, which are of the contexts from `first` to `last`."""
-    candidates = call.candidates
-    offsets = np.minimum(np.maximum(candidates.offsets[first : last + 1], start), stop) - start
-    positions = None if candidates.positions is None else candidates.positions[start:stop]
-    sent = dividing.cut(candidates.sent, call.m, start, stop)
-    crossed = dividing.cut(call.crossed, call.n, first, last)
-    of_piece = Candidates(offsets, sent, candidates.corpus, positions)
-    return _Call(call.generation, call.tower, call.work, crossed, of_piece)
+def _divide(whole: _Range, offsets: Offsets, count: int) -> list[_Range]:
+    """Returns as many ranges of equal size.
+
+    Raises:
+      FeatureError: a column cannot be divided.
+    """
+    m, positions = whole.stop, whole.positions
+    for name, column in whole.columns.items():
+        checked_offsets(name, column, m)
+        if column.weights is not None and column.weights.shape != column.values.shape:
+            raise FeatureError(name, f"{column.weights.size} weights for {column.values.size} values")
+    ranges = []
+    for start, stop in pairwise(m * number // count for number in range(count + 1)):
+        first, last = int(offsets.searchsorted(start, "right")) - 1, int(offsets.searchsorted(stop, "left"))
+        ranges.append(
+            _Range(
+                start,
+                stop,
+                {name: _rows(column, m, start, stop) for name, column in whole.columns.items()},
+                None if positions is None else positions[start:stop],
+                whole.contexts.rows(first, last),
+                np.diff(offsets[first : last + 1].clip(start, stop)),
+            )
+        )
+    return ranges
+
+
+def _rows(column: Column, m: int, start: int, stop: int) -> Column:
+    """Returns the examples from `start` to `stop` of a column of m."""
+    values, offsets, weights = column
+    if offsets is None:
+        each = values.size // m
+        first, last = start * each, stop * each
+    else:
+        first, last = int(offsets[start]), int(offsets[stop])
+        offsets = offsets[start : stop + 1] - first
+    return Column(values[first:last], offsets, None if weights is None else weights[first:last])

@@ -1,1 +1,1 @@
-"""Who may call, and over what: tokens, certificates, and the files that they are kept in. Knows no protocol."""
+"""Authentication and TLS: tokens, certificates, and the files that hold them. Knows no protocol."""

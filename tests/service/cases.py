@@ -1,4 +1,4 @@
-"""What the tables of requests are made of: a request as JSON and as a protobuf message, each written by hand."""
+"""The table of requests that every transport answers alike: each as JSON, and as a protobuf message made of it here."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.wire.stubs import embedding_service_pb2 as pb
+from service.codec.stubs import embedding_service_pb2 as pb
 
 MODEL = "movies"
 LIMITS = {
-    "k_max": 50,
-    "candidates_max": 60,
-    "queries_max": 8,
-    "ids_max": 300,
-    "body_bytes_max": 16_384,
+    "max_k": 50,
+    "max_candidates": 60,
+    "max_queries": 8,
+    "max_values": 300,
+    "max_names": 10,
+    "max_features": 20,
+    "max_request_bytes": 16_384,
 }
-"""Of the service that is asked."""
+"""Of the service that is called."""
 REQUESTS: dict[str, Any] = {
     "retrieve": pb.RetrieveRequest,
     "rank": pb.RankRequest,
@@ -25,6 +27,9 @@ REQUESTS: dict[str, Any] = {
     "embed": pb.EmbedRequest,
     "lookup": pb.LookupRequest,
 }
+BAD, LARGE, GONE, NAN = "INVALID_ARGUMENT", "TOO_LARGE", "NOT_FOUND", float("nan")
+_DENSE = {"hour", "mood", "year"}
+"""Features whose columns have no offsets: their values are taken by shape."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +37,25 @@ class Case:
     """One request in both forms, and the code of its answer.
 
     Attributes:
-      json: a JSON value, or raw bytes. message: a message's fields, or raw bytes.
-      model, version: asked for; 0 is the newest.
+      json: a JSON value, or raw bytes.
+      message: fields of the message, or raw bytes; None: the message that says what the JSON value does.
     """
 
-    name: str
     call: str
+    name: str
     json: Any
-    message: Mapping[str, Any] | bytes
     code: str = "OK"
+    message: Mapping[str, Any] | bytes | None = None
     model: str = MODEL
     version: int = 0
 
     def body(self) -> bytes:
-        """The protobuf body; the model is told in it, as gRPC has no other place for that."""
+        """Returns the protobuf body. It names the model, as gRPC has no other place for that."""
         if isinstance(self.message, bytes):
             return self.message
+        fields = message_of(self.call, self.json) if self.message is None else self.message
         spec = pb.ModelSpec(name=self.model, version=self.version)
-        told: bytes = REQUESTS[self.call](model=spec, **self.message).SerializeToString()
-        return told
+        return bytes(REQUESTS[self.call](model=spec, **fields).SerializeToString())
 
 
 def i64(*values: int) -> bytes:
@@ -65,28 +70,249 @@ def f32(*values: float) -> bytes:
     return struct.pack(f"<{len(values)}f", *values)
 
 
-def ints(*values: int, at: Sequence[int] = (), weights: Sequence[float] = ()) -> pb.Column:
-    return pb.Column(int64s=i64(*values), offsets=i32(*at), weights=f32(*weights))
+def offsets(entries: Sequence[Sequence[Any]]) -> bytes:
+    ends = [0]
+    for each in entries:
+        ends.append(ends[-1] + len(each))
+    return i32(*ends)
 
 
-def floats(*values: float, at: Sequence[int] = ()) -> pb.Column:
-    return pb.Column(float32s=f32(*values), offsets=i32(*at))
+def ids(values: Sequence[Any]) -> pb.Ids:
+    if any(isinstance(each, str) and not each.isdigit() for each in values):
+        return pb.Ids(strings=pb.Strings(values=values))
+    return pb.Ids(int64s=i64(*map(int, values)))
 
 
-def texts(*values: str, at: Sequence[int] = ()) -> pb.Column:
-    return pb.Column(strings=pb.Strings(values=values), offsets=i32(*at))
+def column(entries: Sequence[Any], *, dense: bool = False) -> pb.Column:
+    """The column of one entry for each example: a value, a list of values, or a list with weights."""
+    weighted = [each for each in entries if isinstance(each, dict)]
+    weights = f32(*[weight for each in weighted for weight in each["weights"]])
+    lists = [each.get("ids", []) if isinstance(each, dict) else each for each in entries]
+    several = any(isinstance(each, list) for each in lists)
+    lists = [each if isinstance(each, list) else [each] for each in lists]
+    values = [value for each in lists for value in each]
+    packed: dict[str, Any] = {"weights": weights, "offsets": offsets(lists) if several and not dense else b""}
+    if any(isinstance(value, str) for value in values):
+        return pb.Column(strings=pb.Strings(values=values), **packed)
+    if any(isinstance(value, float) for value in values):
+        return pb.Column(float32s=f32(*values), **packed)
+    return pb.Column(int64s=i64(*values), **packed)
 
 
-def ids(*values: int) -> pb.Ids:
-    return pb.Ids(int64s=i64(*values))
+def columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, pb.Column]:
+    return {name: column([each[name] for each in examples], dense=name in _DENSE) for name in examples[0]}
+
+
+def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the message that says what a JSON body does, written apart from the service's readers."""
+    options = {"k", "attributes", "index", "exact", "heads", "tower", "formula"} | (
+        {"feature"} if call == "lookup" else set() if call == "rank" else {"candidates"}
+    )
+    fields = {name: value for name, value in body.items() if name in options}
+    if call == "lookup":
+        return fields | ({"ids": column(body["ids"])} if "ids" in body else {})
+    if "filter" in body:
+        fields["filter"] = pb.Filter()
+    parts = body.get("requests", [body])
+    first = parts[0]
+    if "vector" in first:
+        fields["vectors"] = f32(*[value for part in parts for value in part["vector"]])
+    if "id" in first:
+        fields["ids"] = ids([part["id"] for part in parts])
+    if any("context_id" in part for part in parts):
+        fields["context_ids"] = ids([part["context_id"] for part in parts])
+    if any("exclude" in part for part in parts):
+        excluded = [part.get("exclude", []) for part in parts]
+        fields["exclude_ids"] = ids([value for each in excluded for value in each])
+        fields["exclude_offsets"] = offsets(excluded) if len(parts) > 1 else b""
+    if call != "rank":
+        return fields | ({"features": columns([part["features"] for part in parts])} if "features" in first else {})
+    if "context" in first:
+        fields["context"] = columns([part["context"] for part in parts])
+    if "candidates" in first:
+        fields["candidate_ids"] = ids([value for part in parts for value in part["candidates"]])
+        fields["offsets"] = offsets([part["candidates"] for part in parts]) if len(parts) > 1 else b""
+    if "features" in first:
+        fields["candidates"] = {
+            name: column(values, dense=name in _DENSE) for name, values in first["features"].items()
+        }
+    return fields
 
 
 def user(value: Any = 5, **more: Any) -> dict[str, Any]:
     return {"features": {"user": value, **more}}
 
 
-def pb_user(value: int = 5, **more: pb.Column) -> dict[str, Any]:
-    return {"features": {"user": ints(value), **more}}
+def rank(candidates: Sequence[Any] = (1000,), **more: Any) -> dict[str, Any]:
+    return {"context": {"user": 5}, "candidates": list(candidates), **more}
 
 
-BAD, BIG, GONE = "INVALID_ARGUMENT", "TOO_LARGE", "NOT_FOUND"
+def context(**features: Any) -> dict[str, Any]:
+    return {"context": {"user": 5, **features}, "candidates": [1000]}
+
+
+_FILM = {"movie": [1000, 1007], "genres": [["drama"], []], "year": [0.5, 0.25]}
+_LISTED = {
+    "k": 4,
+    "requests": [
+        {"features": {"user": 1, "history": [1000]}, "exclude": [1014]},
+        {"features": {"user": 2, "history": [1007, 1014]}},
+        {"features": {"user": 3, "history": []}, "exclude": [1000, 1007]},
+    ],
+}
+_RANKED = {
+    "k": 2,
+    "requests": [
+        {"context": {"user": 1, "mood": [0.5, 1.0]}, "candidates": [1000]},
+        {"context": {"user": 2, "mood": [2.0, 3.0]}, "candidates": [1007, 1014, 1021]},
+    ],
+}
+_EVERY_KIND = {
+    "liked": {"ids": [1000, 1007], "weights": [0.5, 2]},
+    "recent": [1000, 1007, 1014, 1021],
+    "hour": 0.5,
+    "mood": [0.25, -1.0],
+}
+_ATTRIBUTES = ["title", "year", "rating", "genres"]
+_STORED = [
+    {"context_id": 7, "context": {"hour": 0.5}, "candidates": [1000]},
+    {"context_id": "21", "context": {"hour": 2.0}, "candidates": [1007, 1014]},
+]
+_HOURS = [{"context_id": 7, "features": {"hour": 1}}, {"context_id": 3, "features": {"hour": 2}}]
+_NAN_WEIGHT = b'{"context": {"user": 5, "liked": {"ids": [1000], "weights": [NaN]}}, "candidates": [1000]}'
+_EXCLUDING = [{**user(1), "exclude": [1000]}, user(2)]
+_MOVIES = [{"movie": 1000, "genres": ["drama", "x"], "year": 0.5}, {"movie": 1007, "genres": [], "year": 1.0}]
+
+CASES = (
+    Case("retrieve", "by features", user()),
+    Case("retrieve", "k", {"k": 3, **user()}),
+    Case("retrieve", "k of zero is the default", {"k": 0, **user()}),
+    Case("retrieve", "k beyond the corpus", {"k": 50, **user()}),
+    Case("retrieve", "a version", user(), version=1),
+    Case("retrieve", "attributes of every type", {"k": 40, "attributes": _ATTRIBUTES, **user()}),
+    Case("retrieve", "exclusions", {"exclude": [1000, 1007, 5], **user()}),
+    Case("retrieve", "an empty exclusion", {"exclude": [], **user()}),
+    Case("retrieve", "exact", {"exact": True, **user()}),
+    Case("retrieve", "an index", {"index": "movies", **user()}),
+    Case("retrieve", "an unknown integer", user(10**15)),
+    Case("retrieve", "a negative integer", user(-3)),
+    Case("retrieve", "an integer as a decimal string", user("9007199254740993")),
+    Case("retrieve", "a string", user(city="oslo")),
+    Case("retrieve", "an integer where a string is hashed", user(city=17)),
+    Case("retrieve", "a bag", user(history=[1000, 1007])),
+    Case("retrieve", "a bag of one as a scalar", user(history=1000)),
+    Case("retrieve", "an empty bag", user(history=[])),
+    Case("retrieve", "unknown ids in a bag", user(history=[1, 1000])),
+    Case("retrieve", "a dense number", user(hour=7.0)),
+    Case("retrieve", "a dense number as int32", user(hour=7), "OK",
+        {"features": {"user": column([5]), "hour": pb.Column(int32s=i32(7))}}),
+    Case("retrieve", "a list", _LISTED),
+    Case("retrieve", "a vector", {"vector": [0.5] * 8}),
+    Case("retrieve", "vectors", {"requests": [{"vector": [0.5] * 8}, {"vector": [1, 0, 0, 0, 0, 0, 0, -1]}]}),
+    Case("retrieve", "an id", {"id": 1000}),
+    Case("retrieve", "ids", {"requests": [{"id": 1000}, {"id": "1014"}]}),
+    Case("retrieve", "a context by id", {"k": 3, "context_id": 7}),
+    Case("retrieve", "contexts by id beside a feature", {"k": 3, "requests": _HOURS}),
+    Case("retrieve", "a context beside a vector", {"context_id": 7, "vector": [1] * 8}, BAD),
+    Case("retrieve", "a negative k", {"k": -1, **user()}, BAD),
+    Case("retrieve", "k over its limit", {"k": 51, **user()}, BAD),
+    Case("retrieve", "a huge k", {"k": 2**31 - 1, **user()}, BAD),
+    Case("retrieve", "nothing", {}, BAD),
+    Case("retrieve", "no feature", {"features": {}}, BAD),
+    Case("retrieve", "an id and a vector", {"id": 1000, "vector": [0.5] * 8}, BAD),
+    Case("retrieve", "an unknown feature", user(age=3), BAD),
+    Case("retrieve", "a required feature missing", {"features": {"hour": 3.0}}, BAD),
+    Case("retrieve", "an unknown index", {"index": "x", **user()}, GONE),
+    Case("retrieve", "an unknown attribute", {"attributes": ["x"], **user()}, BAD),
+    Case("retrieve", "too many attributes", {"attributes": ["title"] * 11, **user()}, LARGE),
+    Case("retrieve", "too many features", {"features": {f"f{n}": 1 for n in range(21)}}, LARGE),
+    Case("retrieve", "an unknown model", user(), GONE, model="books"),
+    Case("retrieve", "an unknown version", user(), GONE, version=7),
+    Case("retrieve", "a filter", {"filter": {}, **user()}, "UNIMPLEMENTED"),
+    Case("retrieve", "a vector of another dim", {"vector": [1.0] * 7}, BAD),
+    Case("retrieve", "a vector with NaN", b'{"vector": [NaN,0,0,0,0,0,0,0]}', BAD, {"vectors": f32(NAN, *[0] * 7)}),
+    Case("retrieve", "a vector with infinity", b'{"vector": [1e999,0,0,0,0,0,0,0]}', BAD,
+        {"vectors": f32(float("inf"), *[0] * 7)}),
+    Case("retrieve", "a vector whose scores overflow", {"vector": [3e38] * 8}, BAD),
+    Case("retrieve", "a dense number that overflows", user(hour=3e38), BAD),
+    Case("retrieve", "the id of no candidate", {"id": 3}, BAD),
+    Case("retrieve", "a fraction as id", user(1.5), BAD),
+    Case("retrieve", "NaN as id", b'{"features": {"user": NaN}}', BAD, {"features": {"user": column([NAN])}}),
+    Case("retrieve", "a word where integers are ids", user("ann"), BAD),
+    Case("retrieve", "a number where strings are ids", user(city=1.5), BAD),
+    Case("retrieve", "a string as number", user(hour="7"), BAD),
+    Case("retrieve", "NaN as number", b'{"features": {"user": 5, "hour": NaN}}', BAD,
+        {"features": columns([{"user": 5, "hour": NAN}])}),
+    Case("retrieve", "several values of a single", user([1, 2]), BAD),
+    Case("retrieve", "no value of a single", user([]), BAD),
+    Case("retrieve", "a word in a bag of integers", user(history=["x"]), BAD),
+    Case("retrieve", "weights where none are taken", user(history={"ids": [1000], "weights": [1]}), BAD),
+    Case("retrieve", "too many queries", {"requests": [user(number) for number in range(9)]}, LARGE),
+    Case("retrieve", "too many values", user(history=[1000] * 301), LARGE),
+    Case("retrieve", "too many exclusions", {"exclude": [7] * 301, **user()}, LARGE),
+    Case("retrieve", "an undecodable body", b"{", BAD, b"\xff\xff\xff"),
+    Case("retrieve", "bytes of the other form", b"\x18\x05", BAD, b'{"k": 5}'),
+    Case("retrieve", "an oversized body", b" " * 16_385, LARGE, bytes(16_385)),
+    Case("rank", "ids", rank([1000, 1021])),
+    Case("rank", "the same candidate twice", rank([1000, 1000])),
+    Case("rank", "the best k with heads", rank([1000, 1007, 1014, "1021"], k=2, heads=["watch", "rating"])),
+    Case("rank", "features alone", {"context": {"user": 5}, "features": _FILM}),
+    Case("rank", "ids with a feature overridden", rank([1000, 1007], features={"year": [0.5, 0.75]})),
+    Case("rank", "every kind of context feature", context(**_EVERY_KIND)),
+    Case("rank", "a list", _RANKED),
+    Case("rank", "a context by id", {"context_id": 7, "candidates": [1000, 1021], "heads": ["watch"]}),
+    Case("rank", "contexts by id, one feature overridden", {"requests": _STORED}),
+    Case("rank", "an unknown context beside what has no default", {"context_id": 999, **rank()}),
+    Case("rank", "a formula with heads",
+        rank([1000, 1007, 1014], formula="watch^0.7 * exp(-rating)", heads=["rating"], k=2)),
+    Case("rank", "an unknown context", {"context_id": 999, "candidates": [1000]}, BAD),
+    Case("rank", "two contexts for one request", {"requests": [{"context_id": 7, "candidates": [1000]}, rank()]}, BAD,
+        {"context_ids": ids([7, 3]), "candidate_ids": ids([1000])}),
+    Case("rank", "context ids of another type", {"context_id": 0.5, "candidates": [1000]}, BAD,
+        {"context_ids": ids(["seven"]), "candidate_ids": ids([1000])}),
+    Case("rank", "a formula that ends early", rank(formula="watch *"), BAD),
+    Case("rank", "a formula without a value", rank(formula="log(-watch)"), BAD),
+    Case("rank", "no such candidate", rank([7]), BAD),
+    Case("rank", "a fraction as candidate", rank([1.5]), BAD,
+        {"context": columns([{"user": 5}]), "candidates": {"movie": column([1.5])}}),
+    Case("rank", "a candidate feature missing", {"context": {"user": 5}, "features": {"movie": [1000]}}, BAD),
+    Case("rank", "candidate features of several lengths", rank([1000, 1007], features={"year": [0.5]}), BAD),
+    Case("rank", "an unknown id that its feature rejects",
+        {"context": {"user": 5}, "features": {**_FILM, "movie": [1000, 5]}}, BAD),
+    Case("rank", "nothing to rank", {"context": {"user": 5}}, BAD),
+    Case("rank", "an unknown head", rank(heads=["x"]), BAD),
+    Case("rank", "an unknown tower", rank(tower="x"), GONE),
+    Case("rank", "a candidate feature as context", {"context": {"year": 0.5}, "candidates": [1000]}, BAD),
+    Case("rank", "a negative k", rank(k=-1), BAD),
+    Case("rank", "too many candidates", rank([1000] * 61), LARGE),
+    Case("rank", "a weight that is no number", _NAN_WEIGHT, BAD,
+        message_of("rank", context(liked={"ids": [1000], "weights": [NAN]}))),
+    Case("rank", "fewer weights than ids", context(liked={"ids": [1000, 1007], "weights": [1]}), BAD),
+    Case("rank", "weights without ids", context(liked={"weights": [1]}), BAD),
+    Case("rank", "a dense value of another shape", context(mood=[1.0, 2.0, 3.0]), BAD),
+    Case("rank", "weights whose sum overflows", context(liked={"ids": [1000] * 4, "weights": [3e38] * 4}), BAD),
+    Case("rank", "an empty body", b"", BAD, b""),
+    Case("recommend", "features", {"k": 5, "attributes": ["title"], **user()}),
+    Case("recommend", "a list", {"k": 2, "candidates": 5, "requests": _EXCLUDING}),
+    Case("recommend", "contexts by id",
+        {"k": 3, "candidates": 20, "requests": [{"context_id": 7}, {"context_id": 21}], "formula": "watch * 2"}),
+    Case("recommend", "fewer candidates than k", {"k": 5, "candidates": 2, **user()}, BAD),
+    Case("recommend", "negative candidates", {"candidates": -1, **user()}, BAD),
+    Case("recommend", "no features", {}, BAD),
+    Case("recommend", "a candidate feature", user(year=1.0), BAD),
+    Case("recommend", "too many to rank", {"requests": [user(1), user(2)]}, LARGE),
+    Case("recommend", "a formula of what is no output", {"formula": "wach", **user()}, BAD),
+    Case("embed", "a query", {"tower": "query", **user()}),
+    Case("embed", "candidates in a list", {"tower": "candidate", "requests": [{"features": each} for each in _MOVIES]}),
+    Case("embed", "a tower that is not named", user(), BAD),
+    Case("embed", "an unknown tower", {"tower": "x", **user()}, GONE),
+    Case("embed", "an unknown model", {"tower": "query", **user()}, GONE, model="x"),
+    Case("lookup", "integers", {"feature": "user", "ids": [3, 3, 10**12, 0]}),
+    Case("lookup", "strings", {"feature": "genres", "ids": ["drama", "x"]}),
+    Case("lookup", "nothing", {"feature": "user", "ids": []}),
+    Case("lookup", "an unknown id that its feature rejects", {"feature": "movie", "ids": [1000, 5]}, BAD),
+    Case("lookup", "an unknown feature", {"feature": "x", "ids": [1]}, GONE),
+    Case("lookup", "a dense feature", {"feature": "hour", "ids": [1]}, BAD),
+    Case("lookup", "no ids", {"feature": "user"}, BAD),
+    Case("lookup", "too many ids", {"feature": "user", "ids": [1] * 301}, LARGE),
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bundles written for each test from the towers that are compiled once; services over them, or a scripted engine."""
+"""Bundles written for each test from the towers that are compiled once, and services over them on loopback."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import grpc
-import httpx
 import pytest
 
-from service.engine.occupancy import Occupancy
-from tests.service.doors import RunningDoors, ScriptedEngine, desk_of, settings_of
-from tests.service.process import Process
-from tests.service.running import Running
 from tests.service.small_bundle import SmallBundle, write_small_bundle
+
+if TYPE_CHECKING:
+    from tests.service.process import Process
+    from tests.service.running import RunningService
 
 
 @pytest.fixture
@@ -52,22 +51,26 @@ def write(
 
 
 @pytest.fixture
-def run(root: Path) -> Iterator[Callable[..., Running]]:
-    """Starts services without doors over `root`; ends them after the test."""
-    started: list[Running] = []
+def serve(root: Path) -> Iterator[Callable[..., RunningService]]:
+    """Starts services in this process, with both transports on loopback; ends them after the test."""
+    from tests.service.running import RunningService
 
-    def begin(occupancy: Occupancy | None = None, **settings: object) -> Running:
-        started.append(Running(root, occupancy, **settings))
+    started: list[RunningService] = []
+
+    def start(**settings: Any) -> RunningService:
+        started.append(RunningService(root, **settings))
         return started[-1]
 
-    yield begin
+    yield start
     for each in started:
         each.close()
 
 
 @pytest.fixture
-def serve(root: Path) -> Iterator[Callable[..., Process]]:
-    """Starts programs over `root`; ends them after the test."""
+def launch(root: Path) -> Iterator[Callable[..., Process]]:
+    """Starts `rowcast-serve` over `root`; kills it after the test."""
+    from tests.service.process import Process
+
     started: list[Process] = []
 
     def start(*options: str) -> Process:
@@ -77,30 +80,3 @@ def serve(root: Path) -> Iterator[Callable[..., Process]]:
     yield start
     for each in started:
         each.kill()
-
-
-@pytest.fixture(scope="session")
-def engine() -> ScriptedEngine:
-    return ScriptedEngine()
-
-
-@pytest.fixture(scope="session")
-def doors(engine: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDoors]:
-    """Both doors in front of it."""
-    settings = settings_of(tmp_path_factory.mktemp("root"), body_bytes_max=4096)
-    with RunningDoors(desk_of(engine, settings)) as running:
-        yield running
-
-
-@pytest.fixture
-def http(doors: RunningDoors, engine: ScriptedEngine) -> Iterator[httpx.Client]:
-    engine.forget()
-    with httpx.Client(base_url=doors.http, timeout=10) as client:
-        yield client
-
-
-@pytest.fixture
-def channel(doors: RunningDoors, engine: ScriptedEngine) -> Iterator[grpc.Channel]:
-    engine.forget()
-    with grpc.insecure_channel(doors.grpc) as channel:
-        yield channel

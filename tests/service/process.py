@@ -16,13 +16,13 @@ from typing import Any
 
 import httpx
 
-PATIENCE_S = 60
+WAIT_S = 60
 PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
 
 
 def until(what: Callable[[], bool]) -> None:
     """Waits for what a thread or another process brings about in its own time."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + WAIT_S
     while not what():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -55,20 +55,20 @@ class Lines:
     def event(self, name: str) -> dict[str, Any]:
         """Waits for a log line."""
         while True:
-            line = self._lines.get(timeout=PATIENCE_S)
+            line = self._lines.get(timeout=WAIT_S)
             assert line is not None, f"it ended before {name!r}: {''.join(self.others)}"
             if line["event"] == name:
                 return line
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(WAIT_S)
 
     def kill(self) -> None:
         """Ends it whatever it does."""
         self.process.kill()
         self.process.wait()
-        self._reader.join(PATIENCE_S)
+        self._reader.join(WAIT_S)
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -80,12 +80,12 @@ class Process(Lines):
         self, root: Path, *options: str, program: Sequence[str] = PROGRAM, directory: Path | None = None
     ) -> None:
         self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
-        arguments = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--poll-s", "0.05"]
+        arguments = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--poll-interval-s", "0.05", "--drain-delay-s", "0"]
         super().__init__([*program, *arguments, "--ports-file", str(self._ports), *options], directory)
 
     def client(self) -> httpx.Client:
         self.event("listening")
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", timeout=PATIENCE_S)
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", timeout=WAIT_S)
 
     @property
     def ports_file(self) -> Path:

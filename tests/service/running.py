@@ -1,96 +1,151 @@
-"""A service without doors: switch, loader, watcher and engine as `service/process.py` wires them, driven by tests."""
+"""A serving worker in a thread of the test process: uvicorn and grpc.aio on loopback, as `service/app.py` wires them."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import io
+import logging
+import socket
+import tempfile
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import uvicorn
 from numpy.typing import NDArray
+from prometheus_client.parser import text_string_to_metric_families
 
 from bundle.features import Column
 from runtime.towers import Tensor, Tower
-from service.engine import ranking
-from service.engine.engine import Engine
-from service.engine.occupancy import Occupancy
-from service.engine.requests import Call, Retrieval, Target
-from service.generations.loader import Loader
-from service.generations.policy import Policy
-from service.generations.state_file import NAME, StateFile
-from service.generations.switch import Switch
-from service.generations.watcher import Watcher
-from service.metrics import Metrics
-from service.settings import ServiceSettings
+from service.app import Worker
+from service.config import ServiceSettings
+from service.dataplane import Application
+from service.engine.context import RequestContext
+from service.observability.logging import JsonLines
 
-Answer = TypeVar("Answer")
-CALL = Call("test-request")
-WORKERS = 2
+Result = TypeVar("Result")
+WAIT_S = 30.0
 
 
-class Running:
-    """Everything of a service but its doors. The root is looked at when a test says `scan`."""
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for what a thread or another process brings about in its own time."""
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
-    def __init__(self, root: Path, occupancy: Occupancy | None = None, **settings: Any) -> None:
-        self.settings = ServiceSettings(root=root, **settings)
-        self.metrics = Metrics()
-        self.switch = Switch()
-        self.engine = Engine(self.switch, self.settings, self.metrics, WORKERS, occupancy)
-        precision, verify, limit = self.settings.precision, self.settings.verify, self.settings.load_bytes_max
-        self.loader = Loader(root, precision, verify, WORKERS, limit, self.engine.warm_up)
-        self.state = StateFile(self.settings.state_file or root / NAME)
-        self.watcher = Watcher(
-            root,
-            self.loader,
-            self.switch,
-            self.metrics,
-            poll_s=1,
-            verify_bytes_per_s=1 << 40,
-            policy=Policy(self.settings.versions_latest, self.settings.keep_previous),
-            state=self.state,
+
+class RunningService:
+    """A worker over a root, which is scanned before the constructor returns.
+
+    Attributes:
+      http: base URL of the HTTP endpoint.
+      grpc: host:port of the gRPC endpoint.
+    """
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        options = {"http_port": 0, "grpc_port": 0, "drain_delay_s": 0, "poll_interval_s": 0.05, "admin": False}
+        self.settings = ServiceSettings(root=root, **{**options, **settings})
+        self._directory = tempfile.TemporaryDirectory()
+        self.worker = Worker(self.settings, Path(self._directory.name), 0)
+        certificates = self.worker.certificates
+        config = uvicorn.Config(
+            self.worker.http_app(),
+            loop="uvloop",
+            http="httptools",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=self.settings.keep_alive_s,
+            timeout_graceful_shutdown=2,
+            ssl_context_factory=None if certificates is None else lambda *_: certificates.ssl_context(),
         )
-        self.watcher.scan()
+        self._server = uvicorn.Server(config)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        self.loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=self._run, name="service", daemon=True)
+        self._thread.start()
+        until(lambda: (self._server.started and self.worker.versions.settled) or not self._thread.is_alive())
+        assert self._thread.is_alive(), "the service did not start"
+        scheme = "http" if certificates is None else "https"
+        self.http = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.grpc = f"127.0.0.1:{self.worker.bound_grpc_port}"
+
+    @property
+    def application(self) -> Application:
+        return self.worker.application
+
+    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Runs a coroutine on the event loop of the service."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)
+
+    def execute(self, request: Any, call: str = "rank", timeout_s: float = 10.0) -> Any:
+        """Has the engine answer a request."""
+        context = RequestContext(call, "test-request", time.monotonic() + timeout_s)
+        return self.call(self.application.engine.execute(request, context))
 
     def scan(self) -> None:
-        self.watcher.scan()
-
-    def ask(self, answer: Coroutine[Any, Any, Answer]) -> Answer:
-        return asyncio.run(answer)
+        """Scans the root now."""
+        self.worker.poller.scan()
 
     def states(self, model: str = "movies") -> dict[int, str]:
-        return {each.version: each.state for each in self.switch.models().get(model, ())}
+        return {each.version: each.state for each in self.worker.versions.models().get(model, ())}
 
     def problem(self, version: int, model: str = "movies") -> str:
-        return next(each.problem for each in self.switch.models()[model] if each.version == version)
+        return next(each.problem for each in self.worker.versions.models()[model] if each.version == version)
 
     def value(self, metric: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(metric, labels) or 0.0
+        """Returns a sample of the metrics."""
+        for family in text_string_to_metric_families(self.worker.metrics.render().decode()):
+            for sample in family.samples:
+                if sample.name == metric and sample.labels == labels:
+                    return float(sample.value)
+        return 0.0
 
     def with_network(self, tower: str, network: Tower, model: str = "movies", part: int = 0) -> None:
-        """Replaces one network of the current generation, e.g. by one that waits or fails."""
-        current = self.switch.current(model)
+        """Replaces one network of the current version, e.g. by one that waits or fails."""
+        current = self.worker.versions.current(model)
         assert current is not None
         assert isinstance(current.towers, dict)
         parts = list(current.towers[tower].parts)
         parts[part] = replace(parts[part], network=network)
         current.towers[tower] = replace(current.towers[tower], parts=tuple(parts))
-        ranking._KNOWN.pop(current, None)  # what was found out of the tower that it was
+
+    def drain(self) -> None:
+        """Begins the shutdown, as SIGTERM does."""
+        self.loop.call_soon_threadsafe(self.worker.drain, self._stop)
 
     def close(self) -> None:
-        self.engine.close()
-        self.switch.close()
+        self._stop()
+        self._thread.join(WAIT_S)
+        self._listener.close()
+        self._directory.cleanup()
+        assert not self._thread.is_alive(), "the service did not stop"
+
+    def _stop(self) -> None:
+        self._server.should_exit = True
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self.loop = asyncio.get_running_loop()
+            await self._server.serve(sockets=[self._listener])
+
+        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+            runner.run(serve())
 
 
 class WaitingTower:
-    """Runs another tower, but only once it is let go; tells when it was entered."""
+    """Runs another tower, but only once it is released; tells when it was entered."""
 
     def __init__(self, network: Tower) -> None:
         self._network = network
-        self.entered, self.let_go = threading.Event(), threading.Event()
+        self.entered, self.release = threading.Event(), threading.Event()
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -102,20 +157,11 @@ class WaitingTower:
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         self.entered.set()
-        assert self.let_go.wait(20), "the test never let the tower go"
+        assert self.release.wait(20), "the test never released the tower"
         return self._network.run(inputs)
 
-    def run_in_order(self, values: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        return self._network.run_in_order(values)
-
-    def buffers(self, n: int) -> Mapping[str, NDArray[Any]]:
-        return self._network.buffers(n)
-
-    def prepare(self) -> None:
-        self._network.prepare()
-
-    def hand_on(self) -> None:
-        self._network.hand_on()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
 
 
 class FailingTower(WaitingTower):
@@ -136,13 +182,6 @@ def column(*values: Any, offsets: Sequence[int] | None = None, weights: Sequence
     )
 
 
-def version_of(service: Running) -> int:
-    """The version that answers."""
-    return service.ask(
-        service.engine.retrieve(Retrieval(Target("movies"), vectors=np.ones(8, np.float32)), CALL)
-    ).version
-
-
 def flip(file: Path, at: int = 100) -> None:
     """Changes one bit."""
     data = bytearray(file.read_bytes())
@@ -150,7 +189,18 @@ def flip(file: Path, at: int = 100) -> None:
     file.write_bytes(data)
 
 
-def touch(manifest: Path) -> None:
-    """Moves a file's time of change on."""
-    found = manifest.stat()
-    os.utime(manifest, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+@contextlib.contextmanager
+def log_lines() -> Iterator[io.StringIO]:
+    """What the service logs meanwhile, as it writes it."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonLines({}))
+    logger = logging.getLogger("rowcast")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield written
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

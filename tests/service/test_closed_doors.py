@@ -99,11 +99,11 @@ def test_service_that_wants_certificates_of_callers_names_them_in_its_log(
     with httpx.Client(verify=trust, timeout=PATIENCE_S) as client:
         refused = client.post(f"https://127.0.0.1:{service.ports['http']}/v1/models/movies:retrieve", content=b"{")
     assert refused.status_code == 400
-    assert service.event("call_failed")["caller"] == "friend"
+    assert service.event("request_failed")["caller"] == "friend"
     with (
         grpc.secure_channel(f"127.0.0.1:{service.ports['grpc']}", grpc.ssl_channel_credentials(*secrets)) as channel,
         pytest.raises(grpc.RpcError),
     ):
         channel.unary_unary(f"/{SERVICE}/Retrieve")(b"\xff", timeout=PATIENCE_S)
-    assert service.event("call_failed")["caller"] == "friend"
+    assert service.event("request_failed")["caller"] == "friend"
     assert service.stop() == 0

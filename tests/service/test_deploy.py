@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 
 from service.settings import PREFIX, ServiceSettings
-from tests.service.metric_names import served
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 yaml: Any = import_module("yaml")
@@ -85,30 +82,3 @@ def test_images_find_in_their_context_what_they_copy() -> None:
     assert everything == "*"
     assert sources == {line[1:] for line in rest if line.startswith("!")}
     assert all((root / source).exists() for source in sources)
-
-
-def test_alerts_ask_for_metrics_that_there_are_and_each_is_told_in_the_docs() -> None:
-    ((group,),) = (page["groups"] for page in pages("alerts.yaml"))
-    alerts = [rule for rule in group["rules"] if "alert" in rule]
-    told = set(
-        re.findall(r'^\| <a id="(\w+)"></a>(\w+) \|', (DEPLOY.parent / "docs/operating.md").read_text(), re.MULTILINE)
-    )
-    assert told == {(alert["alert"].lower(), alert["alert"]) for alert in alerts}
-    for alert in alerts:
-        assert alert["annotations"]["runbook_url"] == f"docs/operating.md#{alert['alert'].lower()}"
-    asked = {name for rule in group["rules"] for name in re.findall(r"\browcast_[a-z_]+\b", rule["expr"])}
-    assert asked <= served()
-    cases = {
-        case["alertname"]
-        for page in pages("alerts_test.yaml")
-        for test in page["tests"]
-        for case in test["alert_rule_test"]
-    }
-    assert cases == {alert["alert"] for alert in alerts}
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Prometheus' promtool")
-def test_alerts_fire_when_they_should_and_not_otherwise() -> None:
-    command = ["promtool", "test", "rules", str(DEPLOY / "alerts_test.yaml")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Retrieve, then rank, against an oracle that does both by loops."""
+"""Retrieve, then rank, against the reference model, which does both in loops."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine.requests import Exclusion, Recommendation, Recommended, Target
+from service.engine.requests import Exclusion
 from service.errors import InvalidArgument, NotFound, TooLarge
 from tests.service import oracles
-from tests.service.running import CALL, Running, column
+from tests.service.engine.served import Served, column
 from tests.service.small_bundle import SmallBundle
 
-Write = Callable[..., SmallBundle]
-Run = Callable[..., Running]
-
-
-def recommend(service: Running, **request: Any) -> Recommended:
-    return service.ask(service.engine.recommend(Recommendation(Target(), **request), CALL))
+Load = Callable[..., Served]
 
 
 def expected(
@@ -38,8 +33,9 @@ def expected(
 
 
 @pytest.mark.parametrize("id_kind", ["int64", "string"])
-def test_recommend_ranks_what_was_retrieved_and_keeps_both_scores(write: Write, run: Run, id_kind: str) -> None:
-    small = write(id_kind=id_kind)
+def test_recommend_ranks_what_was_retrieved_and_keeps_both_scores(load: Load, id_kind: str) -> None:
+    service = load(id_kind=id_kind)
+    small = service.small
     movies = small.ids.tolist()
     features = {
         "user": column(2, 9),
@@ -47,7 +43,7 @@ def test_recommend_ranks_what_was_retrieved_and_keeps_both_scores(write: Write, 
         "mood": column(0.5, -0.5, 2.0, 1.0),
     }
     exclude = Exclusion(small.ids[:4], np.array([0, 0, 4]))
-    answer = recommend(run(), features=features, k=3, candidates=12, exclude=exclude, attributes=("title",))
+    answer = service.recommend(features=features, k=3, candidates=12, exclude=exclude, attributes=("title",))
     assert answer.neighbors.offsets.tolist() == [0, 3, 6]
     rows = [
         *expected(small, 2, movies[:3], (0.5, -0.5), 12, 3),
@@ -59,19 +55,18 @@ def test_recommend_ranks_what_was_retrieved_and_keeps_both_scores(write: Write, 
     assert answer.neighbors.attributes["title"] == [small.titles[movies.index(row[0])] for row in rows]
 
 
-def test_recommend_by_default_ranks_ten_times_k_at_least_a_hundred(write: Write, run: Run) -> None:
-    small = write(size=300)
-    service = run()
-    answer = recommend(service, features={"user": column(2)}, k=5)
-    rows = expected(small, 2, [], (0.0, 0.0), 100, 5)
+def test_recommend_by_default_ranks_ten_times_k_at_least_a_hundred(load: Load) -> None:
+    service = load(size=300)
+    answer = service.recommend(features={"user": column(2)}, k=5)
+    rows = expected(service.small, 2, [], (0.0, 0.0), 100, 5)
     assert answer.neighbors.ids.tolist() == [row[0] for row in rows]
-    recommend(service, features={"user": column(2)}, k=20)
+    service.recommend(features={"user": column(2)}, k=20)
     assert service.value("rowcast_candidates_total", call="recommend") == 100 + 200
 
 
-def test_recommend_of_everything_excluded_is_empty(write: Write, run: Run) -> None:
-    small = write()
-    answer = recommend(run(), features={"user": column(2)}, exclude=Exclusion(small.ids))
+def test_recommend_of_everything_excluded_is_empty(load: Load) -> None:
+    service = load()
+    answer = service.recommend(features={"user": column(2)}, exclude=Exclusion(service.small.ids))
     assert answer.neighbors.offsets.tolist() == [0, 0]
 
 
@@ -87,21 +82,18 @@ def test_recommend_of_everything_excluded_is_empty(write: Write, run: Run) -> No
         ({"tower": "x"}, NotFound, "ranking tower 'x'"),
     ],
 )
-def test_recommend_refused_names_what_is_wrong(
-    write: Write, run: Run, request_: dict[str, Any], kind: type[Exception], message: str
+def test_recommend_invalid_request_is_rejected_with_what_is_wrong(
+    load: Load, request_: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    write()
     with pytest.raises(kind, match=message):
-        recommend(run(candidates_max=30), **{"features": {"user": column(1)}, "candidates": 20, **request_})
+        load({"max_candidates": 30}).recommend(**{"features": {"user": column(1)}, "candidates": 20, **request_})
 
 
-def test_recommend_of_a_bundle_without_a_ranking_tower_is_not_found(write: Write, run: Run) -> None:
-    write(without=frozenset({"ranking"}))
+def test_recommend_of_a_bundle_without_a_ranking_tower_is_not_found(load: Load) -> None:
     with pytest.raises(NotFound, match="no ranking tower"):
-        recommend(run(), features={"user": column(1)})
+        load(without=frozenset({"ranking"})).recommend(features={"user": column(1)})
 
 
-def test_recommend_of_a_bundle_without_an_index_is_not_found(write: Write, run: Run) -> None:
-    write(without=frozenset({"indexes"}))
+def test_recommend_of_a_bundle_without_an_index_is_not_found(load: Load) -> None:
     with pytest.raises(NotFound, match="has no index"):
-        recommend(run(), features={"user": column(1)})
+        load(without=frozenset({"indexes"})).recommend(features={"user": column(1)})

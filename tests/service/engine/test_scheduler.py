@@ -1,294 +1,319 @@
-"""What waits for a compute thread: who is let in, who leaves early, and who is computed together."""
+"""The scheduler's five rules, with a simulated clock and a compute function that the test controls."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from service.engine.requests import Call, Ranking, Retrieval, Retrieved, Target
-from service.errors import DeadlineExceeded, Overloaded
-from tests.service.process import until
-from tests.service.running import CALL, WORKERS, Running, WaitingTower, column
-from tests.service.small_bundle import SmallBundle
+from service.engine.compute_pool import ComputePool
+from service.engine.context import RequestContext
+from service.engine.scheduler import BatchQueue, Job, LatencyEstimates, Scheduler
+from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotReady, Overloaded
+from service.models.manager import VersionManager
+from service.models.version import ModelVersion
+from service.observability.metrics import Metrics
 
-Write = Callable[..., SmallBundle]
-Run = Callable[..., Running]
-ASKED = Retrieval(Target(), features={"user": column(1)})
-LONG_S = 0.05
+FAR = 1e9
 
 
-class HeldTower(WaitingTower):
-    """Takes long, or until it is let go; counts those who are in it, and the examples of each run."""
+class Bench:
+    """A scheduler over a clock that the test sets; remembers which jobs were computed together, and where."""
 
-    def __init__(self, network: Any) -> None:
-        super().__init__(network)
-        self.let_go.set()
-        self.inside = threading.Semaphore(0)
-        self.sizes: list[int] = []
+    def __init__(self, threads: int = 1, inline_max_s: float = 1.0, max_queued: int = 1000) -> None:
+        self.now = 100.0
+        self.batches: list[list[Any]] = []
+        self.on_loop: list[bool] = []
+        self.answer: Callable[[Any], Any] = lambda request: request
+        self.before: Callable[[], object] = lambda: None
+        self.pool = ComputePool(threads)
+        self.closed = 0
+        self.versions = VersionManager()
+        nothing: Any = None
+        version = ModelVersion("m", 1, Path(), nothing, {}, nothing, {}, {}, {}, {}, close=self._close)
+        self.versions.put(version)
+        self.scheduler = Scheduler(
+            self._compute,
+            self.pool,
+            Metrics(),
+            inline_max_s=inline_max_s,
+            max_queued_candidates=max_queued,
+            retry_after_s=0.1,
+            batch_max=3,
+            clock=lambda: self.now,
+        )
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        self.sizes.append(len(next(iter(inputs.values()))))
-        self.inside.release()
-        end = time.thread_time() + LONG_S
-        while time.thread_time() < end:
-            pass
-        return super().run(inputs)
+    def _close(self) -> None:
+        self.closed += 1
 
+    def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
+        self.batches.append([job.request for job in batch])
+        self.on_loop.append(pool is None)
+        self.before()
+        return [self.answer(job.request) for job in batch]
 
-class Crowd:
-    """A service whose compute threads are all held up, and that knows how long a call takes."""
+    def job(self, request: Any, key: Any = None, cost: int = 1, deadline: float = FAR, kind: str = "kind") -> Job:
+        context = RequestContext("rank", f"id-{request}", deadline)
+        future = asyncio.get_running_loop().create_future()
+        return Job(request, context, self.versions.acquire("m"), kind, cost, key, future)
 
-    def __init__(self, service: Running) -> None:
-        self.service = service
-        current = service.switch.current("movies")
-        assert current is not None
-        self.tower = HeldTower(current.towers["query"].parts[0].network)
-        service.with_network("query", self.tower)
-        self.held: list[asyncio.Task[Retrieved]] = []
+    def run(self, request: Any, **options: Any) -> Awaitable[Any]:
+        return asyncio.ensure_future(self.scheduler.run(self.job(request, **options)))
 
-    async def hold(self) -> None:
-        """Learns how long a call takes, then fills every thread."""
-        await self.ask()
-        self.tower.let_go.clear()
-        while self.tower.inside.acquire(blocking=False):
-            pass
-        self.held = [self.begin() for _ in range(WORKERS)]
-        for _ in self.held:
-            assert await asyncio.to_thread(self.tower.inside.acquire, timeout=20)
-        self.tower.sizes.clear()
-
-    def ask(self, call: Call = CALL, asked: Retrieval = ASKED) -> Coroutine[Any, Any, Retrieved]:
-        return self.service.engine.retrieve(asked, call)
-
-    def begin(self, call: Call = CALL, asked: Retrieval = ASKED) -> asyncio.Task[Retrieved]:
-        return asyncio.create_task(self.ask(call, asked))
-
-    async def let_go(self) -> None:
-        self.tower.let_go.set()
-        await asyncio.gather(*self.held)
-        assert await self.service.engine.drained(20)
-        assert self.service.engine.in_flight == self.waiting == 0
-
-    @property
-    def waiting(self) -> float:
-        return self.service.value("rowcast_queue_calls")
-
-    def shed(self, reason: str) -> float:
-        return self.service.value("rowcast_shed_total", call="retrieve", reason=reason)
+    async def learn(self, kind: str = "kind") -> None:
+        """Has one job of a kind computed, so that it is known to be short."""
+        await self.run("first", kind=kind)
+        self.batches.clear()
+        self.on_loop.clear()
 
 
-def crowded(run: Run, **settings: Any) -> Crowd:
-    return Crowd(run(inline_us_max=0, **settings))
+@pytest.fixture
+def bench() -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(**options: Any) -> Bench:
+        made.append(Bench(**options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.scheduler.close()
 
 
-def within(seconds: float) -> Call:
-    return Call("hurried", time.monotonic() + seconds)
+def test_scheduler_unknown_kind_is_computed_in_the_pool_then_on_the_loop(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench()
+        assert await one.run("a") == "a"
+        assert await one.run("b") == "b"
+        assert one.on_loop == [False, True]
+
+    asyncio.run(main())
 
 
-def test_call_that_would_be_late_is_refused_when_it_comes(write: Write, run: Run) -> None:
-    write()
-    crowd = crowded(run, retry_after_s=0.01)
+def test_scheduler_long_kind_stays_in_the_pool(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench(inline_max_s=0.0)
+        for request in range(3):
+            assert await one.run(request) == request
+        assert one.on_loop == [False] * 3
 
-    async def hurry() -> None:
-        await crowd.hold()
-        waits = [crowd.begin() for _ in range(4)]
+    asyncio.run(main())
+
+
+def test_scheduler_equal_keys_in_one_turn_are_one_batch_in_order(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench()
+        await one.learn()
+        waiting = [one.run(n, key="same") for n in range(4)] + [one.run("other", key="x"), one.run("alone")]
+        assert await asyncio.gather(*waiting) == [0, 1, 2, 3, "other", "alone"]
+        assert one.batches == [[0, 1, 2], [3], ["other"], ["alone"]]
+
+    asyncio.run(main())
+
+
+def test_scheduler_jobs_arriving_while_busy_are_batched_afterwards(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench(inline_max_s=0.0)
+        entered, release = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            entered.set()
+            release.wait(20)
+
+        one.before = hold
+        first = one.run("first", key="same")
+        await asyncio.to_thread(entered.wait, 20)
+        later = [one.run(n, key="same") for n in range(2)]
         await asyncio.sleep(0)
-        assert crowd.waiting == 4
-        with pytest.raises(Overloaded, match="to be sure of its deadline") as refused:
-            await crowd.ask(within(LONG_S))
-        # Two threads work off four calls, and are half done with two others.
-        assert LONG_S * 2 < refused.value.retry_after_s < 60
-        assert (refused.value.reason, crowd.shed("deadline")) == ("deadline", 1)
-        assert (crowd.waiting, crowd.service.engine.in_flight) == (4, 6)
-        patient = crowd.begin(within(60))
-        await crowd.let_go()
-        assert len(await asyncio.gather(*waits, patient)) == 5
+        release.set()
+        assert await asyncio.gather(first, *later) == ["first", 0, 1]
+        assert one.batches == [["first"], [0, 1]]
 
-    asyncio.run(hurry())
-    assert crowd.shed("deadline") == 1
+    asyncio.run(main())
 
 
-def test_call_that_would_be_late_is_refused_before_it_is_decoded(write: Write, run: Run) -> None:
-    write()
-    crowd = crowded(run)
-    engine = crowd.service.engine
-
-    async def hurry() -> None:
-        await crowd.hold()
-        with pytest.raises(Overloaded, match="to be sure of its deadline"):
-            engine.enter("retrieve", time.monotonic() + LONG_S / 4)
-        engine.enter("retrieve", time.monotonic() + 60).release()
-        engine.enter("rank", time.monotonic() + LONG_S / 4).release()  # nothing is known of how long those take
-        await crowd.let_go()
-
-    asyncio.run(hurry())
-
-
-def test_call_without_a_deadline_is_held_to_the_services_own_limit(write: Write, run: Run) -> None:
-    write()
-    crowd = crowded(run, timeout_s=2)
-
-    async def many() -> None:
-        await crowd.hold()
-        tasks = [crowd.begin() for _ in range(60)]
+def test_scheduler_queue_full_by_cost_rejects_with_retry_after(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench(max_queued=10)
+        await one.learn()
+        accepted = [one.run("a", cost=50), one.run("b", cost=1)]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="to be sure of its deadline"):
-            crowd.service.engine.enter("retrieve")
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        crowd.service.engine.enter("retrieve").release()
-        await crowd.let_go()
+        with pytest.raises(Overloaded) as rejected:
+            await one.scheduler.run(one.job("c", cost=1))
+        assert (rejected.value.reason, rejected.value.retry_after_s) == ("queue", 0.1)
+        assert await accepted[0] == "a"  # alone, whatever it costs
+        assert isinstance((await asyncio.gather(accepted[1], return_exceptions=True))[0], Overloaded)
 
-    asyncio.run(many())
+    asyncio.run(main())
 
 
-def test_calls_that_enter_find_the_room_that_those_before_them_left(write: Write, run: Run) -> None:
-    write()
-    engine = run(in_flight_max=6).engine
-    permits = []
-    for _ in range(6):
-        assert engine.refusal("retrieve", None) is None
-        permits.append(engine.enter("retrieve"))
-    assert engine.refusal("retrieve", None) is not None
-    permits.pop().release()
-    assert engine.refusal("retrieve", None) is None
-
-
-def test_call_behind_a_full_line_is_refused_also_before_it_is_decoded(write: Write, run: Run) -> None:
-    write()
-    crowd = crowded(run, in_line_max=2)
-    engine = crowd.service.engine
-
-    async def press() -> None:
-        await crowd.hold()
-        waits = [crowd.begin() for _ in range(2)]
+def test_scheduler_deadline_before_the_estimated_turn_rejects_at_once(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench()
+        await one.learn()
+        for kind in ("slow", "rank"):
+            one.scheduler.estimates.observe(kind, 0.5)
+        first = one.run("a", kind="slow", deadline=one.now + 10)
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="2 calls wait in line"):
-            await crowd.ask()
-        with pytest.raises(Overloaded, match="2 calls wait in line") as full:
-            engine.enter("retrieve")
-        assert full.value.reason == "line"
-        engine.enter("rank").release()  # it may be short
-        await crowd.let_go()
-        await asyncio.gather(*waits)
+        with pytest.raises(Overloaded) as rejected:
+            await one.scheduler.run(one.job("b", kind="slow", deadline=one.now + 0.6))
+        assert rejected.value.reason == "deadline"
+        assert rejected.value.retry_after_s >= 0.5
+        assert await first == "a"
+        assert one.batches == [["a"]]
 
-    asyncio.run(press())
-    assert crowd.shed("line") == 2
-    assert engine.in_flight == 0
+    asyncio.run(main())
 
 
-def test_caller_that_leaves_the_line_leaves_its_place(write: Write, run: Run) -> None:
-    write()
-    crowd = crowded(run, in_flight_max=WORKERS + 1)
+def test_scheduler_expired_member_is_dropped_alone_before_computing(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench()
+        await one.learn()
+        waiting = [one.run("late", key="k", deadline=one.now + 1), one.run("good", key="k")]
+        await asyncio.sleep(0)
+        one.now += 2
+        late, good = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(late, DeadlineExceeded)
+        assert good == "good"
+        assert one.batches == [["good"]]
 
-    async def leave() -> None:
-        await crowd.hold()
-        for _ in range(3):  # each finds the place of the one before
-            gone = crowd.begin()
-            await asyncio.sleep(0)
-            assert crowd.waiting == 1
-            gone.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await gone
-            assert (crowd.waiting, crowd.service.engine.in_flight) == (0, WORKERS)
-        await crowd.let_go()
-
-    asyncio.run(leave())
-    assert crowd.shed("gone") == 3
-    assert crowd.tower.sizes == []
+    asyncio.run(main())
 
 
-def test_call_whose_time_is_over_leaves_the_line(write: Write, run: Run) -> None:
-    write()
-    crowd = crowded(run)
+def test_scheduler_cancelled_member_is_dropped_alone(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench()
+        await one.learn()
+        gone, good = asyncio.ensure_future(one.run("gone", key="k")), one.run("good", key="k")
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await good == "good"
+        assert one.batches == [["good"]]
+        with pytest.raises(asyncio.CancelledError):
+            await gone
 
-    async def late() -> None:
-        await crowd.hold()
+    asyncio.run(main())
+
+
+def test_scheduler_client_that_hangs_up_while_queued_is_never_computed(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench(inline_max_s=0.0)
+        entered, release = threading.Event(), threading.Event()
+        one.before = lambda: (entered.set(), release.wait(20))
+        first = one.run("first")
+        await asyncio.to_thread(entered.wait, 20)
+        hung_up = asyncio.Event()
+        job = one.job("gone")
+        job.context.disconnected = hung_up.wait
+        waiting = asyncio.ensure_future(one.scheduler.run(job))
+        await asyncio.sleep(0)
+        hung_up.set()
+        with pytest.raises(Cancelled):
+            await waiting
+        release.set()
+        assert await first == "first"
+        assert one.batches == [["first"]]
+
+    asyncio.run(main())
+
+
+def test_scheduler_deadline_that_passes_while_computing_answers_in_time(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench(inline_max_s=0.0)
+        release = threading.Event()
+        one.before = lambda: release.wait(20)
         with pytest.raises(DeadlineExceeded):
-            await crowd.ask(within(LONG_S * 20))  # let in, as the threads should be done by then
-        assert (crowd.waiting, crowd.service.engine.in_flight) == (0, WORKERS)
-        await crowd.let_go()
+            await one.scheduler.run(one.job("slow", deadline=one.now + 0.05))
+        release.set()
 
-    asyncio.run(late())
-    assert crowd.shed("expired") == 1
-    assert crowd.tower.sizes == []
+    asyncio.run(main())
 
 
-def test_calls_are_computed_in_the_order_they_came(write: Write, run: Run) -> None:
-    write()
-    crowd = crowded(run)
-    ended: list[int] = []
+def test_scheduler_failed_member_fails_alone(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench()
+        await one.learn()
+        one.answer = lambda request: InvalidArgument("bad") if request == "bad" else request
+        bad, good = await asyncio.gather(one.run("bad", key="k"), one.run("good", key="k"), return_exceptions=True)
+        assert isinstance(bad, InvalidArgument)
+        assert good == "good"
 
-    async def in_order() -> None:
-        await crowd.hold()
-        tasks = [crowd.begin(asked=Retrieval(Target(), k=k, features={"user": column(1)})) for k in (3, 4, 5, 6)]
-        for number, task in enumerate(tasks):
-            task.add_done_callback(lambda _, number=number: ended.append(number))  # type: ignore[misc]
+    asyncio.run(main())
+
+
+def test_scheduler_every_outcome_releases_the_version(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench(max_queued=10)
+        await one.learn()
+        gone = asyncio.ensure_future(one.run("gone"))
+        rest = [one.run("late", deadline=one.now - 1), one.run("big", cost=100), one.run("good")]
         await asyncio.sleep(0)
-        await crowd.let_go()
-        await asyncio.gather(*tasks)
+        gone.cancel()
+        await asyncio.gather(gone, *rest, return_exceptions=True)
+        one.versions.close()
+        one.versions.wait_closed()
+        assert one.closed == 1
 
-    asyncio.run(in_order())
-    assert ended[0] in {0, 1}  # one in each thread; the next begins when one of them has ended
-    assert ended.index(3) >= 2
+    asyncio.run(main())
 
 
-def test_calls_alike_that_wait_are_computed_as_one_and_leave_no_thread_idle(write: Write, run: Run) -> None:
-    write()
-    crowd = crowded(run)
-
-    async def alike() -> tuple[list[Retrieved], Retrieved]:
-        alone = await crowd.ask()
-        await crowd.hold()
-        tasks = [crowd.begin() for _ in range(6)]
+def test_scheduler_close_fails_what_waits(bench: Callable[..., Bench]) -> None:
+    async def main() -> None:
+        one = bench()
+        await one.learn()
+        waiting = one.run("a")
         await asyncio.sleep(0)
-        await crowd.let_go()
-        return await asyncio.gather(*tasks), alone
+        one.scheduler.close()
+        with pytest.raises(NotReady):
+            await waiting
 
-    answers, alone = asyncio.run(alike())
-    assert max(crowd.tower.sizes) == 3  # half of those that wait, since there are two threads
-    for answer in answers:
-        assert answer.neighbors.ids.tobytes() == alone.neighbors.ids.tobytes()
-        assert answer.neighbors.scores.tobytes() == alone.neighbors.scores.tobytes()
-    assert crowd.service.value("rowcast_batch_calls_sum", call="retrieve") == 6 + WORKERS + 2
-    assert crowd.service.value("rowcast_batch_calls_count", call="retrieve") < 6 + WORKERS + 2
+    asyncio.run(main())
 
 
-def ranking(candidates: int) -> Ranking:
-    ids = np.full(candidates, 1000, np.int64)
-    return Ranking(Target(), {"user": column(1)}, candidate_ids=ids)
+def test_batch_queue_counts_cost_and_expected_time_of_what_waits() -> None:
+    async def main() -> None:
+        queue, one = BatchQueue(2), Bench()
+        jobs = [one.job(n, key="k" if n < 3 else None, cost=n) for n in range(5)]
+        for job in jobs:
+            job.expected_s = 0.5
+            queue.add(job)
+        assert (len(queue), queue.cost, queue.expected_s) == (5, 10, 2.5)
+        assert queue.take() == jobs[:2]
+        assert queue.remove(jobs[2])
+        assert not queue.remove(jobs[2])
+        assert queue.take() == [jobs[3]]
+        assert queue.take() == [jobs[4]]
+        assert queue.take() == []
+        assert (len(queue), queue.cost, queue.expected_s) == (0, 0, 0.0)
+
+    asyncio.run(main())
 
 
-def test_candidates_in_flight_are_bounded_but_for_a_call_alone(write: Write, run: Run) -> None:
-    write()
-    service = run(in_flight_candidates_max=10)
-
-    async def crowd() -> None:
-        assert (await service.engine.rank(ranking(12), CALL)).scores.size == 12
-        calls = [service.engine.rank(ranking(size), CALL) for size in (6, 4, 1)]
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(answer).__name__ for answer in answers] == ["Ranked", "Ranked", "Overloaded"]
-        assert isinstance(answers[2], Overloaded)
-        assert "calls with 10 candidates are in flight, 1 more would be over 10" in str(answers[2])
-
-    asyncio.run(crowd())
-    assert service.value("rowcast_shed_total", call="rank", reason="candidates") == 1
-    assert service.engine.in_flight == 0
+def test_latency_estimates_follow_new_measurements() -> None:
+    estimates = LatencyEstimates()
+    assert estimates.expected_s("a") is None
+    estimates.observe("a", 1.0)
+    assert estimates.expected_s("a") == 1.0
+    for _ in range(100):
+        estimates.observe("a", 3.0)
+    assert estimates.expected_s("a") == pytest.approx(3.0, abs=0.01)
 
 
-def test_engine_that_closes_ends_its_threads(write: Write, run: Run) -> None:
-    write()
-    before = set(threading.enumerate())
-    service = run()
-    begun = set(threading.enumerate()) - before
-    assert len(begun) == WORKERS
-    service.engine.close()
-    until(lambda: not begun & set(threading.enumerate()))
+def test_compute_pool_parallel_runs_each_once_and_raises_the_failure() -> None:
+    pool, done = ComputePool(3), list[int]()
+    pool.parallel(100, done.append)
+    assert sorted(done) == list(range(100))
+    assert pool.idle == 3
+
+    def fail(number: int) -> None:
+        if number == 5:
+            raise ValueError("five")
+
+    with pytest.raises(ValueError, match="five"):
+        pool.parallel(100, fail)
+    assert pool.idle == 3
+    pool.close()

@@ -1,4 +1,4 @@
-"""Authorities that sign certificates for a test, written as files."""
+"""Certificate authorities of tests, as files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _END = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True)
 class Signed:
-    """A certificate's and its key's file."""
+    """Files of a certificate and its key."""
 
     cert: Path
     key: Path
 
 
 class Authority:
-    """Signs certificates of this machine and of callers."""
+    """Signs certificates of the service and of clients."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._directory, self._name = directory, name

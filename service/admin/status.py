@@ -1,0 +1,118 @@
+"""What each worker reports of itself, one JSON file per worker in the run directory, and the merge of all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from service.models.manager import VersionManager, VersionState
+
+if TYPE_CHECKING:
+    from service.models.poller import Poller
+
+_BY_DISTANCE = ("failed", "loading", "retiring", "kept", "available")
+"""States of a version, the farthest from serving first."""
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    """One model in one worker.
+
+    Attributes:
+      known: versions under the root.
+      previous: kept for a rollback.
+      loaded: versions that are loaded, the current and the previous one among them.
+      versions: what the worker reports of every version.
+    """
+
+    known: tuple[int, ...] = ()
+    current: int | None = None
+    previous: int | None = None
+    loaded: tuple[int, ...] = ()
+    versions: tuple[VersionState, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """One worker.
+
+    Attributes:
+      revision: of the desired state that the worker follows.
+      state_problem: why it cannot read the desired state; empty: it can.
+    """
+
+    pid: int
+    revision: int
+    state_problem: str
+    models: dict[str, ModelStatus]
+    resident_bytes: int
+
+    @classmethod
+    def of(cls, manager: VersionManager, poller: Poller, resident_bytes: int) -> WorkerStatus:
+        """Returns the status of this process."""
+        revision, known, versions = poller.revision, poller.known, manager.models()
+        models = {}
+        for name in known.keys() | versions.keys():
+            loaded, arranged = manager.arranged(name)
+            roles = arranged.current, arranged.previous, tuple(sorted(loaded))
+            models[name] = ModelStatus(tuple(known.get(name, ())), *roles, versions.get(name, ()))
+        return cls(os.getpid(), revision, poller.state_problem, models, resident_bytes)
+
+
+_STATUS = TypeAdapter(WorkerStatus)
+
+
+def write_status(directory: Path, status: WorkerStatus) -> None:
+    """Writes the status of a worker in one rename.
+
+    Raises:
+      OSError: the directory cannot be written.
+    """
+    staged = directory / f".worker-{status.pid}"
+    staged.write_bytes(orjson.dumps(status))
+    staged.replace(directory / f"worker-{status.pid}.json")
+
+
+def read_statuses(directory: Path) -> list[WorkerStatus]:
+    """Returns the statuses of all running workers by process id; removes those of processes that are gone."""
+    statuses = []
+    for file in directory.glob("worker-*.json"):
+        with contextlib.suppress(FileNotFoundError, ValidationError):  # just removed, or not written by a worker
+            status = _STATUS.validate_json(file.read_bytes())
+            try:
+                os.kill(status.pid, 0)
+            except (ProcessLookupError, PermissionError):  # gone; its number may have been reused
+                file.unlink(missing_ok=True)
+            else:
+                statuses.append(status)
+    return sorted(statuses, key=lambda status: status.pid)
+
+
+def merged_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[VersionState, ...]]:
+    """Returns the versions of every model, newest first.
+
+    A version whose workers disagree has the state that is farthest from serving, and names that worker.
+    """
+    found: dict[str, dict[int, list[tuple[int, VersionState]]]] = {}
+    for status in statuses:
+        for name, model in status.models.items():
+            for state in model.versions:
+                found.setdefault(name, {}).setdefault(state.version, []).append((status.pid, state))
+    return {
+        name: tuple(_merged(versions[number]) for number in sorted(versions, reverse=True))
+        for name, versions in sorted(found.items())
+    }
+
+
+def _merged(states: Sequence[tuple[int, VersionState]]) -> VersionState:
+    pid, worst = min(states, key=lambda each: _BY_DISTANCE.index(each[1].state))
+    if all(state.state == worst.state for _, state in states):
+        return worst
+    return replace(worst, problem=f"worker {pid}: {worst.problem or worst.state}")

@@ -1,0 +1,280 @@
+"""One worker process: builds the service, starts it in the lifespan of the HTTP application, and drains it.
+
+Shutdown order: health checks fail, requests are still accepted for `drain_delay_s`, both transports stop accepting,
+requests in progress finish, model versions are unloaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from fastapi import FastAPI
+from uvicorn.config import STARTUP_FAILURE
+
+from bundle import native
+from service import processes
+from service.admin.status import ModelStatus, WorkerStatus, write_status
+from service.config import ServiceSettings
+from service.dataplane import Application, Dataplane, Readiness
+from service.engine.engine import Engine
+from service.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_REQUIRED_MODEL, EXIT_USAGE
+from service.grpc_api.server import GrpcServer
+from service.http.app import create_http_app
+from service.models.loader import Loader
+from service.models.manager import VersionManager, VersionState
+from service.models.policy import Policy
+from service.models.poller import Poller
+from service.models.prefetch import Prefetcher
+from service.models.state_file import NAME, StateFile
+from service.models.throttle import LoadThrottle
+from service.models.version import ModelVersion
+from service.observability import logging
+from service.observability.metrics import Metrics, forget_dead_workers
+from service.request_log.record import RequestLog
+from service.request_log.replay import Replay
+from service.resources import compute_threads, resident_bytes
+from service.security.tls import Certificates
+from service.security.tokens import TokenStore
+
+log = logging.logger(__name__)
+
+_HEARTBEAT_S = 1.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def create_app() -> FastAPI:
+    """Returns the application of this worker process; uvicorn's factory. The run directory holds the settings."""
+    run_directory = processes.run_directory()
+    settings = processes.read_settings_file(run_directory)
+    logging.configure(settings.log_level, pid=os.getpid())
+    if settings.workers > 1:
+        forget_dead_workers(run_directory)
+    try:
+        worker = Worker(settings, run_directory, int(os.environ[processes.GRPC_PORT]))
+        return worker.http_app()
+    except Exception:
+        log.exception("cannot_start")
+        processes.write_exit_code(run_directory, EXIT_BUG)
+        sys.exit(STARTUP_FAILURE)  # uvicorn's supervisor does not start the worker again
+
+
+class Worker:
+    """The parts of one serving process."""
+
+    def __init__(self, settings: ServiceSettings, run_directory: Path, grpc_port: int) -> None:
+        """Builds everything and starts nothing; `grpc_port`: 0 for any free one."""
+        self._settings, self._run_directory, self._grpc_port = settings, run_directory, grpc_port
+        threads = compute_threads(settings.workers, settings.threads)
+        self.metrics, self.versions = Metrics(), VersionManager()
+        self.engine = Engine(self.versions, settings, self.metrics, threads)
+        self._request_log = RequestLog(settings, self.metrics) if settings.record_rate else None
+        self._replay = Replay(settings, self.versions)
+        self.poller = Poller(
+            settings.root,
+            Loader(
+                root=settings.root,
+                precision=settings.precision,
+                verify=settings.verify,
+                threads=threads,
+                max_load_bytes=settings.max_load_bytes,
+                warm_up=self._warm_up,
+                device=settings.device,
+                processes=lambda: settings.workers,
+                throttle=LoadThrottle(lambda: self.engine.inflight),
+            ),
+            self.versions,
+            self.metrics,
+            poll_interval_s=settings.poll_interval_s,
+            scrub_bytes_per_s=-(-settings.scrub_bytes_per_s // settings.workers),
+            policy=Policy(settings.latest_versions, settings.keep_previous),
+            state=StateFile(settings.state_file or settings.root / NAME),
+            desired_changed=lambda desired: logging.set_level(desired.log_level or settings.log_level),
+        )
+        self._prefetcher = Prefetcher(
+            self.versions, self.metrics, settings.prefetch_max_bytes, settings.prefetch_bytes_per_s
+        )
+        self.certificates = Certificates.of(settings, self.metrics.certificate_expiry)
+        self.application = Application(
+            settings,
+            Dataplane(self.engine, settings, self.metrics, None if self._request_log is None else self._request_log.offer),
+            self.metrics,
+            Readiness(self.engine),
+            TokenStore.of(settings.tokens),
+            self.certificates,
+        )
+        self.grpc = GrpcServer(self.application)
+        self.bound_grpc_port = 0
+        self._checked_required = False
+        self._problem = self.engine.problem
+        self._changed_event: asyncio.Event
+        self._loop: asyncio.AbstractEventLoop
+        self._stopping_grpc: asyncio.Task[None] | None = None
+
+    def _warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
+        self.engine.warm_up(version, throttle)
+        self._replay.check(version, throttle)
+
+    def http_app(self) -> FastAPI:
+        """Returns the HTTP application, whose lifespan is that of the worker."""
+        app = create_http_app(self.application)
+        app.router.lifespan_context = self.lifespan
+        return app
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Starts the worker, and unloads everything after the last request."""
+        self._loop, self._changed_event = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            self.bound_grpc_port = await self.grpc.start(self._settings.host, self._grpc_port)
+        except OSError as problem:
+            log.error("cannot_start", extra=logging.fields(problem=str(problem)))
+            self._exit_with(EXIT_USAGE)
+            raise
+        except Exception:
+            log.exception("cannot_start")
+            self._exit_with(EXIT_BUG)
+            raise
+        if native.MISSING:
+            log.warning("native_extension_missing", extra=logging.fields(problem=native.MISSING))
+        self._handle_signals()
+        self.versions.subscribe(self._versions_changed)
+        self.poller.start()
+        self._prefetcher.start()
+        heartbeat = asyncio.create_task(self._heartbeat())
+        try:
+            yield
+        finally:
+            heartbeat.cancel()
+            await self._stop()
+
+    def _handle_signals(self) -> None:
+        """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after the delay."""
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                stop = signal.getsignal(number)
+                if callable(stop):
+                    signal.signal(number, functools.partial(self._signalled, stop))
+
+    def _signalled(self, stop: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None) -> None:
+        if not self.application.readiness.draining:
+            extra = logging.fields(signal=signal.Signals(number).name, drain_timeout_s=self._settings.drain_timeout_s)
+            log.info("draining", extra=extra)
+            self._loop.call_soon_threadsafe(self.drain, lambda: stop(number, frame))
+        elif self._settings.workers == 1:  # else both the terminal and the parent may have signalled
+            log.warning("interrupted", extra=logging.fields(signal=signal.Signals(number).name))
+            logging.shutdown()
+            os._exit(EXIT_INTERRUPTED)
+
+    def drain(self, stop: Callable[[], None]) -> None:
+        """Fails the health checks now, and calls `stop` after the delay. On the event loop."""
+        self.application.readiness.draining = True
+        processes.notify("STOPPING=1")
+        self._announce()
+
+        def stop_accepting() -> None:
+            self._stopping_grpc = self._loop.create_task(self.grpc.stop(self._settings.drain_timeout_s))
+            stop()
+
+        self._loop.call_later(self._settings.drain_delay_s, stop_accepting)
+
+    async def _stop(self) -> None:
+        """Finishes what is in progress, then unloads."""
+        self.application.readiness.draining = True
+        self.engine.drain()
+        self.poller.stop()
+        self._prefetcher.stop()
+        await (self._stopping_grpc or self.grpc.stop(self._settings.drain_timeout_s))
+        drained = await self.engine.drained(self._settings.drain_timeout_s)
+        if not drained:
+            log.warning("drain_incomplete", extra=logging.fields(inflight=self.engine.inflight))
+        self.application.dataplane.close()
+        self.engine.close()
+        if self._request_log is not None:
+            self._request_log.close()
+        if drained:
+            self.versions.close()
+        log.info("stopped", extra=logging.fields(drained=drained))
+        logging.shutdown()
+        if not drained and threading.current_thread() is threading.main_thread():
+            os._exit(0)  # a compute thread cannot be stopped, and would keep the process
+
+    def _versions_changed(self) -> None:
+        """Reports a change of the loaded versions, in the thread that made it."""
+        if self.versions.settled and not self._checked_required:
+            self._checked_required = True
+            gc.freeze()  # what is imported and loaded stays: collections need not look at it
+            if missing := sorted(set(self._settings.require) - self.versions.available()):
+                log.error("required_models_missing", extra=logging.fields(models=missing))
+                self._exit_with(EXIT_REQUIRED_MODEL)
+                self._loop.call_soon_threadsafe(self._stop_service)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._announce)
+
+    def _announce(self) -> None:
+        """Tells health checks, metrics and the log whether the worker is ready. On the event loop."""
+        problem, before = self.application.readiness.problem(), self._problem
+        self._problem = problem
+        self.grpc.set_serving(not problem)
+        self.metrics.ready(not problem)
+        self._changed_event.set()
+        if problem != before:
+            if problem:
+                log.warning("not_ready", extra=logging.fields(problem=problem))
+            else:
+                log.info("ready")
+
+    async def _heartbeat(self) -> None:
+        """Reports what this worker serves to the admin API, and its load to the metrics: on changes, once a second."""
+        parent = os.getppid()
+        while True:
+            self._changed_event.clear()
+            if self._settings.workers > 1 and os.getppid() != parent:  # the supervisor is gone
+                os.kill(os.getpid(), signal.SIGTERM)
+            processes.notify("WATCHDOG=1")
+            self.engine.report_load()
+            self.metrics.flush()
+            try:
+                await asyncio.to_thread(write_status, self._run_directory, self._status())
+            except OSError as problem:
+                log.error("status_unwritable", extra=logging.fields(problem=str(problem)))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed_event.wait(), _HEARTBEAT_S)
+
+    def _status(self) -> WorkerStatus:
+        models, known = self.versions.models(), self.poller.known
+        return WorkerStatus(
+            pid=os.getpid(),
+            revision=self.poller.revision,
+            state_problem=self.poller.state_problem,
+            models={name: self._model_status(name, models.get(name, ()), known) for name in {*models, *known}},
+            resident_bytes=resident_bytes(),
+        )
+
+    def _model_status(
+        self, name: str, versions: tuple[VersionState, ...], known: Mapping[str, Sequence[int]]
+    ) -> ModelStatus:
+        loaded, arranged = self.versions.arranged(name)
+        return ModelStatus(
+            known=tuple(known.get(name, ())),
+            current=arranged.current,
+            previous=arranged.previous,
+            loaded=tuple(sorted(loaded)),
+            versions=versions,
+        )
+
+    def _exit_with(self, code: int) -> None:
+        processes.write_exit_code(self._run_directory, code)
+
+    def _stop_service(self) -> None:
+        """Stops the whole service: this process, or the supervisor of all workers."""
+        os.kill(os.getpid() if self._settings.workers == 1 else os.getppid(), signal.SIGTERM)

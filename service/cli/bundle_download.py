@@ -1,0 +1,173 @@
+"""Downloads a bundle from an object store into a root of this machine.
+
+The files that the manifest lists are fetched into `.staging-N`, 4 MiB a request, and checked by their crc32c; the
+manifest is written last, then one rename publishes the version. A later pull of the same manifest keeps what is
+complete: of table shards every block, of other files the whole file.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bundle import paths, retention
+from bundle.checksums import BLOCK_BYTES, crc32c, digest
+from bundle.errors import BundleError, DestinationExists, VersionBusy
+from bundle.staging import Staging
+from runtime.object_store import RemotePath
+from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, BundleSource, PullError, reading
+
+CONNECTIONS = 8
+_ATTEMPTS = 3
+"""How often a block is fetched whose bytes differ from its checksum: they may have changed in transit."""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """The result of a pull.
+
+    Attributes:
+      downloaded_bytes: fetched now.
+      kept_bytes: those of `bytes` that an earlier pull had fetched.
+      removed, in_use: older versions that were removed, and that were not because something uses them.
+    """
+
+    bundle: Path
+    model: str
+    version: int
+    bytes: int
+    downloaded_bytes: int
+    kept_bytes: int
+    removed: tuple[int, ...] = ()
+    in_use: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """Bytes of a file: a whole one, the rows of a table shard within one, or a block of either.
+
+    Attributes:
+      crc32c: None: a block of what has a checksum only as a whole.
+      blocks: crc32c of each block; (): there are none.
+    """
+
+    path: str
+    offset: int
+    bytes: int
+    crc32c: int | None
+    blocks: tuple[int, ...] = ()
+
+    def split(self) -> Iterator[_Extent]:
+        """Yields the blocks, what one request fetches."""
+        for number, start in enumerate(range(0, self.bytes, BLOCK_BYTES)):
+            crc = self.blocks[number] if self.blocks else None
+            yield _Extent(self.path, self.offset + start, min(BLOCK_BYTES, self.bytes - start), crc)
+
+    def is_complete(self, directory: Path) -> bool:
+        """Whether its bytes are in a directory."""
+        with (directory / self.path).open("rb", buffering=0) as file:
+            file.seek(self.offset)
+            return digest(file, self.bytes).crc32c == self.crc32c
+
+
+def pull(
+    source: BundleSource, root: Path, keep: int | None, begin: Callable[[int], Callable[[int], None]] | None = None
+) -> Pulled:
+    """Downloads a bundle, and removes old versions on request.
+
+    Args:
+      root: directory of the bundles on this machine; created if missing.
+      keep: how many of the newest versions stay; None: all. Those that a service uses stay anyway.
+      begin: called with the number of bytes to fetch; returns a callback for the bytes fetched since its last call.
+    Raises:
+      PullError: a file differs from its checksum, or the destination cannot take it; what was fetched is kept.
+    """
+    manifest, downloaded, removed, in_use = source.manifest, 0, list[int](), list[int]()
+    final = root / manifest.model / str(manifest.version)
+    extents = [_Extent(file.path, 0, file.bytes, file.crc32c) for file in manifest.files]
+    for shard, size in (each for table in manifest.tables.values() for each in table.extents()):
+        extents.append(_Extent(shard.file, shard.offset, size, shard.crc32c, shard.blocks))
+    total = sum(extent.bytes for extent in extents)
+    with _writing():
+        if not _exists(final, source):
+            with Staging(root, manifest.model, manifest.version, f"pull {crc32c(source.data)}") as stage:
+                missing = _missing(stage.directory, extents)
+                downloaded = sum(block.bytes for block in missing)
+                if downloaded > (free := shutil.disk_usage(stage.directory).free):
+                    needed = f"{-(-downloaded >> 20):,} MiB are needed"
+                    raise PullError(f"{stage.directory} has {free >> 20:,} MiB free, {needed}", EXIT_DESTINATION)
+                _download(missing, source.directory, stage.directory, begin(downloaded) if begin else lambda _: None)
+                unchecked = {block.path for block in missing if block.crc32c is None}
+                for extent in extents:
+                    if extent.path in unchecked and not extent.is_complete(stage.directory):
+                        raise _damaged(source.directory / extent.path)
+                stage.commit(manifest, source.data)
+        if keep is not None:
+            removed, in_use = retention.sweep_old(root, manifest.model, keep, manifest.version)
+    counts = total, downloaded, total - downloaded
+    return Pulled(final, manifest.model, manifest.version, *counts, tuple(removed), tuple(in_use))
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Turns errors of the destination into PullErrors."""
+    try:
+        yield
+    except BundleError as problem:
+        taken = isinstance(problem, DestinationExists | VersionBusy)
+        raise PullError(str(problem), EXIT_DESTINATION if taken else EXIT_DAMAGED) from problem
+    except OSError as problem:
+        message = f"{problem.filename or 'the destination'}: {problem.strerror or problem}; what was fetched is kept"
+        raise PullError(message, EXIT_DESTINATION) from problem
+
+
+def _exists(final: Path, source: BundleSource) -> bool:
+    manifest = final / paths.MANIFEST
+    if not manifest.is_file():
+        return False
+    if manifest.read_bytes() != source.data:
+        raise DestinationExists(f"{final} holds another bundle than {source.directory}; bundles are never overwritten")
+    return True
+
+
+def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
+    """Creates the files that do not exist, and returns the blocks that are not on disk yet."""
+    missing: list[_Extent] = []
+    new = {extent.path for extent in extents if not (directory / extent.path).exists()}
+    for path in new:
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).touch()
+    for extent in extents:
+        if extent.blocks and extent.path not in new:
+            missing += [block for block in extent.split() if not block.is_complete(directory)]
+        elif extent.path in new or not extent.is_complete(directory):
+            missing += extent.split()
+    return missing
+
+
+def _download(blocks: Sequence[_Extent], source: RemotePath, target: Path, fetched: Callable[[int], None]) -> None:
+    pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="rowcast-pull")
+    try:
+        for size in pool.map(lambda block: _fetch(block, source / block.path, target / block.path), blocks):
+            fetched(size)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _fetch(block: _Extent, source: RemotePath, target: Path) -> int:
+    for _ in range(_ATTEMPTS):
+        with reading():
+            data = source.read(block.offset, block.bytes)
+        if len(data) == block.bytes and block.crc32c in (None, crc32c(data)):
+            with target.open("r+b") as file:
+                file.seek(block.offset)
+                return file.write(data)
+    raise _damaged(source)
+
+
+def _damaged(file: RemotePath) -> PullError:
+    return PullError(f"{file} differs from its checksum; publish the bundle again", EXIT_DAMAGED)

@@ -1,0 +1,273 @@
+"""`rowcast-serve ctl`: what an operator commands a running service, over its admin listener."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote, urlsplit
+
+import orjson
+import typer
+
+from service.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+
+if TYPE_CHECKING:
+    import ssl
+
+EXIT_UNREACHABLE, EXIT_REJECTED, EXIT_NOT_IN_EFFECT = 3, 4, 5
+_USAGE_CODES = {"INVALID_ARGUMENT", "NOT_FOUND"}
+_TIMEOUT_S, _POLL_S = 30.0, 0.05
+_Status = dict[str, Any]
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model.")]
+Version = Annotated[int, typer.Argument(metavar="VERSION", help="Its number.")]
+OptionalVersion = Annotated[
+    int | None, typer.Argument(metavar="[VERSION]", help="Its number; default: all of the model.")
+]
+Older = Annotated[int | None, typer.Argument(metavar="[VERSION]", help="Its number; default: the one before.")]
+Versions = Annotated[list[int], typer.Argument(metavar="VERSION...", help="Their numbers.")]
+Level = Annotated[str, typer.Argument(metavar="LEVEL", help="debug, info, warning, error; setting: as started.")]
+Label = Annotated[str, typer.Argument(metavar="LABEL", help="As requests name it.")]
+
+CTL = typer.Typer(
+    help="Commands a running service over its admin listener.\n\n"
+    "Exit codes: 0 in effect, 1 a bug, 2 usage, or no such model, version or label, 3 the service cannot be reached, "
+    "4 it rejects the command (token, a state file that cannot be written), 5 the command was accepted, but is not in "
+    "effect yet or a version cannot be loaded, 130 interrupted.",
+    no_args_is_help=True,
+)
+
+
+class CtlError(Exception):
+    """What went wrong, in one line, and its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class _Admin:
+    """The admin listener of a service, and how to talk to it."""
+
+    url: str
+    ports_file: Path | None
+    token_file: Path | None
+    ca: Path | None
+    cert: Path | None
+    wait_s: float
+    as_json: bool
+
+    def request(self, path: str, body: _Status | None = None) -> _Status:
+        """Gets the status, or (with a body) sends a command; returns the status after it. Follows no redirects.
+
+        Raises:
+          CtlError: the service cannot be reached, or rejects the command.
+        """
+        import urllib.request as urllib
+        from http.client import HTTPException
+        from urllib.error import HTTPError
+
+        url, token, tls = self._read_files()
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+        request = urllib.Request(url + path, None if body is None else orjson.dumps(body), headers)  # noqa: S310
+        opener = urllib.OpenerDirector()
+        https = urllib.HTTPSHandler(context=tls)
+        for each in (urllib.HTTPHandler(), https, urllib.HTTPDefaultErrorHandler(), urllib.HTTPErrorProcessor()):
+            opener.add_handler(each)
+        try:
+            with opener.open(request, timeout=_TIMEOUT_S) as response:
+                status: _Status = orjson.loads(response.read())
+                return status
+        except HTTPError as problem:
+            raise _rejection(problem.code, problem.read()) from None
+        except (OSError, HTTPException, orjson.JSONDecodeError) as problem:
+            reason = str(getattr(problem, "reason", problem)).encode("unicode_escape").decode()[:200]
+            raise CtlError(f"{url} cannot be reached, or is no admin API: {reason}", EXIT_UNREACHABLE) from None
+
+    def _read_files(self) -> tuple[str, str, ssl.SSLContext]:
+        """Returns the URL, the token and what TLS needs."""
+        import ssl
+
+        url, token, file = self.url, os.environ.get("ROWCAST_CTL_TOKEN", ""), self.ports_file
+        try:
+            if file is not None:
+                port = orjson.loads(file.read_bytes())["admin"]
+                url = f"{'http' if self.ca is None else 'https'}://127.0.0.1:{port}"
+            if (file := self.token_file) is not None:
+                token = file.read_text().strip()
+            file = self.ca
+            tls = ssl.create_default_context(cafile=file)
+            if (file := self.cert) is not None:
+                tls.load_cert_chain(file)
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            lacks = f"it lacks {problem}" if isinstance(problem, KeyError) else None
+            reason = lacks or getattr(problem, "reason", None) or getattr(problem, "strerror", None) or problem
+            raise CtlError(f"{file} cannot be used: {reason}", EXIT_USAGE) from None
+        if urlsplit(url).scheme not in {"http", "https"}:
+            raise CtlError(f"--admin is {url!r}; http://HOST:PORT was expected", EXIT_USAGE)
+        return url.rstrip("/"), token, tls
+
+
+@CTL.callback()
+def _connect(
+    context: typer.Context,
+    admin: Annotated[
+        str, typer.Option(envvar="ROWCAST_CTL_ADMIN", help="URL of the admin listener.")
+    ] = "http://127.0.0.1:8090",
+    ports_file: Annotated[
+        Path | None,
+        typer.Option(envvar="ROWCAST_CTL_PORTS_FILE", help="Its ports file, instead of --admin; https with --ca."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(envvar="ROWCAST_CTL_TOKEN_FILE", help="File that holds the token, and nothing else.")
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(help="Authorities of its certificate, PEM.")] = None,
+    cert: Annotated[Path | None, typer.Option(help="Client certificate with its key, PEM.")] = None,
+    wait_s: Annotated[float, typer.Option(min=0, help="Seconds to wait until a command is in effect.")] = 60,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
+) -> None:
+    context.obj = _Admin(admin, ports_file, token_file, ca, cert, wait_s, as_json)
+
+
+@CTL.command("status")
+def _status(context: typer.Context) -> None:
+    """Shows what is desired, what is served, and what is not in effect yet."""
+    _run(context, "status", None)
+
+
+@CTL.command("load")
+def _load(context: typer.Context, model: Model, version: OptionalVersion = None) -> None:
+    """Loads a version beside the current one, or serves an unloaded model again."""
+    _run(context, "load", {"version": version}, model)
+
+
+@CTL.command("unload")
+def _unload(context: typer.Context, model: Model, version: OptionalVersion = None) -> None:
+    """Unloads a version, or all of a model; the current version goes once another can replace it."""
+    _run(context, "unload", {"version": version}, model)
+
+
+@CTL.command("pin")
+def _pin(context: typer.Context, model: Model, versions: Versions) -> None:
+    """Serves only these versions, the newest of them as the current one."""
+    _run(context, "pin", {"versions": versions}, model)
+
+
+@CTL.command("unpin")
+def _unpin(context: typer.Context, model: Model) -> None:
+    """Serves the newest version again, after a pin or a rollback."""
+    _run(context, "unpin", {}, model)
+
+
+@CTL.command("label")
+def _label(context: typer.Context, model: Model, name: Label, version: Version) -> None:
+    """Sets a label on a version; it moves once that version is loaded."""
+    _run(context, "label", {"label": name, "version": version}, model)
+
+
+@CTL.command("unlabel")
+def _unlabel(context: typer.Context, model: Model, name: Label) -> None:
+    """Removes a label."""
+    _run(context, "unlabel", {"label": name}, model)
+
+
+@CTL.command("rollback")
+def _rollback(context: typer.Context, model: Model, version: Older = None) -> None:
+    """Returns to the version before, at once if it is loaded, until one arrives that is newer than all there are."""
+    _run(context, "rollback", {"version": version}, model)
+
+
+@CTL.command("drain")
+def _drain(context: typer.Context) -> None:
+    """Makes the service reject calls and report that it is not ready; what is loaded stays."""
+    _run(context, "drain", {})
+
+
+@CTL.command("undrain")
+def _undrain(context: typer.Context) -> None:
+    """Makes the service accept calls again."""
+    _run(context, "undrain", {})
+
+
+@CTL.command("log-level")
+def _log_level(context: typer.Context, level: Level) -> None:
+    """Sets the least severity that is logged."""
+    _run(context, "log-level", {"level": None if level == "setting" else level})
+
+
+def add_ctl(app: typer.Typer) -> None:
+    """Adds the commands to the program."""
+    app.add_typer(CTL, name="ctl")
+
+
+def _run(context: typer.Context, command: str, body: _Status | None, model: str = "") -> None:
+    """Sends a command, waits until it is in effect, prints the status and exits."""
+    admin: _Admin = context.obj
+    try:
+        scope = f"/v1/models/{quote(model, safe='')}/" if model else "/v1/"
+        status = admin.request(scope + command, body)
+        end = time.monotonic() + admin.wait_s
+        while body is not None and _is_pending(status, model) and time.monotonic() < end:
+            time.sleep(_POLL_S)
+            status = admin.request("/v1/status")
+    except CtlError as problem:
+        sys.stderr.write(f"rowcast-serve ctl: {problem}\n")
+        raise typer.Exit(problem.exit_code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    sys.stdout.write(
+        orjson.dumps(status, option=orjson.OPT_INDENT_2).decode() + "\n" if admin.as_json else _text(status)
+    )
+    unmet = _unmet(status, model)
+    for each in unmet:
+        reason = f": {each['problem']}" if each["problem"] else ""
+        wanted = f"version {each['version']} should be {each['wanted']}, but is {each['state']}"
+        sys.stderr.write(f"rowcast-serve ctl: {wanted}{reason}\n")
+    raise typer.Exit(EXIT_NOT_IN_EFFECT if unmet or (body is not None and _is_behind(status)) else EXIT_OK)
+
+
+def _unmet(status: _Status, model: str) -> list[_Status]:
+    return [unmet for each in status["models"] if each["name"] == model for unmet in each["unmet"]]
+
+
+def _is_behind(status: _Status) -> bool:
+    """Whether a worker does not follow the newest revision of the desired state yet."""
+    return any(process["revision"] < status["revision"] for process in status["processes"])
+
+
+def _is_pending(status: _Status, model: str) -> bool:
+    return _is_behind(status) or any(each["state"] != "failed" for each in _unmet(status, model))
+
+
+def _rejection(status: int, content: bytes) -> CtlError:
+    try:
+        error = orjson.loads(content)["error"]
+        code, message = str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        return CtlError(f"status {status} without an error of rowcast", EXIT_UNREACHABLE)
+    return CtlError(f"{code}: {message}", EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED)
+
+
+def _text(status: _Status) -> str:
+    free, resident = (status["memory"][name] >> 20 for name in ("free_bytes", "resident_bytes"))
+    lines = [f"{status['root']}: revision {status['revision']}, {resident:,} MiB resident, {free:,} MiB free"]
+    if status["draining"]:
+        lines.append("draining: calls are rejected")
+    if status["state_problem"]:
+        lines.append(f"problem: {status['state_problem']}")
+    for model in status["models"]:
+        wanted = ", ".join(f"{name} {orjson.dumps(value).decode()}" for name, value in model["wanted"].items())
+        lines.append(f"{model['name']}: {wanted or 'newest version'}")
+        for version in model["versions"]:
+            labels = f" [{', '.join(version['labels'])}]" if version["labels"] else ""
+            mib = -(-version["memory_bytes"] >> 20)
+            memory = f", up to {mib:,} MiB beside its tables" if mib else ""
+            current = ", current" if version["current"] else ""
+            problem = f": {version['problem']}" if version["problem"] else ""
+            lines.append(f"  {version['version']}{labels} {version['state']}{current}{memory}{problem}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,153 @@
+"""The options of `rowcast-serve`, made from the settings: a setting is documented once, behind its field."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+from pydantic.fields import FieldInfo
+
+from service.config import PREFIX, ServiceSettings, SettingsError, read_settings
+from service.exit_codes import EXIT_OK, EXIT_USAGE
+
+PRINT_SETTINGS = "print_settings"
+
+
+def command() -> typer.Typer:
+    """Returns the command line of the program."""
+    from service.cli.ctl import add_ctl
+    from service.cli.pull import add_pull
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+    def serve(context: typer.Context, **options: Any) -> None:
+        if context.invoked_subcommand is None:
+            only_print = options.pop(PRINT_SETTINGS)
+            given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+            raise typer.Exit(run(given, only_print=only_print))
+
+    serve.__doc__ = (
+        "Serves every model under --root over HTTP and gRPC, newest valid version first.\n\n"
+        "Exit codes: 0 drained, 1 a bug, 2 usage or settings, 7 a required model could not be loaded at start, "
+        "130 interrupted twice."
+    )
+    parameters = [_option(name, field) for name, field in ServiceSettings.model_fields.items()]
+    shown = typer.Option("--print-settings", help="Print the effective settings as JSON and exit.")
+    parameters.append(_parameter(PRINT_SETTINGS, Annotated[bool, shown], False))
+    parameters.insert(0, _parameter("context", typer.Context, inspect.Parameter.empty))
+    serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    serve.__annotations__ = {each.name: each.annotation for each in parameters}
+    app.callback(invoke_without_command=True)(serve)
+    add_pull(app)
+    add_ctl(app)
+    return app
+
+
+def run(options: dict[str, Any], *, only_print: bool) -> int:
+    """Serves until a signal; returns the exit code.
+
+    Args:
+      options: by the name of their setting; None: not given.
+      only_print: prints the settings instead.
+    """
+    try:
+        settings = read_settings(options)
+        if only_print:
+            sys.stdout.write(orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode() + "\n")
+            return EXIT_OK
+        _check(settings)
+    except SettingsError as problem:
+        sys.stderr.write(f"error: {problem}\n")
+        return EXIT_USAGE
+    from service import processes
+    from service.observability import logging
+    from service.resources import compute_threads, usable_cores
+
+    logging.configure(settings.log_level)
+    threads = compute_threads(settings.workers, settings.threads)
+    extra = logging.fields(cores=usable_cores(), workers=settings.workers, threads=threads)
+    logging.logger(__name__).info("starting", extra=extra)
+    try:
+        return processes.serve(settings)
+    finally:
+        logging.shutdown()
+
+
+def _check(settings: ServiceSettings) -> None:
+    """Finds out before anything starts whether the files and libraries that the settings name can be used.
+
+    Raises:
+      SettingsError: one cannot; names the setting.
+    """
+    from service.request_log.record import check_writable
+    from service.security.exposure import on_loopback
+    from service.security.tls import Certificates
+    from service.security.tokens import TokenStore
+
+    TokenStore.of(settings.tokens)
+    TokenStore.of(settings.admin_tokens, "admin_tokens")
+    Certificates.of(settings)
+    check_writable(settings)
+    if settings.admin and settings.admin_tokens is None and not on_loopback(settings.admin_host):
+        raise SettingsError(
+            f"--admin-host (or ROWCAST_ADMIN_HOST) is {settings.admin_host!r}, which other machines reach: "
+            "--admin-tokens must be given"
+        )
+    if settings.device == "cpu" and settings.precision != "bf16":
+        return
+    from runtime.errors import DeviceMissing, LibraryMissing
+    from runtime.savedmodel import require_gpu, require_library
+
+    try:
+        if settings.device == "gpu":
+            require_gpu()
+        else:
+            require_library("--precision bf16")
+    except (LibraryMissing, DeviceMissing) as problem:
+        raise SettingsError(str(problem)) from problem
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+    default = "" if field.is_required() or field.default in (None, ()) else f" [default: {field.default}]"
+    kind, metadata = _bare(field.annotation, field.metadata)
+    limits = ", ".join(
+        f"{word} {getattr(each, key)}"
+        for each in metadata
+        for key, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"))
+        if hasattr(each, key)
+    )
+    text = f"{field.description}{f' ({limits})' if limits else ''}{default} [env: {PREFIX}{name.upper()}]"
+    flag = f"--{name.replace('_', '-')}"
+    if kind is bool:
+        option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
+        return _parameter(name, Annotated[bool | None, option], None)
+    # As text: the settings parse it, so that an option is rejected in the same words as its variable.
+    option = typer.Option(flag, help=text, show_default=False, metavar=_metavar(kind))
+    accepted: Any = list[str] | None if name == "require" else str | None
+    return _parameter(name, Annotated[accepted, option], None)
+
+
+def _bare(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any]]:
+    """Returns the type of a setting without None, and its limits."""
+    if type(None) in typing.get_args(annotation):
+        annotation = next(each for each in typing.get_args(annotation) if each is not type(None))
+    if typing.get_origin(annotation) is Annotated:
+        annotation, *others = typing.get_args(annotation)
+        metadata = [*metadata, *(each for field in others for each in getattr(field, "metadata", ()))]
+    return annotation, metadata
+
+
+def _metavar(kind: Any) -> str:
+    """Returns what stands for a value of a type in the help."""
+    if typing.get_origin(kind) is Literal:
+        return f"<{'|'.join(typing.get_args(kind))}>"
+    return {int: "<int>", float: "<float>", Path: "<path>"}.get(kind, "<text>")
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,0 +1,59 @@
+"""The five calls, each with its readers and writers. A transport picks a call by name and a form by content type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from service.codec import json, protobuf
+from service.codec.limits import Limits
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.engine.requests import Target
+
+ReadJson = Callable[[Any, Target, Limits], tuple[Any, bool]]
+WriteJson = Callable[[Any, bool], Any]
+ReadMessage = Callable[[Any, Target | None, Limits], Any]
+WriteMessage = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of the contract.
+
+    Attributes:
+      name: as in a URL.
+      method: as in the gRPC service.
+      read_json: a parsed body, the URL's target and limits -> the request, and whether the body had a list of them.
+      write_json: an answer, and whether the body had a list -> a JSON value.
+      request_class: of the protobuf message.
+      read_message: a parsed message, the URL's target if there is a URL, and limits -> the request.
+      write_message: an answer -> its message.
+    """
+
+    name: str
+    method: str
+    read_json: ReadJson
+    write_json: WriteJson
+    request_class: type[Any]
+    read_message: ReadMessage
+    write_message: WriteMessage
+
+
+_JSON: dict[str, tuple[ReadJson, WriteJson]] = {
+    "retrieve": (json.read_retrieval, json.retrieved_value),
+    "rank": (json.read_ranking, json.ranked_value),
+    "recommend": (json.read_recommendation, json.recommended_value),
+    "embed": (json.read_embedding, json.embedded_value),
+    "lookup": (json.read_lookup, json.looked_up_value),
+}
+_PROTOBUF: dict[str, tuple[type[Any], ReadMessage, WriteMessage]] = {
+    "retrieve": (pb.RetrieveRequest, protobuf.read_retrieval, protobuf.retrieved_message),
+    "rank": (pb.RankRequest, protobuf.read_ranking, protobuf.ranked_message),
+    "recommend": (pb.RecommendRequest, protobuf.read_recommendation, protobuf.recommended_message),
+    "embed": (pb.EmbedRequest, protobuf.read_embedding, protobuf.embedded_message),
+    "lookup": (pb.LookupRequest, protobuf.read_lookup, protobuf.looked_up_message),
+}
+OPERATIONS: dict[str, Operation] = {
+    name: Operation(name, name.capitalize(), *(_JSON[name] + _PROTOBUF[name])) for name in _JSON
+}

@@ -1,0 +1,596 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Strings(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, values: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Ids(_message.Message):
+    __slots__ = ("int64s", "strings")
+    INT64S_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
+    int64s: bytes
+    strings: Strings
+    def __init__(self, int64s: _Optional[bytes] = ..., strings: _Optional[_Union[Strings, _Mapping]] = ...) -> None: ...
+
+class Column(_message.Message):
+    __slots__ = ("int64s", "int32s", "float32s", "strings", "offsets", "weights")
+    INT64S_FIELD_NUMBER: _ClassVar[int]
+    INT32S_FIELD_NUMBER: _ClassVar[int]
+    FLOAT32S_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    int64s: bytes
+    int32s: bytes
+    float32s: bytes
+    strings: Strings
+    offsets: bytes
+    weights: bytes
+    def __init__(self, int64s: _Optional[bytes] = ..., int32s: _Optional[bytes] = ..., float32s: _Optional[bytes] = ..., strings: _Optional[_Union[Strings, _Mapping]] = ..., offsets: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
+
+class ModelSpec(_message.Message):
+    __slots__ = ("name", "version", "label")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    label: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
+
+class RetrieveRequest(_message.Message):
+    __slots__ = ("model", "index", "k", "features", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter", "context_ids")
+    class FeaturesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Column
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_IDS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    index: str
+    k: int
+    features: _containers.MessageMap[str, Column]
+    vectors: bytes
+    ids: Ids
+    exclude_ids: Ids
+    exclude_offsets: bytes
+    attributes: _containers.RepeatedScalarFieldContainer[str]
+    exact: bool
+    filter: Filter
+    context_ids: Ids
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., features: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+
+class Filter(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Neighbors(_message.Message):
+    __slots__ = ("ids", "scores", "offsets", "attributes")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Attribute
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Attribute, _Mapping]] = ...) -> None: ...
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    ids: Ids
+    scores: bytes
+    offsets: bytes
+    attributes: _containers.MessageMap[str, Attribute]
+    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., scores: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ...) -> None: ...
+
+class Attribute(_message.Message):
+    __slots__ = ("int64s", "float64s", "strings", "lists", "nulls")
+    INT64S_FIELD_NUMBER: _ClassVar[int]
+    FLOAT64S_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
+    LISTS_FIELD_NUMBER: _ClassVar[int]
+    NULLS_FIELD_NUMBER: _ClassVar[int]
+    int64s: bytes
+    float64s: bytes
+    strings: Strings
+    lists: Lists
+    nulls: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, int64s: _Optional[bytes] = ..., float64s: _Optional[bytes] = ..., strings: _Optional[_Union[Strings, _Mapping]] = ..., lists: _Optional[_Union[Lists, _Mapping]] = ..., nulls: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Lists(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[Strings]
+    def __init__(self, values: _Optional[_Iterable[_Union[Strings, _Mapping]]] = ...) -> None: ...
+
+class RetrieveResponse(_message.Message):
+    __slots__ = ("model", "neighbors", "searched")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
+    SEARCHED_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    neighbors: Neighbors
+    searched: int
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., searched: _Optional[int] = ...) -> None: ...
+
+class RankRequest(_message.Message):
+    __slots__ = ("model", "tower", "context", "candidate_ids", "candidates", "offsets", "heads", "k", "formula", "context_ids")
+    class ContextEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Column
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+    class CandidatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Column
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOWER_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_IDS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    FORMULA_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    tower: str
+    context: _containers.MessageMap[str, Column]
+    candidate_ids: Ids
+    candidates: _containers.MessageMap[str, Column]
+    offsets: bytes
+    heads: _containers.RepeatedScalarFieldContainer[str]
+    k: int
+    formula: str
+    context_ids: Ids
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidates: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+
+class RankResponse(_message.Message):
+    __slots__ = ("model", "candidate_ids", "positions", "scores", "heads", "offsets")
+    class HeadsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_IDS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    candidate_ids: Ids
+    positions: bytes
+    scores: bytes
+    heads: _containers.ScalarMap[str, bytes]
+    offsets: bytes
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ...) -> None: ...
+
+class RecommendRequest(_message.Message):
+    __slots__ = ("model", "features", "k", "candidates", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids")
+    class FeaturesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Column
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_IDS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOWER_FIELD_NUMBER: _ClassVar[int]
+    FORMULA_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    features: _containers.MessageMap[str, Column]
+    k: int
+    candidates: int
+    exclude_ids: Ids
+    exclude_offsets: bytes
+    attributes: _containers.RepeatedScalarFieldContainer[str]
+    index: str
+    tower: str
+    formula: str
+    context_ids: Ids
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., features: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., candidates: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+
+class RecommendResponse(_message.Message):
+    __slots__ = ("model", "neighbors", "retrieval_scores")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
+    RETRIEVAL_SCORES_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    neighbors: Neighbors
+    retrieval_scores: bytes
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., retrieval_scores: _Optional[bytes] = ...) -> None: ...
+
+class EmbedRequest(_message.Message):
+    __slots__ = ("model", "tower", "features")
+    class FeaturesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Column
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOWER_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    tower: str
+    features: _containers.MessageMap[str, Column]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., features: _Optional[_Mapping[str, Column]] = ...) -> None: ...
+
+class EmbedResponse(_message.Message):
+    __slots__ = ("model", "vectors", "dim")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    vectors: bytes
+    dim: int
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ...) -> None: ...
+
+class LookupRequest(_message.Message):
+    __slots__ = ("model", "feature", "ids")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    feature: str
+    ids: Column
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., feature: _Optional[str] = ..., ids: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+
+class LookupResponse(_message.Message):
+    __slots__ = ("model", "vectors", "dim", "found", "table")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    vectors: bytes
+    dim: int
+    found: bytes
+    table: str
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., found: _Optional[bytes] = ..., table: _Optional[str] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsResponse(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[ModelState]
+    def __init__(self, models: _Optional[_Iterable[_Union[ModelState, _Mapping]]] = ...) -> None: ...
+
+class ModelState(_message.Message):
+    __slots__ = ("name", "versions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    versions: _containers.RepeatedCompositeFieldContainer[VersionState]
+    def __init__(self, name: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[VersionState, _Mapping]]] = ...) -> None: ...
+
+class VersionState(_message.Message):
+    __slots__ = ("version", "state", "problem", "current", "labels", "memory_bytes")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    state: str
+    problem: str
+    current: bool
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    memory_bytes: int
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
+
+class ModelDetails(_message.Message):
+    __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora", "contexts", "readers", "towers", "current", "labels")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    CORPORA_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    TOWERS_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    created: str
+    calls: _containers.RepeatedCompositeFieldContainer[CallSignature]
+    tables: _containers.RepeatedCompositeFieldContainer[TableDetails]
+    indexes: _containers.RepeatedCompositeFieldContainer[IndexDetails]
+    corpora: _containers.RepeatedCompositeFieldContainer[CorpusDetails]
+    contexts: _containers.RepeatedCompositeFieldContainer[CorpusDetails]
+    readers: _containers.RepeatedCompositeFieldContainer[ReaderDetails]
+    towers: _containers.RepeatedCompositeFieldContainer[TowerDetails]
+    current: bool
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CallSignature(_message.Message):
+    __slots__ = ("call", "tower", "features", "outputs")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    TOWER_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    call: str
+    tower: str
+    features: _containers.RepeatedCompositeFieldContainer[FeatureDetails]
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, call: _Optional[str] = ..., tower: _Optional[str] = ..., features: _Optional[_Iterable[_Union[FeatureDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FeatureDetails(_message.Message):
+    __slots__ = ("name", "kind", "type", "role", "shape", "length", "combiner", "weighted", "unknown", "table", "required", "default_json", "stored", "readers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    COMBINER_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    type: str
+    role: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    length: int
+    combiner: str
+    weighted: bool
+    unknown: str
+    table: str
+    required: bool
+    default_json: str
+    stored: bool
+    readers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., type: _Optional[str] = ..., role: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., combiner: _Optional[str] = ..., weighted: _Optional[bool] = ..., unknown: _Optional[str] = ..., table: _Optional[str] = ..., required: _Optional[bool] = ..., default_json: _Optional[str] = ..., stored: _Optional[bool] = ..., readers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReaderDetails(_message.Message):
+    __slots__ = ("name", "inputs", "kind", "role", "table", "ids_json", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding_json", "below", "cast_json")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IDS_JSON_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    COMBINER_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    TAKE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NORM_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_ROW_FIELD_NUMBER: _ClassVar[int]
+    PADDING_JSON_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
+    CAST_JSON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    inputs: _containers.RepeatedScalarFieldContainer[str]
+    kind: str
+    role: str
+    table: str
+    ids_json: str
+    unknown: str
+    combiner: str
+    encoding: str
+    weighted: bool
+    length: int
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: str
+    take: str
+    place: int
+    places: int
+    max_norm: float
+    empty_row: int
+    padding_json: str
+    below: int
+    cast_json: str
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[str] = ..., role: _Optional[str] = ..., table: _Optional[str] = ..., ids_json: _Optional[str] = ..., unknown: _Optional[str] = ..., combiner: _Optional[str] = ..., encoding: _Optional[str] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., take: _Optional[str] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding_json: _Optional[str] = ..., below: _Optional[int] = ..., cast_json: _Optional[str] = ...) -> None: ...
+
+class TowerDetails(_message.Message):
+    __slots__ = ("name", "role", "inputs", "outputs", "result", "formula", "forms", "parts", "device")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    FORMULA_FIELD_NUMBER: _ClassVar[int]
+    FORMS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    inputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
+    outputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
+    result: str
+    formula: str
+    forms: _containers.RepeatedCompositeFieldContainer[FormDetails]
+    parts: _containers.RepeatedCompositeFieldContainer[PartDetails]
+    device: str
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., result: _Optional[str] = ..., formula: _Optional[str] = ..., forms: _Optional[_Iterable[_Union[FormDetails, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartDetails, _Mapping]]] = ..., device: _Optional[str] = ...) -> None: ...
+
+class TensorDetails(_message.Message):
+    __slots__ = ("name", "readers", "tensor", "dtype", "shape")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    readers: _containers.RepeatedScalarFieldContainer[str]
+    tensor: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., readers: _Optional[_Iterable[str]] = ..., tensor: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FormDetails(_message.Message):
+    __slots__ = ("kind", "precision", "max_abs_error", "effects", "runs")
+    class MaxAbsErrorEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class EffectsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: EffectDetails
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[EffectDetails, _Mapping]] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    MAX_ABS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    precision: str
+    max_abs_error: _containers.ScalarMap[str, float]
+    effects: _containers.MessageMap[str, EffectDetails]
+    runs: bool
+    def __init__(self, kind: _Optional[str] = ..., precision: _Optional[str] = ..., max_abs_error: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Mapping[str, EffectDetails]] = ..., runs: _Optional[bool] = ...) -> None: ...
+
+class EffectDetails(_message.Message):
+    __slots__ = ("kendall_tau", "overlap", "k", "auc", "auc_original")
+    KENDALL_TAU_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    AUC_FIELD_NUMBER: _ClassVar[int]
+    AUC_ORIGINAL_FIELD_NUMBER: _ClassVar[int]
+    kendall_tau: float
+    overlap: float
+    k: int
+    auc: float
+    auc_original: float
+    def __init__(self, kendall_tau: _Optional[float] = ..., overlap: _Optional[float] = ..., k: _Optional[int] = ..., auc: _Optional[float] = ..., auc_original: _Optional[float] = ...) -> None: ...
+
+class PartDetails(_message.Message):
+    __slots__ = ("name", "per", "inputs", "outputs", "forms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PER_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    FORMS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    per: str
+    inputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
+    outputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
+    forms: _containers.RepeatedCompositeFieldContainer[FormDetails]
+    def __init__(self, name: _Optional[str] = ..., per: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., forms: _Optional[_Iterable[_Union[FormDetails, _Mapping]]] = ...) -> None: ...
+
+class TableDetails(_message.Message):
+    __slots__ = ("name", "rows", "dim", "dtype", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rows: int
+    dim: int
+    dtype: str
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., dtype: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class IndexDetails(_message.Message):
+    __slots__ = ("name", "corpus", "kind", "distance", "dim", "size", "recall_k", "recall")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CORPUS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DISTANCE_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    RECALL_K_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    corpus: str
+    kind: str
+    distance: str
+    dim: int
+    size: int
+    recall_k: int
+    recall: float
+    def __init__(self, name: _Optional[str] = ..., corpus: _Optional[str] = ..., kind: _Optional[str] = ..., distance: _Optional[str] = ..., dim: _Optional[int] = ..., size: _Optional[int] = ..., recall_k: _Optional[int] = ..., recall: _Optional[float] = ...) -> None: ...
+
+class CorpusDetails(_message.Message):
+    __slots__ = ("name", "size", "id_type", "attributes", "features")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    ID_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    id_type: str
+    attributes: _containers.RepeatedScalarFieldContainer[str]
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., id_type: _Optional[str] = ..., attributes: _Optional[_Iterable[str]] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ErrorDetails(_message.Message):
+    __slots__ = ("code", "message", "request_id")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    request_id: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...

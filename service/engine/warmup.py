@@ -1,0 +1,118 @@
+"""Synthetic requests that a model version must answer before it is served, computed as real ones are."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.columns import Column
+from bundle.errors import UnknownRefused
+from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, TextIds, VocabularyIds, first_of
+from service.config import ServiceSettings
+from service.engine import embedding, ranking, recommendation, retrieval, towers
+from service.engine.context import Execution
+from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
+from service.engine.validation import NotFinite
+from service.models.version import ModelVersion
+
+_EXAMPLES = (1, 64)
+"""Examples of each run of a tower: one alone, and enough to grow every buffer once."""
+_EXACT_BYTES_MAX = 4 << 20
+"""Of vectors that are all searched exactly: more would have to be read before a version is served."""
+
+_Compute = Callable[[ModelVersion, Any, ServiceSettings, Execution], object]
+
+
+def run(model_version: ModelVersion, settings: ServiceSettings, throttle: Callable[[], object]) -> None:
+    """Runs every tower, reads every table and store, searches every index, and computes one request of every call.
+
+    Of large tables and indexes it reads few pages, so that its duration does not depend on their size.
+
+    Args:
+      throttle: called after each.
+    Raises:
+      ServiceError, BundleError: a request cannot be answered.
+      Exception: whatever a tower or an index raises.
+    """
+    execution = Execution.unrecorded("warm_up")
+    for table in model_version.tables.values():
+        table.gather(np.array([0, table.rows - 1], np.int64))
+        throttle()
+    for tower in model_version.towers.values():
+        plan = tower.plan(frozenset(output.name for output in tower.entry.outputs))
+        contexts, counts = towers.ContextInputs(plan.layout_alone, 0), np.empty(0, np.int64)
+        for n in _EXAMPLES:
+            inputs = towers.CandidateInputs(plan.layout_alone, n)
+            for place in inputs.places:
+                place.array[...] = "" if place.array.dtype == object else 0
+            with contextlib.suppress(NotFinite):  # such as a mean over no value
+                outputs = towers.run(tower, plan, inputs, contexts, counts, model_version.model, execution)
+                outputs[tower.entry.result].reshape(n, -1)
+            throttle()
+    for store in model_version.contexts.values():
+        store.store.features(store.store.positions(store.store.ids(np.zeros(1, np.int64))), store.entry.features)
+        throttle()
+    for name, index in model_version.indexes.items():
+        first = index.corpus.store.ids(np.zeros(1, np.int64))
+        attributes = tuple(index.corpus.entry.attributes)
+        for exact in (False, True) if index.vectors.nbytes <= _EXACT_BYTES_MAX else (False,):
+            search = Retrieval(Target(), 1, ids=first, index=name, attributes=attributes, exact=exact)
+            retrieval.retrieve(model_version, search, settings, execution)
+            throttle()
+    for compute, request in _requests(model_version):
+        # Of some vocabularies no id can be made up, nor numbers that all models can compute with.
+        with contextlib.suppress(UnknownRefused, NotFinite):
+            compute(model_version, request, settings, execution)
+        throttle()
+
+
+def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
+    """Yields requests with synthetic features for each tower and index, and what computes them."""
+    manifest = model_version.manifest
+    for name, tower in model_version.towers.items():
+        yield embedding.embed, Embedding(Target(), name, _columns(manifest, tower.inputs))
+        if tower.entry.role != "ranking":
+            continue
+        context, candidate = tower.by_role["context"], tower.by_role["candidate"]
+        sent = _columns(manifest, context)
+        if candidate:
+            yield ranking.rank, Ranking(Target(), sent, candidates=_columns(manifest, candidate), tower=name)
+        for index_name, index in model_version.indexes.items():
+            not_stored = set(candidate) - set(index.corpus.entry.features)
+            if any(manifest.default_of(each) is None for each in not_stored):
+                continue  # such candidates are ranked by features that clients send
+            query = model_version.towers[index.entry.query_tower]
+            features = {**sent, **_columns(manifest, query.inputs)}
+            yield recommendation.recommend, Recommendation(Target(), features, 1, 1, index=index_name, tower=name)
+
+
+def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:
+    """Returns one example of each input: id 0 (or "0"), or as many zeros as it has values."""
+    columns: dict[str, Column] = {}
+    for name in names:
+        readers = [manifest.features[each] for each in manifest.inputs[name]]
+        sizes = [math.prod(each.shape) for each in readers if isinstance(each, DenseFeature) and each.take == "values"]
+        embedded = [each for each in readers if isinstance(each, EmbeddedFeature)]
+        texts = any(_takes_texts(manifest, name, each) for each in embedded)
+        texts |= any(isinstance(each, DenseFeature) and each.dtype == "string" for each in readers)
+        sizes += [each.places for each in embedded if each.places is not None]
+        size = sizes[0] if sizes else 1
+        values: NDArray[Any] = np.full(size, "0", object) if texts else np.zeros(size, np.int64)
+        columns[name] = Column(values, np.array([0, size], np.int64))
+    return columns
+
+
+def _takes_texts(manifest: Manifest, name: str, feature: EmbeddedFeature) -> bool:
+    """Whether a feature takes only strings of an input."""
+    if isinstance(feature.ids, SeveralIds):
+        key = feature.ids.keys[feature.inputs.index(name)]
+        return key.dtype == "string" and key.boundaries is None
+    rule = first_of(feature.ids)
+    if isinstance(rule, TextIds):
+        return True
+    return isinstance(rule, VocabularyIds) and manifest.vocabularies[rule.vocabulary].dtype == "string"

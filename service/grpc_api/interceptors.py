@@ -1,0 +1,168 @@
+"""What surrounds the service's methods: authentication, admission, reading within limits, deadline, metrics, errors.
+
+`grpc.aio` reads and parses a unary request before it calls the method. Here a handler takes a stream, which is the same
+on the wire, and reads the one message itself, once the client is known and there is room for the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+from grpc import HandlerCallDetails, RpcMethodHandler
+from grpc.aio import ServerInterceptor, ServicerContext
+
+from service.codec.failures import failure_of, log_failure
+from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TRACE_PARENT, request_id_of, server_timing
+from service.dataplane import Application
+from service.engine.context import RequestContext
+from service.errors import DeadlineExceeded, Overloaded, TooLarge, Unimplemented
+from service.grpc_api.servicer import CALLS, SERVICE
+from service.grpc_api.status import abort
+from service.observability import logging
+from service.security.principal import NAME_CHARS_MAX, Principal
+
+_UNREAD_BYTES = 64 << 10
+"""A larger answer counts as bytes in flight until the client has read it."""
+_OTHER = "other"
+_log = logging.logger(__name__)
+
+Continuation = Callable[[HandlerCallDetails], Awaitable[RpcMethodHandler | None]]
+Method = Callable[[bytes, RequestContext], Awaitable[bytes]]
+
+
+class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyped
+    """Surrounds the methods of the service, and answers where there is no method."""
+
+    def __init__(self, application: Application) -> None:
+        self._dataplane, self._metrics = application.dataplane, application.metrics
+        self._tokens, self._settings = application.tokens, application.settings
+        # The size of a message is known only when it has been read: each may be the largest until then.
+        self._reading = asyncio.Semaphore(self._settings.max_inflight_bytes // self._settings.max_request_bytes)
+        self._handlers: dict[str, RpcMethodHandler] = {}
+
+    async def intercept_service(
+        self, continuation: Continuation, details: HandlerCallDetails
+    ) -> RpcMethodHandler | None:
+        """Returns the handler of a method."""
+        path = details.method
+        if path in self._handlers:
+            return self._handlers[path]
+        handler = await continuation(details)
+        service, _, method = path.removeprefix("/").partition("/")
+        if handler is None:
+            return self._handler(_OTHER, _unknown(path))
+        if service != SERVICE:
+            return handler
+        self._handlers[path] = self._handler(CALLS[method], handler.unary_unary)
+        return self._handlers[path]
+
+    def authenticate(self, context: ServicerContext, metadata: Mapping[str, str]) -> Principal | None:
+        """Returns who sent a request, by its token or else by its certificate; None: the service requires neither.
+
+        Raises:
+          Unauthenticated: the token is missing or unknown.
+        """
+        if self._tokens is not None:
+            principal = self._tokens.authenticate(metadata.get("authorization"))
+        elif self._settings.tls_client_ca is not None:
+            principal = Principal(_certificate_name(context.auth_context()))
+        else:
+            return None
+        logging.PRINCIPAL.set(principal.name)
+        return principal
+
+    def _handler(self, call: str, method: Method) -> RpcMethodHandler:
+        async def respond(_: object, context: ServicerContext) -> bytes:
+            began = time.perf_counter()
+            metadata = joined(context.invocation_metadata())
+            request_id = request_id_of(metadata.get(REQUEST_ID), metadata.get(TRACE_PARENT))
+            request = RequestContext(call, request_id, self._deadline(context))
+            try:
+                request.principal = self.authenticate(context, metadata)
+                answer = await self._answer(method, context, request)
+            except (Exception, asyncio.CancelledError) as problem:
+                failure = failure_of(problem, request_id)
+                log_failure(_log, call, failure, problem)
+                self._metrics.request_finished("grpc", call, failure.code.value, time.perf_counter() - began)
+                if isinstance(problem, asyncio.CancelledError):
+                    raise
+                await abort(context, failure, _timing(request))
+            self._metrics.request_finished("grpc", call, "OK", time.perf_counter() - began)
+            context.set_trailing_metadata(((REQUEST_ID, request_id), *_timing(request)))
+            return answer
+
+        return grpc.stream_unary_rpc_method_handler(respond)
+
+    def _deadline(self, context: ServicerContext) -> float:
+        remaining_s, timeout_s = context.time_remaining(), self._settings.request_timeout_s
+        return time.monotonic() + (timeout_s if remaining_s is None else min(remaining_s, timeout_s))
+
+    async def _answer(self, method: Method, context: ServicerContext, request: RequestContext) -> bytes:
+        if request.call == _OTHER:
+            return await method(b"", request)
+        if request.call not in {"models", "model"}:
+            self._dataplane.check_admission(request.call, request.deadline)
+        timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
+        message = await read(context, timeout_s, self._reading)
+        self._reserve(request, len(message))
+        try:
+            answer = await method(message, request)
+        finally:
+            self._dataplane.budget.release(len(message))
+        if len(answer) > _UNREAD_BYTES:
+            self._reserve(request, len(answer))
+            context.add_done_callback(lambda _: self._dataplane.budget.release(len(answer)))
+        return answer
+
+    def _reserve(self, request: RequestContext, size: int) -> None:
+        try:
+            self._dataplane.budget.reserve(size)
+        except Overloaded as problem:
+            self._metrics.rejected(request.call, problem.reason)
+            raise
+
+
+async def read(context: ServicerContext, timeout_s: float, reading: asyncio.Semaphore) -> bytes:
+    """Reads the one message of a call.
+
+    Raises:
+      DeadlineExceeded: it did not arrive in time.
+      TooLarge: it is too large, which gRPC has reported to the client before, or missing.
+    """
+    try:
+        async with asyncio.timeout(timeout_s), reading:
+            message = await context.read()
+    except TimeoutError:
+        raise DeadlineExceeded("the message did not arrive in time") from None
+    if message is grpc.aio.EOF:
+        raise TooLarge("the message is missing, or larger than the limit")
+    return bytes(message)
+
+
+def joined(metadata: Any) -> dict[str, str]:
+    """Returns the textual metadata of a call; a key that comes more than once has the list of its values."""
+    values: dict[str, str] = {}
+    for key, value in metadata or ():
+        if isinstance(value, str):
+            values[key] = f"{values[key]},{value}" if key in values else value
+    return values
+
+
+def _timing(request: RequestContext) -> tuple[tuple[str, str], ...]:
+    return ((SERVER_TIMING, server_timing(request.phases)),) if request.phases else ()
+
+
+def _unknown(path: str) -> Method:
+    async def respond(_raw: bytes, _request: RequestContext) -> bytes:
+        raise Unimplemented(f"there is no method {path[:80]!r}; the methods are those of {SERVICE}")
+
+    return respond
+
+
+def _certificate_name(properties: Mapping[str, Any]) -> str:
+    names = (*properties.get("x509_common_name", ()), *properties.get("x509_subject_alternative_name", ()), b"unnamed")
+    return str(names[0].decode(errors="replace"))[:NAME_CHARS_MAX]

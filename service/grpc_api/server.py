@@ -1,0 +1,112 @@
+"""The gRPC server: its address, its limits, health and shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from service.codec.stubs.embedding_service_pb2_grpc import add_EmbeddingServiceServicer_to_server
+from service.config import ServiceSettings
+from service.dataplane import Application
+from service.grpc_api import reflection
+from service.grpc_api.interceptors import CallInterceptor
+from service.grpc_api.probes import MAX_WATCHES, ProbeInterceptor
+from service.grpc_api.servicer import SERVICE, EmbeddingServicer
+
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_HANDSHAKE_MS = 10_000
+_METADATA_BYTES = 16 << 10
+_PING_S, _PING_TIMEOUT_S, _CLIENT_PINGS_S = 30, 10, 10
+"""Between pings of the server; for their answer; least time between pings of a client."""
+_RPCS_PER_REQUEST = 4
+"""Calls that `grpc.aio` accepts for each that is admitted: rejecting them is ours, with details and retry-after."""
+
+
+class GrpcServer:
+    """Serves an application over gRPC. Health begins as NOT_SERVING."""
+
+    def __init__(self, application: Application) -> None:
+        self._application, self._calls = application, CallInterceptor(application)
+        self._probes, self._health = ProbeInterceptor(self._calls), health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._serving = False
+
+    async def start(self, host: str, port: int) -> int:
+        """Begins to listen.
+
+        Args:
+          host: an address of this machine.
+          port: 0 for any free one.
+        Returns:
+          The bound port.
+        Raises:
+          OSError: the address cannot be bound.
+        """
+        settings, certificates = self._application.settings, self._application.certificates
+        server = self._server = grpc.aio.server(
+            interceptors=(self._calls, self._probes),
+            options=options_of(settings),
+            maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST + MAX_WATCHES,
+        )
+        add_EmbeddingServiceServicer_to_server(EmbeddingServicer(self._application), server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        server.add_generic_rpc_handlers(reflection.handlers((SERVICE, _HEALTH)))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if certificates is None:
+                bound = server.add_insecure_port(address)
+            else:
+                bound = server.add_secure_port(address, certificates.grpc_credentials())
+        except RuntimeError as problem:
+            raise OSError(f"gRPC cannot listen on {address}; is another service running there?") from problem
+        self._loop = asyncio.get_running_loop()
+        await self._publish()
+        await server.start()
+        return int(bound)
+
+    def set_serving(self, serving: bool) -> None:
+        """Sets what health checks report. Any thread may call it, also before `start` and after `stop`."""
+        self._serving = serving
+        if self._loop is not None and not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._publish(), self._loop)
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops accepting calls, waits for those in progress at most `grace_s` seconds, then cancels them."""
+        await self._health.enter_graceful_shutdown()
+        self._probes.end_watches()
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    async def _publish(self) -> None:
+        for service in ("", SERVICE):
+            statuses = health_pb2.HealthCheckResponse
+            await self._health.set(service, statuses.SERVING if self._serving else statuses.NOT_SERVING)
+
+
+def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
+    """Returns the options of gRPC's core. Names and meanings: grpc/impl/channel_arg_names.h."""
+    ping_timeout_ms = min(settings.keep_alive_s, _PING_TIMEOUT_S) * 1000
+    options = {
+        "grpc.so_reuseport": int(settings.workers > 1),  # else a port in use is an error
+        "grpc.max_receive_message_length": settings.max_request_bytes,  # decompressed too
+        "grpc.max_send_message_length": -1,
+        "grpc.max_metadata_size": _METADATA_BYTES,
+        "grpc.absolute_max_metadata_size": _METADATA_BYTES,
+        "grpc.max_concurrent_streams": settings.max_concurrent_streams,
+        "grpc.http2.bdp_probe": 0,  # it would let clients fill megabytes of each stream before anything is read
+        "grpc.keepalive_time_ms": min(settings.keep_alive_s, _PING_S) * 1000,
+        "grpc.keepalive_timeout_ms": ping_timeout_ms,
+        "grpc.http2.ping_timeout_ms": ping_timeout_ms,  # without it a ping that is not answered has no effect
+        "grpc.keepalive_permit_without_calls": 1,
+        "grpc.http2.min_ping_interval_without_data_ms": _CLIENT_PINGS_S * 1000,
+        "grpc.http2.max_ping_strikes": 2,
+        "grpc.max_connection_idle_ms": settings.keep_alive_s * 1000,
+        "grpc.server_handshake_timeout_ms": _HANDSHAKE_MS,
+    }
+    if settings.max_connection_age_s:
+        options["grpc.max_connection_age_ms"] = int(settings.max_connection_age_s * 1000)
+        options["grpc.max_connection_age_grace_ms"] = int(settings.request_timeout_s * 1000)
+    return list(options.items())

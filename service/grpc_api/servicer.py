@@ -1,0 +1,51 @@
+"""The methods of the contract, each one call of the data plane: serialized messages in and out, nothing of gRPC."""
+
+from __future__ import annotations
+
+import time
+
+from service.codec import protobuf, signatures
+from service.codec.operations import OPERATIONS
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceServicer
+from service.dataplane import Application
+from service.engine.context import RequestContext
+from service.security.principal import authorize, authorize_all
+
+SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
+CALLS = {operation.method: name for name, operation in OPERATIONS.items()} | {
+    "ListModels": "models",
+    "GetModel": "model",
+}
+"""Names of the calls, as in metrics, by method."""
+
+
+class EmbeddingServicer(EmbeddingServiceServicer):
+    """Answers messages that `CallInterceptor` has authenticated, admitted and read; raises ServiceError."""
+
+    def __init__(self, application: Application) -> None:
+        self._dataplane, self._engine, self._metrics = application.dataplane, application.engine, application.metrics
+
+    async def _call(self, request: bytes, context: RequestContext) -> bytes:
+        """Answers the call that the context names."""
+        operation = OPERATIONS[context.call]
+        answer = await self._dataplane.call_message(operation, request, context)
+        began = time.perf_counter()
+        encoded: bytes = operation.write_message(answer).SerializeToString()
+        context.phases["encode"] = seconds = time.perf_counter() - began
+        self._metrics.phase(context.call, "encode", seconds)
+        return encoded
+
+    Retrieve = Rank = Recommend = Embed = Lookup = _call
+
+    async def ListModels(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802 - names of the contract
+        """Lists models, versions and states."""
+        protobuf.parse(pb.ListModelsRequest, request)
+        authorize_all(context.principal)
+        return bytes(signatures.models_message(self._engine.models()).SerializeToString())
+
+    async def GetModel(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
+        """Describes the calls of a version."""
+        target = protobuf.target_of(protobuf.parse(pb.GetModelRequest, request).model, None)
+        authorize(context.principal, target.model)
+        return bytes(signatures.details_message(self._engine.model(target)).SerializeToString())

@@ -1,0 +1,55 @@
+"""Failures as gRPC reports them: status, message, and trailing metadata with details."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc.aio import ServicerContext
+
+from service.codec.failures import Failure
+from service.codec.metadata import REQUEST_ID
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.errors import TRANSPORT_STATUS
+
+RETRY_AFTER = "retry-after"
+"""Trailing metadata: seconds, as a decimal number."""
+STATUS_DETAILS = "grpc-status-details-bin"
+"""Trailing metadata: google.rpc.Status with ErrorDetails, and RetryInfo where a retry may help."""
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def status_code_of(failure: Failure) -> grpc.StatusCode:
+    """Returns the gRPC status of a failure."""
+    return grpc.StatusCode[TRANSPORT_STATUS[failure.code].grpc]
+
+
+def trailing_metadata_of(failure: Failure) -> Metadata:
+    """Returns the request id, the details, and when to retry."""
+    details: list[Message] = [
+        pb.ErrorDetails(code=failure.code.value, message=failure.message, request_id=failure.request_id)
+    ]
+    metadata: Metadata = ((REQUEST_ID, failure.request_id),)
+    if failure.retry_after_s is not None:
+        metadata += ((RETRY_AFTER, f"{failure.retry_after_s:g}"),)
+        delay = Duration()
+        delay.FromNanoseconds(int(failure.retry_after_s * 1e9))
+        details.append(RetryInfo(retry_delay=delay))
+    status = Status(code=status_code_of(failure).value[0], message=failure.message)
+    for message in details:
+        packed = AnyMessage()
+        packed.Pack(message)
+        status.details.append(packed)
+    return (*metadata, (STATUS_DETAILS, status.SerializeToString()))
+
+
+async def abort(context: ServicerContext, failure: Failure, metadata: Metadata = ()) -> NoReturn:
+    """Ends a call with a failure, and further trailing metadata."""
+    await context.abort(status_code_of(failure), failure.message, trailing_metadata_of(failure) + metadata)
+    raise AssertionError("abort raises")

@@ -1,0 +1,75 @@
+"""Versions that could not be loaded, and when to try again: their files changed, or the machine was at fault."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bundle.errors import BundleError
+from service.models.loader import InsufficientMemory, LoadRejected
+
+RETRY_S = 60.0
+"""Until the next attempt where the machine was at fault: memory, permissions, open files, a disk."""
+FILES_MAX = 100_000
+"""Files of one version that are inspected for changes."""
+
+
+@dataclass
+class LoadFailure:
+    """One version that could not be loaded.
+
+    Attributes:
+      files: fingerprint of its files before the attempt.
+      retry_at: on the clock of `time.monotonic()`; infinite: only changed files can help.
+      seen: fingerprint when the files were last inspected.
+    """
+
+    files: int
+    problem: str
+    retry_at: float
+    seen: int = 0
+
+    @classmethod
+    def of(cls, files: int, problem: Exception) -> LoadFailure:
+        """Returns the failure of an attempt; an unexpected problem is described without its text."""
+        chain: list[BaseException] = [problem]
+        while (cause := chain[-1].__cause__) is not None:
+            chain.append(cause)
+        machine_at_fault = any(isinstance(each, OSError | MemoryError | InsufficientMemory) for each in chain)
+        if isinstance(problem, MemoryError):
+            reason = "memory ran out"
+        elif is_expected(problem):
+            reason = str(problem)
+        else:
+            reason = f"unexpected {type(problem).__name__} while loading; the log has it"
+        return cls(files, reason, time.monotonic() + RETRY_S if machine_at_fault else math.inf, files)
+
+    def should_retry(self, directory: Path) -> bool:
+        """Returns whether to load the version again.
+
+        Files that changed may still be on their way: they are tried once two inspections in a row have found the same.
+        So a copy that brings the manifest first fails once, then loads.
+        """
+        if time.monotonic() >= self.retry_at:
+            return True
+        before, self.seen = self.seen, fingerprint(directory)
+        return self.seen != self.files and self.seen == before
+
+
+def is_expected(problem: Exception) -> bool:
+    """Returns whether a load may raise this; anything else is a bug, here or in a library."""
+    return isinstance(problem, BundleError | LoadRejected | OSError | MemoryError)
+
+
+def fingerprint(directory: Path) -> int:
+    """Returns a hash of the names, sizes and times of a version's files; reads none of them."""
+    found: list[tuple[str, int, int, int]] = []
+    with contextlib.suppress(OSError):  # a file vanished: the next fingerprint differs
+        for path in itertools.islice(directory.rglob("*"), FILES_MAX):
+            status = path.stat()
+            found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return hash(tuple(sorted(found)))

@@ -1,0 +1,193 @@
+"""Where features lie in the input arrays of a tower's parts. Pure: manifest entries in, columns out.
+
+The features of contexts lie side by side in a frame, in the order in which parts of candidates take them, so that a
+few copies of columns repeat them for every candidate. Those of candidates are looked up straight into the input of the
+first part that takes them, and copied from there to others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bundle.fields import array_dtype
+from bundle.manifest import DenseFeature, Manifest, TowerInput, TowerPart
+
+
+class Example(NamedTuple):
+    """A feature's activation of one example."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Its number of values."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Features of contexts side by side; there is one frame for each dtype.
+
+    Attributes:
+      ends: the column after each feature.
+    """
+
+    dtype: np.dtype[Any]
+    names: tuple[str, ...]
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Columns `start` to `stop` of an input, into which features are looked up; `ends` count from `start`."""
+
+    start: int
+    stop: int
+    names: tuple[str, ...]
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Columns `start` to `stop` of an input, copied from `source` from its column `first` on.
+
+    Attributes:
+      source: (number of a frame,), or (part, input) of candidates.
+    """
+
+    start: int
+    stop: int
+    source: tuple[int, ...]
+    first: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a part.
+
+    Attributes:
+      shape: of one example.
+      width: its columns.
+      made: the earlier part's output that it is; then it has no columns.
+      written: columns that features are looked up into.
+      repeated: columns copied from frames.
+      shared: columns copied from other inputs of candidates.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    width: int = 0
+    made: str = ""
+    written: tuple[Written, ...] = ()
+    repeated: tuple[Copied, ...] = ()
+    shared: tuple[Copied, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where all features of a plan lie.
+
+    Attributes:
+      parts: the inputs of each part.
+      once: by part, whether it runs once for each context.
+      row_bytes: by part, the bytes of its inputs for one example.
+    """
+
+    frames: tuple[Frame, ...]
+    parts: tuple[tuple[Input, ...], ...]
+    once: tuple[bool, ...]
+    row_bytes: tuple[int, ...]
+
+
+def example_of(manifest: Manifest, name: str) -> Example:
+    """Returns dtype and shape of a feature's activation of one example."""
+    feature = manifest.features[name]
+    if isinstance(feature, DenseFeature):
+        return Example(array_dtype(feature.dtype), feature.shape)
+    dim = manifest.dim_of(feature)
+    return Example(np.dtype(np.float32), (dim,) if feature.length is None else (feature.length, dim))
+
+
+def lay_out(examples: Mapping[str, Example], parts: Sequence[TowerPart], context: Collection[str]) -> Layout:
+    """Lays out the inputs of a tower's parts.
+
+    Args:
+      examples: by feature that the parts take.
+      parts: in the order in which they run.
+      context: features that are looked up once for each context; if there are none, every part runs for candidates.
+    """
+    once = tuple(bool(context) and part.per == "context" for part in parts)
+    candidates_first = sorted(zip(once, parts, strict=True), key=lambda pair: pair[0])
+    frames = _frames(examples, [part for _, part in candidates_first], context)
+    places: dict[str, tuple[tuple[int, ...], int]] = {}
+    for number, frame in enumerate(frames):
+        for name, start in zip(frame.names, (0, *frame.ends), strict=False):
+            places[name] = (number,), start
+    inputs = tuple(
+        tuple(_input(examples, one, places, context, (number, which)) for which, one in enumerate(part.inputs))
+        for number, part in enumerate(parts)
+    )
+    row_bytes = tuple(sum(one.width * one.dtype.itemsize for one in each) for each in inputs)
+    return Layout(frames, inputs, once, row_bytes)
+
+
+def _frames(examples: Mapping[str, Example], parts: Sequence[TowerPart], context: Collection[str]) -> tuple[Frame, ...]:
+    by_dtype: dict[np.dtype[Any], list[str]] = {}
+    for name in dict.fromkeys(source for part in parts for each in part.inputs for source in each.sources):
+        if name in context:
+            by_dtype.setdefault(examples[name].dtype, []).append(name)
+    return tuple(
+        Frame(dtype, tuple(names), tuple(accumulate(examples[name].width for name in names)))
+        for dtype, names in by_dtype.items()
+    )
+
+
+def _input(
+    examples: Mapping[str, Example],
+    entry: TowerInput,
+    places: dict[str, tuple[tuple[int, ...], int]],
+    context: Collection[str],
+    here: tuple[int, int],
+) -> Input:
+    """Lays one input out; adds the features that are looked up into it to `places`."""
+    dtype, shape = array_dtype(entry.dtype), tuple(-1 if size is None else size for size in entry.shape[1:])
+    if entry.tensor:
+        return Input(entry.name, dtype, shape, made=entry.tensor)
+    written: list[Written] = []
+    repeated: list[Copied] = []
+    shared: list[Copied] = []
+    stop = 0
+    for name in entry.sources:
+        start, stop = stop, stop + examples[name].width
+        if name in places:
+            source, first = places[name]
+            _append(repeated if name in context else shared, Copied(start, stop, source, first))
+            continue
+        places[name] = here, start
+        if written and written[-1].stop == start:
+            last = written.pop()
+            written.append(Written(last.start, stop, (*last.names, name), (*last.ends, stop - last.start)))
+        else:
+            written.append(Written(start, stop, (name,), (stop - start,)))
+    if -1 in shape:
+        shape = examples[entry.sources[0]].shape if len(entry.sources) == 1 else (stop,)
+    return Input(entry.name, dtype, shape, stop, "", tuple(written), tuple(repeated), tuple(shared))
+
+
+def _append(copies: list[Copied], one: Copied) -> None:
+    """Adds a copy, joined with the last one where it continues it."""
+    if copies:
+        last = copies[-1]
+        next_first = last.first + last.stop - last.start
+        if (last.stop, last.source, next_first) == (one.start, one.source, one.first):
+            one = Copied(last.start, one.stop, last.source, last.first)
+            copies.pop()
+    copies.append(one)

@@ -1,0 +1,203 @@
+"""Loads a bundle as a model version: forecast memory, verify, map, warm up; all or nothing, never on the event loop."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import files, paths, retention, staging
+from bundle.errors import DigestMismatch, FormatError
+from bundle.features import open_features
+from bundle.formula import parse_formula
+from bundle.manifest import Corpus, Index, Manifest, Precision
+from bundle.stores import CandidateStore
+from runtime.exact import ExactIndex
+from runtime.scann import ScannIndex
+from runtime.towers import Device, open_form
+from service.models.forms import choose_forms
+from service.models.throttle import LoadThrottle
+from service.models.towers import LoadedPart, LoadedTower
+from service.models.version import LoadedIndex, LoadedStore, ModelVersion, stamp_of
+from service.resources import free_bytes
+
+_TENSORFLOW_BYTES = 600 << 20
+"""What a process grows by when a SavedModel makes it import TensorFlow (measured: 510 MB)."""
+
+
+class LoadRejected(Exception):
+    """A sound bundle that will not be served here; the message says why."""
+
+
+class InsufficientMemory(LoadRejected):
+    """A version may need more memory than there is now.
+
+    Attributes:
+      missing_bytes: how much more, in each process; infinite: it exceeds what is allowed, whatever is free.
+    """
+
+    def __init__(self, message: str, missing_bytes: float) -> None:
+        super().__init__(message)
+        self.missing_bytes = missing_bytes
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Loads model versions, each all or nothing.
+
+    Attributes:
+      root: directory of the bundles.
+      precision: of the towers; None: what each bundle says.
+      verify: of table shards; everything else is always verified in full.
+      threads: that will compute; each has its own interpreter of every tower.
+      max_load_bytes: the most memory that one version may need; 0: what is free.
+      warm_up: serves synthetic requests with a version before it is available, in the thread that loads; calls the
+        throttle it is given; raises if the version cannot serve.
+      device: where SavedModels run.
+      processes: returns how many processes load the same version at the same time, each into its own memory.
+      throttle: called after each chunk of work.
+    """
+
+    root: Path
+    precision: Precision | None
+    verify: Literal["sizes", "full"]
+    threads: int
+    max_load_bytes: int
+    warm_up: Callable[[ModelVersion, LoadThrottle], object]
+    device: Device = "cpu"
+    processes: Callable[[], int] = lambda: 1
+    throttle: LoadThrottle = field(default_factory=LoadThrottle)
+
+    def load(self, model: str, version: int) -> ModelVersion:
+        """Loads one version; on any failure everything opened is closed again.
+
+        Raises:
+          BundleError: a file is missing, damaged, or not what the format allows.
+          LoadRejected: the version needs more memory than there is, or its parts do not fit each other.
+          OSError: a file exists but cannot be read now.
+          Exception: whatever a tower or an index raises that cannot be loaded.
+        """
+        directory = self.root / model / str(version)
+        self.throttle.begin()
+        stamp = stamp_of(directory / paths.MANIFEST)
+        manifest = staging.read_manifest(directory)
+        self.throttle()
+        if (manifest.model, manifest.version) != (model, version):
+            raise FormatError(
+                f"the manifest is of model {manifest.model!r} version {manifest.version}, its directory is "
+                f"{model}/{version}; a bundle is served from the place it was written for"
+            )
+        memory_bytes = forecast_bytes(manifest, self.precision, self.threads, self.device)
+        self._check_memory(memory_bytes)
+        opened = ExitStack()
+        try:
+            held = retention.hold(directory)  # keeps `rowcast-serve pull --keep` from deleting it while it is served
+            if held is not None:
+                opened.callback(os.close, held)
+            staging.check_files(directory, manifest, self.verify, self.throttle)
+            loaded = replace(self._open(directory, manifest, opened), memory_bytes=memory_bytes, stamp=stamp)
+            self.warm_up(loaded, self.throttle)
+            self._prepare_threads(loaded)
+        except BaseException:
+            opened.close()
+            raise
+        return loaded
+
+    def _check_memory(self, needed_bytes: int) -> None:
+        """Rejects what may not fit beside all that is loaded already, in this process and the others."""
+        if self.max_load_bytes:
+            limit_bytes, copies, what = self.max_load_bytes, 1, "allowed (max_load_bytes)"
+        else:
+            limit_bytes, copies, what = free_bytes(), self.processes(), "free"
+        if copies * needed_bytes > limit_bytes:
+            each = f" ({-(-needed_bytes >> 20)} MiB in each of {copies} processes)" if copies > 1 else ""
+            raise InsufficientMemory(
+                f"it may need {-(-copies * needed_bytes >> 20)} MiB of memory beside its tables{each}, "
+                f"{limit_bytes >> 20} MiB are {what}",
+                math.inf if self.max_load_bytes else needed_bytes - limit_bytes / copies,
+            )
+
+    def _open(self, directory: Path, manifest: Manifest, opened: ExitStack) -> ModelVersion:
+        reader = open_features(directory, manifest, self.throttle)
+        opened.callback(reader.close)
+        self.throttle()
+        towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
+        corpora = {name: self._open_store(directory, name, entry) for name, entry in manifest.candidates.items()}
+        contexts = {name: self._open_store(directory, name, entry) for name, entry in manifest.contexts.items()}
+        indexes = {
+            name: self._open_index(directory, name, entry, corpora[entry.corpus])
+            for name, entry in manifest.indexes.items()
+        }
+        loaded = (reader.tables, reader, towers, corpora, contexts, indexes)
+        return ModelVersion(manifest.model, manifest.version, directory, manifest, *loaded, close=opened.close)
+
+    def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
+        entry = manifest.towers[name]
+        chosen = choose_forms(entry, self.precision, self.device)
+        device = self.device if all(form.kind == "saved_model" for _, form in chosen) else "cpu"
+        parts = tuple(LoadedPart(part, form, open_form(directory, part, form, device)) for part, form in chosen)
+        formula = None if entry.formula is None else parse_formula(entry.formula)
+        tower = LoadedTower(name, entry, manifest, parts, device, formula)
+        if formula is not None and (vectors := [each for each in formula.names if each not in tower.heads]):
+            raise FormatError(f"towers.{name}.formula takes {vectors[0]!r}, which is not one number of a candidate")
+        self.throttle()
+        return tower
+
+    def _open_store(self, directory: Path, name: str, entry: Corpus) -> LoadedStore:
+        store = LoadedStore(name, entry, CandidateStore(files.locate(directory, entry.file), entry))
+        self.throttle()
+        return store
+
+    def _open_index(self, directory: Path, name: str, entry: Index, corpus: LoadedStore) -> LoadedIndex:
+        size, path = corpus.entry.size, files.locate(directory, entry.vectors)
+        found_bytes, expected_bytes = path.stat().st_size, size * entry.dim * 4
+        if found_bytes != expected_bytes:
+            raise DigestMismatch(
+                f"file {entry.vectors!r} of index {name!r} has {found_bytes} bytes, {size} vectors of {entry.dim} "
+                f"float32 have {expected_bytes}"
+            )
+        vectors: NDArray[np.float32] = np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim))
+        approximate = ScannIndex.load(files.locate(directory, entry.directory), entry.distance, vectors)
+        self.throttle()
+        return LoadedIndex(entry, approximate, ExactIndex(vectors, entry.distance), vectors, corpus)
+
+    def _prepare_threads(self, loaded: ModelVersion) -> None:
+        """Makes the interpreters of the compute threads and the event loop; one of them is the one used here."""
+        for tower in loaded.towers.values():
+            for part in tower.parts:
+                for _ in range(self.threads):
+                    part.network.prepare_thread()
+                    self.throttle()
+                part.network.release_thread()
+
+
+def forecast_bytes(manifest: Manifest, precision: Precision | None, threads: int, device: Device = "cpu") -> int:
+    """Returns an upper bound of the memory that loading a version needs, in bytes; mapped tables do not count.
+
+    A compiled tower is packed once per thread that computes, the event loop's and the loading one among them; an index
+    is held twice while it is read; keys of stores and vocabularies become hash tables of about four times their bytes.
+    """
+    sizes = {file.path: file.bytes for file in manifest.files}
+
+    def bytes_under(directory: str) -> int:
+        return sum(size for path, size in sizes.items() if path.startswith(directory + "/"))
+
+    total = tensorflow_bytes = 0
+    for tower in manifest.towers.values():
+        for _, form in choose_forms(tower, precision, device):
+            if form.kind == "litert":
+                total += sizes.get(form.path, 0) * (3 + threads)
+            else:
+                total += 3 * bytes_under(form.path)
+                tensorflow_bytes = _TENSORFLOW_BYTES
+    total += sum(2 * bytes_under(index.directory) for index in manifest.indexes.values())  # its vectors are mapped
+    keyed = (manifest.candidates, manifest.contexts, manifest.vocabularies)
+    total += sum(4 * sizes.get(entry.file, 0) for entries in keyed for entry in entries.values())
+    return total + tensorflow_bytes

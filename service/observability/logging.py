@@ -1,0 +1,206 @@
+"""JSON lines on stderr: a constant event name plus fields; never a caller's ids, features or vectors.
+
+Loggers are named `rowcast.` + module. An event is logged as `log.info("version_available", extra=fields(model=name))`.
+A thread of its own writes the lines, so that no request waits for a slow reader of stderr.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any, TextIO
+
+import orjson
+
+ROOT_LOGGER = "rowcast"
+LINES_PER_S_MAX = 100
+"""Of one event: callers whose requests fail quickly must not fill a disk."""
+QUEUE_SIZE_MAX = 2000
+PRINCIPAL: ContextVar[str] = ContextVar("principal", default="")
+"""Name of the authenticated caller whose request the running task answers; a field of every line logged meanwhile."""
+_FIELDS = "rowcast_fields"
+
+
+def logger(module: str) -> logging.Logger:
+    """Returns the logger of a module: `rowcast.` + its name."""
+    return logging.getLogger(f"{ROOT_LOGGER}.{module}")
+
+
+def fields(**values: Any) -> dict[str, Any]:
+    """Returns `values` in the shape that `extra=` of a logging call takes."""
+    return {_FIELDS: values}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, event, the event's fields and, of an exception, its traceback."""
+
+    def __init__(self, always: Mapping[str, Any]) -> None:
+        """Makes a formatter; `always`: fields of every line."""
+        super().__init__()
+        self._always = always
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line without its end."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **self._always,
+            **getattr(record, _FIELDS, {}),
+        }
+        if principal := PRINCIPAL.get():
+            line["principal"] = principal
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+class RateLimit(logging.Filter):
+    """Lets LINES_PER_S_MAX lines of an event pass each second; `suppressed` of the next line counts the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = 0
+        self._counts: Counter[str] = Counter()
+        self._suppressed: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether a record is logged."""
+        second, event = int(record.created), str(record.msg)
+        if second != self._second:
+            self._second = second
+            self._counts.clear()
+        self._counts[event] += 1
+        if self._counts[event] > LINES_PER_S_MAX:
+            self._suppressed[event] += 1
+            return False
+        if suppressed := self._suppressed.pop(event, 0):
+            setattr(record, _FIELDS, {**getattr(record, _FIELDS, {}), "suppressed": suppressed})
+        return True
+
+
+class _LineWriter(logging.StreamHandler[TextIO]):
+    """Writes lines.
+
+    Attributes:
+      dropped: lines that could not be written.
+    """
+
+    dropped = 0
+
+    def createLock(self) -> None:  # noqa: N802
+        """Makes none: only one thread writes, and the exit must not wait for a write that never ends."""
+        self.lock = None
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
+        self.dropped += 1  # nobody reads them any more, or the disk is full
+
+
+class LogHandler(QueueHandler):
+    """Formats a line where it is logged and queues it for the thread that writes; a line for which there is no room
+    is dropped and counted."""
+
+    def __init__(self, stream: TextIO, always: Mapping[str, Any]) -> None:
+        self._lines: queue.Queue[Any] = queue.Queue(QUEUE_SIZE_MAX)
+        super().__init__(self._lines)
+        self.setFormatter(JsonLines(always))
+        self.addFilter(RateLimit())
+        self._given, self._stream = stream, _unbuffered(stream)
+        self._writer = _LineWriter(self._stream)
+        self._listener = QueueListener(self._lines, self._writer)
+        self._listener.start()
+        self._rejected = self._unreported = 0
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were not written."""
+        return self._rejected + self._writer.dropped
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Queues a line or drops it; never waits."""
+        try:
+            if self._unreported:
+                facts = {"name": f"{ROOT_LOGGER}.{__name__}", "levelname": "WARNING", "msg": "log_lines_dropped"}
+                report = logging.makeLogRecord({**facts, **fields(lines=self._unreported)})
+                self._lines.put_nowait(self.prepare(report))
+                self._unreported = 0
+            self._lines.put_nowait(record)
+        except queue.Full:
+            self._rejected += 1
+            self._unreported += 1
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Writes what is queued and ends the thread; gives up after a time, as stderr may block for good."""
+        super().close()
+        until = time.monotonic() + timeout_s
+        while self._lines.full() and time.monotonic() < until:  # the listener's end needs room in the queue
+            time.sleep(0.01)
+        if self._lines.full() or self._stream.closed:
+            return
+        stopping = threading.Thread(target=self._listener.stop, name="rowcast-log-stop", daemon=True)
+        stopping.start()
+        stopping.join(max(0.0, until - time.monotonic()))
+        if self._stream is not self._given and not stopping.is_alive():
+            self._stream.close()
+
+
+def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
+    """Sends the service's events, and the warnings of libraries, to a stream as JSON lines; may be called again.
+
+    What is queued is written when the interpreter exits; call `shutdown` before `os._exit`.
+
+    Args:
+      level: least severity of the service's events.
+      stream: None: where stderr leads now, also while `runtime.native_output` silences it.
+      always: fields of every line.
+    """
+    shutdown()
+    root = logging.getLogger()
+    root.handlers = [LogHandler(stream or sys.stderr, always)]
+    root.setLevel(logging.WARNING)
+    set_level(level)
+    logging.captureWarnings(capture=True)
+
+
+def set_level(level: str) -> None:
+    """Sets the least severity of the service's events that is logged."""
+    logging.getLogger(ROOT_LOGGER).setLevel(level.upper())
+
+
+def shutdown(timeout_s: float = 1.0) -> None:
+    """Writes what is queued and stops logging; waits no longer than `timeout_s`."""
+    for handler in _handlers():
+        logging.getLogger().removeHandler(handler)
+        handler.close(timeout_s)
+    logging.captureWarnings(capture=False)
+
+
+def lines_dropped() -> int:
+    """Returns how many lines could not be written since `configure`."""
+    return sum(handler.dropped for handler in _handlers())
+
+
+def _handlers() -> list[LogHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, LogHandler)]
+
+
+def _unbuffered(stream: TextIO) -> TextIO:
+    """Returns a stream to the same file without a buffer: a thread that waits in its lock would crash the exit."""
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError):  # a stream in memory
+        return stream
+    os.set_blocking(descriptor, True)
+    file = io.FileIO(descriptor, "w")
+    return io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", write_through=True)

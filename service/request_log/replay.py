@@ -1,0 +1,111 @@
+"""Replays recorded requests against a model version before it is served: they warm it up, and show what it breaks.
+
+A version is rejected for a recorded request only if the current version still answers it; a request that both fail is
+itself at fault. Ids that a version's candidates or vocabularies no longer hold are data, as they are to clients.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bundle.errors import UnknownRefused
+from service.codec import json, protobuf
+from service.codec.limits import Limits
+from service.codec.operations import OPERATIONS
+from service.config import ServiceSettings
+from service.engine import embedding, lookup, ranking, recommendation, retrieval
+from service.engine.context import Execution
+from service.engine.requests import Target
+from service.engine.validation import NoSuchCandidate
+from service.errors import ServiceError
+from service.models.loader import LoadRejected
+from service.models.manager import VersionManager
+from service.models.version import ModelVersion
+from service.observability import logging
+from service.request_log.record import RecordedRequest, read_newest, record_directory
+
+REQUESTS_MAX = 256
+SECONDS_MAX = 30.0
+"""Pauses of the load throttle included."""
+_COMPUTE: dict[str, Callable[..., Any]] = {
+    "retrieve": retrieval.retrieve,
+    "rank": ranking.rank,
+    "recommend": recommendation.recommend,
+    "embed": embedding.embed,
+    "lookup": lookup.look_up,
+}
+
+_log = logging.logger(__name__)
+
+
+class Replay:
+    """Tests new versions with what clients sent to the current one."""
+
+    def __init__(self, settings: ServiceSettings, versions: VersionManager) -> None:
+        self._settings, self._versions = settings, versions
+
+    def check(self, model_version: ModelVersion, throttle: Callable[[], object]) -> None:
+        """Replays the newest recorded requests of the model, for a bounded time; nothing if nothing is recorded.
+
+        Args:
+          throttle: called after each request.
+        Raises:
+          LoadRejected: the version fails a request that the current one answers.
+        """
+        if not self._settings.record_rate:
+            return
+        directory = record_directory(self._settings) / model_version.model
+        recorded = read_newest(directory, REQUESTS_MAX, self._settings.record_max_bytes)
+        if not recorded:
+            return
+        try:
+            lease = self._versions.acquire(model_version.model)
+        except ServiceError:  # nothing to compare with
+            self._replay(model_version, None, recorded, throttle)
+            return
+        with lease as current:
+            self._replay(model_version, current, recorded, throttle)
+
+    def _replay(
+        self,
+        model_version: ModelVersion,
+        current: ModelVersion | None,
+        recorded: Sequence[RecordedRequest],
+        throttle: Callable[[], object],
+    ) -> None:
+        until = time.monotonic() + SECONDS_MAX
+        replayed, failed = 0, list[tuple[RecordedRequest, Exception]]()
+        for request in recorded:
+            if time.monotonic() > until:
+                break
+            replayed += 1
+            problem = self._problem(model_version, request)
+            if problem is not None and current is not None and self._problem(current, request) is None:
+                failed.append((request, problem))
+            throttle()
+        facts = {"model": model_version.model, "version": model_version.version}
+        _log.info("requests_replayed", extra=logging.fields(**facts, requests=replayed, failed=len(failed)))
+        if failed and current is not None:
+            first, problem = failed[0]
+            raise LoadRejected(
+                f"{len(failed)} of {replayed} recorded requests that version {current.version} answers fail; the "
+                f"newest, a {first.call}: {type(problem).__name__}: {problem}"
+            )
+
+    def _problem(self, model_version: ModelVersion, recorded: RecordedRequest) -> Exception | None:
+        """Returns what keeps a version from answering a request; None: nothing, or ids that it does not know."""
+        operation, limits = OPERATIONS[recorded.call], Limits.of(self._settings)
+        try:
+            if recorded.protobuf:
+                message = protobuf.parse(operation.request_class, recorded.body)
+                request = operation.read_message(message, None, limits)
+            else:
+                request, _ = operation.read_json(json.parse(recorded.body, limits), Target(), limits)
+            _COMPUTE[recorded.call](model_version, request, self._settings, Execution.unrecorded(recorded.call))
+        except (NoSuchCandidate, UnknownRefused):
+            return None
+        except Exception as problem:  # noqa: BLE001 - a client would be told of it, whatever it is
+            return problem
+        return None

@@ -1,0 +1,49 @@
+"""The authenticated client of a request, and what it may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.errors import PermissionDenied
+
+NAME_CHARS_MAX = 100
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The client that a token or a certificate was issued to.
+
+    Attributes:
+      name: for the log.
+      models: that it may use; None: every model.
+    """
+
+    name: str
+    models: frozenset[str] | None = None
+
+
+def authorize(principal: Principal | None, model: str) -> None:
+    """Checks that a client may use a model.
+
+    Args:
+      principal: None: authentication is off, everything is allowed.
+      model: as the request names it; empty: the only one there is, which a client of some models has to name.
+    Raises:
+      PermissionDenied: it may not.
+    """
+    if principal is not None and principal.models is not None and model not in principal.models:
+        raise PermissionDenied(f"model is {model[:80]!r}; this token is for {_listed(principal.models)}")
+
+
+def authorize_all(principal: Principal | None) -> None:
+    """Checks that a client may see what concerns every model.
+
+    Raises:
+      PermissionDenied: it may use some models only.
+    """
+    if principal is not None and principal.models is not None:
+        raise PermissionDenied(f"this concerns every model; this token is for {_listed(principal.models)}")
+
+
+def _listed(models: frozenset[str]) -> str:
+    return ", ".join(sorted(models)) or "no model"

@@ -1,0 +1,57 @@
+"""Statuses of workers are written, read and merged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from service.admin.status import ModelStatus, WorkerStatus, merged_versions, read_statuses, write_status
+from service.models.manager import State, VersionState
+
+
+def status(pid: int, *states: VersionState) -> WorkerStatus:
+    return WorkerStatus(pid, 3, "", {"movies": ModelStatus((1, 2), 2, 1, (1, 2), states)}, 1 << 20)
+
+
+def test_status_written_is_read_back_whole(tmp_path: Path) -> None:
+    written = status(os.getpid(), VersionState(2, "available", "", current=True, labels=("stable",), memory_bytes=5))
+    write_status(tmp_path, status(os.getpid()))
+    write_status(tmp_path, written)
+    assert read_statuses(tmp_path) == [written]
+
+
+def test_statuses_are_those_of_running_processes_by_their_ids(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    for pid in (gone.pid, os.getpid(), os.getppid()):
+        write_status(tmp_path, status(pid))
+    (tmp_path / "worker-x.json").write_text("{}")
+    assert [each.pid for each in read_statuses(tmp_path)] == sorted((os.getpid(), os.getppid()))
+    assert not (tmp_path / f"worker-{gone.pid}.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "state", "problem"),
+    [
+        ("available", "available", "available", ""),
+        ("available", "failed", "failed", "worker 2: no memory"),
+        ("loading", "available", "loading", "worker 1: loading"),
+        ("kept", "available", "kept", "worker 1: kept"),
+        ("available", "retiring", "retiring", "worker 2: retiring"),
+    ],
+)
+def test_merged_version_has_the_state_that_is_farthest_from_serving(
+    first: State, second: State, state: str, problem: str
+) -> None:
+    states = (VersionState(2, each, "no memory" if each == "failed" else "") for each in (first, second))
+    merged = merged_versions([status(pid, state) for pid, state in enumerate(states, 1)])
+    assert [(each.version, each.state, each.problem) for each in merged["movies"]] == [(2, state, problem)]
+
+
+def test_merged_versions_are_those_of_any_worker_newest_first() -> None:
+    statuses = [status(1, VersionState(1, "available")), status(2, VersionState(2, "available"))]
+    assert [each.version for each in merged_versions(statuses)["movies"]] == [2, 1]
+    assert merged_versions([]) == {}

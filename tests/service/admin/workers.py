@@ -1,0 +1,90 @@
+"""Workers with empty models: they follow the desired state and write their status as real ones do."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from service.admin.status import WorkerStatus, write_status
+from service.config import ServiceSettings
+from service.models.loader import LoadRejected
+from service.models.manager import VersionManager
+from service.models.policy import Policy
+from service.models.poller import Poller
+from service.models.state_file import NAME, StateFile
+from service.models.version import ModelVersion, stamp_of
+from service.observability.metrics import Metrics
+
+
+def publish(root: Path, version: int, model: str = "movies") -> None:
+    """Makes a version that is complete as far as its directory shows."""
+    (root / model / str(version)).mkdir(parents=True)
+    (root / model / str(version) / "manifest.json").touch()
+
+
+@dataclass
+class _EmptyVersions:
+    """Loads nothing of a version, or fails as a test says."""
+
+    root: Path
+    failing: dict[int, str] = field(default_factory=dict)
+
+    def load(self, model: str, version: int) -> ModelVersion:
+        if version in self.failing:
+            raise LoadRejected(self.failing[version])
+        directory, nothing = self.root / model / str(version), dict[str, Any]()
+        empty: Any = None
+        parts = empty, nothing, empty, nothing, nothing, nothing, nothing
+        return ModelVersion(
+            model, version, directory, *parts, lambda: None, 1 << 20, stamp_of(directory / "manifest.json")
+        )
+
+
+class Worker:
+    """One worker. It arranges what is loaded in a thread, as soon as that is desired, and loads when a test says so."""
+
+    def __init__(self, settings: ServiceSettings, run_directory: Path, pid: int | None = None) -> None:
+        self._run_directory, self._pid = run_directory, pid or os.getpid()
+        self._loader, self._manager = _EmptyVersions(settings.root), VersionManager()
+        self._poller = Poller(
+            settings.root,
+            self._loader,  # type: ignore[arg-type]
+            self._manager,
+            Metrics(),
+            state=StateFile(settings.state_file or settings.root / NAME),
+            policy=Policy(settings.latest_versions, settings.keep_previous),
+            poll_interval_s=1,
+            scrub_bytes_per_s=0,
+            desired_changed=lambda _: None,
+        )
+        self.failing = self._loader.failing
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self.scan()
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def scan(self) -> None:
+        """Loads what is desired."""
+        with self._lock:
+            self._poller.scan()
+            self._write()
+
+    def _follow(self) -> None:
+        while not self._stopping.wait(0.005):
+            with self._lock:
+                self._poller.follow()
+                self._write()
+
+    def _write(self) -> None:
+        write_status(self._run_directory, replace(WorkerStatus.of(self._manager, self._poller, 1 << 20), pid=self._pid))
+
+    def states(self) -> dict[int, str]:
+        return {state.version: state.state for state in self._manager.models()["movies"]}
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._manager.close()

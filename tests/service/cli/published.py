@@ -1,0 +1,63 @@
+"""A bundle that is large enough to be fetched in several requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from bundle import paths
+from bundle.checksums import BLOCK_BYTES
+from bundle.manifest import EmbeddedFeature, Manifest, Provenance, Table, TableCheck, TableSource, Verification
+from bundle.staging import Staging
+from bundle.tables import ShardWriter
+
+DIM = 16
+ROWS = (2 * BLOCK_BYTES + 100_000 * 64) // 64
+"""Of a table of three blocks and a half."""
+EXTRA_BYTES = 9 << 20
+"""Of a file without checksums of its blocks."""
+
+
+def write(root: Path, version: int) -> Manifest:
+    """Writes a bundle of one table in two shards, and a large file."""
+    with Staging(root, "m", version) as stage:
+        values = np.random.default_rng(version).standard_normal((ROWS, DIM)).astype(np.float32)
+        shards = []
+        for number, part in enumerate(np.split(values, [ROWS - 1000])):
+            file = paths.table_shard("t", number, 2)
+            with ShardWriter(stage.directory / file) as writer:
+                writer.write(part)
+                digest = writer.close()
+            first = 0 if number == 0 else ROWS - 1000
+            shard = {"file": file, "first_row": first, "rows": len(part), "crc32c": digest.crc32c}
+            shards.append(shard | {"blocks": digest.blocks})
+        (stage.directory / "indexes").mkdir()
+        (stage.directory / "indexes/vectors.bin").write_bytes(np.random.default_rng(version).bytes(EXTRA_BYTES))
+        manifest = Manifest(
+            model="m",
+            version=version,
+            created="2026-01-01T00:00:00+00:00",
+            provenance=Provenance(
+                checkpoint="ckpt-1", step=None, fingerprint="crc32c:0", model_code="", exporter="", libraries={}
+            ),
+            tables={
+                "t": Table.model_validate(
+                    {
+                        "rows": ROWS,
+                        "dim": DIM,
+                        "dtype": "float32",
+                        "shards": tuple(shards),
+                        "source": TableSource(layout="plain", key="t"),
+                    }
+                )
+            },
+            features={"t": EmbeddedFeature(kind="single", table="t", role="context")},
+            towers={},
+            verification=Verification(
+                tables={"t": TableCheck(rows_compared=ROWS, rows=ROWS)}, examples=0, tolerance=""
+            ),
+            files=stage.digests("indexes"),
+        )
+        stage.commit(manifest)
+        return manifest

@@ -1,0 +1,128 @@
+"""Bundles are downloaded whole, a stopped pull is resumed, and old versions are removed when nothing uses them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bundle import retention, staging
+from bundle.checksums import BLOCK_BYTES
+from bundle.manifest import dump
+from bundle.staging import Staging
+from runtime.object_store import RemotePath
+from service.cli.bundle_download import Pulled, pull
+from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE, PullError, find_bundle
+from tests.service.cli.published import DIM, EXTRA_BYTES, ROWS
+from tests.stores import CountedStore
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+def download(url: object, root: Path, keep: int | None = None) -> Pulled:
+    return pull(find_bundle(str(url)), root, keep)
+
+
+def fails(url: object, root: Path, exit_code: int, message: str) -> None:
+    with pytest.raises(PullError, match=message) as stopped:
+        download(url, root)
+    assert stopped.value.exit_code == exit_code
+
+
+def sent_bytes(store: RemotePath) -> int:
+    return CountedStore.moved[store.parent.name]
+
+
+@pytest.mark.parametrize("given", ["", "m", "m/2"])
+def test_pull_of_root_model_or_bundle_downloads_the_newest_complete_version(
+    store: RemotePath, root: Path, published: Path, given: str
+) -> None:
+    result = download(store / given if given else store, root)
+    assert (result.bundle, result.version) == (root / "m/2", 2)
+    assert result.downloaded_bytes == result.bytes == ROWS * DIM * 4 + EXTRA_BYTES
+    staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
+    assert (root / "m/2/manifest.json").read_bytes() == (published / "m/2/manifest.json").read_bytes()
+    assert os.listdir(root / "m") == ["2"]
+
+
+def test_pull_of_what_is_there_fetches_nothing(store: RemotePath, root: Path) -> None:
+    download(store, root)
+    before = sent_bytes(store)
+    result = download(store, root)
+    assert (result.downloaded_bytes, result.kept_bytes) == (0, result.bytes)
+    assert sent_bytes(store) - before < 10_000
+
+
+def test_pull_that_was_stopped_is_resumed_at_verified_blocks(store: RemotePath, root: Path, published: Path) -> None:
+    vectors = store / "m/2/indexes/vectors.bin"
+    kept = vectors.read(0, EXTRA_BYTES)
+    vectors.remove()
+    fails(store, root, EXIT_SOURCE, r"vectors\.bin cannot be read")
+    for whole in (published / "m/2/tables/t").iterdir():  # which requests had ended is left to chance
+        (root / "m/.staging-2/tables/t" / whole.name).write_bytes(whole.read_bytes())
+    with (root / "m/.staging-2/tables/t/rows-00000-of-00002.bin").open("r+b") as file:
+        file.seek(BLOCK_BYTES)  # a block that did not reach the disk
+        file.write(bytes(BLOCK_BYTES))
+    vectors.write(kept)
+    before = sent_bytes(store)
+    result = download(store, root)
+    assert result.downloaded_bytes == BLOCK_BYTES + EXTRA_BYTES
+    assert result.kept_bytes == result.bytes - result.downloaded_bytes
+    assert sent_bytes(store) - before < result.downloaded_bytes + 10_000
+    staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
+
+
+@pytest.mark.parametrize("path", ["tables/t/rows-00000-of-00002.bin", "indexes/vectors.bin"])
+def test_pull_of_a_file_that_differs_from_its_checksum_publishes_nothing(
+    store: RemotePath, root: Path, path: str
+) -> None:
+    file = store / "m/2" / path
+    whole = file.read(0, 1 << 30)
+    file.write(whole[:BLOCK_BYTES] + bytes([whole[BLOCK_BYTES] ^ 1]) + whole[BLOCK_BYTES + 1 :])
+    fails(store, root, EXIT_DAMAGED, path)
+    assert not (root / "m/2").exists()
+    file.write(whole)
+    assert download(store, root).kept_bytes > 0
+    staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
+
+
+def replace_manifest(store: RemotePath) -> None:
+    manifest = find_bundle(str(store)).manifest.model_copy(update={"created": "2026-01-02T00:00:00+00:00"})
+    (store / "m/2/manifest.json").write(dump(manifest))
+
+
+def test_pull_of_a_replaced_manifest_begins_anew(store: RemotePath, root: Path) -> None:
+    vectors = store / "m/2/indexes/vectors.bin"
+    kept = vectors.read(0, EXTRA_BYTES)
+    vectors.remove()
+    fails(store, root, EXIT_SOURCE, "cannot be read")
+    vectors.write(kept)
+    replace_manifest(store)
+    assert download(store, root).kept_bytes == 0
+
+
+def test_pull_of_another_bundle_of_the_same_version_is_rejected(store: RemotePath, root: Path) -> None:
+    download(store, root)
+    replace_manifest(store)
+    fails(store, root, EXIT_DESTINATION, "holds another bundle")
+
+
+def test_pull_of_a_version_that_is_being_pulled_is_rejected(store: RemotePath, root: Path) -> None:
+    with Staging(root, "m", 2):
+        fails(store, root, EXIT_DESTINATION, "another run")
+
+
+def test_pull_removes_old_versions_that_nothing_uses(store: RemotePath, root: Path) -> None:
+    for version in (5, 6, 7):
+        (root / f"m/{version}").mkdir(parents=True)
+        (root / f"m/{version}/manifest.json").touch()
+    held = retention.hold(root / "m/5")
+    assert held is not None
+    result = download(store, root, keep=1)
+    os.close(held)
+    assert (result.removed, result.in_use) == ((6,), (5,))
+    assert sorted(os.listdir(root / "m")) == ["2", "5", "7"]

@@ -1,0 +1,216 @@
+"""`rowcast-serve ctl` against an admin listener: what it does, prints and exits with."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import uvicorn
+from typer.testing import CliRunner, Result
+
+from service.admin.api import create_admin_app
+from service.cli.ctl import add_ctl
+from service.config import ServiceSettings
+from service.security.tls import Certificates
+from service.security.tokens import TokenStore
+from tests.service.admin.workers import Worker, publish
+from tests.service.security.authorities import Authority
+
+TOKEN = "0123456789abcdef-mine"
+Start = Callable[..., "Service"]
+
+
+def ctl(*arguments: str, **environment: str) -> Result:
+    app = typer.Typer(rich_markup_mode=None)
+    app.callback()(lambda: None)
+    add_ctl(app)
+    return CliRunner().invoke(app, ["ctl", *arguments], env=environment)
+
+
+class Service:
+    """An admin listener, and a worker that serves version 1 and looks for others again and again."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self.root, run_directory = directory / "bundles", directory / "run"
+        run_directory.mkdir()
+        publish(self.root, 1)
+        settings = ServiceSettings(root=self.root, **options)
+        self.worker = Worker(settings, run_directory)
+        tokens = None if settings.admin_tokens is None else TokenStore(settings.admin_tokens)
+        certificates = Certificates.of(settings)
+        tls = None if certificates is None else lambda *_: certificates.ssl_context()
+        app = create_admin_app(settings, run_directory, tokens)
+        config = uvicorn.Config(app, log_config=None, lifespan="off", ssl_context_factory=tls)
+        self._server, self._stopping = uvicorn.Server(config), threading.Event()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.ports_file = directory / "ports.json"
+        self.ports_file.write_text(json.dumps({"admin": listener.getsockname()[1]}))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        serve = partial(self._server.run, [listener])
+        self._threads = [threading.Thread(target=each) for each in (serve, self._scan)]
+        for thread in self._threads:
+            thread.start()
+
+    def _scan(self) -> None:
+        while not self._stopping.wait(0.02):
+            self.worker.scan()
+
+    def ctl(self, *arguments: str) -> Result:
+        return ctl("--admin", self.url, *arguments)
+
+    def status(self, *arguments: str) -> dict[str, Any]:
+        done = self.ctl("--json", *arguments)
+        assert done.exit_code == 0, done.stderr
+        status: dict[str, Any] = json.loads(done.stdout)
+        return status
+
+    def hang(self) -> None:
+        """Stops the worker, which then no longer follows any command."""
+        self._stopping.set()
+        self._threads[1].join()
+        self.worker.close()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._threads[0].join()
+        self.hang()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Service] = []
+
+    def begin(**options: Any) -> Service:
+        started.append(Service(tmp_path, **options))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.close()
+
+
+def test_commands_are_in_effect_when_they_return(start: Start) -> None:
+    service = start()
+    publish(service.root, 2)
+    (model,) = service.status("label", "movies", "next", "2")["models"]
+    assert [(each["version"], each["labels"]) for each in model["versions"]] == [(2, ["next"]), (1, [])]
+    assert service.status("rollback", "movies")["models"][0]["current"] == 1
+    assert service.status("unpin", "movies")["models"][0]["current"] == 2
+    assert service.status("unlabel", "movies", "next")["models"][0]["wanted"] == {}
+    assert service.status("pin", "movies", "1")["models"][0]["current"] == 1
+    assert service.status("load", "movies", "2")["models"][0]["wanted"] == {"pinned": [1], "loaded": [2]}
+    assert service.status("unload", "movies")["models"][0]["current"] is None
+    assert service.status("load", "movies")["models"][0]["current"] == 1
+    assert service.status("log-level", "debug")["log_level"] == "debug"
+    assert service.status("log-level", "setting")["log_level"] == "info"
+    assert service.status("drain")["draining"]
+    assert not service.status("undrain")["draining"]
+
+
+def test_status_is_printed_as_text(start: Start) -> None:
+    service = start()
+    service.status("label", "movies", "stable", "1")
+    done = service.ctl("status")
+    lines = done.stdout.splitlines()
+    assert (done.exit_code, lines[0].partition(" MiB")[0]) == (0, f"{service.root}: revision 1, 1")
+    assert lines[1:] == [
+        'movies: labels {"stable":1}',
+        "  1 [stable] available, current, up to 1 MiB beside its tables",
+    ]
+    assert "draining: calls are rejected" in service.ctl("drain").stdout
+
+
+def test_version_that_cannot_be_loaded_exits_5_and_says_why(start: Start) -> None:
+    service = start()
+    service.worker.failing[2] = "vectors.bin differs from its checksum"
+    publish(service.root, 2)
+    done = service.ctl("pin", "movies", "2")
+    assert done.exit_code == 5
+    assert "version 2 should be loaded, but is failed: vectors.bin" in done.stderr
+    assert "1 available, current" in done.stdout
+
+
+def test_command_that_is_not_in_effect_in_time_exits_5(start: Start) -> None:
+    service = start()
+    service.hang()
+    assert service.ctl("--wait-s", "0", "drain").exit_code == 5
+
+
+def test_version_that_does_not_exist_exits_2(start: Start) -> None:
+    done = start().ctl("pin", "movies", "7")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("rowcast-serve ctl: NOT_FOUND: version 7 of model 'movies' is not in the root")
+
+
+def test_token_is_sent_where_the_service_requires_one(start: Start, tmp_path: Path) -> None:
+    operators, mine = tmp_path / "operators", tmp_path / "mine"
+    operators.write_text(f"me {TOKEN}\n")
+    mine.write_text(f"{TOKEN}\n")
+    ports = ("--ports-file", str(start(admin_tokens=operators).ports_file))
+    rejected = ctl(*ports, "drain")
+    assert (rejected.exit_code, "UNAUTHENTICATED" in rejected.stderr) == (4, True)
+    assert ctl(*ports, "--token-file", str(mine), "drain").exit_code == 0
+    assert ctl(*ports, "status", ROWCAST_CTL_TOKEN=TOKEN).exit_code == 0
+
+
+def test_tls_checks_the_certificates_of_both_sides(start: Start, tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    signed, me = ours.sign("server"), theirs.sign("me")
+    both = tmp_path / "both.pem"
+    both.write_bytes(me.cert.read_bytes() + me.key.read_bytes())
+    service = start(tls_cert=signed.cert, tls_key=signed.key, tls_client_ca=theirs.file)
+    ports = ("--ports-file", str(service.ports_file))
+    done = ctl(*ports, "--ca", str(ours.file), "--cert", str(both), "status")
+    assert (done.exit_code, "1 available, current" in done.stdout) == (0, True), done.stderr
+    for other in ([], ["--ca", str(theirs.file), "--cert", str(both)], ["--ca", str(ours.file)]):
+        assert ctl(*ports, *other, "status").exit_code == 3
+
+
+def test_redirect_is_not_followed_and_the_token_stays(tmp_path: Path) -> None:
+    received = []
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append((self.path, self.headers["authorization"]))
+            self.send_response(302)
+            self.send_header("location", "/elsewhere")
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        done = ctl("--admin", f"http://127.0.0.1:{server.server_address[1]}/", "status", ROWCAST_CTL_TOKEN=TOKEN)
+        server.shutdown()
+        thread.join()
+    assert (done.exit_code, received) == (3, [("/v1/status", f"Bearer {TOKEN}")])
+    assert "status 302" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--admin", "http://127.0.0.1:1", "status"], 3, "cannot be reached"),
+        (["--admin", "ftp://127.0.0.1", "status"], 2, "http://HOST:PORT was expected"),
+        (["--admin", "http://127.0.0.1:x", "status"], 3, "cannot be reached"),
+        (["--ports-file", "/nowhere/ports.json", "status"], 2, "/nowhere/ports.json cannot be used: No such file"),
+        (["--ports-file", __file__, "status"], 2, f"{__file__} cannot be used: "),
+        (["--ca", __file__, "--admin", "https://127.0.0.1:1", "status"], 2, f"{__file__} cannot be used: NO_CERT"),
+        (["--token-file", "/nowhere/token", "--ca", __file__, "status"], 2, "/nowhere/token cannot be used"),
+        (["pin", "movies"], 2, "VERSION"),
+    ],
+)
+def test_service_that_cannot_be_reached_is_reported_in_one_line(arguments: list[str], code: int, message: str) -> None:
+    done = ctl(*arguments)
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert done.exception is None or isinstance(done.exception, SystemExit)

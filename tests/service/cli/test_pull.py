@@ -1,0 +1,53 @@
+"""The command line of pull: its output, one line for an error, its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from service.cli.pull import add_pull
+
+
+def pull(*arguments: object) -> Result:
+    app = typer.Typer(rich_markup_mode=None)
+    app.callback()(lambda: None)
+    add_pull(app)
+    return CliRunner().invoke(app, ["pull", *map(str, arguments)])
+
+
+def test_pull_prints_what_it_fetched(published: Path, tmp_path: Path) -> None:
+    done = pull(published, tmp_path, "--version", 1)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/m/1: 23.1 MiB, 23.1 MiB fetched, 0.0 MiB already there\n"
+    done = pull(published, tmp_path, "--json", "--keep", 1)
+    result = json.loads(done.stdout)
+    assert result.pop("seconds") > 0
+    assert result.pop("downloaded_bytes") == result.pop("bytes") > 0
+    assert result == {
+        "bundle": f"{tmp_path}/m/2",
+        "model": "m",
+        "version": 2,
+        "kept_bytes": 0,
+        "removed": [1],
+        "in_use": [],
+    }
+
+
+def test_pull_of_a_path_that_does_not_exist_names_the_path(tmp_path: Path) -> None:
+    done = pull(tmp_path / "none", tmp_path / "root")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert done.stderr == f"rowcast-serve pull: {tmp_path}/none is empty or does not exist\n"
+
+
+@pytest.mark.parametrize("arguments", [["--version", "x"], ["--keep", "0"], ["--nope"]])
+def test_pull_with_invalid_options_exits_2(tmp_path: Path, arguments: list[str]) -> None:
+    assert pull(tmp_path, tmp_path / "root", *arguments).exit_code == 2
+
+
+def test_pull_to_a_url_exits_2(published: Path) -> None:
+    done = pull(published, "s3://bucket/root")
+    assert (done.exit_code, "a local path was expected" in done.stderr) == (2, True)

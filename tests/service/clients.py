@@ -1,0 +1,65 @@
+"""One client of each transport: HTTP as JSON and as protobuf, and gRPC."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import httpx
+
+from service.codec.operations import OPERATIONS
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.errors import TRANSPORT_STATUS, Code
+from tests.service.cases import Case, user
+from tests.service.grpc_api.requests import call
+from tests.service.running import RunningService
+
+PROTOBUF = {"content-type": "application/x-protobuf"}
+SIMPLE = Case("retrieve", "simple", {"requests": [user()]})
+
+
+class Clients:
+    """A service, and one client of each transport."""
+
+    def __init__(self, service: RunningService) -> None:
+        self.service = service
+        self.http = httpx.Client(base_url=service.http, timeout=30)
+        self.channel = grpc.insecure_channel(service.grpc)
+
+    def close(self) -> None:
+        self.http.close()
+        self.channel.close()
+
+    def by_http(self, case: Case, protobuf: bool, **headers: str) -> tuple[str, Any]:
+        """Returns the code, and the answer's body or the message of the failure."""
+        path = f"/v1/models/{case.model}{f'/versions/{case.version}' if case.version else ''}:{case.call}"
+        body = (
+            case.body() if protobuf else case.json if isinstance(case.json, bytes) else json.dumps(case.json).encode()
+        )
+        kind = PROTOBUF if protobuf else {"content-type": "application/json"}
+        answer = self.http.post(path, content=body, headers={"x-request-id": "agree", **kind, **headers})
+        assert answer.headers["x-request-id"] == "agree"
+        if answer.status_code == 200:
+            return "OK", answer.content
+        error = pb.ErrorDetails.FromString(answer.content) if protobuf else pb.ErrorDetails(**answer.json()["error"])
+        assert answer.status_code == TRANSPORT_STATUS[Code(error.code)].http
+        assert error.request_id == "agree"
+        return error.code, error.message
+
+    def by_grpc(self, case: Case) -> tuple[str, Any]:
+        outcome = call(self.channel, OPERATIONS[case.call].method, case.body(), metadata=[("x-request-id", "agree")])
+        if outcome.code == "RESOURCE_EXHAUSTED":  # grpc's core measures messages, and has no details
+            return "TOO_LARGE", outcome.answer
+        assert outcome.trailing["x-request-id"] == "agree"
+        if outcome.code != "OK":
+            assert outcome.status.name == TRANSPORT_STATUS[Code(outcome.code)].grpc
+        return outcome.code, outcome.answer
+
+    def all(self, case: Case = SIMPLE) -> list[tuple[str, Any]]:
+        return [self.by_http(case, protobuf=False), self.by_http(case, protobuf=True), self.by_grpc(case)]
+
+    def expect(self, code: str) -> None:
+        found = self.all()
+        assert [each[0] for each in found] == [code] * 3
+        assert code == "OK" or len({message for _, message in found}) == 1

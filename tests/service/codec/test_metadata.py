@@ -1,0 +1,51 @@
+"""Request ids, timeouts and server timing."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.codec.metadata import request_id_of, server_timing, timeout_s_of
+from service.errors import InvalidArgument
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def test_request_id_as_sent_is_used() -> None:
+    assert request_id_of("order-17/a", f"00-{TRACE}-00f067aa0ba902b7-01") == "order-17/a"
+
+
+def test_request_id_missing_is_the_trace_id() -> None:
+    assert request_id_of(None, f"00-{TRACE}-00f067aa0ba902b7-01") == TRACE
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "x" * 129, "a\nb", 'a"b', "-x", "é", "a\r\nset-cookie: x"])
+def test_request_id_that_is_unsafe_in_a_log_is_replaced(bad: str) -> None:
+    made = request_id_of(bad, None)
+    assert made != bad
+    assert len(made) == 32
+
+
+@pytest.mark.parametrize("bad", ["", "00-xyz-1-01", f"00-{'0' * 32}-00f067aa0ba902b7-01", TRACE])
+def test_request_id_of_a_bad_trace_is_a_new_one_each_time(bad: str) -> None:
+    assert request_id_of(None, bad) != request_id_of(None, bad)
+
+
+def test_timeout_is_milliseconds() -> None:
+    assert timeout_s_of("1500") == 1.5
+    assert timeout_s_of("0") == 0.0
+    assert timeout_s_of(None) is None
+
+
+@pytest.mark.parametrize("bad", ["", "-1", "1.5", "1e3", "soon", "3600001", "٣", "9" * 5000])
+def test_timeout_that_is_no_number_of_milliseconds_is_refused(bad: str) -> None:
+    with pytest.raises(InvalidArgument, match="x-request-timeout-ms is"):
+        timeout_s_of(bad)
+
+
+def test_server_timing_of_phases_is_milliseconds_in_their_order() -> None:
+    phases = {"queue": 0.000123, "lookup": 0.0450006, "compute": 0.0}
+    assert server_timing(phases) == "queue;dur=0.123, lookup;dur=45.001, compute;dur=0.000"
+
+
+def test_server_timing_of_no_phase_is_empty() -> None:
+    assert server_timing({}) == ""

@@ -1,0 +1,28 @@
+"""The readers accept every request body shown in docs/api.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from service.codec.limits import Limits
+from service.codec.operations import OPERATIONS
+from service.engine.requests import Target
+
+LIMITS = Limits(max_values=1_000_000, max_features=10_000, max_queries=1_024, max_names=1_000)
+PAGE = Path(__file__).parents[3] / "docs" / "api.md"
+SHOWN = re.findall(r"```json (\w+)\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
+
+
+def test_api_page_shows_a_body_of_each_call() -> None:
+    assert {call for call, _ in SHOWN} == set(OPERATIONS)
+
+
+@pytest.mark.parametrize(("call", "body"), SHOWN)
+def test_body_on_the_api_page_is_accepted(call: str, body: str) -> None:
+    request, several = OPERATIONS[call].read_json(json.loads(body), Target("movielens"), LIMITS)
+    assert request.target.model == "movielens"
+    assert several == ("requests" in json.loads(body))

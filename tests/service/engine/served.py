@@ -1,0 +1,149 @@
+"""A small bundle, loaded, and the compute functions of the engine called on it directly."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client.parser import text_string_to_metric_families
+
+from bundle.columns import Column
+from runtime.towers import Tensor, Tower
+from service.config import ServiceSettings
+from service.engine import embedding, lookup, ranking, recommendation, retrieval
+from service.engine.compute_pool import ComputePool
+from service.engine.context import Execution, RequestContext
+from service.engine.requests import (
+    Embedded,
+    Embedding,
+    LookedUp,
+    Lookup,
+    Ranked,
+    Ranking,
+    Recommendation,
+    Recommended,
+    Retrieval,
+    Retrieved,
+    Target,
+)
+from service.models.loader import Loader
+from service.models.version import ModelVersion
+from service.observability.metrics import Metrics
+from tests.service.small_bundle import SmallBundle
+
+Answer = TypeVar("Answer")
+
+
+class CountingTower:
+    """Runs another network; keeps how many examples each run had, and in which threads."""
+
+    def __init__(self, network: Tower) -> None:
+        self._network = network
+        self.examples: list[int] = []
+        self.threads: set[int] = set()
+        self.barrier: threading.Barrier | None = None
+        """Threads that must be in a run at the same time."""
+        self.failure: Exception | None = None
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self._network.inputs
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return self._network.outputs
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        self.examples.append(len(next(iter(inputs.values()))))
+        self.threads.add(threading.get_ident())
+        if self.failure is not None:
+            raise self.failure
+        if self.barrier is not None:
+            self.barrier.wait(20)
+        return self._network.run(inputs)
+
+    def buffers(self, n: int) -> Mapping[str, NDArray[Any]]:
+        return self._network.buffers(n)
+
+    def prepare_thread(self) -> None:
+        self._network.prepare_thread()
+
+    def release_thread(self) -> None:
+        self._network.release_thread()
+
+
+class Served:
+    """A loaded model version with metrics of its own."""
+
+    def __init__(self, small: SmallBundle, pool: ComputePool | None = None, **limits: Any) -> None:
+        self.small, self.pool, self.metrics = small, pool, Metrics()
+        root = small.directory.parent.parent
+        self.settings = ServiceSettings(root=root, **limits)
+        self.version = load_version(root, small.manifest.model, small.manifest.version)
+
+    def rank(self, **request: Any) -> Ranked:
+        return self._compute(ranking.rank, Ranking(Target(), **{"context": {}, **request}))
+
+    def retrieve(self, **request: Any) -> Retrieved:
+        return self._compute(retrieval.retrieve, Retrieval(Target(), **request))
+
+    def recommend(self, **request: Any) -> Recommended:
+        return self._compute(recommendation.recommend, Recommendation(Target(), **request))
+
+    def embed(self, tower: str, features: Mapping[str, Column]) -> Embedded:
+        return self._compute(embedding.embed, Embedding(Target(), tower, features))
+
+    def look_up(self, feature: str, ids: Column) -> LookedUp:
+        return self._compute(lookup.look_up, Lookup(Target(), feature, ids))
+
+    def _compute(
+        self, function: Callable[[ModelVersion, Any, ServiceSettings, Execution], Answer], request: Any
+    ) -> Answer:
+        call = request.kind[0]
+        execution = Execution(call, [RequestContext(call, "id", math.inf)], self.metrics, self.pool)
+        return function(self.version, request, self.settings, execution)
+
+    def close(self) -> None:
+        self.version.close()
+        if self.pool is not None:
+            self.pool.close()
+
+    def value(self, metric: str, **labels: str) -> float:
+        families = text_string_to_metric_families(self.metrics.render().decode())
+        samples = (sample for family in families for sample in family.samples)
+        return sum(each.value for each in samples if (each.name, each.labels) == (metric, labels))
+
+    def counted(self, tower: str = "ranking") -> dict[str, CountingTower]:
+        """Puts a counter before each part of a tower; returns them by part."""
+        found = self.version.towers[tower]
+        parts = [replace(part, network=CountingTower(part.network)) for part in found.parts]
+        towers = {**self.version.towers, tower: replace(found, parts=tuple(parts))}
+        self.version = replace(self.version, towers=towers)
+        return {part.entry.name: part.network for part in parts if isinstance(part.network, CountingTower)}
+
+
+def load_version(root: Path, model: str, version: int) -> ModelVersion:
+    """Loads a version without warming it up."""
+    return Loader(root, None, "sizes", 1, 0, lambda version, throttle: None).load(model, version)
+
+
+def examples(counters: Mapping[str, CountingTower]) -> dict[str, list[int]]:
+    """Returns the examples of each run, by part that was run."""
+    return {name: counter.examples for name, counter in counters.items() if counter.examples}
+
+
+def column(*values: Any, offsets: Sequence[int] | None = None, weights: Sequence[float] | None = None) -> Column:
+    """A column of int64, str or float32 values."""
+    kind = object if isinstance(values[0] if values else 0, str) else None
+    array = np.array(values, kind) if values else np.empty(0, np.int64)
+    return Column(
+        array.astype(np.float32) if array.dtype == np.float64 else array,
+        None if offsets is None else np.array(offsets, np.int64),
+        None if weights is None else np.array(weights, np.float32),
+    )

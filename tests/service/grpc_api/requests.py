@@ -1,0 +1,98 @@
+"""Messages to the small bundle, calls with their failures unpacked, and connections that are written by hand."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc_status import rpc_status
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.grpc_api.servicer import SERVICE
+
+WAIT_S = 20
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a client begins a connection: the preface and empty settings."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended: OK or the code of the details, the answer or the message, and the trailing metadata."""
+
+    code: str
+    status: grpc.StatusCode
+    answer: Any
+    trailing: dict[str, Any]
+
+
+def call(channel: grpc.Channel, method: str, message: Any = b"", token: str | None = None, **options: Any) -> Outcome:
+    """Calls a method of the service with a message or its bytes."""
+    raw = message if isinstance(message, bytes) else message.SerializeToString()
+    metadata = [*options.pop("metadata", ()), *([] if token is None else [("authorization", f"Bearer {token}")])]
+    return outcome(
+        channel.unary_unary(f"/{SERVICE}/{method}").future(raw, **{"timeout": WAIT_S, "metadata": metadata, **options})
+    )
+
+
+def outcome(made: Any) -> Outcome:
+    """Waits for a call."""
+    problem = made.exception(WAIT_S)
+    trailing = dict(made.trailing_metadata() or ())
+    if problem is None:
+        return Outcome("OK", made.code(), made.result(), trailing)
+    status, details = rpc_status.from_call(made), pb.ErrorDetails()
+    if status is None:  # the client or gRPC's core ended it
+        return Outcome(made.code().name, made.code(), made.details(), trailing)
+    assert status.details[0].Unpack(details)
+    assert details.message == made.details()
+    assert details.request_id == trailing["x-request-id"]
+    return Outcome(details.code, made.code(), details.message, trailing)
+
+
+def users(*ids: int) -> pb.Column:
+    return pb.Column(int64s=struct.pack(f"<{len(ids)}q", *ids))
+
+
+def lookup(*ids: int, model: str = "") -> pb.LookupRequest:
+    return pb.LookupRequest(model=pb.ModelSpec(name=model), feature="user", ids=users(*ids))
+
+
+def retrieve(model: str = "") -> pb.RetrieveRequest:
+    return pb.RetrieveRequest(model=pb.ModelSpec(name=model), k=3, features={"user": users(5)})
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """An HTTP/2 frame."""
+    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+
+
+def request_frames(path: str, message: bytes, stream: int = 1) -> bytes:
+    """The frames of a call whose message is below the 64 KiB that may be sent unasked."""
+    pseudo = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
+    headers = {**pseudo, "te": "trailers", "content-type": "application/grpc"}
+    block = b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in headers.items()
+    )
+    data = b"\0" + struct.pack(">I", len(message)) + message
+    parts = [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
+    return frame(1, 4, stream, block) + b"".join(frame(0, int(part is parts[-1]), stream, part) for part in parts)
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.partition(":")
+    return socket.create_connection((host, int(port)), timeout=WAIT_S)
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """Reads until the server closes the connection."""
+    received = b""
+    try:
+        while part := connection.recv(1 << 20):
+            received += part
+    except ConnectionResetError:
+        pass
+    return received

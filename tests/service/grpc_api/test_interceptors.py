@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.errors import INTERNAL_MESSAGE
+from service.grpc_api.servicer import SERVICE
+from tests.service.grpc_api.conftest import MAX_REQUEST_BYTES
+from tests.service.grpc_api.requests import (
+    PREFACE,
+    WAIT_S,
+    call,
+    connect,
+    lookup,
+    outcome,
+    request_frames,
+    retrieve,
+)
+from tests.service.running import FailingTower, RunningService, WaitingTower, until
+from tests.service.small_bundle import SmallBundle
+
+MIB, DIM = 1 << 20, 8
+TOKEN = "token-0123456789abcdef"
+AUTHORIZATION = (("authorization", f"Bearer {TOKEN}"),)
+
+
+def counted(service: RunningService, name: str, code: str) -> float:
+    return service.value("rowcast_requests_total", transport="grpc", call=name, code=code)
+
+
+def never_sends(channel: grpc.Channel, method: str, metadata: tuple[tuple[str, str], ...] = ()) -> grpc.Future:
+    """A call whose message never comes; the test's end releases it."""
+    silent = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        silent.wait(WAIT_S)
+        yield from ()
+
+    made = channel.stream_unary(f"/{SERVICE}/{method}").future(messages(), metadata=metadata)
+    made.add_done_callback(lambda _: silent.set())
+    return made
+
+
+@pytest.fixture
+def own(write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path) -> RunningService:
+    """A service with one place for requests and a token, whose query tower waits or fails as a test says."""
+    write()
+    (tmp_path / "tokens").write_text(f"client {TOKEN}\n")
+    return serve(tokens=tmp_path / "tokens", max_concurrent_requests=1, inline_max_us=0, request_timeout_s=60)
+
+
+def waiting(service: RunningService) -> WaitingTower:
+    version = service.worker.versions.current("movies")
+    assert version is not None
+    tower = WaitingTower(version.towers["query"].parts[0].network)
+    service.with_network("query", tower)
+    return tower
+
+
+def test_rejected_calls_messages_are_never_read(own: RunningService) -> None:
+    tower = waiting(own)
+    with grpc.insecure_channel(own.grpc) as channel:
+        assert outcome(never_sends(channel, "Retrieve")).code == "UNAUTHENTICATED"
+        held = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
+            retrieve().SerializeToString(), timeout=WAIT_S, metadata=AUTHORIZATION
+        )
+        assert tower.entered.wait(WAIT_S)
+        found = outcome(never_sends(channel, "Rank", AUTHORIZATION))
+        tower.release.set()
+        assert (found.code, found.status.name) == ("OVERLOADED", "RESOURCE_EXHAUSTED")
+        assert float(found.trailing["retry-after"]) > 0
+        assert outcome(held).code == "OK"
+    assert own.value("rowcast_rejected_requests_total", call="rank", reason="requests") == 1
+    assert counted(own, "rank", "OVERLOADED") == counted(own, "retrieve", "UNAUTHENTICATED") == 1
+    assert own.value("rowcast_phase_seconds_count", call="rank", phase="decode") == 0
+
+
+def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> None:
+    with grpc.insecure_channel(own.grpc) as channel:
+        for end in ("cancel", "deadline"):
+            tower = waiting(own)
+            made = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
+                retrieve().SerializeToString(), timeout=WAIT_S if end == "cancel" else 0.5, metadata=AUTHORIZATION
+            )
+            assert tower.entered.wait(WAIT_S)
+            if end == "cancel":
+                made.cancel()
+            until(lambda: own.application.engine.inflight == 0)  # while the tower still computes
+            assert made.code().name == ("CANCELLED" if end == "cancel" else "DEADLINE_EXCEEDED")
+            tower.release.set()
+        until(lambda: counted(own, "retrieve", "CANCELLED") + counted(own, "retrieve", "DEADLINE") == 2)
+        assert call(channel, "Retrieve", retrieve(), TOKEN).code == "OK"
+
+
+def test_bug_reaches_the_log_and_not_the_client(own: RunningService, caplog: pytest.LogCaptureFixture) -> None:
+    own.with_network("query", FailingTower(waiting(own)))
+    with grpc.insecure_channel(own.grpc) as channel:
+        found = call(channel, "Retrieve", retrieve(), TOKEN)
+    assert (found.code, found.answer) == ("INTERNAL", INTERNAL_MESSAGE)
+    assert b"secret" not in found.trailing["grpc-status-details-bin"]
+    assert "secret of the tower" in caplog.text
+
+
+def test_request_ids_are_returned_and_malformed_ones_replaced(channel: grpc.Channel) -> None:
+    trace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+    for metadata, expected in (
+        ([("x-request-id", "r-1")], "r-1"),
+        ([("traceparent", trace)], "0123456789abcdef0123456789abcdef"),
+        ([("x-request-id", "a"), ("x-request-id", "b")], None),
+        ([("x-request-id", "no spaces")], None),
+    ):
+        for message in (lookup(3), b"\xff"):
+            returned = call(channel, "Lookup", message, metadata=metadata).trailing["x-request-id"]
+            assert returned == expected or (expected is None and len(returned) == 32)
+
+
+def test_unknown_methods_are_unimplemented(service: RunningService, channel: grpc.Channel) -> None:
+    found = call(channel, "Nothing", metadata=[("x-request-id", "r-2")])
+    assert (found.code, found.status.name) == ("UNIMPLEMENTED", "UNIMPLEMENTED")
+    assert "Nothing" in found.answer
+    with pytest.raises(grpc.RpcError) as other:
+        channel.unary_unary("/other.Service/Method")(b"", timeout=WAIT_S)
+    assert other.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert counted(service, "other", "UNIMPLEMENTED") == 2
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_message_over_the_limit_decompressed_or_not_is_resource_exhausted(
+    compression: grpc.Compression, service: RunningService, channel: grpc.Channel
+) -> None:
+    before = counted(service, "retrieve", "TOO_LARGE")
+    found = call(channel, "Retrieve", bytes(64 * MAX_REQUEST_BYTES), compression=compression)
+    assert found.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "retry-after" not in found.trailing
+    until(lambda: counted(service, "retrieve", "TOO_LARGE") == before + 1)
+    assert call(channel, "Lookup", lookup(3)).code == "OK"
+
+
+def test_message_that_does_not_arrive_ends_at_the_body_timeout(service: RunningService, channel: grpc.Channel) -> None:
+    found = outcome(never_sends(channel, "Embed"))
+    assert (found.code, found.status.name) == ("DEADLINE", "DEADLINE_EXCEEDED")
+    assert service.application.dataplane.budget.held == 0
+
+
+@pytest.mark.parametrize("path", [f"/{SERVICE}/Retrieve", "/grpc.health.v1.Health/Watch"])
+def test_messages_that_nobody_reads_do_not_accumulate(path: str, own: RunningService) -> None:
+    """Bound: of the messages behind a call's first, 1 MiB is accepted."""
+    tower, accepted, over = waiting(own), 0, threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        nonlocal accepted
+        yield retrieve().SerializeToString() if "Retrieve" in path else b""
+        while accepted < 8 * MIB and not over.is_set():
+            yield bytes(16 << 10)
+            accepted += 16 << 10
+
+    with grpc.insecure_channel(own.grpc) as channel:
+        made = channel.stream_stream(path)(messages(), timeout=WAIT_S, metadata=AUTHORIZATION)
+        assert tower.entered.wait(WAIT_S) if "Retrieve" in path else next(made)
+        before = -1
+        while accepted > before:
+            before = accepted
+            time.sleep(0.3)
+        assert 0 < accepted <= MIB
+        tower.release.set()
+        over.set()
+        made.cancel()
+
+
+def test_compressed_messages_of_tiny_fields_do_not_stall_others(service: RunningService, channel: grpc.Channel) -> None:
+    """Bound: beside 20 of them, another call is answered within 2 s, where each once waited for all to be parsed."""
+    tiny = pb.RetrieveRequest(attributes=[""] * (MAX_REQUEST_BYTES // 2 - 8)).SerializeToString()
+    method = channel.unary_unary(f"/{SERVICE}/Retrieve")
+    floods = [method.future(tiny, timeout=60, compression=grpc.Compression.Gzip) for _ in range(20)]
+    with grpc.insecure_channel(service.grpc) as other:
+        for _ in range(20):
+            assert call(other, "Lookup", lookup(3), timeout=2).code == "OK"
+    assert {outcome(each).code for each in floods} <= {"TOO_LARGE", "OVERLOADED"}
+    assert service.application.dataplane.budget.held == 0
+
+
+def test_answers_that_nobody_reads_count_as_bytes_in_flight(service: RunningService) -> None:
+    budget = service.application.dataplane.budget
+    with connect(service.grpc) as client:
+        client.sendall(PREFACE + request_frames(f"/{SERVICE}/Lookup", lookup(*range(8_000)).SerializeToString()))
+        until(lambda: budget.held > 8_000 * 4 * DIM)
+    until(lambda: budget.held == 0)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from service.grpc_api.server import GrpcServer
+from service.grpc_api.servicer import SERVICE
+from tests.service.grpc_api.requests import (
+    PREFACE,
+    WAIT_S,
+    call,
+    connect,
+    frame,
+    outcome,
+    read_to_end,
+    request_frames,
+    retrieve,
+)
+from tests.service.running import RunningService, WaitingTower, log_lines
+from tests.service.security.authorities import Authority
+from tests.service.small_bundle import SmallBundle
+
+STATUSES = health_pb2.HealthCheckResponse
+WATCH = "/grpc.health.v1.Health/Watch"
+
+
+def test_port_in_use_is_an_error_that_names_it(service: RunningService) -> None:
+    async def start() -> None:
+        await GrpcServer(service.application).start("127.0.0.1", int(service.grpc.partition(":")[2]))
+
+    with pytest.raises(OSError, match=rf"gRPC cannot listen on {service.grpc}"):
+        asyncio.run(start())
+
+
+def test_stop_waits_for_calls_and_ends_watches(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(inline_max_us=0)
+    version = service.worker.versions.current("movies")
+    assert version is not None
+    tower = WaitingTower(version.towers["query"].parts[0].network)
+    service.with_network("query", tower)
+    with grpc.insecure_channel(service.grpc) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert next(watch).status == STATUSES.SERVING
+        made = channel.unary_unary(f"/{SERVICE}/Retrieve").future(retrieve().SerializeToString(), timeout=WAIT_S)
+        assert tower.entered.wait(WAIT_S)
+        service.drain()
+        assert {each.status for each in watch} <= {STATUSES.NOT_SERVING}
+        assert watch.code() is grpc.StatusCode.OK
+        tower.release.set()
+        assert outcome(made).code == "OK"
+
+
+def test_idle_connections_and_those_that_answer_no_ping_are_closed(service: RunningService) -> None:
+    """Bound: keep_alive_s for a connection without calls; for one with a call, the same and as long for the answer."""
+    idle = [connect(service.grpc) for _ in range(50)]
+    for client in idle[:25]:
+        client.sendall(PREFACE)
+    watching = connect(service.grpc)
+    watching.sendall(PREFACE + frame(4, 1, 0) + request_frames(WATCH, b""))
+    for client in (*idle, watching):
+        with client:
+            received = read_to_end(client)
+    assert b"ping_timeout" in received
+
+
+def test_tls_serves_clients_that_trust_it_and_names_them_in_the_log(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path
+) -> None:
+    write()
+    ours = Authority(tmp_path, "ours")
+    signed, friend = ours.sign("server"), ours.sign("friend")
+    service = serve(tls_cert=signed.cert, tls_key=signed.key, tls_client_ca=ours.file)
+    trusted = ours.file.read_bytes()
+    known = grpc.ssl_channel_credentials(trusted, friend.key.read_bytes(), friend.cert.read_bytes())
+    with grpc.secure_channel(service.grpc, known) as channel, log_lines() as written:
+        assert call(channel, "Retrieve", retrieve()).code == "OK"
+        assert call(channel, "Retrieve", b"\xff").code == "INVALID_ARGUMENT"
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert [line["principal"] for line in lines if line["event"] == "request_failed"] == ["friend"]
+    for channel in (
+        grpc.secure_channel(service.grpc, grpc.ssl_channel_credentials(trusted)),
+        grpc.insecure_channel(service.grpc),
+    ):
+        with channel:
+            assert call(channel, "Retrieve", retrieve(), timeout=WAIT_S).status is grpc.StatusCode.UNAVAILABLE

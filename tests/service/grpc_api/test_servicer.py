@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceStub
+from service.grpc_api.servicer import CALLS
+from tests.service.grpc_api.requests import call, lookup, retrieve, users
+from tests.service.running import RunningService
+from tests.service.small_bundle import SmallBundle
+
+FULL, ONE, NONE = "full-0123456789abcdef", "one-0123456789abcdef", "none-0123456789abcdef"
+
+
+def test_every_method_of_the_contract_is_answered_by_the_generated_stub(channel: grpc.Channel) -> None:
+    stub, features, candidates = EmbeddingServiceStub(channel), {"user": users(5)}, pb.Ids(int64s=users(1000).int64s)
+    assert len(stub.Retrieve(retrieve()).neighbors.ids.int64s) == 24
+    ranked = stub.Rank(pb.RankRequest(context=features, candidate_ids=candidates))
+    assert len(ranked.scores) == 4
+    assert len(stub.Recommend(pb.RecommendRequest(k=2, features=features)).neighbors.scores) == 8
+    assert stub.Embed(pb.EmbedRequest(tower="query", features=features)).dim == 8
+    assert stub.Lookup(lookup(3)).table == "users"
+    assert [model.name for model in stub.ListModels(pb.ListModelsRequest()).models] == ["movies"]
+    details = stub.GetModel(pb.GetModelRequest(model=pb.ModelSpec(name="movies")))
+    assert {each.call for each in details.calls} >= {"retrieve", "rank"}
+    assert set(CALLS) == {method.name for method in pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods}
+
+
+@pytest.mark.parametrize("compression", list(grpc.Compression))
+@pytest.mark.parametrize("ids", [3, 50_000])
+def test_messages_are_read_whatever_their_size_and_compression(
+    ids: int, compression: grpc.Compression, channel: grpc.Channel
+) -> None:
+    found = call(channel, "Lookup", lookup(*range(ids)), compression=compression)
+    assert len(pb.LookupResponse.FromString(found.answer).found) == ids
+    phases = [part.split(";")[0] for part in found.trailing["server-timing"].split(", ")]
+    assert phases[0] == "decode"
+    assert phases[-1] == "encode"
+
+
+@pytest.mark.parametrize("size", [3, 200_000])
+@pytest.mark.parametrize("method", CALLS)
+def test_message_that_does_not_decode_is_invalid_argument(method: str, size: int, channel: grpc.Channel) -> None:
+    found = call(channel, method, b"\xff" * size)
+    assert found.code == found.status.name == "INVALID_ARGUMENT"
+    assert "do not decode as protobuf" in found.answer
+
+
+def test_tokens_admit_clients_to_their_models(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path
+) -> None:
+    write()
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"everyone {FULL}\nranker {ONE} movies,others\nprometheus {NONE} -\n")
+    running = serve(tokens=tokens)
+    details = pb.GetModelRequest(model=pb.ModelSpec(name="movies"))
+    with grpc.insecure_channel(running.grpc) as channel:
+        for token, method, message, code in (
+            (FULL, "Retrieve", retrieve("movies"), "OK"),
+            (FULL, "Retrieve", retrieve(), "OK"),
+            (FULL, "ListModels", b"", "OK"),
+            (ONE, "Retrieve", retrieve("movies"), "OK"),
+            (ONE, "GetModel", details, "OK"),
+            (ONE, "Retrieve", retrieve("others"), "NOT_FOUND"),
+            (ONE, "Retrieve", retrieve("secret"), "PERMISSION_DENIED"),
+            (ONE, "Retrieve", retrieve(), "PERMISSION_DENIED"),
+            (ONE, "ListModels", b"", "PERMISSION_DENIED"),
+            (NONE, "GetModel", details, "PERMISSION_DENIED"),
+            ("strange-0123456789abcdef", "Retrieve", retrieve(), "UNAUTHENTICATED"),
+            (None, "Retrieve", retrieve(), "UNAUTHENTICATED"),
+            (None, "ListModels", b"", "UNAUTHENTICATED"),
+            (None, "Nothing", b"", "UNAUTHENTICATED"),
+        ):
+            assert call(channel, method, message, token).code == code, (token, method)
+        twice = [("authorization", f"Bearer {FULL}")] * 2
+        assert call(channel, "ListModels", metadata=twice).code == "UNAUTHENTICATED"
+    assert running.value("rowcast_requests_total", transport="grpc", call="other", code="UNAUTHENTICATED") == 1

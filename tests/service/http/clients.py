@@ -1,0 +1,71 @@
+"""What the tests send, and connections without an HTTP client."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from tests.service.running import RunningService, WaitingTower, until
+
+RETRIEVE = "/v1/models/movies:retrieve"
+PROTOBUF = {"content-type": "application/x-protobuf"}
+BODY: dict[str, Any] = {"k": 2, "features": {"user": 7}}
+
+
+def error_of(answer: httpx.Response) -> dict[str, str]:
+    error: dict[str, str] = answer.json()["error"]
+    assert set(error) == {"code", "message", "request_id"}
+    assert error["request_id"] == answer.headers["x-request-id"]
+    return error
+
+
+@contextmanager
+def connected(service: RunningService) -> Iterator[socket.socket]:
+    host, _, port = service.http.rpartition("://")[2].partition(":")
+    with socket.create_connection((host, int(port)), timeout=15) as connection:
+        yield connection
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the service closes the connection."""
+    parts = []
+    while part := connection.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def head(length: int | None = None, *headers: str) -> bytes:
+    body = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+    return "\r\n".join([f"POST {RETRIEVE} HTTP/1.1", "host: x", body, *headers, "", ""]).encode()
+
+
+def waiting(service: RunningService) -> WaitingTower:
+    """Makes the query tower wait; the service must compute in threads, inline_max_us=0."""
+    current = service.worker.versions.current("movies")
+    assert current is not None
+    tower = WaitingTower(current.towers["query"].parts[0].network)
+    service.with_network("query", tower)
+    return tower
+
+
+@contextmanager
+def one_in_progress(service: RunningService, **options: Any) -> Iterator[None]:
+    """A request that is computed until the block ends."""
+    tower, answers = waiting(service), list[int]()
+    sender = threading.Thread(
+        target=lambda: answers.append(httpx.post(service.http + RETRIEVE, json=BODY, timeout=20, **options).status_code)
+    )
+    sender.start()
+    try:
+        assert tower.entered.wait(10)
+        yield
+    finally:
+        tower.release.set()
+        sender.join(20)
+    assert answers == [200]
+    until(lambda: service.application.engine.inflight == 0)

@@ -1,0 +1,151 @@
+"""Bodies that are large, slow, compressed or many: what a process holds of them is bounded, and senders learn why."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.service.http.clients import BODY, RETRIEVE, connected, error_of, head, received
+from tests.service.running import RunningService, until
+
+MIB = 1 << 20
+GZIP = {"content-encoding": "gzip"}
+TEXT = json.dumps(BODY).encode()
+
+
+def test_declared_length_over_the_limit_is_rejected_before_the_body(service: RunningService) -> None:
+    with connected(service) as connection:
+        connection.sendall(head(999_999_999_999))
+        answer = connection.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"\r\nconnection: close\r\n" in answer
+
+
+def test_chunked_body_over_the_limit_is_rejected_before_its_end(service: RunningService) -> None:
+    with connected(service) as connection:
+        connection.sendall(head())
+        for _ in range(3):
+            connection.sendall(b"800\r\n" + b"x" * 0x800 + b"\r\n")
+        answer = connection.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"\r\nconnection: close\r\n" in answer
+
+
+def test_sender_of_a_body_over_the_limit_reads_why(http: httpx.Client) -> None:
+    answer = http.post(RETRIEVE, content=bytes(20 * MIB))  # still sending when it is rejected
+    assert (answer.status_code, error_of(answer)["code"]) == (413, "TOO_LARGE")
+
+
+def test_body_in_pieces_is_read_whole(service: RunningService) -> None:
+    with connected(service) as connection:
+        connection.sendall(head(None, "connection: close"))
+        for byte in TEXT:
+            connection.sendall(b"1\r\n%c\r\n" % byte)
+        connection.sendall(b"0\r\n\r\n")
+        assert received(connection).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("headers", [[], ["x-request-timeout-ms: 100"], ["expect: 100-continue"]])
+def test_body_that_does_not_arrive_in_time_is_rejected(headers: list[str], service: RunningService) -> None:
+    with connected(service) as connection:
+        connection.sendall(head(100, *headers))
+        answer = received(connection)
+    assert answer.startswith(b"HTTP/1.1 100 " if "expect" in str(headers) else b"HTTP/1.1 504 ")
+    assert b"HTTP/1.1 504 " in answer
+    assert b'"code":"DEADLINE"' in answer
+    assert service.application.dataplane.budget.held == 0
+
+
+def test_rejected_request_with_a_small_body_keeps_its_connection(service: RunningService) -> None:
+    with connected(service) as connection:
+        for _ in range(3):
+            connection.sendall(head(len(TEXT), "content-type: text/plain") + TEXT)
+            answer = connection.recv(1 << 16)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert b"connection: close" not in answer
+
+
+@pytest.mark.parametrize("size", [100, 60_000, 70_000, 3 * MIB, 4 * MIB - 2000])
+def test_gzip_body_of_any_size_is_answered(
+    size: int, serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    service = serve(max_request_bytes=4 * MIB)
+    for level in (0, 9):  # larger than it becomes, and a thousandth of it
+        body = gzip.compress(TEXT + b" " * size, level)
+        assert httpx.post(service.http + RETRIEVE, content=body, headers=GZIP).status_code == 200
+    body = gzip.compress(TEXT + b" " * 4 * MIB)
+    assert httpx.post(service.http + RETRIEVE, content=body, headers=GZIP).status_code == 413
+    assert service.application.dataplane.budget.held == 0
+
+
+def test_many_gzip_bodies_at_once_stay_within_the_bytes_in_flight(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    """200 bodies of 15 KiB that become 15 MiB each: 3 GiB, of which 64 MiB may be held."""
+    write()
+    limit = 64 * MIB
+    service = serve(max_inflight_bytes=limit, request_timeout_s=60)
+    body = gzip.compress(TEXT + b" " * 15 * MIB)
+    budget, memory, peaks, done = service.application.dataplane.budget, psutil.Process(), [0, 0], threading.Event()
+    before = memory.memory_info().rss
+
+    def watch() -> None:
+        while not done.wait(0.001):
+            peaks[:] = max(peaks[0], budget.held), max(peaks[1], memory.memory_info().rss - before)
+
+    def send(_: int) -> int:
+        return httpx.post(service.http + RETRIEVE, content=body, headers=GZIP, timeout=60).status_code
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with ThreadPoolExecutor(200) as senders:
+        statuses = list(senders.map(send, range(200)))
+        assert httpx.get(service.http + "/livez", timeout=20).status_code == 200
+    done.set()
+    watcher.join()
+    assert set(statuses) <= {200, 429}
+    assert statuses.count(200) >= 1
+    assert 15 * MIB < peaks[0] <= limit
+    assert peaks[1] < limit + 2 * 16 * MIB + 160 * MIB  # two that are joined or decoded; this test's own 200 clients
+    until(lambda: budget.held == 0)
+    rejected = service.value("rowcast_rejected_requests_total", call="retrieve", reason="bytes")
+    assert rejected == statuses.count(429)
+
+
+def test_body_of_many_empty_lists_is_rejected_while_others_are_answered(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    service = serve()
+    body = gzip.compress(b'{"requests": [' + b"[]," * 5_000_000 + b"[]]}")
+    with ThreadPoolExecutor(8) as senders:
+        sent = [
+            senders.submit(httpx.post, service.http + RETRIEVE, content=body, headers=GZIP, timeout=30)
+            for _ in range(8)
+        ]
+        assert httpx.post(service.http + RETRIEVE, json=BODY, timeout=20).status_code == 200
+        assert {each.result().status_code for each in sent} <= {413, 429, 504}
+
+
+def test_slow_bodies_hold_no_bytes_once_they_are_rejected(service: RunningService) -> None:
+    budget = service.application.dataplane.budget
+    connections = []
+    for _ in range(50):
+        entered = connected(service)
+        connection = entered.__enter__()
+        connections.append((entered, connection))
+        connection.sendall(head(4000) + b"x" * 2000)
+    until(lambda: budget.held == 50 * 2000)
+    for entered, connection in connections:
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 504 ")
+        entered.__exit__(None, None, None)
+    until(lambda: budget.held == 0)

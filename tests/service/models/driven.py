@@ -1,0 +1,107 @@
+"""Manager, loader and poller over a root; the root is scanned when a test says `scan`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.models.desired_state import Desired, DesiredModel
+from service.models.loader import Loader
+from service.models.manager import VersionManager
+from service.models.policy import Policy
+from service.models.poller import Poller
+from service.models.state_file import NAME, StateFile
+from service.models.throttle import LoadThrottle
+from service.models.version import ModelVersion
+from service.observability.metrics import Metrics
+from tests.service.small_bundle import SmallBundle
+
+Write = Callable[..., SmallBundle]
+WarmUp = Callable[[ModelVersion, LoadThrottle], object]
+THREADS = 2
+
+
+def no_warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
+    """Leaves a version as it was opened."""
+
+
+class Driven:
+    """What serves versions, but for the engine."""
+
+    def __init__(
+        self,
+        root: Path,
+        warm_up: WarmUp = no_warm_up,
+        verify: Literal["sizes", "full"] = "sizes",
+        max_load_bytes: int = 0,
+        policy: Policy | None = None,
+    ) -> None:
+        self.metrics, self.manager, self.warm_up = Metrics(), VersionManager(), warm_up
+        self.loader = Loader(root, None, verify, THREADS, max_load_bytes, self._warm_up)
+        self.state, self.desired = StateFile(root / NAME), list[Desired]()
+        self.poller = Poller(
+            root,
+            self.loader,
+            self.manager,
+            self.metrics,
+            state=self.state,
+            policy=policy or Policy(),
+            poll_interval_s=1,
+            scrub_bytes_per_s=1 << 40,
+            desired_changed=self.desired.append,
+        )
+        self.scan()
+
+    def _warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
+        self.warm_up(version, throttle)
+
+    def scan(self) -> None:
+        self.poller.scan()
+
+    def want(self, edit: Callable[[DesiredModel], DesiredModel]) -> None:
+        """Changes what is wanted of the model and follows it, without a scan."""
+        self.state.update(lambda desired: desired.with_model("movies", edit(desired.of("movies"))))
+        self.poller.follow()
+
+    def serving(self, version: int | None = None, label: str = "") -> int:
+        """Returns the version that serves a request."""
+        with self.manager.acquire("movies", version, label) as found:
+            return found.version
+
+    def states(self, model: str = "movies") -> dict[int, str]:
+        return {each.version: each.state for each in self.manager.models().get(model, ())}
+
+    def problem(self, version: int) -> str:
+        return next(each.problem for each in self.manager.models()["movies"] if each.version == version)
+
+    def value(self, metric: str, **labels: str) -> float:
+        families = text_string_to_metric_families(self.metrics.render().decode())
+        samples = (sample for family in families for sample in family.samples)
+        return sum(each.value for each in samples if (each.name, each.labels) == (metric, labels))
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Waits for what another thread does."""
+    for _ in range(2000):
+        if happened():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen in 20 s")
+
+
+def flip(file: Path, at: int = 100) -> None:
+    """Changes one bit."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+def touch(manifest: Path) -> None:
+    """Moves a file's modification time on."""
+    found = manifest.stat()
+    os.utime(manifest, ns=(found.st_atime_ns, found.st_mtime_ns + 1))

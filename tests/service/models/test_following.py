@@ -1,0 +1,158 @@
+"""A desired state followed by a running service: pins, labels, rollbacks, loads, unloads, a drain."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.errors import NotReady
+from service.models import desired_state as desired
+from service.models.poller import DRAINED
+from service.models.throttle import LoadThrottle
+from service.models.version import ModelVersion
+from tests.service.models.driven import Driven, Write
+
+Drive = Callable[..., Driven]
+
+
+@pytest.fixture
+def two(write: Write, drive: Drive) -> Driven:
+    """Serves version 2; 1 is kept."""
+    write()
+    driven = drive()
+    write(version=2)
+    driven.scan()
+    assert driven.serving() == 2
+    return driven
+
+
+def test_rollback_takes_effect_at_once_and_lasts_until_a_newer_version_comes(two: Driven, write: Write) -> None:
+    loads = two.value("rowcast_loads_total", model="movies", outcome="available")
+    two.want(lambda model: desired.rolled_back(model, 1, 2))
+    assert two.serving() == 1
+    assert two.states() == {2: "kept", 1: "available"}
+    two.scan()
+    assert two.serving() == 1
+    assert two.value("rowcast_loads_total", model="movies", outcome="available") == loads
+    write(version=3)
+    two.scan()
+    assert two.serving() == 3
+    assert two.states() == {3: "available", 1: "kept"}
+
+
+def test_pin_keeps_newer_versions_from_being_loaded(two: Driven, write: Write) -> None:
+    write(version=3)
+    two.want(lambda model: desired.pinned(model, (1,)))
+    assert two.serving() == 1
+    two.scan()
+    assert two.states() == {2: "kept", 1: "available"}
+    two.want(desired.unpinned)
+    assert two.serving() == 2
+    two.scan()
+    assert two.serving() == 3
+
+
+def test_label_moves_once_its_version_is_loaded(two: Driven, write: Write) -> None:
+    two.want(lambda model: desired.labelled(model, "stable", 1))
+    write(version=3)
+    two.want(lambda model: desired.labelled(model, "stable", 3))
+    assert two.serving(label="stable") == 1
+    two.scan()
+    assert two.serving(label="stable") == 3
+
+
+def test_unload_of_a_model_retires_all_of_it(two: Driven) -> None:
+    two.want(lambda model: desired.unloaded(model, None, automatic=True))
+    two.scan()
+    assert two.states() == {}
+    with pytest.raises(NotReady):
+        two.serving()
+    two.want(lambda model: desired.loaded(model, None, automatic=True))
+    two.scan()
+    assert two.serving() == 2
+
+
+def test_drain_rejects_requests_until_it_is_undone(two: Driven) -> None:
+    two.state.update(lambda state: state.drained(draining=True))
+    two.poller.follow()
+    with pytest.raises(NotReady, match="drained"):
+        two.serving()
+    assert two.manager.suspended == DRAINED
+    two.state.update(lambda state: state.drained(draining=False))
+    two.poller.follow()
+    assert two.serving() == 2
+
+
+def test_desired_state_survives_a_restart(two: Driven, drive: Drive) -> None:
+    two.want(lambda model: desired.rolled_back(model, 1, 2))
+    two.want(lambda model: desired.labelled(model, "next", 2))
+    again = drive()
+    assert (again.serving(), again.poller.revision) == (1, 2)
+    assert again.states() == {2: "available", 1: "available"}
+
+
+def test_version_missing_from_the_root_is_reported_until_it_comes(
+    two: Driven, drive: Drive, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    two.want(lambda model: desired.pinned(model, (1,)))
+    aside = (root / "movies/1").rename(root / ".aside")
+    again = drive()
+    again.scan()
+    assert again.states() == {1: "failed"}
+    assert "not under the root" in again.problem(1)
+    assert [record.msg for record in caplog.records].count("version_failed") == 1
+    with pytest.raises(NotReady, match="list of models says why"):
+        again.serving()
+    aside.rename(root / "movies/1")
+    again.scan()
+    assert (again.serving(), again.problem(1)) == (1, "")
+
+
+def test_damaged_state_file_changes_nothing_in_a_running_service(two: Driven, write: Write) -> None:
+    two.want(lambda model: desired.pinned(model, (1,)))
+    good = two.state.path.read_bytes()
+    two.state.path.write_bytes(good[:-9])
+    write(version=3)
+    two.scan()
+    assert two.serving() == 1
+    assert two.value("rowcast_desired_state_readable") == 0
+    assert "damaged" in two.poller.state_problem
+    two.state.path.write_bytes(good)
+    two.scan()
+    assert (two.serving(), two.value("rowcast_desired_state_readable")) == (1, 1)
+
+
+def test_damaged_state_file_at_start_loads_nothing_until_it_is_repaired(write: Write, drive: Drive, root: Path) -> None:
+    write()
+    (root / ".rowcast-state.json").write_bytes(b"{")
+    driven = drive()
+    assert driven.manager.models() == {}
+    with pytest.raises(NotReady, match="damaged"):
+        driven.serving()
+    (root / ".rowcast-state.json").unlink()
+    driven.scan()
+    assert driven.serving() == 1
+
+
+def test_rollback_does_not_wait_for_a_load_in_progress(two: Driven, write: Write) -> None:
+    loading, go_on = threading.Event(), threading.Event()
+
+    def slow(version: ModelVersion, throttle: LoadThrottle) -> None:
+        loading.set()
+        assert go_on.wait(20)
+
+    two.warm_up = slow
+    write(version=3)
+    scan = threading.Thread(target=two.scan)
+    scan.start()
+    assert loading.wait(20)
+    assert two.states()[3] == "loading"
+    two.want(lambda model: desired.rolled_back(model, 1, 3))
+    assert two.serving() == 1
+    go_on.set()
+    scan.join(20)
+    assert two.serving() == 1
+    assert 3 not in two.states(), "it was loaded, but is no longer wanted"

@@ -1,0 +1,234 @@
+"""Versions that come, go, break and change under the root while others are served."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bundle.manifest import dump
+from service.models.loader import LoadRejected
+from service.models.policy import Policy
+from service.models.throttle import LoadThrottle
+from service.models.version import ModelVersion
+from tests.service.models.driven import Driven, Write, flip, touch, until
+from tests.service.small_bundle import SmallBundle
+
+Drive = Callable[..., Driven]
+
+
+def test_scan_serves_the_newest_valid_version(write: Write, drive: Drive) -> None:
+    for version in (1, 2, 10):
+        write(version=version)
+    driven = drive()
+    assert driven.serving() == 10
+    assert driven.states() == {10: "available"}
+
+
+def test_scan_new_version_replaces_the_old_one_which_is_kept(write: Write, drive: Drive) -> None:
+    write()
+    driven = drive()
+    for version in (2, 3):
+        write(version=version)
+        driven.scan()
+        assert driven.serving() == version
+        assert driven.states() == {version: "available", version - 1: "kept"}
+
+
+def test_scan_without_keep_previous_retires_the_old_version(write: Write, drive: Drive) -> None:
+    write()
+    driven = drive(policy=Policy(keep_previous=False))
+    with driven.manager.acquire("movies"):
+        write(version=2)
+        driven.scan()
+        assert driven.states() == {2: "available", 1: "retiring"}
+    assert driven.serving() == 2
+    assert driven.states() == {2: "available"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda small: flip(small.directory / "indexes/movies/vectors.bin"), "vectors.bin"),
+        (lambda small: flip(small.directory / "towers/query/compiled-f32.tflite"), "compiled-f32.tflite"),
+        (lambda small: (small.directory / "candidates/movies/store.arrow").unlink(), "store.arrow"),
+        (lambda small: os.truncate(next((small.directory / "tables/users").iterdir()), 64), "tables/users"),
+        (lambda small: shutil.rmtree(small.directory / "tables/cities"), "tables/cities"),
+        (lambda small: (small.directory / "manifest.json").write_bytes(b"{"), "manifest"),
+        (lambda small: _rewrite(small, version=7), "version 7"),
+        (lambda small: _rewrite(small, escape=True), "inside the bundle"),
+    ],
+)
+def test_scan_broken_new_version_is_reported_and_the_old_one_stays(
+    write: Write, drive: Drive, damage: Callable[[SmallBundle], None], problem: str
+) -> None:
+    write()
+    driven = drive()
+    damage(write(version=2))
+    driven.scan()
+    assert driven.serving() == 1
+    assert driven.states() == {2: "failed", 1: "available"}
+    assert problem in driven.problem(2)
+    assert driven.value("rowcast_loads_total", model="movies", outcome="failed") == 1
+
+
+def _rewrite(small: SmallBundle, version: int = 2, escape: bool = False) -> None:
+    users = small.manifest.tables["users"]
+    first = users.shards[0].model_copy(update={"file": ("../../1/" if escape else "") + users.shards[0].file})
+    tables = {**small.manifest.tables, "users": users.model_copy(update={"shards": (first, *users.shards[1:])})}
+    manifest = small.manifest.model_copy(update={"version": version, "tables": tables})
+    (small.directory / "manifest.json").write_bytes(dump(manifest))
+
+
+def test_scan_at_start_falls_back_from_broken_versions(write: Write, drive: Drive, root: Path) -> None:
+    write()
+    write(version=2)
+    for version in (3, 4):
+        flip(write(version=version).directory / "indexes/movies/vectors.bin")
+    driven = drive()
+    before = driven.manager.current("movies")
+    assert driven.states() == {4: "failed", 3: "failed", 2: "available"}
+    driven.scan()
+    assert driven.manager.current("movies") is before, "nothing is loaded again"
+    shutil.rmtree(root / "movies/4")
+    driven.scan()
+    assert driven.states() == {3: "failed", 2: "available"}
+
+
+def test_scan_removed_current_version_stays_until_a_newer_one_comes(write: Write, drive: Drive) -> None:
+    write()
+    second = write(version=2)
+    driven = drive()
+    shutil.rmtree(second.directory)
+    driven.scan()
+    assert driven.serving() == 2
+    write(version=3)
+    driven.scan()
+    assert driven.serving() == 3
+
+
+def test_scan_version_written_again_under_its_number_replaces_itself(write: Write, drive: Drive) -> None:
+    first = write()
+    driven = drive()
+    shutil.rmtree(first.directory)
+    write(size=30)
+    touch(first.directory / "manifest.json")
+    driven.scan()
+    with driven.manager.acquire("movies") as version:
+        assert version.corpora["movies"].entry.size == 30
+
+
+def test_scan_ignores_staging_and_foreign_files(write: Write, drive: Drive, root: Path) -> None:
+    small = write()
+    shutil.copytree(small.directory, root / "movies" / ".staging-2")
+    shutil.copytree(small.directory, root / "movies" / "latest")
+    (root / "movies" / "3").mkdir()
+    (root / "movies" / "notes.txt").touch()
+    (root / "notes.txt").touch()
+    (root / ".hidden").mkdir()
+    (root / "no bundles here").mkdir()
+    driven = drive()
+    assert {name: driven.states(name) for name in driven.manager.models()} == {"movies": {1: "available"}}
+
+
+def test_scan_version_whose_warm_up_fails_is_not_served(write: Write, drive: Drive) -> None:
+    write()
+    driven = drive()
+
+    def fail(version: ModelVersion, throttle: LoadThrottle) -> None:
+        raise LoadRejected("the parts do not fit")
+
+    driven.warm_up = fail
+    write(version=2)
+    driven.scan()
+    assert driven.states() == {2: "failed", 1: "available"}
+    assert driven.problem(2) == "the parts do not fit"
+
+
+def test_scan_unexpected_failure_hides_its_text_from_callers(write: Write, drive: Drive) -> None:
+    def fail(version: ModelVersion, throttle: LoadThrottle) -> None:
+        raise RuntimeError("secret")
+
+    write()
+    driven = drive(warm_up=fail)
+    assert driven.problem(1) == "unexpected RuntimeError while loading; the log has it"
+
+
+def test_scan_keeps_the_memory_of_the_previous_version_only_while_there_is_room(
+    write: Write, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write()
+    driven = drive()
+    write(version=2)
+    driven.scan()
+    monkeypatch.setattr("service.models.loader.free_bytes", lambda: 0 if driven.states().get(1) == "kept" else 1 << 40)
+    write(version=3)
+    driven.scan()
+    assert driven.states() == {3: "available", 2: "kept"}
+    monkeypatch.setattr("service.models.loader.free_bytes", lambda: 0)
+    write(version=4, size=4000)
+    driven.scan()
+    assert driven.states() == {4: "failed", 3: "available", 2: "kept"}, "the kept one would not make room enough"
+    assert "MiB of memory beside its tables, 0 MiB are free" in driven.problem(4)
+
+
+def test_scan_swaps_under_load_never_fail_a_request_or_close_a_leased_version(write: Write, drive: Drive) -> None:
+    write()
+    driven, done = drive(), threading.Event()
+
+    def request() -> set[int]:
+        seen = set()
+        while not done.is_set():
+            with driven.manager.acquire("movies") as version:
+                assert len(version.tables["users"].read(0, 50)) == 50
+                seen.add(version.version)
+        return seen
+
+    with ThreadPoolExecutor(4) as threads:
+        requests = [threads.submit(request) for _ in range(4)]
+        for number in range(2, 7):
+            write(version=number)
+            driven.scan()
+        assert driven.serving() == 6
+        done.set()
+        assert all(each.result() for each in requests)
+
+
+def test_metrics_report_states_and_memory_of_loaded_versions(write: Write, drive: Drive) -> None:
+    write()
+    driven = drive(policy=Policy(keep_previous=False))
+    flip(write(version=2).directory / "indexes/movies/vectors.bin")
+    driven.scan()
+    current = driven.manager.current("movies")
+    assert current is not None
+    driven.poller.report_memory()
+    assert driven.value("rowcast_versions", model="movies", state="available") == 1
+    assert driven.value("rowcast_versions", model="movies", state="failed") == 1
+    assert driven.value("rowcast_current_version", model="movies") == 1
+    files = sum(
+        (current.directory / shard.file).stat().st_size
+        for table in current.manifest.tables.values()
+        for shard in (*table.shards, *table.scales)
+    )
+    assert driven.value("rowcast_model_memory_bytes", model="movies") == current.memory_bytes
+    assert driven.value("rowcast_model_table_bytes", model="movies") == files
+    assert driven.value("rowcast_model_resident_table_bytes", model="movies") > 0
+
+
+def test_start_scans_and_follows_until_it_is_stopped(write: Write, drive: Drive) -> None:
+    write()
+    driven = drive()
+    driven.poller.start()
+    write(version=2)
+    driven.poller.look_again()
+    until(lambda: driven.states().get(2) == "available")
+    driven.poller.stop()
+    for thread in threading.enumerate():
+        if thread.name in {"rowcast-poller", "rowcast-desired-state", "rowcast-memory", "rowcast-scrub"}:
+            thread.join(10)
+            assert not thread.is_alive()

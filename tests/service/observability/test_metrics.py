@@ -1,0 +1,209 @@
+"""The page of metrics of one process and of several workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bundle import native
+from service.observability.metrics import CONTENT_TYPE, LOAD_OUTCOMES, PHASES, STATES, Metrics
+
+WORKER = """
+import sys
+from service.observability.metrics import Metrics
+metrics = Metrics()
+for line in sys.stdin:
+    print(eval(line, {"metrics": metrics}), flush=True)
+"""
+
+
+def samples(page: bytes) -> dict[str, float]:
+    """Values by name and labels, as `name{label=value,...}`, labels in alphabetical order."""
+    found = {}
+    for family in text_string_to_metric_families(page.decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+            found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
+    return found
+
+
+class Worker:
+    """A process with metrics in files of a directory, which evaluates expressions."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(directory)},
+        )
+
+    def run(self, *expressions: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        answer = ""
+        for expression in expressions:
+            self.process.stdin.write(expression + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        return answer
+
+    def page(self) -> dict[str, float]:
+        return samples(eval(self.run("metrics.render()")))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[tuple[Worker, Worker]]:
+    with ExitStack() as stack:
+        started = Worker(tmp_path), Worker(tmp_path)
+        for worker in started:
+            stack.callback(worker.kill)
+            worker.run("metrics.ready(True)")
+        yield started
+
+
+def test_metrics_two_in_one_process_count_apart() -> None:
+    one, other = Metrics(), Metrics()
+    one.request_finished("http", "rank", "OK", 0.01)
+    key = "rowcast_requests_total{call=rank,code=OK,transport=http}"
+    assert samples(one.render())[key] == 1
+    assert key not in samples(other.render())
+
+
+def test_metrics_bugs_before_the_first_are_zero() -> None:
+    metrics = Metrics()
+    metrics.load_finished("m", "available", 0.5)
+    page = samples(metrics.render())
+    assert page["rowcast_requests_total{call=rank,code=INTERNAL,transport=grpc}"] == 0
+    assert page["rowcast_requests_total{call=other,code=DATA_LOSS,transport=http}"] == 0
+    assert [page[f"rowcast_loads_total{{model=m,outcome={each}}}"] for each in LOAD_OUTCOMES] == [1, 0, 0]
+    assert page["rowcast_load_seconds{model=m}"] == 0.5
+
+
+def test_render_shows_what_was_counted() -> None:
+    metrics = Metrics()
+    for phase in PHASES:
+        metrics.phase("rank", phase, 0.001)
+    for seconds in (0.0003, 3.0):
+        metrics.request_finished("grpc", "embed", "OK", seconds)
+    metrics.rejected("rank", "queue")
+    metrics.batch("rank", 3, 600)
+    metrics.computed("rank", 3, 600)
+    metrics.computed("embed", 2)
+    metrics.oov_ids("m", "user", 4)
+    page = samples(metrics.render())
+    expected = {
+        "rowcast_phase_seconds_count{call=rank,phase=queue}": 1,
+        "rowcast_requests_total{call=embed,code=OK,transport=grpc}": 2,
+        "rowcast_request_seconds_bucket{call=embed,le=0.0005,transport=grpc}": 1,
+        "rowcast_rejected_requests_total{call=rank,reason=queue}": 1,
+        "rowcast_batch_requests_sum{call=rank}": 3,
+        "rowcast_batch_candidates_sum{call=rank}": 600,
+        "rowcast_examples_total{call=rank}": 3,
+        "rowcast_candidates_total{call=rank}": 600,
+        "rowcast_examples_total{call=embed}": 2,
+        "rowcast_oov_ids_total{feature=user,model=m}": 4,
+    }
+    assert {key: page[key] for key in expected} == expected
+    assert "rowcast_candidates_total{call=embed}" not in page
+    assert not [key for key in page if key.endswith("_created")]
+
+
+def test_render_shows_what_is_set() -> None:
+    metrics = Metrics()
+    metrics.desired_state(7, readable=False)
+    metrics.root_scanned(readable=True)
+    metrics.certificate_expiry("server", 2e9)
+    page = samples(metrics.render())
+    rows = "numpy" if native.MISSING else "compiled"
+    expected = {
+        "rowcast_ready": 0,
+        "rowcast_workers": 1,
+        "rowcast_desired_state_readable": 0,
+        "rowcast_root_readable": 1,
+        "rowcast_certificate_expiry_timestamp_seconds{certificate=server}": 2e9,
+        f"rowcast_build_info{{format=3,product={version('rowcast')},rows={rows}}}": 1,
+    }
+    assert {key: page[key] for key in expected} == expected
+    assert page["rowcast_root_scanned_timestamp_seconds"] > 1.7e9
+    assert page["process_start_time_seconds"] > 1.7e9
+    assert page["rowcast_page_faults_total{kind=minor}"] > 0
+    assert CONTENT_TYPE.startswith("text/plain; version=0.0.4")
+
+
+def test_versions_that_are_gone_count_as_none() -> None:
+    metrics = Metrics()
+    metrics.versions({"m": {"available": 2, "loading": 1}, "n": {"failed": 1}}, {"m": 3})
+    page = samples(metrics.render())
+    assert [page[f"rowcast_versions{{model=m,state={state}}}"] for state in STATES] == [1, 2, 0, 0, 0]
+    assert page["rowcast_versions{model=n,state=failed}"] == 1
+    assert (page["rowcast_current_version{model=m}"], page["rowcast_current_version{model=n}"]) == (3, 0)
+    metrics.versions({"m": {"available": 1}}, {"m": 4})
+    page = samples(metrics.render())
+    assert page["rowcast_versions{model=m,state=available}"] == 1
+    assert page["rowcast_versions{model=m,state=loading}"] == 0
+    assert page["rowcast_versions{model=n,state=failed}"] == 0
+
+
+def test_looked_up_counts_every_feature_however_many_sets_there_are() -> None:
+    metrics = Metrics()
+    for number in range(3000):
+        metrics.looked_up("m", ("user", f"other_{number % 1500}"), 2)
+    page = samples(metrics.render())
+    assert page["rowcast_feature_examples_total{feature=user,model=m}"] == 6000
+    assert page["rowcast_feature_examples_total{feature=other_7,model=m}"] == 4
+    metrics.looked_up("m", ("user",), 1)
+    assert samples(metrics.render())["rowcast_feature_examples_total{feature=user,model=m}"] == 6001
+
+
+def test_render_several_workers_any_of_them_shows_the_whole_service(workers: tuple[Worker, Worker]) -> None:
+    one, other = workers
+    one.run("metrics.request_finished('http', 'rank', 'OK', 0.001)", "metrics.inflight(2)", "metrics.queue(1, 200)")
+    one.run("metrics.versions({'m': {'available': 1}}, {'m': 2})", "metrics.desired_state(5, True)")
+    one.run("metrics.model_memory('m', 100, 3000, 2000)", "metrics.looked_up('m', ('user',), 3)", "metrics.flush()")
+    other.run("metrics.request_finished('http', 'rank', 'OK', 0.003)", "metrics.inflight(3)", "metrics.queue(1, 300)")
+    other.run("metrics.versions({'m': {'available': 1, 'failed': 1}}, {'m': 1})", "metrics.desired_state(4, True)")
+    other.run("metrics.model_memory('m', 100, 3000, 2500)", "metrics.ready(False)")
+    page = one.page()
+    expected = {
+        "rowcast_requests_total{call=rank,code=OK,transport=http}": 2,
+        "rowcast_request_seconds_bucket{call=rank,le=0.001,transport=http}": 1,
+        "rowcast_request_seconds_count{call=rank,transport=http}": 2,
+        "rowcast_requests_total{call=rank,code=INTERNAL,transport=http}": 0,
+        "rowcast_workers": 2,
+        "rowcast_ready": 0,
+        "rowcast_inflight_requests": 5,
+        "rowcast_queue_candidates": 500,
+        "rowcast_versions{model=m,state=available}": 1,
+        "rowcast_versions{model=m,state=failed}": 1,
+        "rowcast_current_version{model=m}": 2,
+        "rowcast_desired_state_revision": 4,
+        "rowcast_model_memory_bytes{model=m}": 200,
+        "rowcast_model_resident_table_bytes{model=m}": 2500,
+        "rowcast_feature_examples_total{feature=user,model=m}": 3,
+    }
+    assert {key: page[key] for key in expected} == expected
+    assert other.page().keys() == page.keys()
+
+
+def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges(workers: tuple[Worker, Worker]) -> None:
+    one, other = workers
+    other.run("metrics.ready(False)", "metrics.inflight(3)", "metrics.request_finished('grpc', 'embed', 'OK', 0.1)")
+    assert (one.page()["rowcast_ready"], one.page()["rowcast_workers"]) == (0, 2)
+    other.kill()
+    page = one.page()
+    assert (page["rowcast_ready"], page["rowcast_workers"], page["rowcast_inflight_requests"]) == (1, 1, 0)
+    assert page["rowcast_requests_total{call=embed,code=OK,transport=grpc}"] == 1

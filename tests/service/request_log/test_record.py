@@ -1,0 +1,154 @@
+"""Recorded requests on disk: bounded, private, read as far as they are whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.config import ServiceSettings, SettingsError
+from service.observability.metrics import Metrics
+from service.request_log.record import (
+    BODY_BYTES_MAX,
+    RecordedRequest,
+    RequestLog,
+    SegmentWriter,
+    check_writable,
+    read_newest,
+    record_directory,
+)
+
+SEGMENT_BYTES, SEGMENTS_MAX = 2048, 2
+MAX = 1 << 20
+
+
+def request(number: int, size: int = 100) -> RecordedRequest:
+    return RecordedRequest("rank", number % 2 == 0, bytes([number % 256]) * size, float(number))
+
+
+def write(directory: Path, requests: list[RecordedRequest], segments_max: int = SEGMENTS_MAX) -> None:
+    writer = SegmentWriter(directory, SEGMENT_BYTES, segments_max)
+    for each in requests:
+        writer.append(each)
+    writer.close()
+
+
+def settings_of(root: Path, **others: Any) -> ServiceSettings:
+    return ServiceSettings(root=root, record_rate=others.pop("record_rate", 1.0), **others)
+
+
+def outcomes(metrics: Metrics) -> dict[str, float]:
+    """Recorded requests by outcome."""
+    found = re.findall(r'rowcast_recorded_requests_total\{outcome="(\w+)"\} (\S+)', metrics.render().decode())
+    return {outcome: float(count) for outcome, count in found}
+
+
+def test_requests_are_read_back_the_newest_first(tmp_path: Path) -> None:
+    requests = [request(number) for number in range(5)]
+    write(tmp_path, requests)
+    assert read_newest(tmp_path, 3, MAX) == requests[:1:-1]
+    assert read_newest(tmp_path / "nowhere", 3, MAX) == []
+
+
+def test_segments_stay_within_their_bound_and_keep_the_newest(tmp_path: Path) -> None:
+    requests = [request(number) for number in range(200)]
+    write(tmp_path, requests)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= SEGMENT_BYTES * SEGMENTS_MAX
+    found = read_newest(tmp_path, 1000, MAX)
+    assert len(found) > SEGMENT_BYTES // 150
+    assert found == requests[: -len(found) - 1 : -1]
+
+
+def test_request_larger_than_a_segment_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, [request(1), request(2, SEGMENT_BYTES), request(3)])
+    assert [each.at for each in read_newest(tmp_path, 10, MAX)] == [3.0, 1.0]
+
+
+def test_segments_of_other_processes_are_read_too_and_count_towards_the_bound(tmp_path: Path) -> None:
+    for numbers in ((1, 5), (2, 4), (3, 6)):
+        write(tmp_path, [request(number) for number in numbers])
+    assert [each.at for each in read_newest(tmp_path, 10, MAX)] == [6.0, 4.0, 3.0, 2.0]
+
+
+def test_segment_that_another_process_removed_is_begun_anew(tmp_path: Path) -> None:
+    slow = SegmentWriter(tmp_path, SEGMENT_BYTES, SEGMENTS_MAX)
+    slow.append(request(1))
+    for number in (2, 3):
+        write(tmp_path, [request(number)])
+    slow.append(request(4))
+    slow.close()
+    assert [each.at for each in read_newest(tmp_path, 10, MAX)] == [4.0, 3.0]
+
+
+def test_only_the_user_of_the_service_can_read_them(tmp_path: Path) -> None:
+    place = tmp_path / "movies"
+    write(place, [request(1)])
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()] == [0o600]
+
+
+@pytest.mark.parametrize(("at", "left"), [(0, 0), (3, 0), (17, 0), (120, 1), (250, 2)])
+def test_what_follows_a_damaged_entry_is_not_read(tmp_path: Path, at: int, left: int) -> None:
+    write(tmp_path, [request(number) for number in range(3)])
+    (segment,) = tmp_path.iterdir()
+    data = bytearray(segment.read_bytes())
+    data[at] ^= 0xFF
+    segment.write_bytes(data)
+    assert len(read_newest(tmp_path, 10, MAX)) == left
+    segment.write_bytes(data[:-1])
+    assert len(read_newest(tmp_path, 10, MAX)) == min(left, 2)
+
+
+def test_offer_keeps_a_sample(tmp_path: Path) -> None:
+    metrics = Metrics()
+    settings = settings_of(tmp_path, record_rate=0.5)
+    log = RequestLog(settings, metrics)
+    for _ in range(40):
+        log.offer("m", "rank", protobuf=False, body=b"{}")
+    log.offer("m", "rank", protobuf=False, body=b" " * (BODY_BYTES_MAX + 1))
+    log.close()
+    found = read_newest(record_directory(settings) / "m", 100, MAX)
+    assert 0 < len(found) < 40
+    assert outcomes(metrics) == {"written": len(found), "dropped": 0, "failed": 0}
+    assert {(each.call, each.protobuf, each.body) for each in found} == {("rank", False, b"{}")}
+
+
+def test_offer_with_an_unwritable_directory_reports_once_and_goes_on(tmp_path: Path, caplog: Any) -> None:
+    metrics = Metrics()
+    (tmp_path / "m").write_text("no directory")
+    log = RequestLog(settings_of(tmp_path, record_dir=tmp_path), metrics)
+    for _ in range(3):
+        log.offer("m", "rank", protobuf=False, body=b"{}")
+    log.offer("n", "rank", protobuf=False, body=b"{}")
+    log.close()
+    assert [each.message for each in caplog.records] == ["request_log_unwritable"]
+    assert len(read_newest(tmp_path / "n", 10, MAX)) == 1
+    assert outcomes(metrics) == {"written": 1, "dropped": 0, "failed": 3}
+
+
+def test_disk_that_hangs_holds_up_neither_requests_nor_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    monkeypatch.setattr(os, "writev", lambda *_: os.read(read_end, 1))
+    metrics = Metrics()
+    log = RequestLog(settings_of(tmp_path), metrics)
+    for _ in range(200):
+        log.offer("m", "rank", protobuf=False, body=b"{}")
+    log.close(timeout_s=0.01)
+    assert outcomes(metrics)["dropped"] > 100
+    os.write(write_end, bytes(200))
+    log.close()
+    os.close(write_end)
+    os.close(read_end)
+
+
+def test_check_writable_without_a_place_to_write_names_the_setting(tmp_path: Path) -> None:
+    check_writable(settings_of(tmp_path))
+    assert record_directory(settings_of(tmp_path)).is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"--record-dir .* cannot be written"):
+        check_writable(settings_of(tmp_path, record_dir=tmp_path / "file"))
+    check_writable(settings_of(tmp_path, record_rate=0.0, record_dir=tmp_path / "file"))

@@ -1,0 +1,118 @@
+"""What is recorded of one version and replayed against the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from bundle.manifest import dump
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.config import ServiceSettings
+from service.request_log.record import RequestLog
+from service.request_log.replay import Replay
+from tests.service.models.driven import Driven
+from tests.service.small_bundle import SmallBundle
+
+Write = Callable[..., SmallBundle]
+USER = pb.Column(int64s=(5).to_bytes(8, "little"))
+RETRIEVE = pb.RetrieveRequest(k=5, features={"user": USER}).SerializeToString()
+
+
+class Service:
+    """Versions under a root, each replayed before it is served."""
+
+    def __init__(self, root: Path, record_rate: float = 1.0) -> None:
+        self.settings = ServiceSettings(root=root, record_rate=record_rate)
+        self.driven = Driven(root)
+        self.driven.warm_up = Replay(self.settings, self.driven.manager).check
+
+    def record(self, *requests: tuple[str, bool, bytes]) -> None:
+        log = RequestLog(self.settings, self.driven.metrics)
+        for call, protobuf, body in requests:
+            log.offer("movies", call, protobuf, body)
+        log.close()
+
+
+@pytest.fixture
+def service(write: Write, root: Path) -> Iterator[Service]:
+    write()
+    service = Service(root)
+    yield service
+    service.driven.manager.close()
+
+
+def without_default(small: SmallBundle) -> None:
+    """Removes the default of a feature: requests without it fail from then on."""
+    features = dict(small.manifest.features)
+    features["city"] = features["city"].model_copy(update={"default": None})
+    (small.directory / "manifest.json").write_bytes(dump(small.manifest.model_copy(update={"features": features})))
+
+
+def test_replay_version_that_answers_what_was_recorded_is_served(service: Service, write: Write, caplog: Any) -> None:
+    retrieved = orjson.dumps({"features": {"user": 3}, "k": 2})
+    ranked = orjson.dumps({"context": {"user": 5}, "candidates": [1000, 1007]})
+    recommended = orjson.dumps({"context": {"user": 5}, "k": 2})
+    embedded = pb.EmbedRequest(features={"user": USER}).SerializeToString()
+    looked_up = pb.LookupRequest(feature="user", ids=USER).SerializeToString()
+    service.record(
+        ("retrieve", True, RETRIEVE),
+        ("retrieve", False, retrieved),
+        ("rank", False, ranked),
+        ("recommend", False, recommended),
+        ("embed", True, embedded),
+        ("lookup", True, looked_up),
+    )
+    write(version=2)
+    with caplog.at_level("INFO", "rowcast"):
+        service.driven.scan()
+    assert service.driven.serving() == 2
+    (line,) = [each for each in caplog.records if each.message == "requests_replayed"]
+    assert (line.rowcast_fields["requests"], line.rowcast_fields["failed"]) == (6, 0)
+
+
+def test_replay_version_that_fails_what_the_current_one_answers_is_rejected(service: Service, write: Write) -> None:
+    service.record(("retrieve", True, RETRIEVE))
+    without_default(write(version=2))
+    service.driven.scan()
+    assert service.driven.serving() == 1
+    assert service.driven.states()[2] == "failed"
+    problem = service.driven.problem(2)
+    assert "1 of 1 recorded requests that version 1 answers fail; the newest, a retrieve: FeatureError" in problem
+
+
+def test_replay_request_that_both_versions_fail_is_not_held_against_the_new_one(service: Service, write: Write) -> None:
+    service.record(("retrieve", True, b"\xff"), ("embed", False, b'{"tower": "none", "features": {}}'))
+    write(version=2)
+    service.driven.scan()
+    assert service.driven.serving() == 2
+
+
+def test_replay_candidates_that_are_gone_are_data(service: Service, write: Write) -> None:
+    service.record(("rank", False, orjson.dumps({"context": {"user": 5}, "candidates": [1000 + 7 * 39]})))
+    write(version=2, size=20)
+    service.driven.scan()
+    assert service.driven.serving() == 2, service.driven.problem(2)
+
+
+def test_replay_in_a_drained_service_rejects_nothing(service: Service, write: Write) -> None:
+    service.record(("retrieve", True, RETRIEVE))
+    service.driven.manager.suspend("drained")
+    without_default(write(version=2))
+    service.driven.scan()
+    assert service.driven.states()[2] == "available"
+
+
+def test_replay_without_recording_does_nothing(write: Write, root: Path) -> None:
+    write()
+    recorded = Service(root)
+    recorded.record(("retrieve", True, RETRIEVE))
+    recorded.driven.manager.close()
+    service = Service(root, record_rate=0.0)
+    without_default(write(version=2))
+    service.driven.scan()
+    assert service.driven.serving() == 2
+    service.driven.manager.close()

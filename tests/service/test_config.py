@@ -1,0 +1,114 @@
+"""Settings from options, the environment and defaults, and the options that the command line makes of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from service.cli.serve import command
+from service.config import ServiceSettings, SettingsError, read_settings
+
+
+@pytest.fixture(autouse=True)
+def _root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROWCAST_ROOT", str(tmp_path))
+
+
+def test_read_settings_prefers_options_to_the_environment_to_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROWCAST_MAX_K", "7")
+    monkeypatch.setenv("ROWCAST_POLL_INTERVAL_S", "3.5")
+    monkeypatch.setenv("ROWCAST_REQUIRE", "films, books")
+    settings = read_settings({"max_k": 9, "poll_interval_s": None})
+    assert (settings.max_k, settings.poll_interval_s, settings.http_port) == (9, 3.5, 8080)
+    assert (settings.require, read_settings({"require": ("x",)}).require) == (("films", "books"), ("x",))
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        setattr(read_settings({}), "max_k", 3)  # noqa: B010 - mypy would reject the plain way
+
+
+@pytest.mark.parametrize(
+    ("variable", "remedy"),
+    [("ROWCAST_HTPP_PORT", "did you mean ROWCAST_HTTP_PORT"), ("ROWCAST_ZZZZZZ", "rowcast-serve --help")],
+)
+def test_read_settings_with_an_unknown_variable_is_rejected_with_the_nearest_name(
+    variable: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(SettingsError, match=f"{variable}, which is no setting; .*{remedy}"):
+        read_settings({})
+
+
+@pytest.mark.parametrize(
+    "name", ["EXPORT_WORKERS", "SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP_ADDR", "A_PORT_9090_TCP"]
+)
+def test_read_settings_leaves_variables_of_other_programs_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"ROWCAST_{name}", "tcp://10.0.0.1:80")
+    read_settings({})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"http_port": 70000}, "--http-port .*'70000'.*65535"),
+        ({"max_concurrent_requests": 0}, "--max-concurrent-requests"),
+        ({"host": ""}, "--host .*''.*at least 1 character"),  # which would listen on every interface
+        ({"max_inflight_bytes": 1 << 20}, "--max-request-bytes .*'16777216'.*max_inflight_bytes, 1048576"),
+        ({"device": "gpu", "workers": 2}, "--workers .*'2'.*runs in one process"),
+        ({"device": "gpu", "precision": "int8"}, "--device .*int8 towers run on the CPU"),
+        ({"verify": "some"}, "--verify .*'some'.*'sizes' or 'full'"),
+        ({"admin_port": "eighty"}, r"--admin-port \(or ROWCAST_ADMIN_PORT\) is 'eighty': .*integer"),
+        ({"tls_cert": "cert.pem"}, r"--tls-key \(or ROWCAST_TLS_KEY\) is not given: --tls-cert and --tls-key must"),
+        ({"tls_client_ca": "ca.pem"}, "--tls-client-ca .*require TLS"),
+        ({"root": Path("/nowhere")}, "--root .*'/nowhere' is no directory"),
+        ({"colour": "red"}, "--colour"),
+    ],
+)
+def test_read_settings_out_of_limits_names_the_setting(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_settings(options)
+
+
+@pytest.mark.parametrize(("given", "what"), [("films", "one model's"), ("films/3", "a bundle")])
+def test_read_settings_with_a_directory_below_the_root_names_the_root(tmp_path: Path, given: str, what: str) -> None:
+    (tmp_path / "films/3").mkdir(parents=True)
+    (tmp_path / "films/3/manifest.json").touch()
+    with pytest.raises(SettingsError, match=f"is {what}; give the root above it, '{re.escape(str(tmp_path))}'"):
+        read_settings({"root": tmp_path / given})
+    assert read_settings({"root": tmp_path}).root == tmp_path
+
+
+def test_read_settings_without_a_root_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROWCAST_ROOT")
+    with pytest.raises(SettingsError, match=r"--root \(or ROWCAST_ROOT\) must be given"):
+        read_settings({})
+
+
+def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> None:
+    shown = " ".join(CliRunner().invoke(command(), ["--help"], terminal_width=200).output.split())
+    types = {"http-port": "int", "admin-port": "int", "poll-interval-s": "float", "root": "path", "verify": "sizes|full"}
+    for name, kind in types.items():
+        assert f"--{name} <{kind}>" in shown
+    assert shown.count("(at least 0, at most 65535)") == 3
+    for name, field in ServiceSettings.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in shown
+        assert f"[env: ROWCAST_{name.upper()}]" in shown
+        assert field.description
+        unit = "second" if name.endswith("_s") and "bytes" not in name else "byte" if "bytes" in name else ""
+        assert unit in field.description.lower(), name
+
+
+def test_print_settings_prints_the_effective_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROWCAST_MAX_K", "7")
+    done = CliRunner().invoke(command(), ["--require", "a", "--require", "b", "--no-admin", "--print-settings"])
+    assert done.exit_code == 0
+    settings = orjson.loads(done.stdout)
+    assert set(settings) == set(ServiceSettings.model_fields)
+    assert (settings["max_k"], settings["require"], settings["admin"]) == (7, ["a", "b"], False)

@@ -1,0 +1,145 @@
+"""Memory, cores and threads that a process may use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.resources import compute_threads, free_bytes, limit_blas, resident_bytes, usable_cores
+
+V2 = ("memory.max", "memory.current", "inactive_file {}\nactive_file {}\nanon 12\n")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file {}\ntotal_active_file {}\nrss 12\n")
+ALL_CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own"
+    path.write_text("4:memory:/a/b\n3:cpu,cpuacct:/a\n0::/a/b\n")
+    return path
+
+
+def write_memory(
+    directory: Path, names: tuple[str, str, str], limit: str, usage: str, files: tuple[int, int] = (0, 0)
+) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / names[0]).write_text(limit + "\n")
+    (directory / names[1]).write_text(usage + "\n")
+    (directory / "memory.stat").write_text(names[2].format(*files))
+
+
+def write_quota(directory: Path, quota: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "cpu.max").write_text(quota)
+
+
+@pytest.mark.parametrize("names", [V2, V1])
+@pytest.mark.parametrize("where", ["a/b", "a", ""])
+def test_free_bytes_limit_of_a_cgroup_holds_for_all_below(
+    tmp_path: Path, own: Path, names: tuple[str, str, str], where: str
+) -> None:
+    root = tmp_path / "memory" if names is V1 else tmp_path
+    write_memory(root / "a", names, "100000", "400")
+    write_memory(root / where, names, "1000", "400")
+    assert free_bytes(tmp_path, own) == 600
+    write_memory(root / where, names, "1000", "1400")
+    assert free_bytes(tmp_path, own) == 0
+
+
+@pytest.mark.parametrize("names", [V2, V1])
+def test_free_bytes_pages_of_files_count_as_free(tmp_path: Path, own: Path, names: tuple[str, str, str]) -> None:
+    root = tmp_path / "memory" if names is V1 else tmp_path
+    write_memory(root / "a/b", names, "1000", "990", (300, 400))
+    assert free_bytes(tmp_path, own) == 710
+
+
+def test_free_bytes_without_a_limit_is_the_machines(tmp_path: Path, own: Path) -> None:
+    (total,) = (
+        int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line
+    )
+    assert 1 << 20 < free_bytes(tmp_path / "none", tmp_path / "neither") < total
+    write_memory(tmp_path / "a/b", V2, "max", "400")
+    assert 1 << 20 < free_bytes(tmp_path, own) < total
+
+
+def test_resident_bytes_memory_that_is_written_is_counted() -> None:
+    before = resident_bytes()
+    held = np.ones(16 << 20, np.uint8)
+    assert resident_bytes() - before > 12 << 20
+    del held
+
+
+def test_usable_cores_no_cgroup_leaves_all(tmp_path: Path) -> None:
+    assert usable_cores(tmp_path / "none", tmp_path / "neither") == ALL_CORES
+
+
+@pytest.mark.parametrize("quota", ["max 100000", "max", "", "0 0", "nonsense 1"])
+def test_usable_cores_cgroup_without_a_quota_leaves_all(tmp_path: Path, own: Path, quota: str) -> None:
+    write_quota(tmp_path / "a/b", quota)
+    assert usable_cores(tmp_path, own) == ALL_CORES
+
+
+@pytest.mark.parametrize("where", ["a/b", "a", ""])
+def test_usable_cores_quota_of_a_cgroup_holds_for_all_below(tmp_path: Path, own: Path, where: str) -> None:
+    write_quota(tmp_path / "a/b", "max 100000")
+    write_quota(tmp_path / where, "50000 100000")
+    assert usable_cores(tmp_path, own) == 1
+
+
+def test_usable_cores_part_of_a_core_counts_as_one(tmp_path: Path, own: Path) -> None:
+    write_quota(tmp_path / "a/b", "110000 100000")
+    write_quota(tmp_path / "a/c", "50000 100000")  # of another process
+    assert usable_cores(tmp_path, own) == min(2, ALL_CORES)
+
+
+def test_usable_cores_own_cgroup_outside_of_the_mount_uses_the_mount(tmp_path: Path, own: Path) -> None:
+    own.write_text("0::/../../elsewhere\n")
+    write_quota(tmp_path, "100000 100000")
+    assert usable_cores(tmp_path, own) == 1
+
+
+def test_usable_cores_quota_of_cgroups_v1_holds(tmp_path: Path, own: Path) -> None:
+    directory = tmp_path / "cpu" / "a"
+    directory.mkdir(parents=True)
+    (directory / "cpu.cfs_period_us").write_text("100000")
+    for quota, cores in (("-1", ALL_CORES), ("100000", 1)):
+        (directory / "cpu.cfs_quota_us").write_text(quota)
+        assert usable_cores(tmp_path, own) == cores
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "cores", "expected"), [(1, 0, 8, 8), (4, 0, 8, 2), (3, 0, 8, 2), (16, 0, 8, 1), (2, 5, 8, 5)]
+)
+def test_compute_threads_are_a_share_of_the_cores_unless_set(
+    workers: int, threads: int, cores: int, expected: int
+) -> None:
+    assert compute_threads(workers, threads, {}, cores) == expected
+
+
+def test_threads_of_libraries_are_limited_unless_the_environment_sets_them() -> None:
+    environment = {"TF_NUM_INTRAOP_THREADS": "3"}
+    limit_blas(environment)
+    assert compute_threads(1, 0, environment, 4) == 4
+    assert environment == {
+        "OPENBLAS_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "3",
+        "TF_NUM_INTEROP_THREADS": "4",
+    }
+    chosen = {"OPENBLAS_NUM_THREADS": "8"}
+    limit_blas(chosen)
+    assert chosen == {"OPENBLAS_NUM_THREADS": "8"}
+
+
+def test_limit_blas_before_numpy_is_imported_keeps_it_from_starting_threads() -> None:
+    program = (
+        "import os; from service.resources import limit_blas; limit_blas(); import numpy\n"
+        "numpy.ones((600, 600)) @ numpy.ones((600, 600)); print(len(os.listdir('/proc/self/task')))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=environment)
+    assert int(done.stdout) == 1

@@ -1,0 +1,215 @@
+"""The same request over HTTP as JSON and as protobuf, and over gRPC: one answer, the reference's, and one code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.codec.operations import OPERATIONS
+from service.codec.stubs import embedding_service_pb2 as pb
+from tests.service import reference
+from tests.service.cases import CASES, LIMITS, MODEL, Case
+from tests.service.clients import SIMPLE, Clients
+from tests.service.grpc_api.requests import call
+from tests.service.running import FailingTower, RunningService, WaitingTower
+from tests.service.small_bundle import SmallBundle, write_small_bundle
+
+RESPONSES: dict[str, Any] = {
+    "retrieve": pb.RetrieveResponse,
+    "rank": pb.RankResponse,
+    "recommend": pb.RecommendResponse,
+    "embed": pb.EmbedResponse,
+    "lookup": pb.LookupResponse,
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> SmallBundle:
+    return write_small_bundle(tmp_path_factory.mktemp("bundles"), small_towers, MODEL, 1, parts=True, users=True)
+
+
+@pytest.fixture(scope="module")
+def clients(small: SmallBundle) -> Iterator[Clients]:
+    service = RunningService(small.directory.parents[1], **LIMITS)
+    clients = Clients(service)
+    yield clients
+    clients.close()
+    service.close()
+
+
+@pytest.fixture
+def fresh(write: Callable[..., Any], serve: Callable[..., RunningService]) -> Iterator[Clients]:
+    """A service that a test may break, which computes one request at a time, beside the event loop."""
+    write()
+    clients = Clients(serve(max_concurrent_requests=1, retry_after_s=2.5, inline_max_us=0))
+    yield clients
+    clients.close()
+
+
+def _numbers(data: bytes, kind: str = "<f4") -> list[Any]:
+    return list(np.frombuffer(data, kind).tolist())
+
+
+def _ids(message: pb.Ids) -> list[Any]:
+    return list(message.strings.values) or _numbers(message.int64s, "<i8")
+
+
+def _attribute(message: pb.Attribute) -> list[Any]:
+    kind, values = message.WhichOneof("values"), list[Any]()
+    if kind == "lists":
+        values = [list(entry.values) for entry in message.lists.values]
+    elif kind == "strings":
+        values = list(message.strings.values)
+    elif kind:
+        values = _numbers(getattr(message, kind), "<i8" if kind == "int64s" else "<f8")
+    for place in message.nulls:
+        values[place] = None
+    return values
+
+
+def _results(name: str, message: Any) -> dict[str, Any]:
+    """What a message says, in the JSON form of a list of results; written apart from the service's writers."""
+    head: dict[str, Any] = {"model": message.model.name, "version": message.model.version}
+    if name == "lookup" or name == "embed":
+        rows = [list(map(float, each)) for each in np.frombuffer(message.vectors, "<f4").reshape(-1, message.dim)]
+        if name == "embed":
+            return head | {"results": [{"vector": row} for row in rows]}
+        return head | {"table": message.table, "vectors": rows, "found": [flag == 1 for flag in message.found]}
+    if name == "rank":
+        ids = _ids(message.candidate_ids) if message.HasField("candidate_ids") else None
+        entries = {"scores": _numbers(message.scores), "positions": _numbers(message.positions, "<i4")}
+        heads = {name: _numbers(scores) for name, scores in message.heads.items()}
+        return head | {
+            "results": [
+                {name: values[first:last] for name, values in entries.items()}
+                | {"ids": None if ids is None else ids[first:last]}
+                | {"heads": {name: values[first:last] for name, values in heads.items()}}
+                for first, last in pairwise(_numbers(message.offsets, "<i4"))
+            ]
+        }
+    packed = message.neighbors
+    columns = {"id": _ids(packed.ids), "score": _numbers(packed.scores)}
+    if name == "retrieve":
+        head["searched"] = message.searched
+    else:
+        columns["retrieval_score"] = _numbers(message.retrieval_scores)
+    attributes = {key: _attribute(attribute) for key, attribute in packed.attributes.items()}
+    found = [
+        {key: column[place] for key, column in columns.items()}
+        | {"attributes": {key: column[place] for key, column in attributes.items()}}
+        for place in range(len(columns["id"]))
+    ]
+    return head | {"results": [{"neighbors": found[a:b]} for a, b in pairwise(_numbers(packed.offsets, "<i4"))]}
+
+
+def _listed(name: str, value: dict[str, Any]) -> dict[str, Any]:
+    if name == "lookup" or "results" in value:
+        return value
+    head = {key: value.pop(key) for key in ("model", "version", "searched") if key in value}
+    return head | {"results": [value]}
+
+
+def _float32(value: Any) -> Any:
+    """Numbers as the float32 that they stand for."""
+    if isinstance(value, list):
+        return [_float32(entry) for entry in value]
+    if isinstance(value, dict):
+        return {name: _float32(entry) for name, entry in value.items()}
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+def _is_as_expected(found: Any, expected: Any) -> bool:
+    """Whether an answer has what the reference computed, numbers to float32's precision; it may have more fields."""
+    if isinstance(expected, dict):
+        return all(_is_as_expected(found[name], value) for name, value in expected.items())
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(_is_as_expected, found, expected))
+    return bool(found == (pytest.approx(expected, 1e-4, 1e-4) if isinstance(expected, float) else expected))
+
+
+def test_table_has_every_call_and_no_case_twice() -> None:
+    assert {case.call for case in CASES} == set(OPERATIONS)
+    assert len({(case.call, case.name) for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.call} {case.name}")
+def test_transports_given_the_same_request_answer_alike(case: Case, clients: Clients, small: SmallBundle) -> None:
+    found = clients.all(case)
+    assert [code for code, _ in found] == [case.code] * 3, found
+    (_, by_json), (_, by_protobuf), (_, by_grpc) = found
+    if case.code != "OK":
+        assert by_json
+        assert by_protobuf == by_grpc or case.name == "an oversized body"
+        return
+    message = RESPONSES[case.call].FromString(by_grpc)
+    assert RESPONSES[case.call].FromString(by_protobuf) == message
+    value = _listed(case.call, json.loads(by_json))
+    assert _float32(value) == _float32(_results(case.call, message))
+    assert (value["model"], value["version"]) == (MODEL, 1)
+    results = [value] if case.call == "lookup" else value["results"]
+    assert _is_as_expected(results, reference.answers(small, case.call, case.json)), results
+
+
+def test_transports_past_the_deadline_fail_alike(clients: Clients) -> None:
+    for protobuf in (False, True):
+        code, _ = clients.by_http(SIMPLE, protobuf, **{"x-request-timeout-ms": "0"})
+        assert code in {"DEADLINE", "OVERLOADED"}
+    assert call(clients.channel, "Retrieve", SIMPLE.body(), timeout=-1).code == "DEADLINE_EXCEEDED"
+
+
+def test_transports_describe_models_alike(clients: Clients) -> None:
+    accept = {"accept": "application/x-protobuf"}
+    assert clients.http.get("/v1/models", headers=accept).content == call(clients.channel, "ListModels").answer
+    for model, version in ((MODEL, 1), ("books", 0), (MODEL, 9)):
+        answer = clients.http.get(f"/v1/models/{model}" + (f"/versions/{version}" if version else ""), headers=accept)
+        outcome = call(clients.channel, "GetModel", pb.GetModelRequest(model=pb.ModelSpec(name=model, version=version)))
+        if outcome.code == "OK":
+            assert (answer.status_code, answer.content) == (200, outcome.answer)
+        else:
+            error = pb.ErrorDetails.FromString(answer.content)
+            assert (error.code, error.message) == (outcome.code, outcome.answer) == ("NOT_FOUND", outcome.answer)
+
+
+def test_transports_without_a_model_are_not_ready(serve: Callable[..., RunningService]) -> None:
+    clients = Clients(serve())
+    clients.expect("NOT_READY")
+    clients.close()
+
+
+def test_transports_of_a_draining_service_are_not_ready(fresh: Clients) -> None:
+    fresh.expect("OK")
+    fresh.service.application.engine.drain()
+    fresh.expect("NOT_READY")
+
+
+def test_transports_with_a_damaged_version_report_data_loss(fresh: Clients) -> None:
+    versions = fresh.service.worker.versions
+    current = versions.current(MODEL)
+    assert current is not None
+    versions.damage(current, "tables/users: block 0 does not match its checksum")
+    fresh.expect("DATA_LOSS")
+
+
+def test_transports_of_a_full_service_reject_with_when_to_retry(fresh: Clients) -> None:
+    current = fresh.service.worker.versions.current(MODEL)
+    assert current is not None
+    tower = WaitingTower(current.towers["query"].parts[0].network)
+    fresh.service.with_network("query", tower)
+    method = fresh.channel.unary_unary("/rowcast.embedding.v1.EmbeddingService/Retrieve")
+    first = method.future(SIMPLE.body(), timeout=30)
+    assert tower.entered.wait(30)
+    try:
+        fresh.expect("OVERLOADED")
+        assert fresh.http.post(f"/v1/models/{MODEL}:retrieve", json=SIMPLE.json).headers["retry-after"] == "3"
+        assert call(fresh.channel, "Retrieve", SIMPLE.body()).trailing["retry-after"] == "2.5"
+    finally:
+        tower.release.set()
+    assert first.result()
+    fresh.service.with_network("query", FailingTower(tower))
+    fresh.expect("INTERNAL")
