@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     """Anything whose contiguous bytes can be read."""
 
 BLOCK_BYTES = 4 << 20
-_PIECE_BYTES = 256 << 10
+PIECE_BYTES = 256 << 10
+"""As much is read and digested at once."""
 """Of a file read at once, each into the same memory, which stays in the core's cache: new memory is mapped first."""
 _APART_MAX = 4096
 """Sums kept apart before they are joined, which is fast only for many at once."""
@@ -202,7 +203,7 @@ def digest(
       pause: called after each piece.
     """
     result = Digest()
-    piece = np.empty(_PIECE_BYTES, np.uint8)
+    piece = np.empty(PIECE_BYTES, np.uint8)
     while size is None or result.bytes < size:
         room = piece if size is None else piece[: size - result.bytes]
         count = stream.readinto(room.data)

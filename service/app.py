@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import FrameType
 
@@ -23,19 +23,16 @@ from uvicorn.config import STARTUP_FAILURE
 
 from bundle import native
 from service import processes
-from service.admin.status import ModelStatus, WorkerStatus, write_status
+from service.admin.status import WorkerStatus, write_status
 from service.config import ServiceSettings
 from service.dataplane import Application, Dataplane, Readiness
 from service.engine.engine import Engine
-from service.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_REQUIRED_MODEL, EXIT_USAGE
+from service.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_REQUIRED_MODEL
 from service.grpc_api.server import GrpcServer
 from service.http.app import create_http_app
 from service.models.loader import Loader
-from service.models.manager import VersionManager, VersionState
-from service.models.policy import Policy
+from service.models.manager import VersionManager
 from service.models.poller import Poller
-from service.models.prefetch import Prefetcher
-from service.models.state_file import NAME, StateFile
 from service.models.throttle import LoadThrottle
 from service.models.version import ModelVersion
 from service.observability import logging
@@ -80,38 +77,16 @@ class Worker:
         self._request_log = RequestLog(settings, self.metrics) if settings.record_rate else None
         self._replay = Replay(settings, self.versions)
         self.poller = Poller(
-            settings.root,
-            Loader(
-                root=settings.root,
-                precision=settings.precision,
-                verify=settings.verify,
-                threads=threads,
-                max_load_bytes=settings.max_load_bytes,
-                warm_up=self._warm_up,
-                device=settings.device,
-                processes=lambda: settings.workers,
-                throttle=LoadThrottle(lambda: self.engine.inflight),
-            ),
+            settings,
+            Loader(settings, threads, self._warm_up, LoadThrottle(lambda: self.engine.inflight)),
             self.versions,
             self.metrics,
-            poll_interval_s=settings.poll_interval_s,
-            scrub_bytes_per_s=-(-settings.scrub_bytes_per_s // settings.workers),
-            policy=Policy(settings.latest_versions, settings.keep_previous),
-            state=StateFile(settings.state_file or settings.root / NAME),
-            desired_changed=lambda desired: logging.set_level(desired.log_level or settings.log_level),
-        )
-        self._prefetcher = Prefetcher(
-            self.versions, self.metrics, settings.prefetch_max_bytes, settings.prefetch_bytes_per_s
         )
         self.certificates = Certificates.of(settings, self.metrics.certificate_expiry)
-        self.application = Application(
-            settings,
-            Dataplane(self.engine, settings, self.metrics, None if self._request_log is None else self._request_log.offer),
-            self.metrics,
-            Readiness(self.engine),
-            TokenStore.of(settings.tokens),
-            self.certificates,
-        )
+        record = None if self._request_log is None else self._request_log.offer
+        dataplane, readiness = Dataplane(self.engine, settings, self.metrics, record), Readiness(self.engine)
+        tokens = TokenStore.of(settings.tokens)
+        self.application = Application(settings, dataplane, self.metrics, readiness, tokens, self.certificates)
         self.grpc = GrpcServer(self.application)
         self.bound_grpc_port = 0
         self._checked_required = False
@@ -136,10 +111,6 @@ class Worker:
         self._loop, self._changed_event = asyncio.get_running_loop(), asyncio.Event()
         try:
             self.bound_grpc_port = await self.grpc.start(self._settings.host, self._grpc_port)
-        except OSError as problem:
-            log.error("cannot_start", extra=logging.fields(problem=str(problem)))
-            self._exit_with(EXIT_USAGE)
-            raise
         except Exception:
             log.exception("cannot_start")
             self._exit_with(EXIT_BUG)
@@ -149,7 +120,6 @@ class Worker:
         self._handle_signals()
         self.versions.subscribe(self._versions_changed)
         self.poller.start()
-        self._prefetcher.start()
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
             yield
@@ -158,15 +128,20 @@ class Worker:
             await self._stop()
 
     def _handle_signals(self) -> None:
-        """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after the delay."""
+        """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after the delay.
+
+        SIGHUP scans the root; in a service of several workers, uvicorn's supervisor takes it to replace them in turn.
+        """
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 stop = signal.getsignal(number)
                 if callable(stop):
                     signal.signal(number, functools.partial(self._signalled, stop))
+            signal.signal(signal.SIGHUP, lambda *_: self._loop.call_soon_threadsafe(self.poller.look_again))
 
     def _signalled(self, stop: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None) -> None:
         if not self.application.readiness.draining:
+            self.application.readiness.draining = True  # now: the second signal may come before the loop runs
             extra = logging.fields(signal=signal.Signals(number).name, drain_timeout_s=self._settings.drain_timeout_s)
             log.info("draining", extra=extra)
             self._loop.call_soon_threadsafe(self.drain, lambda: stop(number, frame))
@@ -192,7 +167,6 @@ class Worker:
         self.application.readiness.draining = True
         self.engine.drain()
         self.poller.stop()
-        self._prefetcher.stop()
         await (self._stopping_grpc or self.grpc.stop(self._settings.drain_timeout_s))
         drained = await self.engine.drained(self._settings.drain_timeout_s)
         if not drained:
@@ -240,37 +214,17 @@ class Worker:
             self._changed_event.clear()
             if self._settings.workers > 1 and os.getppid() != parent:  # the supervisor is gone
                 os.kill(os.getpid(), signal.SIGTERM)
-            processes.notify("WATCHDOG=1")
+            if self._settings.workers == 1:  # else the parent, which systemd watches
+                processes.notify("WATCHDOG=1")
             self.engine.report_load()
             self.metrics.flush()
             try:
-                await asyncio.to_thread(write_status, self._run_directory, self._status())
+                status = WorkerStatus.of(self.versions, self.poller, resident_bytes())
+                await asyncio.to_thread(write_status, self._run_directory, status)
             except OSError as problem:
                 log.error("status_unwritable", extra=logging.fields(problem=str(problem)))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed_event.wait(), _HEARTBEAT_S)
-
-    def _status(self) -> WorkerStatus:
-        models, known = self.versions.models(), self.poller.known
-        return WorkerStatus(
-            pid=os.getpid(),
-            revision=self.poller.revision,
-            state_problem=self.poller.state_problem,
-            models={name: self._model_status(name, models.get(name, ()), known) for name in {*models, *known}},
-            resident_bytes=resident_bytes(),
-        )
-
-    def _model_status(
-        self, name: str, versions: tuple[VersionState, ...], known: Mapping[str, Sequence[int]]
-    ) -> ModelStatus:
-        loaded, arranged = self.versions.arranged(name)
-        return ModelStatus(
-            known=tuple(known.get(name, ())),
-            current=arranged.current,
-            previous=arranged.previous,
-            loaded=tuple(sorted(loaded)),
-            versions=versions,
-        )
 
     def _exit_with(self, code: int) -> None:
         processes.write_exit_code(self._run_directory, code)

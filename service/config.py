@@ -58,7 +58,8 @@ class ServiceSettings(BaseSettings):
     verify: Literal["sizes", "full"] = "sizes"
     """Verification of tables, and of vectors of large indexes, before a version is served: by size, or in full."""
     scrub_bytes_per_s: int = Field(default=32 * MIB, ge=0)
-    """Rate at which tables are verified in the background, bytes a second; vectors at four times the rate; 0: never."""
+    """Rate at which vectors and tables are verified in the background, bytes a second, by all workers together; 0:
+    never."""
     prefetch_max_bytes: int = Field(default=0, ge=0)
     """Bytes of a version's tables that each process reads into memory in the background: whole tables, smallest first;
     0: none."""

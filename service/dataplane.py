@@ -36,18 +36,20 @@ Record = Callable[[str, str, bool, bytes], None]
 class ByteBudget:
     """Bytes of request bodies that a process holds, compressed and decompressed alike. Belongs to one event loop."""
 
-    def __init__(self, max_bytes: int, retry_after_s: float) -> None:
+    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         """Begins with none."""
-        self._max_bytes, self._retry_after_s = max_bytes, retry_after_s
+        self._max_bytes, self._retry_after_s = settings.max_inflight_bytes, settings.retry_after_s
+        self._metrics = metrics
         self.held = 0
 
-    def reserve(self, size: int) -> None:
-        """Counts bytes in.
+    def reserve(self, size: int, call: str) -> None:
+        """Counts bytes in for a call.
 
         Raises:
           Overloaded: that would be too many.
         """
         if self.held + size > self._max_bytes:
+            self._metrics.rejected(call, "bytes")
             raise Overloaded("other requests' bodies take all the memory for bodies", self._retry_after_s, "bytes")
         self.held += size
 
@@ -65,7 +67,7 @@ class Dataplane:
         """Answers from an engine; `record` is given a request after its answer, unless it names a version."""
         self.engine, self._metrics, self._record = engine, metrics, record
         self.limits = Limits.of(settings)
-        self.budget = ByteBudget(settings.max_inflight_bytes, settings.retry_after_s)
+        self.budget = ByteBudget(settings, metrics)
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
 
     def check_admission(self, call: str, deadline: float) -> None:

@@ -36,7 +36,7 @@ RUN_DIRECTORY, GRPC_PORT = "ROWCAST_RUN_DIRECTORY", "ROWCAST_BOUND_GRPC_PORT"
 _BACKLOG = 2048
 _OPEN_FILES = 1 << 16
 _ADMIN_PORT = 8090
-_POLL_S = 0.02
+_POLL_S, _WATCHDOG_S = 0.02, 5.0
 Socket = TypeVar("Socket", bound=socket.socket)
 _SETTINGS, _EXIT_CODE = "settings.json", "exit-code"
 
@@ -137,10 +137,19 @@ def _announce(settings: ServiceSettings, directory: Path, ports: dict[str, int],
         _write_ports(settings.ports_file, ports)
     log.info("listening", extra=logging.fields(host=settings.host, **ports, workers=settings.workers))
     notify("READY=1")
+    if settings.workers > 1:
+        threading.Thread(target=_feed_watchdog, daemon=True).start()
     warn_of_open_endpoints(settings)
     warn_of_exposed_secrets(settings)
     if admin is not None:
         _serve_admin(settings, directory, admin)
+
+
+def _feed_watchdog() -> None:
+    """Tells systemd that the supervisor runs; hung workers are the supervisor's."""
+    while True:
+        notify("WATCHDOG=1")
+        time.sleep(_WATCHDOG_S)
 
 
 def _ssl_context(settings: ServiceSettings, *_: object) -> ssl.SSLContext:
@@ -169,7 +178,6 @@ def _serve_admin(settings: ServiceSettings, directory: Path, listener: socket.so
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        limit_concurrency=32,
         ssl_context_factory=None if plain else functools.partial(_ssl_context, settings),
     )
     uvicorn.Server(config).run([listener])

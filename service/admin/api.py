@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service import errors
-from service.admin.commands import Commands, Status
+from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS
+from service.admin.service import Service, Status
 from service.codec.failures import failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.config import ServiceSettings
-from service.models.desired_state import Label, LogLevel, Version
 from service.observability.logging import PRINCIPAL, logger
 from service.security.exposure import on_loopback
 from service.security.principal import Principal, authorize, authorize_all
@@ -31,48 +31,10 @@ from service.security.tokens import TokenStore
 _LOG = logger(__name__)
 MAX_BODY_BYTES = 64 << 10
 _JSON = "application/json"
+_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "default": {"description": 'An error: `{"error": {"code", "message", "request_id"}}`'}
 }
-
-
-class NoArguments(BaseModel):
-    """The body of a command without arguments."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class OptionalVersion(NoArguments):
-    """A version, or none."""
-
-    version: Version | None = None
-
-
-class Versions(NoArguments):
-    """The versions to serve."""
-
-    versions: Annotated[list[Version], Field(min_length=1, max_length=1000)]
-
-
-class LabelName(NoArguments):
-    """A label."""
-
-    label: Label
-
-
-class LabelledVersion(LabelName):
-    """A label and the version that it is set on."""
-
-    version: Version
-
-
-class Level(NoArguments):
-    """The least severity that is logged; null: the setting's."""
-
-    level: LogLevel | None
-
-
-_NOTHING, _NO_VERSION = NoArguments(), OptionalVersion()
 
 
 def create_admin_app(settings: ServiceSettings, run_directory: Path, tokens: TokenStore | None) -> FastAPI:
@@ -84,9 +46,9 @@ def create_admin_app(settings: ServiceSettings, run_directory: Path, tokens: Tok
     """
     version = metadata.version("rowcast")
     app = FastAPI(title="rowcast admin", version=version, docs_url=None, redoc_url=None, responses=_ERRORS)
-    app.include_router(_routes(Commands(settings, run_directory)))
-    app.add_exception_handler(RequestValidationError, _raise_invalid)
+    app.include_router(_routes(Service(settings, run_directory)))
     app.add_exception_handler(HTTPException, _raise_http)
+    app.add_exception_handler(ClientDisconnect, _ignore)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
 
     @app.middleware("http")
@@ -110,57 +72,31 @@ def create_admin_app(settings: ServiceSettings, run_directory: Path, tokens: Tok
     return app
 
 
-def _routes(commands: Commands) -> APIRouter:  # noqa: C901 - one function for each command
-    service = APIRouter(prefix="/v1")
-    models = APIRouter(prefix="/models/{model}", dependencies=[Depends(_authorize)])
-    everything = [Depends(_authorize_all)]
+def _routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1")
 
-    @service.get("/status", summary="Get what is desired and what is served")
+    @router.get("/status", summary="Get what is desired and what is served")
     def get_status(request: Request) -> Status:
-        return _visible(request, commands.status())
+        return _visible(request, service.status())
 
-    @models.post("/load", summary="Load a version, or serve an unloaded model again")
-    def load(request: Request, model: str, body: OptionalVersion = _NO_VERSION) -> Status:
-        return _visible(request, commands.load(model, body.version))
+    def add(name: str, command: type[BaseModel], prefix: str, parameters: list[Any]) -> None:
+        async def apply(request: Request) -> Status:
+            model = request.path_params.get("model", "")
+            if model:
+                authorize(request.state.principal, model)
+            else:
+                authorize_all(request.state.principal)
+            return _visible(request, await run_in_threadpool(service.apply, name, await request.body(), model))
 
-    @models.post("/unload", summary="Unload a version, or all of a model")
-    def unload(request: Request, model: str, body: OptionalVersion = _NO_VERSION) -> Status:
-        return _visible(request, commands.unload(model, body.version))
+        body = {"content": {_JSON: {"schema": command.model_json_schema()}}}
+        extra = {"requestBody": body, "parameters": parameters}
+        router.post(prefix + name, name=name, summary=command.__doc__, openapi_extra=extra)(apply)
 
-    @models.post("/pin", summary="Serve only these versions")
-    def pin(request: Request, model: str, body: Versions) -> Status:
-        return _visible(request, commands.pin(model, body.versions))
-
-    @models.post("/unpin", summary="Serve the newest version again")
-    def unpin(request: Request, model: str, _: NoArguments = _NOTHING) -> Status:
-        return _visible(request, commands.unpin(model))
-
-    @models.post("/label", summary="Set a label on a version")
-    def label(request: Request, model: str, body: LabelledVersion) -> Status:
-        return _visible(request, commands.label(model, body.label, body.version))
-
-    @models.post("/unlabel", summary="Remove a label")
-    def unlabel(request: Request, model: str, body: LabelName) -> Status:
-        return _visible(request, commands.unlabel(model, body.label))
-
-    @models.post("/rollback", summary="Return to the previous version, or to an older one")
-    def rollback(request: Request, model: str, body: OptionalVersion = _NO_VERSION) -> Status:
-        return _visible(request, commands.roll_back(model, body.version))
-
-    @service.post("/drain", summary="Reject calls", dependencies=everything)
-    def drain(_: NoArguments = _NOTHING) -> Status:
-        return commands.drain(draining=True)
-
-    @service.post("/undrain", summary="Accept calls again", dependencies=everything)
-    def undrain(_: NoArguments = _NOTHING) -> Status:
-        return commands.drain(draining=False)
-
-    @service.post("/log-level", summary="Set the least severity that is logged", dependencies=everything)
-    def log_level(body: Level) -> Status:
-        return commands.set_log_level(body.level)
-
-    service.include_router(models)
-    return service
+    for name, of_model in MODEL_COMMANDS.items():
+        add(name, of_model, "/models/{model}/", [_MODEL])
+    for name, of_service in SERVICE_COMMANDS.items():
+        add(name, of_service, "/", [])
+    return router
 
 
 def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | None:
@@ -186,14 +122,6 @@ def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | No
     return principal
 
 
-async def _authorize(request: Request, model: str) -> None:
-    authorize(request.state.principal, model)
-
-
-async def _authorize_all(request: Request) -> None:
-    authorize_all(request.state.principal)
-
-
 def _visible(request: Request, status: Status) -> Status:
     """Returns a status without the models that the operator may not use."""
     principal: Principal | None = request.state.principal
@@ -202,21 +130,13 @@ def _visible(request: Request, status: Status) -> Status:
     return status | {"models": [model for model in status["models"] if model["name"] in principal.models]}
 
 
-async def _raise_invalid(_: Request, problem: Exception) -> NoReturn:
-    first = problem.errors()[0] if isinstance(problem, RequestValidationError) else {}
-    if first["type"] == "json_invalid":
-        raise errors.InvalidArgument(f"the body is not valid JSON: {first['ctx']['error']}") from None
-    where = ".".join(map(str, first["loc"][1:])) or "the body"
-    raise errors.InvalidArgument(f"{where} is {str(first['input'])[:80]!r}: {first['msg']}") from None
+async def _ignore(_: Request, __: Exception) -> Response:
+    return Response()  # to a client that is gone, or has its answer: it was too slow
 
 
 async def _raise_http(request: Request, problem: Exception) -> Response:
-    if isinstance(problem.__cause__, ClientDisconnect):  # gone, or already answered that it was too slow
-        return Response()
-    status, detail = (problem.status_code, problem.detail) if isinstance(problem, HTTPException) else (400, "")
+    status = problem.status_code if isinstance(problem, HTTPException) else 500
     if status == 413:
         raise errors.TooLarge(f"the body is too large; at most {MAX_BODY_BYTES} bytes are accepted")
-    if status in {404, 405}:
-        path = f"{request.method[:20]} {request.url.path[:80]!r}"
-        raise errors.NotFound(f"{path} does not exist; /openapi.json lists what does")
-    raise errors.InvalidArgument(detail)
+    path = f"{request.method[:20]} {request.url.path[:80]!r}"
+    raise errors.NotFound(f"{path} does not exist; /openapi.json lists what does")

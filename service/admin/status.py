@@ -22,48 +22,32 @@ _BY_DISTANCE = ("failed", "loading", "retiring", "kept", "available")
 
 
 @dataclass(frozen=True)
-class ModelStatus:
-    """One model in one worker.
-
-    Attributes:
-      known: versions under the root.
-      previous: kept for a rollback.
-      loaded: versions that are loaded, the current and the previous one among them.
-      versions: what the worker reports of every version.
-    """
-
-    known: tuple[int, ...] = ()
-    current: int | None = None
-    previous: int | None = None
-    loaded: tuple[int, ...] = ()
-    versions: tuple[VersionState, ...] = ()
-
-
-@dataclass(frozen=True)
 class WorkerStatus:
     """One worker.
 
     Attributes:
       revision: of the desired state that the worker follows.
       state_problem: why it cannot read the desired state; empty: it can.
+      known: the versions under the root, by model.
+      models: the states of all versions, by model.
     """
 
     pid: int
     revision: int
     state_problem: str
-    models: dict[str, ModelStatus]
     resident_bytes: int
+    known: dict[str, list[int]]
+    models: dict[str, tuple[VersionState, ...]]
 
     @classmethod
     def of(cls, manager: VersionManager, poller: Poller, resident_bytes: int) -> WorkerStatus:
         """Returns the status of this process."""
-        revision, known, versions = poller.revision, poller.known, manager.models()
-        models = {}
-        for name in known.keys() | versions.keys():
-            loaded, arranged = manager.arranged(name)
-            roles = arranged.current, arranged.previous, tuple(sorted(loaded))
-            models[name] = ModelStatus(tuple(known.get(name, ())), *roles, versions.get(name, ()))
-        return cls(os.getpid(), revision, poller.state_problem, models, resident_bytes)
+        known, models = dict(poller.known), manager.models()
+        return cls(os.getpid(), poller.revision, poller.state.problem, resident_bytes, known, models)
+
+    def loaded(self, model: str) -> set[int]:
+        """Returns the loaded versions of a model."""
+        return {each.version for each in self.models.get(model, ()) if each.is_loaded}
 
 
 _STATUS = TypeAdapter(WorkerStatus)
@@ -102,8 +86,8 @@ def merged_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[Version
     """
     found: dict[str, dict[int, list[tuple[int, VersionState]]]] = {}
     for status in statuses:
-        for name, model in status.models.items():
-            for state in model.versions:
+        for name, states in status.models.items():
+            for state in states:
                 found.setdefault(name, {}).setdefault(state.version, []).append((status.pid, state))
     return {
         name: tuple(_merged(versions[number]) for number in sorted(versions, reverse=True))

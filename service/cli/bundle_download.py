@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bundle import paths, retention
@@ -75,14 +76,14 @@ class _Extent:
 
 
 def pull(
-    source: BundleSource, root: Path, keep: int | None, begin: Callable[[int], Callable[[int], None]] | None = None
+    source: BundleSource, root: Path, keep: int | None, report: Callable[[int, int], object] = lambda *_: None
 ) -> Pulled:
     """Downloads a bundle, and removes old versions on request.
 
     Args:
       root: directory of the bundles on this machine; created if missing.
       keep: how many of the newest versions stay; None: all. Those that a service uses stay anyway.
-      begin: called with the number of bytes to fetch; returns a callback for the bytes fetched since its last call.
+      report: called with the number of bytes to fetch, and the number of those fetched since its last call.
     Raises:
       PullError: a file differs from its checksum, or the destination cannot take it; what was fetched is kept.
     """
@@ -100,7 +101,7 @@ def pull(
                 if downloaded > (free := shutil.disk_usage(stage.directory).free):
                     needed = f"{-(-downloaded >> 20):,} MiB are needed"
                     raise PullError(f"{stage.directory} has {free >> 20:,} MiB free, {needed}", EXIT_DESTINATION)
-                _download(missing, source.directory, stage.directory, begin(downloaded) if begin else lambda _: None)
+                _download(missing, source.directory, stage.directory, partial(report, downloaded))
                 unchecked = {block.path for block in missing if block.crc32c is None}
                 for extent in extents:
                     if extent.path in unchecked and not extent.is_complete(stage.directory):
@@ -149,7 +150,7 @@ def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
     return missing
 
 
-def _download(blocks: Sequence[_Extent], source: RemotePath, target: Path, fetched: Callable[[int], None]) -> None:
+def _download(blocks: Sequence[_Extent], source: RemotePath, target: Path, fetched: Callable[[int], object]) -> None:
     pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="rowcast-pull")
     try:
         for size in pool.map(lambda block: _fetch(block, source / block.path, target / block.path), blocks):

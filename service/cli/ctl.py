@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import orjson
 import typer
 
-from service.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
     import ssl
@@ -25,9 +26,7 @@ _Status = dict[str, Any]
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model.")]
 Version = Annotated[int, typer.Argument(metavar="VERSION", help="Its number.")]
-OptionalVersion = Annotated[
-    int | None, typer.Argument(metavar="[VERSION]", help="Its number; default: all of the model.")
-]
+OptionalVersion = Annotated[int | None, typer.Argument(metavar="[VERSION]", help="Its number; default: all of it.")]
 Older = Annotated[int | None, typer.Argument(metavar="[VERSION]", help="Its number; default: the one before.")]
 Versions = Annotated[list[int], typer.Argument(metavar="VERSION...", help="Their numbers.")]
 Level = Annotated[str, typer.Argument(metavar="LEVEL", help="debug, info, warning, error; setting: as started.")]
@@ -68,28 +67,32 @@ class _Admin:
         Raises:
           CtlError: the service cannot be reached, or rejects the command.
         """
-        import urllib.request as urllib
-        from http.client import HTTPException
-        from urllib.error import HTTPError
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
         url, token, tls = self._read_files()
         headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
-        request = urllib.Request(url + path, None if body is None else orjson.dumps(body), headers)  # noqa: S310
-        opener = urllib.OpenerDirector()
-        https = urllib.HTTPSHandler(context=tls)
-        for each in (urllib.HTTPHandler(), https, urllib.HTTPDefaultErrorHandler(), urllib.HTTPErrorProcessor()):
-            opener.add_handler(each)
         try:
-            with opener.open(request, timeout=_TIMEOUT_S) as response:
-                status: _Status = orjson.loads(response.read())
+            https = HTTPSConnection(url.netloc, timeout=_TIMEOUT_S, context=tls) if url.scheme == "https" else None
+            connection = https or HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
+            with closing(connection):
+                method, given = ("GET", None) if body is None else ("POST", orjson.dumps(body))
+                connection.request(method, url.path.rstrip("/") + path, given, headers)
+                answer = connection.getresponse()
+                content = answer.read()
+        except (OSError, HTTPException) as problem:
+            reason = str(problem).encode("unicode_escape").decode()[:200]
+            raise CtlError(f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE) from None
+        try:
+            status: _Status = orjson.loads(content)
+            if answer.status == 200:
                 return status
-        except HTTPError as problem:
-            raise _rejection(problem.code, problem.read()) from None
-        except (OSError, HTTPException, orjson.JSONDecodeError) as problem:
-            reason = str(getattr(problem, "reason", problem)).encode("unicode_escape").decode()[:200]
-            raise CtlError(f"{url} cannot be reached, or is no admin API: {reason}", EXIT_UNREACHABLE) from None
+            code, message = status["error"]["code"], status["error"]["message"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            what = f"{url.geturl()} is no admin API of rowcast: status {answer.status}"
+            raise CtlError(what, EXIT_UNREACHABLE) from None
+        raise CtlError(f"{code}: {message}", EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED)
 
-    def _read_files(self) -> tuple[str, str, ssl.SSLContext]:
+    def _read_files(self) -> tuple[SplitResult, str, ssl.SSLContext]:
         """Returns the URL, the token and what TLS needs."""
         import ssl
 
@@ -105,27 +108,24 @@ class _Admin:
             if (file := self.cert) is not None:
                 tls.load_cert_chain(file)
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            lacks = f"it lacks {problem}" if isinstance(problem, KeyError) else None
-            reason = lacks or getattr(problem, "reason", None) or getattr(problem, "strerror", None) or problem
+            reason = getattr(problem, "reason", None) or getattr(problem, "strerror", None) or repr(problem)
             raise CtlError(f"{file} cannot be used: {reason}", EXIT_USAGE) from None
-        if urlsplit(url).scheme not in {"http", "https"}:
+        split = urlsplit(url)
+        if split.scheme not in {"http", "https"}:
             raise CtlError(f"--admin is {url!r}; http://HOST:PORT was expected", EXIT_USAGE)
-        return url.rstrip("/"), token, tls
+        return split, token, tls
+
+
+def _option(variable: str, text: str) -> Any:
+    return typer.Option(envvar=f"ROWCAST_CTL_{variable}", help=text)
 
 
 @CTL.callback()
 def _connect(
     context: typer.Context,
-    admin: Annotated[
-        str, typer.Option(envvar="ROWCAST_CTL_ADMIN", help="URL of the admin listener.")
-    ] = "http://127.0.0.1:8090",
-    ports_file: Annotated[
-        Path | None,
-        typer.Option(envvar="ROWCAST_CTL_PORTS_FILE", help="Its ports file, instead of --admin; https with --ca."),
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(envvar="ROWCAST_CTL_TOKEN_FILE", help="File that holds the token, and nothing else.")
-    ] = None,
+    admin: Annotated[str, _option("ADMIN", "URL of the admin listener.")] = "http://127.0.0.1:8090",
+    ports_file: Annotated[Path | None, _option("PORTS_FILE", "Its ports file, instead of --admin.")] = None,
+    token_file: Annotated[Path | None, _option("TOKEN_FILE", "File that holds the token, and nothing else.")] = None,
     ca: Annotated[Path | None, typer.Option(help="Authorities of its certificate, PEM.")] = None,
     cert: Annotated[Path | None, typer.Option(help="Client certificate with its key, PEM.")] = None,
     wait_s: Annotated[float, typer.Option(min=0, help="Seconds to wait until a command is in effect.")] = 60,
@@ -218,11 +218,8 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
     except CtlError as problem:
         sys.stderr.write(f"rowcast-serve ctl: {problem}\n")
         raise typer.Exit(problem.exit_code) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    sys.stdout.write(
-        orjson.dumps(status, option=orjson.OPT_INDENT_2).decode() + "\n" if admin.as_json else _text(status)
-    )
+    text = orjson.dumps(status, option=orjson.OPT_INDENT_2).decode() + "\n" if admin.as_json else _text(status)
+    sys.stdout.write(text)
     unmet = _unmet(status, model)
     for each in unmet:
         reason = f": {each['problem']}" if each["problem"] else ""
@@ -242,15 +239,6 @@ def _is_behind(status: _Status) -> bool:
 
 def _is_pending(status: _Status, model: str) -> bool:
     return _is_behind(status) or any(each["state"] != "failed" for each in _unmet(status, model))
-
-
-def _rejection(status: int, content: bytes) -> CtlError:
-    try:
-        error = orjson.loads(content)["error"]
-        code, message = str(error["code"]), str(error["message"])
-    except (ValueError, KeyError, TypeError):
-        return CtlError(f"status {status} without an error of rowcast", EXIT_UNREACHABLE)
-    return CtlError(f"{code}: {message}", EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED)
 
 
 def _text(status: _Status) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from service.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
+from service.exit_codes import EXIT_USAGE
 
 if TYPE_CHECKING:
     from service.cli.bundle_download import Pulled
@@ -52,9 +51,6 @@ def _pull(
         message = str(problem).replace("local://", "")  # a path, which is read like a store
         sys.stderr.write(f"rowcast-serve pull: {message}\n")
         raise typer.Exit(problem.exit_code) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("rowcast-serve pull: interrupted; run the same command again to resume\n")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
         result = asdict(pulled) | {"bundle": str(pulled.bundle), "seconds": time.monotonic() - began}
         sys.stdout.write(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -64,7 +60,7 @@ def _pull(
 
 def _with_progress(url: str, root: str, model: str | None, version: int | None, keep: int | None) -> Pulled:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, Progress
 
     from runtime.object_store import is_url
     from service.cli.bundle_download import pull
@@ -72,16 +68,11 @@ def _with_progress(url: str, root: str, model: str | None, version: int | None, 
 
     if is_url(root):
         raise PullError(f"ROOT is the URL {root!r}; a local path was expected", EXIT_USAGE)
-    columns = TextColumn("pull"), BarColumn(24), DownloadColumn(binary_units=True), TransferSpeedColumn()
-    console = Console(stderr=True)
-    shown = console.is_terminal
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown) as progress:
-
-        def begin(total: int) -> Callable[[int], None]:
-            task = progress.add_task("pull", total=total)
-            return lambda fetched: progress.update(task, advance=fetched)
-
-        return pull(find_bundle(url, model, version), Path(root), keep, begin)
+    source, console = find_bundle(url, model, version), Console(stderr=True)
+    columns = *Progress.get_default_columns(), DownloadColumn(binary_units=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("pull")
+        return pull(source, Path(root), keep, lambda total, size: progress.update(task, total=total, advance=size))
 
 
 def _summary(pulled: Pulled) -> str:

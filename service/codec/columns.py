@@ -7,7 +7,7 @@ import reprlib
 import struct
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ SHOWN_MAX = 60
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
-_NO_COLUMN = Column(np.empty(0, np.int64))
 _SHORTENED = reprlib.Repr()
 _SHORTENED.maxstring = _SHORTENED.maxother = SHOWN_MAX
 
@@ -61,13 +60,14 @@ def listed(value: object, where: str) -> list[Any]:
     return value
 
 
-def flat(values: list[Any], where: str) -> NDArray[Any]:
+def flat(values: list[Any], where: str, kinds: set[type] | None = None) -> NDArray[Any]:
     """Packs m scalars of one kind.
 
     Args:
       values: integers, strings or numbers. Integers may be mixed with their decimal strings, since JSON carries
         integers beyond 2^53 so.
       where: what an error calls them.
+      kinds: types of the values, if they are known.
 
     Returns:
       [m] int64, [m] float32 (if any is no integer), or [m] object holding str.
@@ -75,7 +75,19 @@ def flat(values: list[Any], where: str) -> NDArray[Any]:
     Raises:
       InvalidArgument: a value is none of these, kinds are mixed, or a number does not fit its type.
     """
-    return _flat(values, set(map(type, values)), where)
+    kinds = set(map(type, values)) if kinds is None else kinds
+    if kinds <= {int}:
+        return _integers(values, where)
+    if kinds == {str}:
+        return np.array(values, dtype=object)
+    if kinds <= {int, float}:
+        return numbers(values, where)
+    if kinds == {int, str}:
+        return _integers([_decimal(value, where) for value in values], where)
+    if kinds <= {int, float, str}:
+        raise InvalidArgument(f"{where} mixes numbers and strings; one kind was expected")
+    odd = next(value for value in values if type(value) not in {int, str, float})
+    raise InvalidArgument(f"{where} holds {shown(odd)}; an integer, a string or a number was expected")
 
 
 def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
@@ -84,7 +96,14 @@ def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
     Raises:
       InvalidArgument: a value is no number or beyond float32.
     """
-    return _numbers(values, set(map(type, values)), where)
+    if not set(map(type, values)) <= {int, float}:
+        odd = next(value for value in values if type(value) not in {int, float})
+        raise InvalidArgument(f"{where} holds {shown(odd)}; a number was expected")
+    try:
+        return np.frombuffer(struct.pack(f"<{len(values)}f", *values), "<f4")
+    except OverflowError:
+        odd = next(value for value in values if not -_LARGEST <= value <= _LARGEST)
+        raise InvalidArgument(f"{where} holds {shown(odd)}, which is beyond float32") from None
 
 
 def offsets_of(lengths: Sequence[int]) -> NDArray[np.int64]:
@@ -105,19 +124,18 @@ def column(examples: list[Any], where: str) -> Column:
     """
     kinds = set(map(type, examples))
     if kinds.isdisjoint((list, dict)):
-        return Column(_flat(examples, kinds, where))
+        return Column(flat(examples, where, kinds))
     if kinds == {list}:
         whole = list(chain.from_iterable(examples))
         kinds = set(map(type, whole))
         if list not in kinds:
-            return Column(_flat(whole, kinds, where), offsets_of(list(map(len, examples))))
-    bags = [_bag(each, where) if isinstance(each, dict) else (_unnested(each, where), None) for each in examples]
-    parts, weights = [part for part, _ in bags], [weight for _, weight in bags]
-    values, offsets = flat(list(chain.from_iterable(parts)), where), offsets_of(list(map(len, parts)))
-    if all(weight is None for weight in weights):
-        return Column(values, offsets)
-    filled = [[1.0] * len(part) if weight is None else weight for part, weight in zip(parts, weights, strict=True)]
-    return Column(values, offsets, numbers(list(chain.from_iterable(filled)), f"{where}.weights"))
+            return Column(flat(whole, where, kinds), offsets_of(list(map(len, examples))))
+    bags = [_bag(each, where) for each in examples]
+    values = flat([value for ids, _ in bags for value in ids], where)
+    weights = None
+    if any(isinstance(each, dict) and "weights" in each for each in examples):
+        weights = numbers([weight for _, each in bags for weight in each], f"{where}.weights")
+    return Column(values, offsets_of([len(ids) for ids, _ in bags]), weights)
 
 
 def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
@@ -130,53 +148,26 @@ def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
     Raises:
       InvalidArgument: a value has another shape; names its feature.
     """
-    scalars: dict[type, list[str]] = {int: [], float: []}
-    lists: dict[type, list[str]] = {int: [], float: []}
-    found: dict[str, Column] = dict.fromkeys(table, _NO_COLUMN)
+    names: dict[type, list[str]] = {int: [], float: []}
     for name, value in table.items():
-        kind = type(value)
-        if kind in scalars:
-            scalars[kind].append(name)
-        elif kind is list and value and type(value[0]) in lists:
-            lists[type(value[0])].append(name)
-        else:
-            found[name] = column([value], f"{where}.{name}")
-    whole, reals = (
-        [*map(table.__getitem__, scalars[kind]), *chain.from_iterable(map(table.__getitem__, lists[kind]))]
-        for kind in (int, float)
-    )
-    try:
-        packed = {int: flat(whole, where), float: numbers(reals, where)}
-    except InvalidArgument:
-        packed = {}
-    if not packed or packed[int].dtype != np.int64:  # one does not fit: each by itself, so that an error names it
-        return {name: column([value], f"{where}.{name}") for name, value in table.items()}
-    for kind, values in packed.items():
-        first = len(scalars[kind])
-        for name, one in zip(scalars[kind], values[:first].reshape(-1, 1), strict=True):
-            found[name] = Column(one)
-        sizes = [len(table[name]) for name in lists[kind]]
-        spans = np.zeros((len(sizes), 2), np.int64)
-        spans[:, 1] = sizes
-        for name, size, span in zip(lists[kind], sizes, spans, strict=True):
-            found[name] = Column(values[first : first + size], span)
-            first += size
-    return found
-
-
-def _flat(values: list[Any], kinds: set[type], where: str) -> NDArray[Any]:
-    if kinds <= {int}:
-        return _integers(values, where)
-    if kinds == {str}:
-        return np.array(values, dtype=object)
-    if kinds <= {int, float}:
-        return _numbers(values, kinds, where)
-    if kinds == {int, str}:
-        return _integers([_decimal(value, where) for value in values], where)
-    if kinds <= {int, float, str}:
-        raise InvalidArgument(f"{where} mixes numbers and strings; one kind was expected")
-    odd = next(value for value in values if type(value) not in {int, str, float})
-    raise InvalidArgument(f"{where} holds {shown(odd)}; an integer, a string or a number was expected")
+        kind = type(value[0] if type(value) is list and value else value)
+        if kind in names:
+            names[kind].append(name)
+    found: dict[str, Column] = {}
+    for kind, alike in names.items():
+        lists = [value if type(value := table[name]) is list else [value] for name in alike]
+        whole = list(chain.from_iterable(lists))
+        kinds = set(map(type, whole))
+        if not kinds <= {int, kind}:
+            continue
+        try:
+            packed = flat(whole, where, kinds)
+        except InvalidArgument:  # one is too large: each by itself, so that an error names it
+            continue
+        for name, (first, end) in zip(alike, pairwise(accumulate(map(len, lists), initial=0)), strict=True):
+            offsets = np.array([0, end - first], np.int64) if type(table[name]) is list else None
+            found[name] = Column(packed[first:end], offsets)
+    return {name: found[name] if name in found else column([value], f"{where}.{name}") for name, value in table.items()}
 
 
 def _integers(values: list[Any], where: str) -> NDArray[np.int64]:
@@ -187,31 +178,19 @@ def _integers(values: list[Any], where: str) -> NDArray[np.int64]:
         raise InvalidArgument(f"{where} holds {shown(odd)}, which does not fit int64") from None
 
 
-def _numbers(values: list[Any], kinds: set[type], where: str) -> NDArray[np.float32]:
-    if not kinds <= {int, float}:
-        odd = next(value for value in values if type(value) not in {int, float})
-        raise InvalidArgument(f"{where} holds {shown(odd)}; a number was expected")
-    try:
-        return np.frombuffer(struct.pack(f"<{len(values)}f", *values), "<f4")
-    except OverflowError:
-        odd = next(value for value in values if not -_LARGEST <= value <= _LARGEST)
-        raise InvalidArgument(f"{where} holds {shown(odd)}, which is beyond float32") from None
-
-
 def _decimal(value: int | str, where: str) -> int:
     if isinstance(value, str) and not _DECIMAL.fullmatch(value):
         raise InvalidArgument(f"{where} mixes integers with the string {shown(value)}; one kind was expected")
     return int(value)
 
 
-def _bag(bag: dict[str, Any], where: str) -> tuple[list[Any], list[Any] | None]:
-    fields(bag, ("ids", "weights"), where)
-    if "ids" not in bag:
-        raise InvalidArgument(f"{where} has no 'ids'")
-    ids = listed(bag["ids"], f"{where}.ids")
-    if "weights" not in bag:
-        return ids, None
-    weights = listed(bag["weights"], f"{where}.weights")
+def _bag(bag: Any, where: str) -> tuple[list[Any], list[Any]]:
+    """Returns the values of one example and their weights, 1 where none are sent."""
+    if not isinstance(bag, dict):
+        values = _unnested(bag, where)
+        return values, [1.0] * len(values)
+    ids = listed(fields(bag, ("ids", "weights"), where).get("ids"), f"{where}.ids")
+    weights = listed(bag.get("weights", [1.0] * len(ids)), f"{where}.weights")
     if len(weights) != len(ids):
         raise InvalidArgument(f"{where} has {len(ids)} ids and {len(weights)} weights; as many were expected")
     return ids, weights

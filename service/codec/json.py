@@ -6,7 +6,7 @@ A body has options at its top, and either one request beside them or a list of r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ import orjson
 from numpy.typing import NDArray
 
 from bundle.columns import Column
+from service.codec import options
 from service.codec.columns import column, columns_of_one, fields, flat, listed, numbers, offsets_of, shown
 from service.codec.limits import Limits
 from service.engine import requests
@@ -28,7 +29,7 @@ and objects hold no value, but take up to 30 times the memory of their text."""
 
 Part = dict[str, Any]
 
-_EXPECTED: dict[type, str] = {int: "an integer", str: "a string", bool: "true or false", dict: "a JSON object"}
+_EXPECTED = {int: "an integer", str: "a string", bool: "true or false", dict: "a JSON object", list: "a list"}
 
 
 def parse(body: bytes, limits: Limits) -> Any:
@@ -59,21 +60,18 @@ def read_retrieval(body: Any, target: requests.Target, limits: Limits) -> tuple[
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    options = ("k", "attributes", "index", "exact", "filter")
-    parts, several = _parts(body, options, ("features", "vector", "id", "context_id", "exclude"), limits)
+    of_each = ("features", "vector", "id", "context_id", "exclude")
+    parts, several = _parts(body, (*options.RETRIEVAL, "filter"), of_each, limits)
     kind = _one_kind(parts, ("features", "vector", "id"))
     return requests.Retrieval(
         target,
-        k=_option(body, "k", 0) or 10,
         features=(_columns(parts, "features", limits) or None) if kind == "features" else None,
         vectors=_vectors(parts) if kind == "vector" else None,
-        ids=flat([part["id"] for part in parts], "id") if kind == "id" else None,
+        ids=_ids(parts, "id"),
         exclude=_exclusion(parts),
-        attributes=_names(body, "attributes", limits),
-        index=_option(body, "index", ""),
-        exact=_option(body, "exact", False),
         filter=_option(body, "filter", {}) if "filter" in body else None,
-        context_ids=_context_ids(parts),
+        context_ids=_ids(parts, "context_id"),
+        **_options(body, options.RETRIEVAL, limits),
     ), several
 
 
@@ -84,24 +82,23 @@ def read_ranking(body: Any, target: requests.Target, limits: Limits) -> tuple[re
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    options = ("heads", "k", "tower", "formula")
-    parts, several = _parts(body, options, ("context", "context_id", "candidates", "features"), limits)
-    by_id = _one_kind(parts, ("candidates",)) is not None
+    of_each = ("context", "context_id", "candidates", "features")
+    parts, several = _parts(body, options.RANKING, of_each, limits)
+    by_id = _one_kind(parts, ("candidates",))
     context, tables = _tables(parts, "context"), _tables(parts, "features")
-    limits.check_features(len(context[0]) + len(tables[0]), "context and features")
+    limits.check("max_features", len(context[0]) + len(tables[0]), "context and features")
     ids = [listed(part["candidates"], "candidates") for part in parts] if by_id else []
-    counts = list(map(len, ids)) if by_id else [_longest(table) for table in tables]
+    counts = [len(each) for each in ids] or [
+        len(listed(next(iter(table.values()), []), "features")) for table in tables
+    ]
     return requests.Ranking(
         target,
         context=_columns(parts, "context", limits),
         candidate_ids=flat(list(chain.from_iterable(ids)), "candidates") if by_id else None,
         candidates={name: _candidate_column(tables, counts, name) for name in tables[0]},
         offsets=offsets_of(counts),
-        heads=_names(body, "heads", limits),
-        k=_option(body, "k", 0),
-        tower=_option(body, "tower", ""),
-        formula=_option(body, "formula", ""),
-        context_ids=_context_ids(parts),
+        context_ids=_ids(parts, "context_id"),
+        **_options(body, options.RANKING, limits),
     ), several
 
 
@@ -112,19 +109,13 @@ def read_recommendation(body: Any, target: requests.Target, limits: Limits) -> t
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    options = ("k", "candidates", "attributes", "index", "tower", "formula")
-    parts, several = _parts(body, options, ("features", "context_id", "exclude"), limits)
+    parts, several = _parts(body, options.RECOMMENDATION, ("features", "context_id", "exclude"), limits)
     return requests.Recommendation(
         target,
         features=_columns(parts, "features", limits),
-        k=_option(body, "k", 0) or 10,
-        candidates=_option(body, "candidates", 0),
         exclude=_exclusion(parts),
-        attributes=_names(body, "attributes", limits),
-        index=_option(body, "index", ""),
-        tower=_option(body, "tower", ""),
-        formula=_option(body, "formula", ""),
-        context_ids=_context_ids(parts),
+        context_ids=_ids(parts, "context_id"),
+        **_options(body, options.RECOMMENDATION, limits),
     ), several
 
 
@@ -139,23 +130,20 @@ def read_embedding(body: Any, target: requests.Target, limits: Limits) -> tuple[
     return requests.Embedding(target, _option(body, "tower", ""), _columns(parts, "features", limits)), several
 
 
-def read_lookup(body: Any, target: requests.Target, limits: Limits) -> tuple[requests.Lookup, bool]:
+def read_lookup(body: Any, target: requests.Target, limits: Limits) -> tuple[requests.Lookup, bool]:  # noqa: ARG001 - as all
     """Returns the request; a lookup has a list of ids and no list of requests.
 
     Raises:
       InvalidArgument: an unknown field, or a wrong type.
-      TooLarge: more ids than the limit.
     """
     fields(body, ("feature", "ids"), "the body")
-    ids = listed(body.get("ids"), "ids")
-    limits.check_values(len(ids), "ids")
-    return requests.Lookup(target, _option(body, "feature", ""), Column(flat(ids, "ids"))), False
+    ids = Column(flat(listed(body.get("ids"), "ids"), "ids"))
+    return requests.Lookup(target, _option(body, "feature", ""), ids), False
 
 
 def retrieved_value(answer: requests.Retrieved, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
-    found = [{"neighbors": neighbors} for neighbors in _neighbors(answer.neighbors)]
-    return _answer(answer, found, several) | {"searched": answer.searched}
+    return _answer(answer, _neighbors(answer.neighbors), several) | {"searched": answer.searched}
 
 
 def ranked_value(answer: requests.Ranked, several: bool) -> dict[str, Any]:
@@ -175,10 +163,11 @@ def ranked_value(answer: requests.Ranked, several: bool) -> dict[str, Any]:
 
 def recommended_value(answer: requests.Recommended, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
-    found = _neighbors(answer.neighbors)
-    for neighbor, score in zip(chain.from_iterable(found), answer.retrieval_scores, strict=True):
+    results = _neighbors(answer.neighbors)
+    found = (neighbor for result in results for neighbor in result["neighbors"])
+    for neighbor, score in zip(found, answer.retrieval_scores, strict=True):
         neighbor["retrieval_score"] = score
-    return _answer(answer, [{"neighbors": neighbors} for neighbors in found], several)
+    return _answer(answer, results, several)
 
 
 def embedded_value(answer: requests.Embedded, several: bool) -> dict[str, Any]:
@@ -188,16 +177,13 @@ def embedded_value(answer: requests.Embedded, several: bool) -> dict[str, Any]:
 
 def looked_up_value(answer: requests.LookedUp, several: bool) -> dict[str, Any]:  # noqa: ARG001 - as all writers
     """Returns the answer as a JSON value."""
-    vectors, found = np.ascontiguousarray(answer.vectors), np.ascontiguousarray(answer.found)
-    return _answer(answer, [{"table": answer.table, "vectors": vectors, "found": found}], several=False)
+    vectors = np.ascontiguousarray(answer.vectors)
+    return _answer(answer, [{"table": answer.table, "vectors": vectors, "found": answer.found}], several=False)
 
 
 def identifiers(ids: requests.Ids) -> list[Any]:
     """Returns ids as JSON values: strings as they are, integers beyond 2^53 as decimal strings."""
-    values: list[Any] = ids.tolist()
-    if ids.dtype != object and len(ids) and (int(ids.max()) > INTEGER_MAX or int(ids.min()) < -INTEGER_MAX):
-        return [_safe(value) for value in values]
-    return values
+    return [_safe(value) for value in ids.tolist()]
 
 
 def _safe(value: Any) -> Any:
@@ -209,48 +195,50 @@ def _answer(answer: Any, results: list[dict[str, Any]], several: bool) -> dict[s
     return head | ({"results": results} if several else results[0])
 
 
-def _neighbors(neighbors: requests.Neighbors) -> list[list[dict[str, Any]]]:
+def _neighbors(neighbors: requests.Neighbors) -> list[dict[str, Any]]:
     """Returns the neighbors of each query as JSON values."""
-    names, ids = list(neighbors.attributes), identifiers(neighbors.ids)
-    rows: Iterable[tuple[Any, ...]] = zip(*neighbors.attributes.values(), strict=True) if names else [()] * len(ids)
-    attributes = [{name: _safe(value) for name, value in zip(names, row, strict=True)} for row in rows]
+    attributes = neighbors.attributes.items()
     found = [
-        {"id": one, "score": score, "attributes": each}
-        for one, score, each in zip(ids, neighbors.scores, attributes, strict=True)
+        {"id": one, "score": score, "attributes": {name: _safe(values[place]) for name, values in attributes}}
+        for place, (one, score) in enumerate(zip(identifiers(neighbors.ids), neighbors.scores, strict=True))
     ]
-    return [found[first:last] for first, last in pairwise(neighbors.offsets.tolist())]
+    return [{"neighbors": found[first:last]} for first, last in pairwise(neighbors.offsets.tolist())]
 
 
-def _parts(body: Any, options: Sequence[str], part_fields: Sequence[str], limits: Limits) -> tuple[list[Part], bool]:
+def _parts(body: Any, once: Iterable[str], of_each: Sequence[str], limits: Limits) -> tuple[list[Part], bool]:
     """Returns the requests of a body and whether it had a list of them."""
-    fields(body, (*options, *part_fields, "requests"), "the body")
+    fields(body, (*once, *of_each, "requests"), "the body")
     if "requests" not in body:
         return [body], False
-    beside = next((name for name in part_fields if name in body), None)
+    beside = next((name for name in of_each if name in body), None)
     if beside is not None:
         raise InvalidArgument(f"the body has 'requests', so {beside!r} belongs into each of them")
     parts = listed(body["requests"], "requests")
     if not parts:
         raise InvalidArgument("requests is empty; at least one was expected")
-    limits.check_queries(len(parts), "requests")
-    return [fields(part, part_fields, f"requests[{place}]") for place, part in enumerate(parts)], True
+    limits.check("max_queries", len(parts), "requests")
+    return [fields(part, of_each, f"requests[{place}]") for place, part in enumerate(parts)], True
 
 
 def _option(body: Part, name: str, default: Any) -> Any:
     """Returns an option, of the same type as its default."""
     value = body.get(name, default)
-    if type(value) is not type(default):
-        raise InvalidArgument(f"{name} is {shown(value)}, {_EXPECTED[type(default)]} was expected")
+    kind = list if default == () else type(default)
+    if type(value) is not kind:
+        raise InvalidArgument(f"{name} is {shown(value)}, {_EXPECTED[kind]} was expected")
     return value
 
 
-def _names(body: Part, name: str, limits: Limits) -> tuple[str, ...]:
-    names = listed(body.get(name, []), name)
-    limits.check_names(len(names), name)
-    for entry in names:
-        if not isinstance(entry, str):
-            raise InvalidArgument(f"{name} holds {shown(entry)}, a string was expected")
-    return tuple(names)
+def _options(body: Part, known: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    found = {name: _option(body, name, default) for name, default in known.items() if name in body}
+    for name, value in found.items():
+        if isinstance(value, list):
+            limits.check("max_names", len(value), name)
+            odd = [entry for entry in value if not isinstance(entry, str)]
+            if odd:
+                raise InvalidArgument(f"{name} holds {shown(odd[0])}, a string was expected")
+            found[name] = tuple(value)
+    return found
 
 
 def _one_kind(parts: list[Part], kinds: Sequence[str]) -> str | None:
@@ -259,13 +247,13 @@ def _one_kind(parts: list[Part], kinds: Sequence[str]) -> str | None:
     Raises:
       InvalidArgument: a part has two, or two parts differ.
     """
-    seen = [tuple(kind for kind in kinds if kind in part) for part in parts]
-    both = next((kind for kind in seen if len(kind) > 1), None)
-    if both is not None:
-        raise InvalidArgument(f"a request has both {both[0]!r} and {both[1]!r}; exactly one was expected")
-    if len(set(seen)) > 1:
+    seen = {tuple(kind for kind in kinds if kind in part) for part in parts}
+    found = seen.pop()
+    if seen:
         raise InvalidArgument(f"all of requests must have the same of {', '.join(kinds)}; these differ")
-    return seen[0][0] if seen[0] else None
+    if len(found) > 1:
+        raise InvalidArgument(f"a request has both {found[0]!r} and {found[1]!r}; exactly one was expected")
+    return found[0] if found else None
 
 
 def _tables(parts: list[Part], where: str) -> list[Part]:
@@ -286,14 +274,10 @@ def _tables(parts: list[Part], where: str) -> list[Part]:
 
 def _columns(parts: list[Part], where: str, limits: Limits) -> dict[str, Column]:
     tables = _tables(parts, where)
-    limits.check_features(len(tables[0]), where)
+    limits.check("max_features", len(tables[0]), where)
     if len(tables) == 1:
         return columns_of_one(tables[0], where)
     return {name: column([table[name] for table in tables], f"{where}.{name}") for name in tables[0]}
-
-
-def _longest(table: Part) -> int:
-    return max([len(listed(values, f"features.{name}")) for name, values in table.items()], default=0)
 
 
 def _candidate_column(tables: list[Part], counts: list[int], name: str) -> Column:
@@ -302,14 +286,11 @@ def _candidate_column(tables: list[Part], counts: list[int], name: str) -> Colum
     for values, count in zip(lists, counts, strict=True):
         if len(values) != count:
             raise InvalidArgument(f"{where} has {len(values)} values for {count} candidates; one each was expected")
-    return column(lists[0] if len(lists) == 1 else list(chain.from_iterable(lists)), where)
+    return column(list(chain.from_iterable(lists)), where)
 
 
-def _context_ids(parts: list[Part]) -> requests.Ids | None:
-    sent = [part["context_id"] for part in parts if "context_id" in part]
-    if sent and len(sent) < len(parts):
-        raise InvalidArgument(f"{len(sent)} of {len(parts)} requests have a 'context_id'; send it in all or in none")
-    return flat(sent, "context_id") if sent else None
+def _ids(parts: list[Part], name: str) -> requests.Ids | None:
+    return flat([part[name] for part in parts], name) if _one_kind(parts, (name,)) else None
 
 
 def _vectors(parts: list[Part]) -> NDArray[np.float32]:

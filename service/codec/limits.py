@@ -1,4 +1,4 @@
-"""How much one request may hold, checked before its arrays are allocated. Sums over a request are the engine's."""
+"""How much one request may hold, checked before it is decoded. Values over the whole request are the engine's check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Limits:
     """Bounds of one request, named as the settings that hold them.
 
     Attributes:
-      max_values: values or ids in one field.
+      max_values: values; a JSON body has so many separators at most.
       max_features: columns, over all features of the context and of the candidates.
       max_queries: requests in a JSON list.
       max_names: attributes, or heads.
@@ -29,23 +29,9 @@ class Limits:
         """Returns the limits that the settings hold."""
         return cls(settings.max_values, settings.max_features, settings.max_queries, settings.max_names)
 
-    def check_values(self, count: int, where: str) -> None:
-        """Raises TooLarge if field `where` has more than `max_values`."""
-        _check(count, self.max_values, where, "values", "max_values")
-
-    def check_features(self, count: int, where: str) -> None:
-        """Raises TooLarge if field `where` has more than `max_features`."""
-        _check(count, self.max_features, where, "columns", "max_features")
-
-    def check_queries(self, count: int, where: str) -> None:
-        """Raises TooLarge if list `where` has more than `max_queries`."""
-        _check(count, self.max_queries, where, "entries", "max_queries")
-
-    def check_names(self, count: int, where: str) -> None:
-        """Raises TooLarge if list `where` has more than `max_names`."""
-        _check(count, self.max_names, where, "names", "max_names")
-
-
-def _check(count: int, limit: int, where: str, what: str, setting: str) -> None:
-    if count > limit:
-        raise TooLarge(f"{where} has {count} {what}; at most {limit} are accepted ({setting})")
+    def check(self, setting: str, count: int, where: str) -> None:
+        """Raises TooLarge if field `where` has more than a setting allows."""
+        limit: int = getattr(self, setting)
+        if count > limit:
+            what = setting.removeprefix("max_")
+            raise TooLarge(f"{where} has {count} {what}; at most {limit} are accepted ({setting})")

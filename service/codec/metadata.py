@@ -28,18 +28,13 @@ def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
         Source: W3C Trace Context, https://www.w3.org/TR/trace-context/, section 3.2.
 
     Returns:
-      One of the two, or a new id. A malformed id never fails a call.
+      One of the two, or a random id of 32 characters. A malformed id never fails a call.
     """
     if request_id is not None and _REQUEST_ID.fullmatch(request_id):
         return request_id
     traced = _TRACE_PARENT.fullmatch(trace_parent) if trace_parent is not None else None
     if traced and set(traced[1]) != {"0"}:
         return traced[1]
-    return new_request_id()
-
-
-def new_request_id() -> str:
-    """Returns a random id of 32 characters."""
     return f"{random.getrandbits(128):032x}"
 
 

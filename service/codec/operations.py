@@ -11,11 +11,6 @@ from service.codec.limits import Limits
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.engine.requests import Target
 
-ReadJson = Callable[[Any, Target, Limits], tuple[Any, bool]]
-WriteJson = Callable[[Any, bool], Any]
-ReadMessage = Callable[[Any, Target | None, Limits], Any]
-WriteMessage = Callable[[Any], Any]
-
 
 @dataclass(frozen=True)
 class Operation:
@@ -33,21 +28,21 @@ class Operation:
 
     name: str
     method: str
-    read_json: ReadJson
-    write_json: WriteJson
+    read_json: Callable[[Any, Target, Limits], tuple[Any, bool]]
+    write_json: Callable[[Any, bool], Any]
     request_class: type[Any]
-    read_message: ReadMessage
-    write_message: WriteMessage
+    read_message: Callable[[Any, Target | None, Limits], Any]
+    write_message: Callable[[Any], Any]
 
 
-_JSON: dict[str, tuple[ReadJson, WriteJson]] = {
+_JSON: dict[str, tuple[Any, Any]] = {
     "retrieve": (json.read_retrieval, json.retrieved_value),
     "rank": (json.read_ranking, json.ranked_value),
     "recommend": (json.read_recommendation, json.recommended_value),
     "embed": (json.read_embedding, json.embedded_value),
     "lookup": (json.read_lookup, json.looked_up_value),
 }
-_PROTOBUF: dict[str, tuple[type[Any], ReadMessage, WriteMessage]] = {
+_PROTOBUF: dict[str, tuple[type[Any], Any, Any]] = {
     "retrieve": (pb.RetrieveRequest, protobuf.read_retrieval, protobuf.retrieved_message),
     "rank": (pb.RankRequest, protobuf.read_ranking, protobuf.ranked_message),
     "recommend": (pb.RecommendRequest, protobuf.read_recommendation, protobuf.recommended_message),

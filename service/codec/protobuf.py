@@ -14,14 +14,16 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from bundle.columns import Column
+from service.codec import options
 from service.codec.limits import Limits
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.engine import requests
+from service.engine.validation import check_offsets
 from service.errors import InvalidArgument
 
 _Url = requests.Target | None
-_INT32, _INT64, _FLOAT32 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f4")
-_KINDS: dict[str, np.dtype[Any]] = {"int64s": _INT64, "int32s": _INT32, "float32s": _FLOAT32}
+_INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+_KINDS: dict[str, np.dtype[Any]] = {"int64s": np.dtype("<i8"), "int32s": _INT32, "float32s": _FLOAT32}
 
 
 def parse(message_class: type[Any], body: bytes) -> Any:
@@ -30,13 +32,11 @@ def parse(message_class: type[Any], body: bytes) -> Any:
     Raises:
       InvalidArgument: the bytes are no such message, or a string in it is not UTF-8.
     """
-    message, name = message_class(), message_class.__name__
     try:
-        message.ParseFromString(body)
+        return message_class.FromString(body)
     except DecodeError as problem:
-        reason = str(problem).rpartition(": ")[2]
+        name, reason = message_class.__name__, str(problem).rpartition(": ")[2]
         raise InvalidArgument(f"the body is not a {name}: its bytes do not decode as protobuf ({reason})") from None
-    return message
 
 
 def target_of(spec: pb.ModelSpec, url: _Url) -> requests.Target:
@@ -62,21 +62,18 @@ def read_retrieval(message: pb.RetrieveRequest, url: _Url, limits: Limits) -> re
     """Reads a RetrieveRequest.
 
     Raises:
-      InvalidArgument: packed bytes, offsets or weights do not fit, or a number is not finite; names the field.
-      TooLarge: a field holds more than the limit; names it.
+      InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
+      TooLarge: more columns or names than the limit.
     """
     return requests.Retrieval(
         target_of(message.model, url),
-        k=message.k or 10,
         features=_columns(message.features, "features", limits) or None,
-        vectors=_packed(message.vectors, _FLOAT32, "vectors", limits) if message.vectors else None,
-        ids=_ids(message, "ids", limits),
-        exclude=_exclusion(message, limits),
-        attributes=_names(message.attributes, "attributes", limits),
-        index=message.index,
-        exact=message.exact,
+        vectors=_packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
+        ids=_ids(message, "ids"),
+        exclude=_exclusion(message),
         filter={} if message.HasField("filter") else None,
-        context_ids=_ids(message, "context_ids", limits),
+        context_ids=_ids(message, "context_ids"),
+        **_options(message, options.RETRIEVAL, limits),
     )
 
 
@@ -84,22 +81,21 @@ def read_ranking(message: pb.RankRequest, url: _Url, limits: Limits) -> requests
     """Reads a RankRequest.
 
     Raises:
-      InvalidArgument: packed bytes, offsets or weights do not fit, or a number is not finite; names the field.
-      TooLarge: a field holds more than the limit; names it.
+      InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
+      TooLarge: more columns or names than the limit.
     """
-    limits.check_features(len(message.context) + len(message.candidates), "context and candidates")
-    ids = _ids(message, "candidate_ids", limits)
+    limits.check("max_features", len(message.context) + len(message.candidates), "context and candidates")
+    ids, offsets = _ids(message, "candidate_ids"), _offsets(message.offsets, "offsets")
+    if ids is not None and offsets is not None:  # before it can be merged with other requests
+        check_offsets(offsets, offsets.size - 1, ids.size, "candidates")
     return requests.Ranking(
         target_of(message.model, url),
         context=_columns(message.context, "context", limits),
         candidate_ids=ids,
         candidates=_columns(message.candidates, "candidates", limits),
-        offsets=_offsets(message.offsets, None if ids is None else len(ids), "offsets", limits),
-        heads=_names(message.heads, "heads", limits),
-        k=message.k,
-        tower=message.tower,
-        formula=message.formula,
-        context_ids=_ids(message, "context_ids", limits),
+        offsets=offsets,
+        context_ids=_ids(message, "context_ids"),
+        **_options(message, options.RANKING, limits),
     )
 
 
@@ -107,20 +103,15 @@ def read_recommendation(message: pb.RecommendRequest, url: _Url, limits: Limits)
     """Reads a RecommendRequest.
 
     Raises:
-      InvalidArgument: packed bytes, offsets or weights do not fit, or a number is not finite; names the field.
-      TooLarge: a field holds more than the limit; names it.
+      InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
+      TooLarge: more columns or names than the limit.
     """
     return requests.Recommendation(
         target_of(message.model, url),
         features=_columns(message.features, "features", limits),
-        k=message.k or 10,
-        candidates=message.candidates,
-        exclude=_exclusion(message, limits),
-        attributes=_names(message.attributes, "attributes", limits),
-        index=message.index,
-        tower=message.tower,
-        formula=message.formula,
-        context_ids=_ids(message, "context_ids", limits),
+        exclude=_exclusion(message),
+        context_ids=_ids(message, "context_ids"),
+        **_options(message, options.RECOMMENDATION, limits),
     )
 
 
@@ -128,21 +119,20 @@ def read_embedding(message: pb.EmbedRequest, url: _Url, limits: Limits) -> reque
     """Reads an EmbedRequest.
 
     Raises:
-      InvalidArgument: packed bytes, offsets or weights do not fit, or a number is not finite; names the field.
-      TooLarge: a field holds more than the limit; names it.
+      InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
+      TooLarge: more columns or names than the limit.
     """
     columns = _columns(message.features, "features", limits)
     return requests.Embedding(target_of(message.model, url), message.tower, columns)
 
 
-def read_lookup(message: pb.LookupRequest, url: _Url, limits: Limits) -> requests.Lookup:
+def read_lookup(message: pb.LookupRequest, url: _Url, limits: Limits) -> requests.Lookup:  # noqa: ARG001 - as all readers
     """Reads a LookupRequest.
 
     Raises:
-      InvalidArgument: packed bytes, offsets or weights do not fit, or a number is not finite; names the field.
-      TooLarge: more ids than the limit.
+      InvalidArgument: packed bytes are cut short, or there are no ids.
     """
-    return requests.Lookup(target_of(message.model, url), message.feature, _column(message.ids, "ids", limits))
+    return requests.Lookup(target_of(message.model, url), message.feature, _column(message.ids, "ids"))
 
 
 def retrieved_message(answer: requests.Retrieved) -> pb.RetrieveResponse:
@@ -152,16 +142,14 @@ def retrieved_message(answer: requests.Retrieved) -> pb.RetrieveResponse:
 
 def ranked_message(answer: requests.Ranked) -> pb.RankResponse:
     """Returns the answer as its message."""
-    message = pb.RankResponse(
+    return pb.RankResponse(
         model=_spec(answer),
+        candidate_ids=None if answer.ids is None else _ids_message(answer.ids),
         positions=_bytes(answer.positions, "<i4"),
         scores=_bytes(answer.scores, "<f4"),
         heads={name: _bytes(scores, "<f4") for name, scores in answer.heads.items()},
         offsets=_bytes(answer.offsets, "<i4"),
     )
-    if answer.ids is not None:
-        _fill_ids(message.candidate_ids, answer.ids)
-    return message
 
 
 def recommended_message(answer: requests.Recommended) -> pb.RecommendResponse:
@@ -177,53 +165,28 @@ def embedded_message(answer: requests.Embedded) -> pb.EmbedResponse:
 
 def looked_up_message(answer: requests.LookedUp) -> pb.LookupResponse:
     """Returns the answer as its message."""
-    return pb.LookupResponse(
-        model=_spec(answer),
-        vectors=_bytes(answer.vectors, "<f4"),
-        dim=answer.vectors.shape[1],
-        found=_bytes(answer.found, "u1"),
-        table=answer.table,
-    )
+    vectors, found, dim = _bytes(answer.vectors, "<f4"), _bytes(answer.found, "u1"), answer.vectors.shape[1]
+    return pb.LookupResponse(model=_spec(answer), vectors=vectors, dim=dim, found=found, table=answer.table)
 
 
-def _packed(data: bytes, dtype: np.dtype[Any], where: str, limits: Limits) -> NDArray[Any]:
-    """Returns the values of a packed field: int64 or int32 as sent, float32 if all are finite."""
+def _packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
     if len(data) % dtype.itemsize:
         raise InvalidArgument(f"{where} has {len(data)} bytes, not a multiple of {dtype.itemsize} ({dtype.name})")
-    values = np.frombuffer(data, dtype)
-    limits.check_values(values.size, where)
-    if dtype is _FLOAT32 and np.count_nonzero(finite := np.isfinite(values)) < values.size:
-        raise InvalidArgument(f"{where} holds {values[~finite][0]}; finite numbers were expected")
-    return values
+    return np.frombuffer(data, dtype)
 
 
-def _offsets(data: bytes, size: int | None, where: str, limits: Limits) -> NDArray[np.int64] | None:
-    """Returns offsets as int64; None if there are none.
-
-    Args:
-      size: of the values that they divide; None: it depends on the model.
-    """
-    if not data:
-        return None
-    offsets = _packed(data, _INT32, where, limits).astype(np.int64)
-    falls = np.count_nonzero(offsets[1:] < offsets[:-1])
-    if offsets[0] or falls or size not in {None, offsets[-1]}:
-        end = "" if size is None else f" and end with the number of values, {size}"
-        raise InvalidArgument(f"{where} must begin with 0, never fall{end}")
-    return offsets
+def _offsets(data: bytes, where: str) -> NDArray[np.int64] | None:
+    return _packed(data, _INT32, where).astype(np.int64) if data else None
 
 
-def _texts(strings: pb.Strings, where: str, limits: Limits) -> NDArray[Any]:
-    limits.check_values(len(strings.values), where)
-    return np.array(list(strings.values), dtype=object)
+def _options(message: Any, known: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    for name, default in known.items():
+        if default == ():
+            limits.check("max_names", len(getattr(message, name)), name)
+    return {name: type(default)(getattr(message, name)) for name, default in known.items()}
 
 
-def _names(names: Any, where: str, limits: Limits) -> tuple[str, ...]:
-    limits.check_names(len(names), where)
-    return tuple(names)
-
-
-def _ids(message: Any, where: str, limits: Limits) -> requests.Ids | None:
+def _ids(message: Any, where: str) -> requests.Ids | None:
     """Returns the ids in a field of a message; None if it was not sent."""
     if not message.HasField(where):
         return None
@@ -231,41 +194,35 @@ def _ids(message: Any, where: str, limits: Limits) -> requests.Ids | None:
     kind = ids.WhichOneof("kind")
     if kind is None:
         raise InvalidArgument(f"{where} is empty; int64s or strings were expected")
-    if kind == "int64s":
-        return _packed(ids.int64s, _INT64, f"{where}.int64s", limits)
-    return _texts(ids.strings, f"{where}.strings", limits)
+    return _values(ids, kind, where)
+
+
+def _values(message: Any, kind: str, where: str) -> NDArray[Any]:
+    """Returns the values in one of the fields of a message: int64, float32 or str."""
+    if kind == "strings":
+        return np.array(list(message.strings.values), dtype=object)
+    values = _packed(getattr(message, kind), _KINDS[kind], f"{where}.{kind}")
+    return values.astype(np.int64) if kind == "int32s" else values
 
 
 def _columns(columns: Mapping[str, pb.Column], where: str, limits: Limits) -> dict[str, Column]:
-    limits.check_features(len(columns), where)
-    return {name: _column(message, f"{where}.{name}", limits) for name, message in columns.items()}
+    limits.check("max_features", len(columns), where)
+    return {name: _column(message, f"{where}.{name}") for name, message in columns.items()}
 
 
-def _column(message: pb.Column, where: str, limits: Limits) -> Column:
+def _column(message: pb.Column, where: str) -> Column:
     kind = message.WhichOneof("values")
     if kind is None:
         raise InvalidArgument(f"{where} has no values; int64s, int32s, float32s or strings were expected")
-    if kind == "strings":
-        values = _texts(message.strings, f"{where}.strings", limits)
-    else:
-        values = _packed(getattr(message, kind), _KINDS[kind], f"{where}.{kind}", limits)
-        if kind == "int32s":
-            values = values.astype(np.int64)
-    weights = None
-    if message.weights:
-        weights = _packed(message.weights, _FLOAT32, f"{where}.weights", limits)
-        if weights.size != values.size:
-            raise InvalidArgument(f"{where} has {values.size} values and {weights.size} weights; as many were expected")
-    return Column(values, _offsets(message.offsets, values.size, f"{where}.offsets", limits), weights)
+    weights = _packed(message.weights, _FLOAT32, f"{where}.weights") if message.weights else None
+    return Column(_values(message, kind, where), _offsets(message.offsets, f"{where}.offsets"), weights)
 
 
-def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest, limits: Limits) -> requests.Exclusion | None:
-    ids = _ids(message, "exclude_ids", limits)
-    if ids is None:
-        if message.exclude_offsets:
-            raise InvalidArgument("exclude_offsets was sent without exclude_ids")
-        return None
-    return requests.Exclusion(ids, _offsets(message.exclude_offsets, len(ids), "exclude_offsets", limits))
+def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest) -> requests.Exclusion | None:
+    ids, offsets = _ids(message, "exclude_ids"), _offsets(message.exclude_offsets, "exclude_offsets")
+    if ids is None and offsets is not None:
+        raise InvalidArgument("exclude_offsets was sent without exclude_ids")
+    return None if ids is None else requests.Exclusion(ids, offsets)
 
 
 def _spec(answer: Any) -> pb.ModelSpec:
@@ -276,30 +233,30 @@ def _bytes(array: NDArray[Any], dtype: str) -> bytes:
     return array.astype(dtype, copy=False).tobytes()
 
 
-def _fill_ids(message: pb.Ids, ids: requests.Ids) -> None:
+def _ids_message(ids: requests.Ids) -> pb.Ids:
     if ids.dtype == object:
-        message.strings.values.extend(ids.tolist())
-        message.strings.SetInParent()
-    else:
-        message.int64s = _bytes(ids, "<i8")
+        return pb.Ids(strings=pb.Strings(values=ids.tolist()))
+    return pb.Ids(int64s=_bytes(ids, "<i8"))
 
 
 def _neighbors(neighbors: requests.Neighbors) -> pb.Neighbors:
-    message = pb.Neighbors(scores=_bytes(neighbors.scores, "<f4"), offsets=_bytes(neighbors.offsets, "<i4"))
-    _fill_ids(message.ids, neighbors.ids)
-    for name, values in neighbors.attributes.items():
-        _fill_attribute(message.attributes[name], values)
-    return message
+    return pb.Neighbors(
+        ids=_ids_message(neighbors.ids),
+        scores=_bytes(neighbors.scores, "<f4"),
+        offsets=_bytes(neighbors.offsets, "<i4"),
+        attributes={name: _attribute(values) for name, values in neighbors.attributes.items()},
+    )
 
 
-def _fill_attribute(message: pb.Attribute, values: list[Any]) -> None:
-    message.nulls.extend(place for place, value in enumerate(values) if value is None)
+def _attribute(values: list[Any]) -> pb.Attribute:
+    message = pb.Attribute(nulls=[place for place, value in enumerate(values) if value is None])
     kinds = {type(value) for value in values if value is not None}
     if kinds == {str}:
-        message.strings.values.extend("" if value is None else value for value in values)
+        message.strings.values.extend(value or "" for value in values)
     elif kinds == {list}:
         message.lists.values.extend(pb.Strings(values=value or ()) for value in values)
     elif kinds and kinds <= {int, bool}:
         message.int64s = np.array([value or 0 for value in values], dtype="<i8").tobytes()
     elif kinds:
         message.float64s = np.array([value or 0.0 for value in values], dtype="<f8").tobytes()
+    return message

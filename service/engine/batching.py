@@ -63,7 +63,8 @@ def _retrieval_key(request: Retrieval) -> Hashable | None:
     if request.features is None or request.exact or any(each is not None for each in others):
         return None
     columns = _column_keys(request.features, 1)
-    if columns is None or any(each > 1 for _, _, each in columns):  # several queries, or one dense value: not known here
+    # More values than one are several queries or one dense value: that is not known here.
+    if columns is None or any(each > 1 for _, _, each in columns):
         return None
     return ("retrieve", request.index, request.k, request.attributes, columns)
 

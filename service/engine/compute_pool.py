@@ -26,7 +26,7 @@ class ComputePool:
         return self.threads - self._busy
 
     def submit(self, task: Callable[[], Result], done: Callable[[Result], None]) -> None:
-        """Runs a task in a thread and hands its result to `done` there, once the thread counts as idle; neither raises."""
+        """Runs a task in a thread, then `done` with its result, once the thread counts as idle; neither raises."""
         self._count(1)
         self._executor.submit(self._run, task, done)
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-
-from bundle.columns import Column
 from service.config import ServiceSettings
 from service.engine import lookup, towers, validation
 from service.engine.context import Execution
-from service.engine.requests import Embedded, Embedding, Vectors
+from service.engine.requests import Columns, Embedded, Embedding, Vectors
 from service.models.towers import LoadedTower
 from service.models.version import ModelVersion
 
@@ -25,22 +20,18 @@ def embed(model_version: ModelVersion, request: Embedding, settings: ServiceSett
     name, tower = validation.choose_tower(model_version, request.tower)
     validation.check_names(request.features, tower.inputs, "feature", f"tower {name!r}")
     validation.check_values(settings, request.features.values())
-    n = lookup.count_examples(model_version.manifest, request.features)
-    validation.check_queries(n, settings)
+    n = lookup.count_queries(model_version, request.features, None, settings)
     execution.computed(n)
     vectors = result(model_version, tower, request.features, n, execution)
     return Embedded(model_version.model, model_version.version, vectors)
 
 
-def result(
-    model_version: ModelVersion, tower: LoadedTower, columns: Mapping[str, Column], n: int, execution: Execution
-) -> Vectors:
+def result(model_version: ModelVersion, tower: LoadedTower, columns: Columns, n: int, execution: Execution) -> Vectors:
     """Runs a tower on the features of n examples; returns its result, [n, dim] float32."""
     plan = tower.result_plan
-    inputs = towers.CandidateInputs(plan.layout_alone, n)
+    inputs = towers.Inputs(plan.layout_alone, n)
     with execution.phase("lookup"):
         lookup.write(model_version, inputs.places, columns, n, execution)
-    contexts, counts = towers.ContextInputs(plan.layout_alone, 0), np.empty(0, np.int64)
     with execution.phase("compute"):
-        outputs = towers.run(tower, plan, inputs, contexts, counts, model_version.model, execution)
+        outputs = towers.run(tower, plan, inputs, execution)
     return outputs[tower.entry.result].reshape(n, -1)

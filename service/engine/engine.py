@@ -47,7 +47,7 @@ from service.observability.metrics import Metrics
 
 log = logging.logger(__name__)
 
-_COMPUTE: dict[type, Callable[..., Any]] = {
+COMPUTE: dict[type, Callable[..., Any]] = {
     Retrieval: retrieval.retrieve,
     Ranking: ranking.rank,
     Recommendation: recommendation.recommend,
@@ -246,7 +246,7 @@ class Engine:
         call = batch[0].context.call
         execution = Execution(call, [job.context for job in batch], self._metrics, pool)
         try:
-            answer = _COMPUTE[type(request)](batch[0].lease.version, request, self._settings, execution)
+            answer = COMPUTE[type(request)](batch[0].lease.version, request, self._settings, execution)
             execution.check()
         finally:
             for phase, seconds in execution.phases.items():

@@ -1,24 +1,29 @@
-"""Features: their columns -> the arrays that towers take; and the Lookup call. Counts out-of-vocabulary ids."""
+"""Features: their columns -> the arrays that towers take; contexts by id; and the Lookup call. Counts unknown ids.
+
+Features of contexts by id that a request does not send are taken from the bundle's context store. An id that the store
+does not hold is counted, and the context has the defaults; only where a feature has no default is the request rejected.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bundle.columns import Column, Place
+from bundle.columns import Column, Place, checked_offsets
 from bundle.errors import UnknownRefused
 from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, inputs_of
 from service.config import ServiceSettings
+from service.engine import validation
 from service.engine.context import Execution
-from service.engine.requests import LookedUp, Lookup
-from service.engine.validation import at_most, name_hint
+from service.engine.requests import Columns, Ids, LookedUp, Lookup
 from service.errors import InvalidArgument, NotFound
-from service.models.version import ModelVersion
+from service.models.version import LoadedStore, ModelVersion
 
 
-def count_examples(manifest: Manifest, columns: Mapping[str, Column]) -> int:
+def count_examples(manifest: Manifest, columns: Columns) -> int:
     """Returns how many examples packed columns hold: by offsets, else by the values of a single or dense feature.
 
     Bags and sequences without offsets do not say: they hold one example if nothing else is sent.
@@ -28,17 +33,75 @@ def count_examples(manifest: Manifest, columns: Mapping[str, Column]) -> int:
             return max(0, int(column.offsets.size) - 1)
         feature = manifest.features[manifest.inputs[name][0]]
         if isinstance(feature, DenseFeature):
-            if feature.take != "values":
-                continue
-            return -(-int(column.values.size) // math.prod(feature.shape))
-        if feature.one_each:
+            if feature.take == "values":
+                return -(-int(column.values.size) // math.prod(feature.shape))
+        elif feature.one_each:
             return int(column.values.size)
     return 1
 
 
-def write(
-    model_version: ModelVersion, places: Sequence[Place], columns: Mapping[str, Column], n: int, execution: Execution
-) -> None:
+def count_queries(model_version: ModelVersion, columns: Columns, ids: Ids | None, settings: ServiceSettings) -> int:
+    """Returns how many queries or contexts a request has, at most `max_queries`: by ids, else by its columns."""
+    n = count_examples(model_version.manifest, columns) if ids is None else int(ids.size)
+    validation.check_queries(n, settings)
+    return n
+
+
+def complete(
+    model_version: ModelVersion, inputs: Collection[str], sent: Columns, ids: Ids | None, n: int, execution: Execution
+) -> Columns:
+    """Returns the columns that were sent, and beside them what the store holds of the other inputs.
+
+    Args:
+      inputs: of the n contexts, that are needed.
+      ids: of the contexts; None: nothing is taken from a store.
+    Raises:
+      InvalidArgument: there is no store, more than one, or not one id for each context; or a context is not in the
+        store and one of its inputs has no default: names it.
+    """
+    if ids is None:
+        return sent
+    if ids.size != n:
+        raise InvalidArgument(f"{ids.size} context ids were sent for {n} contexts; one each was expected")
+    store = validation.choose_context_store(model_version, [name for name in inputs if name not in sent])
+    if store is None:
+        return sent
+    names = [name for name in inputs if name not in sent and name in store.entry.features]
+    with execution.phase("lookup"):
+        positions = store.store.positions(ids, "context")
+        known = positions >= 0
+        stored = store.store.features(positions[known], names)
+        if not known.all():
+            execution.missing_contexts(model_version.model, store.name, int(np.count_nonzero(~known)))
+            stored = {name: _with_default(model_version, store, name, stored[name], known, ids) for name in names}
+    return {**sent, **stored}
+
+
+def _with_default(
+    model_version: ModelVersion, store: LoadedStore, name: str, stored: Column, known: NDArray[np.bool_], ids: Ids
+) -> Column:
+    """Returns the column of all contexts: what is stored of the known ones, the default between them for the others."""
+    default, weight = model_version.manifest.default_of(name), np.ones(1, np.float32)
+    if default is None:
+        raise InvalidArgument(
+            f"context {validation.show_id(ids[~known][0])} is not in store {store.name!r} of {store.entry.size} "
+            f"contexts, and its feature {name!r} has no default; send it"
+        )
+    if isinstance(default, dict):
+        default, weight = default["ids"], np.asarray(default["weights"], np.float32)
+    default, unknown = np.asarray(default).reshape(-1), int(np.count_nonzero(~known))
+    offsets = checked_offsets(name, stored, known.size - unknown)
+    places = offsets[np.cumsum(known)[~known]].repeat(default.size)
+    lengths = np.full(known.size, default.size)
+    lengths[known] = np.diff(offsets)
+    values = np.insert(stored.values, places, np.tile(default, unknown))
+    weights = stored.weights
+    if weights is not None:
+        weights = np.insert(weights, places, np.resize(weight, places.size))
+    return Column(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), weights)
+
+
+def write(model_version: ModelVersion, places: Sequence[Place], columns: Columns, n: int, execution: Execution) -> None:
     """Looks features up, each once, into the arrays of `places`; to be called in a phase.
 
     Args:
@@ -64,7 +127,7 @@ def look_up(model_version: ModelVersion, request: Lookup, settings: ServiceSetti
     name, feature = _embedded(model_version, request.feature)
     (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)
-    at_most(n, settings.max_values, "ids in one request", "max_values")
+    validation.at_most(n, settings.max_values, "ids in one request", "max_values")
     with execution.phase("lookup"):
         rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
         found = rows >= 0
@@ -89,16 +152,18 @@ def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeat
         name = manifest.inputs[name][0]
     feature = manifest.features.get(name)
     if feature is None:
-        where = f"model {model_version.model!r} version {model_version.version}"
-        raise NotFound(f"{where} has no feature {name[:128]!r}; {name_hint(name, manifest.features, 'has')}")
+        hint = validation.name_hint(name, manifest.features, "has")
+        raise NotFound(f"{validation.show_version(model_version)} has no feature {name[:128]!r}; {hint}")
     if not isinstance(feature, EmbeddedFeature):
-        raise InvalidArgument(f"feature {name!r} is dense: it has no table to look up in")
-    if feature.indicator is not None:
-        raise InvalidArgument(f"feature {name!r} is an indicator: it has no table to look up in")
-    if feature.split:
-        raise InvalidArgument(f"feature {name!r} reads texts, which have a row for each of their words, not one")
-    if feature.place is not None:
-        raise InvalidArgument(f"feature {name!r} reads one of several values of its input: no id alone is one")
-    if isinstance(feature.ids, SeveralIds) and len(feature.inputs) > 1:
-        raise InvalidArgument(f"feature {name!r} crosses several inputs: no id alone has a row of its table")
-    return name, feature
+        problem = "is dense: it has no table to look up in"
+    elif feature.indicator is not None:
+        problem = "is an indicator: it has no table to look up in"
+    elif feature.split:
+        problem = "reads texts, which have a row for each of their words, not one"
+    elif feature.place is not None:
+        problem = "reads one of several values of its input: no id alone is one"
+    elif isinstance(feature.ids, SeveralIds) and len(feature.inputs) > 1:
+        problem = "crosses several inputs: no id alone has a row of its table"
+    else:
+        return name, feature
+    raise InvalidArgument(f"feature {name!r} {problem}")

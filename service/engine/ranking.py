@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.config import ServiceSettings
-from service.engine import contexts, formulas, lookup, validation
+from service.engine import formulas, lookup, validation
 from service.engine.context import Execution
 from service.engine.requests import Offsets, Ranked, Ranking
 from service.engine.scoring import Candidates, Scores, score
@@ -28,7 +28,7 @@ def rank(model_version: ModelVersion, request: Ranking, settings: ServiceSetting
     validation.check_names(request.candidates, tower.by_role["candidate"], "candidate feature", where)
     validation.check_names(request.heads, tower.heads, "head", where)
     order = formulas.ordering(tower, request.formula)
-    k = validation.check_k(request.k, 0, settings.max_k) if request.k else 0
+    k = validation.check_k(request.k, 0, settings.max_k)
     columns = [*request.context.values(), *request.candidates.values()]
     validation.check_values(settings, columns, request.candidate_ids, request.context_ids)
     plan = tower.plan(frozenset([*request.heads, *order.outputs]))
@@ -36,22 +36,18 @@ def rank(model_version: ModelVersion, request: Ranking, settings: ServiceSetting
     offsets, ids = candidates.offsets, request.candidate_ids
     n = int(offsets.size) - 1
     execution.computed(n, int(offsets[-1]))
-    context = contexts.complete(
-        model_version, plan.inputs["context"], request.context, request.context_ids, n, execution
-    )
+    needed = plan.inputs["context"]
+    context = lookup.complete(model_version, needed, request.context, request.context_ids, n, execution)
     outputs = score(model_version, tower, plan, context, candidates, execution)
     scores = order.scores(outputs, None if ids is None else ids.__getitem__)
     heads = {head: outputs[head] for head in request.heads}
-    positions = np.arange(scores.size)
+    positions, cut = np.arange(scores.size), offsets
     if k:
         positions, cut = best(scores, offsets, k)
         ids = None if ids is None else ids[positions]
         scores, heads = scores[positions], {head: values[positions] for head, values in heads.items()}
-    else:
-        cut = offsets
-    if n > 1:
-        positions = positions - offsets[:-1].repeat(np.diff(cut))
-    return Ranked(model_version.model, model_version.version, ids, positions.astype(np.int32), scores, heads, cut)
+    own = (positions - offsets[:-1].repeat(np.diff(cut))).astype(np.int32)
+    return Ranked(model_version.model, model_version.version, ids, own, scores, heads, cut)
 
 
 def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], Offsets]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from service.config import ServiceSettings
-from service.engine import contexts, embedding, formulas, ranking, retrieval, scoring, validation
+from service.engine import embedding, formulas, lookup, ranking, retrieval, scoring, validation
 from service.engine.context import Execution
-from service.engine.requests import Recommendation, Recommended
+from service.engine.requests import K_DEFAULT, Recommendation, Recommended
 from service.errors import InvalidArgument
-from service.models.version import LoadedStore, ModelVersion
-
-_CANDIDATES_DEFAULT = 100
-_CANDIDATES_PER_K = 10
+from service.models.version import ModelVersion
 
 
 def recommend(
@@ -31,15 +28,17 @@ def recommend(
     validation.check_attributes(corpus, request.attributes)
     excluded_ids = request.exclude.ids if request.exclude else None
     validation.check_values(settings, request.features.values(), excluded_ids, request.context_ids)
-    n = contexts.count(model_version, request.features, request.context_ids)
-    validation.check_queries(n, settings)
-    k = validation.check_k(request.k, retrieval.K_DEFAULT, settings.max_k)
-    fetched = _candidates_per_query(corpus, request.candidates, k, n, settings)
+    n = lookup.count_queries(model_version, request.features, request.context_ids, settings)
+    k = validation.check_k(request.k, K_DEFAULT, settings.max_k)
+    if request.fetched < k:
+        raise InvalidArgument(f"candidates is {request.fetched}, fewer than the k = {k} recommendations wanted")
+    fetched = min(request.fetched, corpus.entry.size)
+    validation.at_most(n * fetched, settings.max_candidates, "candidates to rank in one request", "max_candidates")
 
     excluded = retrieval.excluded_positions(corpus, request.exclude, n)
     plan = tower.plan(frozenset(order.outputs))
     needed = dict.fromkeys((*query_tower.inputs, *plan.inputs["context"]))
-    features = contexts.complete(model_version, needed, request.features, request.context_ids, n, execution)
+    features = lookup.complete(model_version, needed, request.features, request.context_ids, n, execution)
     vectors = embedding.result(model_version, query_tower, features, n, execution)
     found = retrieval.nearest(index, vectors, fetched, excluded, execution)
     execution.computed(n, int(found.positions.size))
@@ -49,16 +48,6 @@ def recommend(
     scores = order.scores(outputs, lambda place: corpus.store.ids(found.positions[place : place + 1])[0])
     chosen, offsets = ranking.best(scores, found.offsets, k)
     with execution.phase("lookup"):
-        neighbors = retrieval.neighbors(corpus, found.positions[chosen], scores[chosen], offsets, request.attributes)
+        best = retrieval.Found(found.positions[chosen], scores[chosen], offsets)
+        neighbors = retrieval.neighbors(corpus, best, request.attributes)
     return Recommended(model_version.model, model_version.version, neighbors, found.scores[chosen])
-
-
-def _candidates_per_query(corpus: LoadedStore, candidates: int, k: int, n: int, settings: ServiceSettings) -> int:
-    if candidates < 0:
-        raise InvalidArgument(f"candidates is {candidates}; 0 stands for max({_CANDIDATES_DEFAULT}, 10 k)")
-    fetched = candidates or max(_CANDIDATES_DEFAULT, _CANDIDATES_PER_K * k)
-    if fetched < k:
-        raise InvalidArgument(f"candidates is {fetched}, fewer than the k = {k} recommendations wanted")
-    fetched = min(fetched, corpus.entry.size)
-    validation.at_most(n * fetched, settings.max_candidates, "candidates to rank in one request", "max_candidates")
-    return fetched

@@ -5,9 +5,9 @@ Every request holds n examples in packed columns; a single one is n = 1. Ids are
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
 Offsets = NDArray[np.int64]
 Vectors = NDArray[np.float32]
+Columns = Mapping[str, Column]
+K_DEFAULT = 10
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,38 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
-class Retrieval:
-    """The k nearest candidates of n queries, given by exactly one of features (or context ids), vectors and ids."""
+class Request:
+    """What requests of all calls have."""
 
     target: Target
-    k: int = 10
-    features: Mapping[str, Column] | None = None
+
+    @property
+    def cost(self) -> int:
+        """What the call costs, in candidates ranked; a query or example counts as one."""
+        raise NotImplementedError
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for requests that take about equally long: those with the same names and about as many values."""
+        fields = vars(self).items()
+        return type(self), *[bool(value) if name == "formula" else _magnitude(value) for name, value in fields]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What answers of all calls have: which version answered."""
+
+    model: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Retrieval(Request):
+    """The k nearest candidates of n queries, given by exactly one of features (or context ids), vectors and ids."""
+
+    k: int = 0
+    """0: 10."""
+    features: Columns | None = None
     vectors: Vectors | None = None
     """[n, dim] float32; a flat [n * dim] array is taken too, the engine knows dim."""
     ids: Ids | None = None
@@ -57,28 +85,10 @@ class Retrieval:
 
     @property
     def cost(self) -> int:
-        """What the call costs, in candidates ranked: about one for each query."""
-        cost = 1 if self.features is None else _examples(self.features)
-        if self.ids is not None:
-            cost = max(cost, self.ids.size)
-        if self.context_ids is not None:
-            cost = max(cost, self.context_ids.size)
-        if self.vectors is not None and self.vectors.ndim == 2:
-            cost = max(cost, len(self.vectors))
-        return cost
-
-    @property
-    def kind(self) -> Hashable:
-        """Equal for requests that take about equally long."""
-        size = 0 if self.features is None else _values(self.features.values())
-        for each in (self.vectors, self.ids, self.context_ids):
-            if each is not None:
-                size += each.size
-        if self.exclude is not None:
-            size += self.exclude.ids.size
-        given = (self.features is None, self.context_ids is None, self.exclude is None)
-        how = (self.index, self.exact, len(self.attributes), size.bit_length(), self.k.bit_length())
-        return "retrieve", given, how
+        """About one for each query."""
+        if self.vectors is not None:
+            return len(self.vectors) if self.vectors.ndim == 2 else 1
+        return _examples(self.features, self.ids, self.context_ids)
 
 
 @dataclass(frozen=True)
@@ -93,23 +103,20 @@ class Neighbors:
 
 
 @dataclass(frozen=True)
-class Retrieved:
+class Retrieved(Answer):
     """Answer to a Retrieval."""
 
-    model: str
-    version: int
     neighbors: Neighbors
     searched: int
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Request):
     """Scores of m candidates for n contexts; context i owns candidates offsets[i]:offsets[i + 1]."""
 
-    target: Target
-    context: Mapping[str, Column]
+    context: Columns
     candidate_ids: Ids | None = None
-    candidates: Mapping[str, Column] = field(default_factory=dict)
+    candidates: Columns = field(default_factory=dict)
     offsets: Offsets | None = None
     """None: one context that owns all candidates."""
     heads: tuple[str, ...] = ()
@@ -123,24 +130,14 @@ class Ranking:
 
     @property
     def cost(self) -> int:
-        """What the call costs: its candidates."""
-        return _examples(self.candidates) if self.candidate_ids is None else int(self.candidate_ids.size)
-
-    @property
-    def kind(self) -> Hashable:
-        """Equal for requests that take about equally long."""
-        size = _values(self.context.values()) + _values(self.candidates.values())
-        ids = 0 if self.candidate_ids is None else int(self.candidate_ids.size)
-        how = (self.tower, len(self.heads), bool(self.formula), self.context_ids is None)
-        return ("rank", *how, size.bit_length(), ids.bit_length())
+        """One for each candidate."""
+        return _examples(self.candidates, self.candidate_ids)
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Ranked(Answer):
     """Answer to a Ranking."""
 
-    model: str
-    version: int
     ids: Ids | None
     positions: NDArray[np.int32]
     scores: NDArray[np.float32]
@@ -149,12 +146,12 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class Recommendation(Request):
     """The k best of `candidates` retrieved ones, ranked, for n contexts."""
 
-    target: Target
-    features: Mapping[str, Column]
-    k: int = 10
+    features: Columns
+    k: int = 0
+    """0: 10."""
     candidates: int = 0
     """0: max(100, 10 k)."""
     exclude: Exclusion | None = None
@@ -167,100 +164,82 @@ class Recommendation:
     """As a Ranking's."""
 
     @property
-    def cost(self) -> int:
-        """What the call costs: the candidates that are retrieved and then ranked."""
-        n = max(_examples(self.features), 0 if self.context_ids is None else int(self.context_ids.size), 1)
-        return n * (self.candidates or max(100, 10 * self.k))
+    def fetched(self) -> int:
+        """How many candidates are retrieved for each query, and ranked."""
+        return self.candidates or max(100, 10 * (self.k or K_DEFAULT))
 
     @property
-    def kind(self) -> Hashable:
-        """Equal for requests that take about equally long."""
-        size = _values(self.features.values()) + (0 if self.exclude is None else int(self.exclude.ids.size))
-        given = (bool(self.formula), self.context_ids is None, self.exclude is None)
-        how = (self.index, self.tower, *given, len(self.attributes))
-        return ("recommend", *how, size.bit_length(), self.k.bit_length(), self.candidates.bit_length())
+    def cost(self) -> int:
+        """One for each candidate that is retrieved and ranked."""
+        return _examples(self.features, self.context_ids) * self.fetched
 
 
 @dataclass(frozen=True)
-class Recommended:
+class Recommended(Answer):
     """Answer to a Recommendation; the neighbors' scores are the ranking tower's."""
 
-    model: str
-    version: int
     neighbors: Neighbors
     retrieval_scores: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Embedding:
+class Embedding(Request):
     """A tower's result for n examples."""
 
-    target: Target
     tower: str
-    features: Mapping[str, Column]
+    features: Columns
 
     @property
     def cost(self) -> int:
-        """What the call costs, in candidates ranked: about one for each example."""
+        """About one for each example."""
         return _examples(self.features)
-
-    @property
-    def kind(self) -> Hashable:
-        """Equal for requests that take about equally long."""
-        return "embed", self.tower, _values(self.features.values()).bit_length()
 
 
 @dataclass(frozen=True)
-class Embedded:
+class Embedded(Answer):
     """Answer to an Embedding: [n, dim] float32."""
 
-    model: str
-    version: int
     vectors: Vectors
 
 
 @dataclass(frozen=True)
-class Lookup:
+class Lookup(Request):
     """The table rows of a feature's ids."""
 
-    target: Target
     feature: str
     ids: Column
 
     @property
     def cost(self) -> int:
-        """What the call costs, in candidates ranked: about one for some hundred rows."""
+        """About one for some hundred rows."""
         return 1 + int(self.ids.values.size) // 256
-
-    @property
-    def kind(self) -> Hashable:
-        """Equal for requests that take about equally long."""
-        return "lookup", self.feature, int(self.ids.values.size).bit_length()
 
 
 @dataclass(frozen=True)
-class LookedUp:
+class LookedUp(Answer):
     """Answer to a Lookup: [n, dim] float32 and whether the table has each id."""
 
-    model: str
-    version: int
     table: str
     vectors: Vectors
     found: NDArray[np.bool_]
 
 
-Request = TypeVar("Request", Retrieval, Ranking, Recommendation, Embedding, Lookup)
+def _examples(columns: Columns | None, *ids: Ids | None) -> int:
+    """Returns how many examples ids, else packed columns hold at most, as far as is known without their features."""
+    for each in ids:
+        if each is not None:
+            return max(1, each.size)
+    sizes = [len(values) if offsets is None else len(offsets) - 1 for values, offsets, _ in (columns or {}).values()]
+    return max(1, min(sizes, default=1))
 
 
-def _examples(columns: Mapping[str, Column] | None) -> int:
-    """Returns how many examples packed columns hold at most, as far as is known without their features."""
-    fewest: int | None = None
-    for values, offsets, _ in (columns or {}).values():
-        size = len(values) if offsets is None else len(offsets) - 1
-        if fewest is None or size < fewest:
-            fewest = size
-    return max(1, fewest or 1)
-
-
-def _values(columns: Iterable[Column]) -> int:
-    return sum([len(column.values) for column in columns])
+def _magnitude(value: Any) -> Hashable:
+    """Returns how large the value of a field is, to a power of two; a name as it is."""
+    if value is None or isinstance(value, str | int):
+        return value.bit_length() if isinstance(value, int) else value
+    if isinstance(value, Exclusion | Column):
+        value = value.ids if isinstance(value, Exclusion) else value.values
+    if isinstance(value, np.ndarray | tuple):
+        return len(value).bit_length()
+    columns = value.values() if isinstance(value, Mapping) else ()
+    return sum([len(each.values) for each in columns if isinstance(each, Column)]).bit_length()

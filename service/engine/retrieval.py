@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.config import ServiceSettings
-from service.engine import contexts, embedding, validation
+from service.engine import embedding, lookup, validation
 from service.engine.context import Execution
-from service.engine.requests import Exclusion, Neighbors, Offsets, Retrieval, Retrieved, Vectors
+from service.engine.requests import K_DEFAULT, Exclusion, Neighbors, Offsets, Retrieval, Retrieved, Vectors
 from service.errors import InvalidArgument, Unimplemented
 from service.models.version import LoadedIndex, LoadedStore, ModelVersion
 
-K_DEFAULT = 10
 _CELLS_MAX = 4 << 20
 """Largest queries x candidates fetched in one search: bounds the memory of a call, 12 bytes each."""
 _NONE = np.empty(0, np.int64)
@@ -24,8 +23,7 @@ _NONE = np.empty(0, np.int64)
 Positions = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """Positions of n queries' neighbors in the index, best first; query i owns offsets[i]:offsets[i + 1]."""
 
     positions: Positions
@@ -51,33 +49,27 @@ def retrieve(
     columns = (request.features or {}).values()
     validation.check_values(settings, columns, request.ids, excluded_ids, request.context_ids)
     vectors, own = _queries(model_version, index, request, settings, execution)
-    n = vectors.shape[0]
-    excluded = excluded_positions(index.corpus, request.exclude, n)
+    excluded = excluded_positions(index.corpus, request.exclude, len(vectors))
     if own is not None:
-        excluded = [np.union1d(each, own[query]) for query, each in enumerate(excluded or [_NONE] * n)]
+        excluded = [np.union1d(*each) for each in zip(excluded, own, strict=True)]
     found = nearest(index, vectors, k, excluded, execution, exact=request.exact)
-    execution.computed(n)
+    execution.computed(len(vectors))
     with execution.phase("lookup"):
-        answer = neighbors(index.corpus, found.positions, found.scores, found.offsets, request.attributes)
+        answer = neighbors(index.corpus, found, request.attributes)
     return Retrieved(model_version.model, model_version.version, answer, index.corpus.entry.size)
 
 
-def neighbors(
-    corpus: LoadedStore,
-    positions: Positions,
-    scores: NDArray[np.float32],
-    offsets: Offsets,
-    attributes: tuple[str, ...],
-) -> Neighbors:
+def neighbors(corpus: LoadedStore, found: Found, attributes: tuple[str, ...]) -> Neighbors:
     """Returns candidates as clients see them: ids, scores and attributes."""
-    values: dict[str, list[Any]] = corpus.store.attributes(positions, list(attributes)) if attributes else {}
+    positions, scores, offsets = found
+    values = corpus.store.attributes(positions, list(attributes)) if attributes else {}
     return Neighbors(corpus.store.ids(positions), scores, offsets, values)
 
 
-def excluded_positions(corpus: LoadedStore, exclude: Exclusion | None, n: int) -> list[Positions] | None:
-    """Returns the distinct positions that each of n queries excludes; None: none does. Unknown ids exclude nothing."""
+def excluded_positions(corpus: LoadedStore, exclude: Exclusion | None, n: int) -> list[Positions]:
+    """Returns the distinct positions that each of n queries excludes. Unknown ids exclude nothing."""
     if exclude is None:
-        return None
+        return [_NONE] * n
     if exclude.offsets is not None:
         validation.check_offsets(exclude.offsets, n, int(exclude.ids.size), "exclude")
     positions = corpus.store.positions(exclude.ids, "excluded candidate")
@@ -90,7 +82,7 @@ def nearest(
     index: LoadedIndex,
     vectors: Vectors,
     k: int,
-    excluded: Sequence[Positions] | None,
+    excluded: Sequence[Positions],
     execution: Execution,
     *,
     exact: bool = False,
@@ -99,34 +91,22 @@ def nearest(
 
     Args:
       vectors: [n, dim] float32 queries.
-      excluded: n arrays of distinct positions; None: none is excluded.
+      excluded: n arrays of distinct positions.
     Raises:
       NotFinite: a score is beyond float32.
     """
-    n, size = vectors.shape[0], index.corpus.entry.size
-    if excluded is None and n * min(size, k) <= _CELLS_MAX:
+    n, size = len(vectors), index.corpus.entry.size
+    fetch = [min(size, k + each.size) for each in excluded]
+    together = n if n * max(fetch) <= _CELLS_MAX else 1
+    rows: list[tuple[Positions, NDArray[np.float32]]] = []
+    for first in range(0, n, together):
+        block = slice(first, first + together)
         with execution.phase("search"):
-            return _search(index, vectors, k, min(size, k), None, execution, exact=exact)
-    excluded = [_NONE] * n if excluded is None else excluded
-    blocks: list[Found] = []
-    first = 0
-    while first < n:
-        # As many queries at once as fit with the longest of their exclusions, so that one long list costs one search.
-        last, fetch = first + 1, min(size, k + excluded[first].size)
-        while last < n and (last + 1 - first) * max(fetch, min(size, k + excluded[last].size)) <= _CELLS_MAX:
-            fetch = max(fetch, min(size, k + excluded[last].size))
-            last += 1
-        with execution.phase("search"):
-            some = excluded[first:last]
-            blocks.append(_search(index, vectors[first:last], k, fetch, some, execution, exact=exact))
-        first = last
-    if len(blocks) == 1:
-        return blocks[0]
-    return Found(
-        np.concatenate([block.positions for block in blocks]),
-        np.concatenate([block.scores for block in blocks]),
-        _ends(np.concatenate([np.diff(block.offsets) for block in blocks])),
-    )
+            rows += _search(index, vectors[block], k, max(fetch[block]), excluded[block], execution, exact=exact)
+    positions, scores = np.concatenate([row[0] for row in rows]), np.concatenate([row[1] for row in rows])
+    validation.check_finite(scores, "a candidate's score")
+    offsets = np.fromiter(accumulate([row[0].size for row in rows], initial=0), np.int64, n + 1)
+    return Found(positions, scores, offsets)
 
 
 def _search(
@@ -134,53 +114,34 @@ def _search(
     vectors: Vectors,
     k: int,
     fetch: int,
-    excluded: Sequence[Positions] | None,
+    excluded: Sequence[Positions],
     execution: Execution,
     *,
     exact: bool,
-) -> Found:
+) -> list[tuple[Positions, NDArray[np.float32]]]:
     """Fetches as many more as are excluded, then drops those; a query that is left short of k is searched exactly."""
     if exact:
-        positions, scores = index.exact.search(vectors, fetch, each=execution.parallel)
+        found = index.exact.search(vectors, fetch, each=execution.parallel)
     else:
-        positions, scores = index.approximate.search(vectors, fetch)
-    complete = positions[:, -1].min() >= 0  # what is missing is missing at the end
-    if complete and (excluded is None or not any(each.size for each in excluded)):
-        offsets = np.arange(len(vectors) + 1, dtype=np.int64) * positions.shape[1]
-        return _found(positions.reshape(-1), scores.reshape(-1), offsets)
-    excluded = [_NONE] * len(vectors) if excluded is None else excluded
-    keep = _allowed(positions, k, excluded)
-    available = np.minimum(k, index.corpus.entry.size - np.array([each.size for each in excluded], np.int64))
-    short = np.flatnonzero(keep.sum(axis=1) < available)
-    if short.size and not exact:
-        wide = np.full((positions.shape[0], max(positions.shape[1], fetch)), -1, np.int64)
-        wide_scores = np.zeros(wide.shape, np.float32)
-        wide[:, : positions.shape[1]], wide_scores[:, : positions.shape[1]] = positions, scores
-        again, again_scores = index.exact.search(vectors[short], fetch, each=execution.parallel)
-        wide[short], wide_scores[short] = -1, 0
-        wide[short, : again.shape[1]], wide_scores[short, : again.shape[1]] = again, again_scores
-        positions, scores = wide, wide_scores
-        keep = _allowed(positions, k, excluded)
-    return _found(positions[keep], scores[keep], _ends(keep.sum(axis=1)))
+        found = index.approximate.search(vectors, fetch)
+    rows = [_allowed(*row, k) for row in zip(*found, excluded, strict=True)]
+    size = index.corpus.entry.size
+    short = [query for query, (row, _) in enumerate(rows) if row.size < min(k, size - excluded[query].size)]
+    if short and not exact:
+        found = index.exact.search(vectors[short], fetch, each=execution.parallel)
+        for query, positions, scores in zip(short, *found, strict=True):
+            rows[query] = _allowed(positions, scores, excluded[query], k)
+    return rows
 
 
-def _found(positions: Positions, scores: NDArray[np.float32], offsets: Offsets) -> Found:
-    validation.check_finite(scores, "a candidate's score")
-    return Found(positions, scores, offsets)
-
-
-def _allowed(positions: Positions, k: int, excluded: Sequence[Positions]) -> NDArray[np.bool_]:
-    """Returns which of the fetched are a query's first k that are allowed."""
-    keep: NDArray[np.bool_] = positions >= 0
-    for query, each in enumerate(excluded):
-        if each.size:
-            keep[query] &= ~np.isin(positions[query], each)
-    keep &= np.cumsum(keep, axis=1) <= k
-    return keep
-
-
-def _ends(counts: NDArray[np.int64]) -> Offsets:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+def _allowed(
+    positions: Positions, scores: NDArray[np.float32], excluded: Positions, k: int
+) -> tuple[Positions, NDArray[np.float32]]:
+    """Returns a query's first k that are allowed, of those that were found."""
+    if excluded.size or positions[-1] < 0:  # what is missing is missing at the end
+        keep = np.flatnonzero((positions >= 0) & np.isin(positions, excluded, invert=True))
+        positions, scores = positions[keep], scores[keep]
+    return positions[:k], scores[:k]
 
 
 def _queries(
@@ -191,36 +152,29 @@ def _queries(
     execution: Execution,
 ) -> tuple[Vectors, Positions | None]:
     """Returns the query vectors and, of queries by id, the candidates' own positions."""
-    by_features = request.features is not None or request.context_ids is not None
-    if by_features + (request.vectors is not None) + (request.ids is not None) != 1:
-        raise _ambiguous(request)
-    if by_features:
-        name, sent = index.entry.query_tower, request.features or {}
-        tower = model_version.towers[name]
-        validation.check_names(sent, tower.inputs, "feature", f"query tower {name!r}")
-        n = contexts.count(model_version, sent, request.context_ids)
-        validation.check_queries(n, settings)
-        features = contexts.complete(model_version, tower.inputs, sent, request.context_ids, n, execution)
-        return embedding.result(model_version, tower, features, n, execution), None
+    given = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
+    if request.context_ids is not None and request.features is None:
+        given.append("context ids")
+    if len(given) != 1:
+        raise InvalidArgument(
+            "queries are given by exactly one of features (or context ids), vectors and ids; got "
+            f"{', '.join(given) or 'none of them'}"
+        )
     if request.ids is not None:
         validation.check_queries(int(request.ids.size), settings)
         positions = validation.known_positions(index.corpus, request.ids)
         return np.array(index.vectors[positions], np.float32), positions
-    return _sent_vectors(index, request.vectors, settings), None
+    if request.vectors is not None:
+        return _sent_vectors(index.entry.dim, request.vectors, settings), None
+    name, sent = index.entry.query_tower, request.features or {}
+    tower = model_version.towers[name]
+    validation.check_names(sent, tower.inputs, "feature", f"query tower {name!r}")
+    n = lookup.count_queries(model_version, sent, request.context_ids, settings)
+    features = lookup.complete(model_version, tower.inputs, sent, request.context_ids, n, execution)
+    return embedding.result(model_version, tower, features, n, execution), None
 
 
-def _ambiguous(request: Retrieval) -> InvalidArgument:
-    given = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
-    if request.context_ids is not None and not request.features:
-        given.append("context ids")
-    return InvalidArgument(
-        "queries are given by exactly one of features (or context ids), vectors and ids; got "
-        f"{', '.join(given) or 'none of them'}"
-    )
-
-
-def _sent_vectors(index: LoadedIndex, vectors: Vectors | None, settings: ServiceSettings) -> Vectors:
-    dim = index.entry.dim
+def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vectors:
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes an infinity, rejected below
         array = np.ascontiguousarray(vectors, np.float32)
     if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != dim) or array.size % dim:

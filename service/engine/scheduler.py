@@ -208,7 +208,7 @@ class Scheduler:
                 ending.callback(late.cancel)
                 if context.disconnected is not None:
                     watcher = asyncio.ensure_future(context.disconnected())
-                    watcher.add_done_callback(lambda task: task.cancelled() or self._drop(job, Cancelled(_GONE)))
+                    watcher.add_done_callback(functools.partial(self._hung_up, job))
                     ending.callback(watcher.cancel)
             try:
                 return await job.future
@@ -306,12 +306,16 @@ class Scheduler:
 
     def _finish(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
         call, each_s = batch[0].context.call, seconds / len(batch)
-        self._metrics.batch(call, len(batch), sum([job.cost for job in batch]))
+        self._metrics.batch(call, len(batch))
         for job, answer in zip(batch, answers, strict=True):
             if not isinstance(answer, ServiceError):
                 self.estimates.observe(job.kind, each_s)
                 self.estimates.observe(call, each_s)
             self._settle(job, answer)
+
+    def _hung_up(self, job: Job, watcher: asyncio.Future[object]) -> None:
+        if not watcher.cancelled():
+            self._drop(job, Cancelled(_GONE))
 
     def _drop(self, job: Job, problem: ServiceError) -> None:
         """Ends the wait for a job: at once if it is queued, else before its next expensive step."""

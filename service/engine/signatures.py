@@ -15,15 +15,17 @@ from bundle.manifest import (
     Corpus,
     DenseFeature,
     EmbeddedFeature,
+    Feature,
     HashIds,
     IdentityIds,
     KeyedIds,
     Manifest,
     SeveralIds,
     TextIds,
-    TowerForm,
+    Tower,
     TowerInput,
     TowerOutput,
+    TowerPart,
     VocabularyIds,
     first_of,
     inputs_of,
@@ -34,37 +36,13 @@ from service.models.version import ModelVersion
 
 Json = dict[str, Any]
 
-_FEATURE: Json = {
-    "shape": (),
-    "length": 0,
-    "combiner": "",
-    "weighted": False,
-    "unknown": "",
-    "table": "",
-    "default": None,
-    "stored": False,
-    "readers": (),
-}
+_FEATURE: Json = {"shape": (), "length": 0, "combiner": "", "weighted": False, "unknown": "", "table": ""}
 """An input's fields where they do not apply."""
-_READER: Json = {
-    "table": "",
-    "ids": None,
-    "unknown": "",
-    "combiner": "",
-    "encoding": "",
-    "weighted": False,
-    "length": 0,
-    "shape": (),
-    "dtype": "",
-    "take": "",
-    "place": None,
-    "places": None,
-    "max_norm": None,
-    "empty_row": None,
-    "padding": None,
-    "below": None,
-    "cast": None,
-}
+_READER: Json = (
+    dict.fromkeys(("ids", "place", "places", "max_norm", "empty_row", "padding", "below", "cast"))
+    | dict.fromkeys(("table", "unknown", "combiner", "encoding", "dtype", "take"), "")
+    | {"weighted": False, "length": 0, "shape": ()}
+)
 """A reader's fields where they do not apply."""
 
 
@@ -88,26 +66,12 @@ def describe(model_version: ModelVersion) -> Json:
         "created": manifest.created,
         "calls": list(_calls(model_version)),
         "tables": [
-            {
-                "name": name,
-                "rows": entry.rows,
-                "dim": entry.dim,
-                "dtype": entry.dtype,
-                "bytes": sum(size for _, size in entry.extents()),
-            }
-            for name, entry in manifest.tables.items()
+            {"name": name, **_pick(entry, "rows", "dim", "dtype", "bytes")} for name, entry in manifest.tables.items()
         ],
         "indexes": [
-            {
-                "name": name,
-                "corpus": entry.corpus,
-                "kind": entry.kind,
-                "distance": entry.distance,
-                "dim": entry.dim,
-                "size": manifest.candidates[entry.corpus].size,
-                "recall_k": entry.recall.k,
-                "recall": entry.recall.value,
-            }
+            {"name": name, **_pick(entry, "corpus", "kind", "distance", "dim")}
+            | {"size": manifest.candidates[entry.corpus].size}
+            | {"recall_k": entry.recall.k, "recall": entry.recall.value}
             for name, entry in manifest.indexes.items()
         ],
         "corpora": _stores(manifest.candidates),
@@ -117,6 +81,10 @@ def describe(model_version: ModelVersion) -> Json:
         "current": False,
         "labels": (),
     }
+
+
+def _pick(entry: object, *names: str) -> Json:
+    return {name: getattr(entry, name) for name in names}
 
 
 def _calls(model_version: ModelVersion) -> Iterator[Json]:
@@ -145,38 +113,32 @@ def _calls(model_version: ModelVersion) -> Iterator[Json]:
 def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
     """Describes an input by the first of the features that read it; `stores`: it may be left to a store."""
     readers, role, default = manifest.inputs[name], manifest.role_of(name), manifest.default_of(name)
-    feature = manifest.features[readers[0]]
+    every = [manifest.features[reader] for reader in readers]
+    feature = every[0]
     holding = manifest.candidates if role == "candidate" else manifest.contexts
     stored = stores and any(name in store.features for store in holding.values())
     if isinstance(feature, DenseFeature):
-        dense = [each for reader in readers if isinstance(each := manifest.features[reader], DenseFeature)]
-        bag = next((each for each in dense if each.take == "padded"), None)
-        fields: Json = {
-            "kind": feature.kind if bag is None else "bag",
-            "type": (bag or feature).dtype,
-            "shape": feature.shape if bag is None else (),
-            "length": 0 if bag is None else bag.shape[0],
-            "weighted": any(manifest.features[reader].weighted for reader in readers),
-        }
+        bag = next((each for each in every if isinstance(each, DenseFeature) and each.take == "padded"), None)
+        fields: Json = {"kind": feature.kind, "shape": feature.shape}
+        if bag is not None:
+            feature, fields = bag, {"kind": "bag", "length": bag.shape[0]}
+        fields["weighted"] = any(each.weighted for each in every)
     elif feature.places is not None:  # a list of exactly as many values
-        fields = {"kind": "dense", "shape": (feature.places,)}
+        fields = {"kind": "dense", "shape": (feature.places,), "unknown": _unknown(feature)}
     else:
-        fields = {
-            "kind": "single" if feature.one_each else feature.kind,
-            "length": 0 if feature.split else feature.length or 0,
-            "combiner": "" if feature.split else feature.combiner or "",
-            "weighted": feature.weighted,
-            "table": feature.table,
-        }
-    if isinstance(feature, EmbeddedFeature):
-        fields |= {"type": _type(manifest, feature, name), "unknown": _unknown(feature)}
+        fields = {"kind": "single" if feature.one_each else feature.kind, "unknown": _unknown(feature)}
+        fields |= _pick(feature, "weighted", "table")
+        if not feature.split:
+            fields |= {"length": feature.length or 0, "combiner": feature.combiner or ""}
     required = default is None and not stored
-    every = {"name": name, "kind": "", "type": "", "role": role, "required": required}
-    return every | _FEATURE | fields | {"default": default, "stored": stored, "readers": readers}
+    head = {"name": name, "kind": "", "type": type_of(manifest, feature, name), "role": role, "required": required}
+    return head | _FEATURE | fields | {"default": default, "stored": stored, "readers": readers}
 
 
-def _type(manifest: Manifest, feature: EmbeddedFeature, name: str) -> str:
-    """Returns the type of an input's values."""
+def type_of(manifest: Manifest, feature: Feature, name: str) -> str:
+    """Returns the type of the values that a feature takes of an input."""
+    if isinstance(feature, DenseFeature):
+        return feature.dtype
     if feature.cast is not None or isinstance(feature.ids, TextIds):
         return "string" if feature.cast is None else feature.cast.of
     rule = first_of(feature.ids)
@@ -187,9 +149,7 @@ def _type(manifest: Manifest, feature: EmbeddedFeature, name: str) -> str:
         return key.dtype if key.boundaries is None else "float32"
     if isinstance(rule, HashIds):
         return "int64 or string"
-    if isinstance(rule, VocabularyIds):
-        return manifest.vocabularies[rule.vocabulary].dtype
-    return "float32"
+    return manifest.vocabularies[rule.vocabulary].dtype if isinstance(rule, VocabularyIds) else "float32"
 
 
 def _unknown(feature: EmbeddedFeature) -> str:
@@ -198,83 +158,52 @@ def _unknown(feature: EmbeddedFeature) -> str:
 
 def _reader(manifest: Manifest, name: str) -> Json:
     feature = manifest.features[name]
-    every = {"name": name, "inputs": inputs_of(name, feature), "kind": feature.kind, "role": feature.role} | _READER
-    if isinstance(feature, DenseFeature):
-        return every | {key: getattr(feature, key) for key in ("shape", "dtype", "take", "below")}
-    same = ("table", "weighted", "place", "places", "max_norm", "empty_row", "padding")
-    return (
-        every
-        | {key: getattr(feature, key) for key in same}
-        | {
+    fields = {key: getattr(feature, key, default) for key, default in _READER.items()}
+    fields = {key: _READER[key] if value is None else value for key, value in fields.items()}
+    if isinstance(feature, EmbeddedFeature):
+        fields |= {
             "shape": () if feature.indicator is None else (feature.indicator,),
             "ids": feature.ids.model_dump(mode="json"),
             "unknown": _unknown(feature),
-            "combiner": feature.combiner or "",
             "encoding": feature.encoding if feature.kind == "bag" else "",
-            "length": feature.length or 0,
             "cast": None if feature.cast is None else feature.cast.model_dump(mode="json"),
         }
-    )
+    return {"name": name, "inputs": inputs_of(name, feature), **_pick(feature, "kind", "role"), **fields}
 
 
 def _stores(entries: Mapping[str, Corpus]) -> list[Json]:
     return [
-        {
-            "name": name,
-            "size": entry.size,
-            "id_type": entry.id_dtype,
-            "attributes": tuple(entry.attributes),
-            "features": entry.features,
-        }
+        {"name": name, **_pick(entry, "size", "features")}
+        | {"id_type": entry.id_dtype, "attributes": tuple(entry.attributes)}
         for name, entry in entries.items()
     ]
 
 
 def _tower(tower: LoadedTower) -> Json:
     entry, running = tower.entry, {part.form.path for part in tower.parts}
-    return {
-        "name": tower.name,
-        "role": entry.role,
-        "inputs": _tensors(entry.inputs),
-        "outputs": _tensors(entry.outputs),
-        "result": entry.result,
-        "formula": entry.formula or "",
-        "forms": _forms(entry.forms, running),
-        "parts": [
-            {
-                "name": part.name,
-                "per": part.per,
-                "inputs": _tensors(part.inputs),
-                "outputs": _tensors(part.outputs),
-                "forms": _forms(part.forms, running),
-            }
-            for part in entry.parts
-        ],
-        "device": tower.device,
-    }
+    parts = [{**_pick(part, "name", "per"), **_network(part, running)} for part in entry.parts]
+    head = {"name": tower.name, "device": tower.device, **_pick(entry, "role", "result")}
+    return head | _network(entry, running) | {"formula": entry.formula or "", "parts": parts}
+
+
+def _network(entry: Tower | TowerPart, running: set[str]) -> Json:
+    """Describes what a tower and a part of one have; `running`: paths of the forms that run."""
+    forms = [
+        _pick(form, "kind", "precision", "max_abs_error")
+        | {"effects": {name: effect.model_dump() for name, effect in form.effect.items()}}
+        | {"runs": form.path in running}
+        for form in entry.forms
+    ]
+    return {"inputs": _tensors(entry.inputs), "outputs": _tensors(entry.outputs), "forms": forms}
 
 
 def _tensors(entries: Sequence[TowerInput | TowerOutput]) -> list[Json]:
     return [
         {
-            "name": one.name,
-            "dtype": one.dtype,
+            **_pick(one, "name", "dtype"),
             "shape": tuple(-1 if size is None else size for size in one.shape),
             "readers": one.sources if isinstance(one, TowerInput) else (),
             "tensor": one.tensor if isinstance(one, TowerInput) else "",
         }
         for one in entries
-    ]
-
-
-def _forms(forms: Iterable[TowerForm], running: set[str]) -> list[Json]:
-    return [
-        {
-            "kind": form.kind,
-            "precision": form.precision,
-            "max_abs_error": form.max_abs_error,
-            "effects": {name: effect.model_dump() for name, effect in form.effect.items()},
-            "runs": form.path in running,
-        }
-        for form in forms
     ]

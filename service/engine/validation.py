@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.columns import Column
 from bundle.manifest import DenseFeature, Manifest
 from service.config import ServiceSettings
-from service.engine.requests import Ids, Offsets, Request
+from service.engine.requests import Columns, Ids, Offsets
 from service.errors import InvalidArgument, NotFound, TooLarge
 from service.models.towers import LoadedTower
 from service.models.version import LoadedIndex, LoadedStore, ModelVersion
@@ -55,7 +55,7 @@ def check_k(k: int, default: int, max_k: int) -> int:
       InvalidArgument: k is negative or over its limit.
     """
     if not 0 <= k <= max_k:
-        raise InvalidArgument(f"k is {k}; 1 to {max_k} are accepted (max_k), 0 stands for {default}")
+        raise InvalidArgument(f"k is {k}; 1 to {max_k} are accepted (max_k), 0 stands for {default or 'all'}")
     return k or min(default, max_k)
 
 
@@ -148,17 +148,13 @@ def choose_tower(model_version: ModelVersion, name: str) -> tuple[str, LoadedTow
     return _choose(model_version, model_version.towers, name, "tower", "tower")
 
 
-def choose_corpus(model_version: ModelVersion, features: Set[str]) -> LoadedStore | None:
+def choose_corpus(model_version: ModelVersion, features: Collection[str]) -> LoadedStore | None:
     """Returns the corpus that stores (some of) these candidate features; None: no corpus does.
 
     Raises:
       InvalidArgument: several do, so that an id alone does not identify a candidate.
     """
-    storing = [corpus for corpus in model_version.corpora.values() if not features.isdisjoint(corpus.entry.features)]
-    if len(storing) > 1:
-        names = ", ".join(repr(corpus.name) for corpus in storing)
-        raise InvalidArgument(f"corpora {names} all store candidate features; send the features instead of ids")
-    return storing[0] if storing else None
+    return _choose_store(model_version.corpora, features, "corpora", "candidate")
 
 
 def choose_context_store(model_version: ModelVersion, inputs: Collection[str]) -> LoadedStore | None:
@@ -168,13 +164,24 @@ def choose_context_store(model_version: ModelVersion, inputs: Collection[str]) -
       InvalidArgument: there is no store, or several hold them, so that an id alone does not identify a context.
     """
     if not model_version.contexts:
-        where = f"model {model_version.model!r} version {model_version.version}"
+        where = show_version(model_version)
         raise InvalidArgument(f"{where} has no context store; send the features instead of context ids")
-    storing = [store for store in model_version.contexts.values() if not set(store.entry.features).isdisjoint(inputs)]
+    return _choose_store(model_version.contexts, inputs, "context stores", "context")
+
+
+def _choose_store(
+    stores: Mapping[str, LoadedStore], features: Collection[str], what: str, of: str
+) -> LoadedStore | None:
+    storing = [store for store in stores.values() if not set(store.entry.features).isdisjoint(features)]
     if len(storing) > 1:
         names = ", ".join(repr(store.name) for store in storing)
-        raise InvalidArgument(f"context stores {names} all hold features of this call; send them instead of ids")
+        raise InvalidArgument(f"{what} {names} all store {of} features; send the features instead of ids")
     return storing[0] if storing else None
+
+
+def show_version(model_version: ModelVersion) -> str:
+    """Returns which version it is, as error messages name it."""
+    return f"model {model_version.model!r} version {model_version.version}"
 
 
 def _choose(
@@ -184,7 +191,7 @@ def _choose(
         return name, loaded[name]
     if not name and len(loaded) == 1:
         return next(iter(loaded.items()))
-    where = f"model {model_version.model!r} version {model_version.version}"
+    where = show_version(model_version)
     listed = ", ".join(repr(each) for each in sorted(loaded)) or "none"
     if name:
         raise NotFound(f"{where} has no {what} {name[:_SHOWN_CHARS]!r}; it has {listed}")
@@ -200,17 +207,12 @@ def check_finite(array: NDArray[Any], what: str) -> None:
         raise NotFinite(what)
 
 
-def sends_numbers(manifest: Manifest, request: Request) -> bool:
+def sends_numbers(manifest: Manifest, request: Any) -> bool:
     """Whether a request holds numbers that are computed with: vectors, weights or values of dense features."""
-    if getattr(request, "vectors", None) is not None:
-        return True
-    sent = (getattr(request, name, None) for name in ("features", "context", "candidates"))
-    return any(_holds_numbers(manifest, columns) for columns in sent if isinstance(columns, Mapping))
-
-
-def _holds_numbers(manifest: Manifest, columns: Mapping[str, Column]) -> bool:
-    return any(
+    columns: list[Columns] = [value for value in vars(request).values() if isinstance(value, Mapping)]
+    return getattr(request, "vectors", None) is not None or any(
         column.weights is not None
         or any(isinstance(manifest.features[reader], DenseFeature) for reader in manifest.inputs.get(name, ()))
-        for name, column in columns.items()
+        for each in columns
+        for name, column in each.items()
     )

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from bundle.columns import Column
 from bundle.errors import UnknownRefused
-from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, TextIds, VocabularyIds, first_of
+from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest
 from service.config import ServiceSettings
 from service.engine import embedding, ranking, recommendation, retrieval, towers
 from service.engine.context import Execution
 from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
+from service.engine.signatures import type_of
 from service.engine.validation import NotFinite
 from service.models.version import ModelVersion
 
@@ -45,14 +46,12 @@ def run(model_version: ModelVersion, settings: ServiceSettings, throttle: Callab
         throttle()
     for tower in model_version.towers.values():
         plan = tower.plan(frozenset(output.name for output in tower.entry.outputs))
-        contexts, counts = towers.ContextInputs(plan.layout_alone, 0), np.empty(0, np.int64)
         for n in _EXAMPLES:
-            inputs = towers.CandidateInputs(plan.layout_alone, n)
+            inputs = towers.Inputs(plan.layout_alone, n)
             for place in inputs.places:
                 place.array[...] = "" if place.array.dtype == object else 0
             with contextlib.suppress(NotFinite):  # such as a mean over no value
-                outputs = towers.run(tower, plan, inputs, contexts, counts, model_version.model, execution)
-                outputs[tower.entry.result].reshape(n, -1)
+                towers.run(tower, plan, inputs, execution)[tower.entry.result].reshape(n, -1)
             throttle()
     for store in model_version.contexts.values():
         store.store.features(store.store.positions(store.store.ids(np.zeros(1, np.int64))), store.entry.features)
@@ -97,22 +96,9 @@ def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:
     for name in names:
         readers = [manifest.features[each] for each in manifest.inputs[name]]
         sizes = [math.prod(each.shape) for each in readers if isinstance(each, DenseFeature) and each.take == "values"]
-        embedded = [each for each in readers if isinstance(each, EmbeddedFeature)]
-        texts = any(_takes_texts(manifest, name, each) for each in embedded)
-        texts |= any(isinstance(each, DenseFeature) and each.dtype == "string" for each in readers)
-        sizes += [each.places for each in embedded if each.places is not None]
+        sizes += [each.places for each in readers if isinstance(each, EmbeddedFeature) and each.places is not None]
         size = sizes[0] if sizes else 1
+        texts = any(type_of(manifest, each, name) == "string" for each in readers)
         values: NDArray[Any] = np.full(size, "0", object) if texts else np.zeros(size, np.int64)
         columns[name] = Column(values, np.array([0, size], np.int64))
     return columns
-
-
-def _takes_texts(manifest: Manifest, name: str, feature: EmbeddedFeature) -> bool:
-    """Whether a feature takes only strings of an input."""
-    if isinstance(feature.ids, SeveralIds):
-        key = feature.ids.keys[feature.inputs.index(name)]
-        return key.dtype == "string" and key.boundaries is None
-    rule = first_of(feature.ids)
-    if isinstance(rule, TextIds):
-        return True
-    return isinstance(rule, VocabularyIds) and manifest.vocabularies[rule.vocabulary].dtype == "string"

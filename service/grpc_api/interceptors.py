@@ -19,7 +19,7 @@ from service.codec.failures import failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TRACE_PARENT, request_id_of, server_timing
 from service.dataplane import Application
 from service.engine.context import RequestContext
-from service.errors import DeadlineExceeded, Overloaded, TooLarge, Unimplemented
+from service.errors import DeadlineExceeded, TooLarge, Unimplemented
 from service.grpc_api.servicer import CALLS, SERVICE
 from service.grpc_api.status import abort
 from service.observability import logging
@@ -27,7 +27,6 @@ from service.security.principal import NAME_CHARS_MAX, Principal
 
 _UNREAD_BYTES = 64 << 10
 """A larger answer counts as bytes in flight until the client has read it."""
-_OTHER = "other"
 _log = logging.logger(__name__)
 
 Continuation = Callable[[HandlerCallDetails], Awaitable[RpcMethodHandler | None]]
@@ -42,23 +41,17 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         self._tokens, self._settings = application.tokens, application.settings
         # The size of a message is known only when it has been read: each may be the largest until then.
         self._reading = asyncio.Semaphore(self._settings.max_inflight_bytes // self._settings.max_request_bytes)
-        self._handlers: dict[str, RpcMethodHandler] = {}
 
     async def intercept_service(
         self, continuation: Continuation, details: HandlerCallDetails
     ) -> RpcMethodHandler | None:
         """Returns the handler of a method."""
-        path = details.method
-        if path in self._handlers:
-            return self._handlers[path]
         handler = await continuation(details)
-        service, _, method = path.removeprefix("/").partition("/")
-        if handler is None:
-            return self._handler(_OTHER, _unknown(path))
-        if service != SERVICE:
+        service, _, method = details.method.removeprefix("/").partition("/")
+        if handler is not None and service != SERVICE:
             return handler
-        self._handlers[path] = self._handler(CALLS[method], handler.unary_unary)
-        return self._handlers[path]
+        call = CALLS.get(method, "other") if service == SERVICE else "other"
+        return self._handler(call, None if handler is None else handler.unary_unary)
 
     def authenticate(self, context: ServicerContext, metadata: Mapping[str, str]) -> Principal | None:
         """Returns who sent a request, by its token or else by its certificate; None: the service requires neither.
@@ -75,12 +68,14 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         logging.PRINCIPAL.set(principal.name)
         return principal
 
-    def _handler(self, call: str, method: Method) -> RpcMethodHandler:
+    def _handler(self, call: str, method: Method | None) -> RpcMethodHandler:
         async def respond(_: object, context: ServicerContext) -> bytes:
             began = time.perf_counter()
             metadata = joined(context.invocation_metadata())
             request_id = request_id_of(metadata.get(REQUEST_ID), metadata.get(TRACE_PARENT))
-            request = RequestContext(call, request_id, self._deadline(context))
+            remaining_s, timeout_s = context.time_remaining(), self._settings.request_timeout_s
+            timeout_s = timeout_s if remaining_s is None else min(remaining_s, timeout_s)
+            request = RequestContext(call, request_id, time.monotonic() + timeout_s)
             try:
                 request.principal = self.authenticate(context, metadata)
                 answer = await self._answer(method, context, request)
@@ -97,33 +92,22 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
 
         return grpc.stream_unary_rpc_method_handler(respond)
 
-    def _deadline(self, context: ServicerContext) -> float:
-        remaining_s, timeout_s = context.time_remaining(), self._settings.request_timeout_s
-        return time.monotonic() + (timeout_s if remaining_s is None else min(remaining_s, timeout_s))
-
-    async def _answer(self, method: Method, context: ServicerContext, request: RequestContext) -> bytes:
-        if request.call == _OTHER:
-            return await method(b"", request)
+    async def _answer(self, method: Method | None, context: ServicerContext, request: RequestContext) -> bytes:
+        if method is None:
+            raise Unimplemented(f"there is no such method; the methods are those of {SERVICE}")
         if request.call not in {"models", "model"}:
             self._dataplane.check_admission(request.call, request.deadline)
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
         message = await read(context, timeout_s, self._reading)
-        self._reserve(request, len(message))
+        self._dataplane.budget.reserve(len(message), request.call)
         try:
             answer = await method(message, request)
         finally:
             self._dataplane.budget.release(len(message))
         if len(answer) > _UNREAD_BYTES:
-            self._reserve(request, len(answer))
+            self._dataplane.budget.reserve(len(answer), request.call)
             context.add_done_callback(lambda _: self._dataplane.budget.release(len(answer)))
         return answer
-
-    def _reserve(self, request: RequestContext, size: int) -> None:
-        try:
-            self._dataplane.budget.reserve(size)
-        except Overloaded as problem:
-            self._metrics.rejected(request.call, problem.reason)
-            raise
 
 
 async def read(context: ServicerContext, timeout_s: float, reading: asyncio.Semaphore) -> bytes:
@@ -154,13 +138,6 @@ def joined(metadata: Any) -> dict[str, str]:
 
 def _timing(request: RequestContext) -> tuple[tuple[str, str], ...]:
     return ((SERVER_TIMING, server_timing(request.phases)),) if request.phases else ()
-
-
-def _unknown(path: str) -> Method:
-    async def respond(_raw: bytes, _request: RequestContext) -> bytes:
-        raise Unimplemented(f"there is no method {path[:80]!r}; the methods are those of {SERVICE}")
-
-    return respond
 
 
 def _certificate_name(properties: Mapping[str, Any]) -> str:

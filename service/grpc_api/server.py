@@ -6,22 +6,23 @@ import asyncio
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from service.codec.stubs.embedding_service_pb2_grpc import add_EmbeddingServiceServicer_to_server
 from service.config import ServiceSettings
 from service.dataplane import Application
-from service.grpc_api import reflection
 from service.grpc_api.interceptors import CallInterceptor
-from service.grpc_api.probes import MAX_WATCHES, ProbeInterceptor
+from service.grpc_api.probes import MAX_STREAMS, ProbeInterceptor
 from service.grpc_api.servicer import SERVICE, EmbeddingServicer
 
-_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _HANDSHAKE_MS = 10_000
 _METADATA_BYTES = 16 << 10
 _PING_S, _PING_TIMEOUT_S, _CLIENT_PINGS_S = 30, 10, 10
 """Between pings of the server; for their answer; least time between pings of a client."""
 _RPCS_PER_REQUEST = 4
 """Calls that `grpc.aio` accepts for each that is admitted: rejecting them is ours, with details and retry-after."""
+
+_REFLECTION = (reflection.SERVICE_NAME, reflection.SERVICE_NAME.replace("v1alpha", "v1"))
 
 
 class GrpcServer:
@@ -32,7 +33,6 @@ class GrpcServer:
         self._probes, self._health = ProbeInterceptor(self._calls), health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._serving = False
 
     async def start(self, host: str, port: int) -> int:
         """Begins to listen.
@@ -49,11 +49,11 @@ class GrpcServer:
         server = self._server = grpc.aio.server(
             interceptors=(self._calls, self._probes),
             options=options_of(settings),
-            maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST + MAX_WATCHES,
+            maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST + MAX_STREAMS,
         )
         add_EmbeddingServiceServicer_to_server(EmbeddingServicer(self._application), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        server.add_generic_rpc_handlers(reflection.handlers((SERVICE, _HEALTH)))
+        server.add_generic_rpc_handlers(reflection_handlers((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)))
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if certificates is None:
@@ -63,27 +63,36 @@ class GrpcServer:
         except RuntimeError as problem:
             raise OSError(f"gRPC cannot listen on {address}; is another service running there?") from problem
         self._loop = asyncio.get_running_loop()
-        await self._publish()
+        await self._publish(False)
         await server.start()
         return int(bound)
 
     def set_serving(self, serving: bool) -> None:
-        """Sets what health checks report. Any thread may call it, also before `start` and after `stop`."""
-        self._serving = serving
+        """Sets what health checks report. Any thread may call it."""
         if self._loop is not None and not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._publish(), self._loop)
+            asyncio.run_coroutine_threadsafe(self._publish(serving), self._loop)
 
     async def stop(self, grace_s: float) -> None:
         """Stops accepting calls, waits for those in progress at most `grace_s` seconds, then cancels them."""
         await self._health.enter_graceful_shutdown()
-        self._probes.end_watches()
+        self._probes.end_streams()
         if self._server is not None:
             await self._server.stop(grace_s)
 
-    async def _publish(self) -> None:
+    async def _publish(self, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", SERVICE):
-            statuses = health_pb2.HealthCheckResponse
-            await self._health.set(service, statuses.SERVING if self._serving else statuses.NOT_SERVING)
+            await self._health.set(service, status)
+
+
+def reflection_handlers(services: tuple[str, ...]) -> list[grpc.GenericRpcHandler]:
+    """Returns handlers that describe services. Version 1 renamed v1alpha, which is all that the library has."""
+    method = grpc.stream_stream_rpc_method_handler(
+        reflection.aio.ReflectionServicer(services).ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return [grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method}) for name in _REFLECTION]
 
 
 def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:

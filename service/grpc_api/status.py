@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import NoReturn
 
 import grpc
-from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.duration_pb2 import Duration
+from google.protobuf import any as any_message
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
@@ -38,14 +38,9 @@ def trailing_metadata_of(failure: Failure) -> Metadata:
     metadata: Metadata = ((REQUEST_ID, failure.request_id),)
     if failure.retry_after_s is not None:
         metadata += ((RETRY_AFTER, f"{failure.retry_after_s:g}"),)
-        delay = Duration()
-        delay.FromNanoseconds(int(failure.retry_after_s * 1e9))
-        details.append(RetryInfo(retry_delay=delay))
-    status = Status(code=status_code_of(failure).value[0], message=failure.message)
-    for message in details:
-        packed = AnyMessage()
-        packed.Pack(message)
-        status.details.append(packed)
+        details.append(RetryInfo(retry_delay=timedelta(seconds=failure.retry_after_s)))
+    packed = [any_message.pack(each) for each in details]
+    status = Status(code=status_code_of(failure).value[0], message=failure.message, details=packed)
     return (*metadata, (STATUS_DETAILS, status.SerializeToString()))
 
 

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from importlib import metadata
 
 from fastapi import FastAPI, Request
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from service.dataplane import Application
 from service.errors import InvalidArgument, NotFound
-from service.http.body import BodyMiddleware
-from service.http.docs import add_docs
-from service.http.middleware import AuthenticationMiddleware, MethodNotAllowed, RequestContextMiddleware
-from service.http.routes import add_call_routes, add_model_routes
+from service.http.docs import document_calls
+from service.http.middleware import MethodNotAllowed, RequestContextMiddleware
+from service.http.routes import add_routes
+
+_EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")
 
 
 def create_http_app(application: Application) -> FastAPI:
     """Returns the application for uvicorn; nothing is started here, and the lifespan is the caller's to set."""
-    app = FastAPI(
+    app = FastAPIOffline(  # serves the assets of /docs itself
         title="rowcast",
         version=metadata.version("rowcast"),
-        openapi_url=None,  # add_docs adds one that knows who may see it
+        redoc_url=None,
+        static_url="/docs/assets",
+        swagger_ui_parameters={"defaultModelsExpandDepth": -1, "displayRequestDuration": True},
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # looking for its providers takes 7 us a request
     )
-    add_call_routes(app, application)
-    add_model_routes(app, application)
-    add_docs(app, application)
+    add_routes(app, application)
+    document_calls(app, application)
     app.add_exception_handler(HTTPException, _raise_as_service_error)
-    app.add_middleware(BodyMiddleware, application=application)  # the innermost comes first
-    if application.tokens is not None:
-        app.add_middleware(AuthenticationMiddleware, tokens=application.tokens)
     app.add_middleware(RequestContextMiddleware, application=application)
     return app
 
@@ -39,6 +40,8 @@ def create_http_app(application: Application) -> FastAPI:
 async def _raise_as_service_error(request: Request, problem: Exception) -> Response:
     """Turns the framework's own errors, 404 and 405 among them, into errors of the service."""
     assert isinstance(problem, HTTPException)  # noqa: S101 - registered for it
+    if _EMPTY_NAME.fullmatch(request.url.path):
+        raise InvalidArgument("a name in the path is empty; /v1/models/MODEL was expected")
     if problem.status_code == 404:
         raise NotFound(f"there is no path {request.url.path[:80]!r}; /docs lists the paths")
     if problem.status_code == 405:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from google.protobuf.message import Message
+from starlette.responses import Response
+
+from service.codec import json
 from service.errors import InvalidArgument
 
 JSON = "application/json"
@@ -12,25 +17,17 @@ _JSON_TYPES = (JSON, "", "application/x-www-form-urlencoded")
 """The last is what `curl -d` sends with any body: no call accepts forms, so JSON is meant."""
 _PROTOBUF_TYPES = (PROTOBUF, "application/protobuf")
 
-Headers = Mapping[bytes, bytes]
+Headers = Mapping[str, str]
 """Values by name in lower case."""
 
 
 def joined(raw: Sequence[tuple[bytes, bytes]]) -> Headers:
     """Returns the headers of an ASGI scope; one that comes more than once is the list of its values."""
-    headers = dict(raw)
-    if len(headers) == len(raw):
-        return headers
-    values: dict[bytes, list[bytes]] = {}
-    for name, value in raw:
-        values.setdefault(name, []).append(value)
-    return {name: b", ".join(each) for name, each in values.items()}
-
-
-def text_of(headers: Headers, name: str) -> str | None:
-    """Returns the text of a header; None if it was not sent."""
-    value = headers.get(name.encode())
-    return None if value is None else value.decode("latin-1")
+    headers: dict[str, str] = {}
+    for key, value in raw:
+        name, text = key.decode("latin-1"), value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+    return headers
 
 
 def is_protobuf(headers: Headers) -> bool:
@@ -39,21 +36,21 @@ def is_protobuf(headers: Headers) -> bool:
     Raises:
       InvalidArgument: it is neither.
     """
-    content_type = (text_of(headers, "content-type") or "").strip()
-    media_type, _, parameters = content_type.partition(";")
-    if media_type.strip().lower() in _PROTOBUF_TYPES:
-        return True
-    charset = parameters.strip().lower().removeprefix("charset=").strip('"')
-    if media_type.strip().lower() not in _JSON_TYPES or charset not in {"", "utf-8", "utf8"}:
-        raise InvalidArgument(f"content-type is {content_type[:80]!r}; {JSON} (UTF-8) or {PROTOBUF} was expected")
-    return False
+    content_type = headers.get("content-type", "")
+    media_type = _media_type(content_type)
+    if media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES:
+        raise InvalidArgument(f"content-type is {content_type[:80]!r}; {JSON} or {PROTOBUF} was expected")
+    return media_type in _PROTOBUF_TYPES
 
 
-def accepts_protobuf(headers: Headers) -> bool:
-    """Returns whether the answer is a protobuf message: the first form that `accept` names, else that of the body."""
-    for entry in (text_of(headers, "accept") or "").lower().split(","):
-        media_type = entry.partition(";")[0].strip()
-        if media_type in {JSON, *_PROTOBUF_TYPES}:
-            return media_type != JSON
-    media_type = (text_of(headers, "content-type") or "").partition(";")[0]
-    return media_type.strip().lower() in _PROTOBUF_TYPES
+def response_of(headers: Headers, message: Callable[[], Message], value: Callable[[], Any]) -> Response:
+    """Returns a response in the first form that `accept` names, else in the form of the body."""
+    known = (JSON, *_PROTOBUF_TYPES)
+    accepted = [each for each in map(_media_type, headers.get("accept", "").split(",")) if each in known]
+    if (accepted[0] if accepted else _media_type(headers.get("content-type", ""))) in _PROTOBUF_TYPES:
+        return Response(message().SerializeToString(), media_type=PROTOBUF)
+    return Response(json.dump(value()), media_type=JSON)
+
+
+def _media_type(text: str) -> str:
+    return text.partition(";")[0].strip().lower()

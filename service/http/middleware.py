@@ -5,28 +5,26 @@ from __future__ import annotations
 import math
 import time
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.codec import json
 from service.codec.failures import Failure, failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TRACE_PARENT, request_id_of, server_timing
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.dataplane import Application
 from service.engine.context import RequestContext
 from service.errors import TRANSPORT_STATUS, InvalidArgument, Unauthenticated
-from service.http.body import drain, is_left_unread
-from service.http.headers import JSON, PROTOBUF, accepts_protobuf, joined, text_of
+from service.http.body import BodyTimeout
+from service.http.headers import Headers, joined, response_of
 from service.observability import logging
-from service.security.tokens import TokenStore
 
 PROBES = frozenset({"/livez", "/readyz"})
 """Open to everybody: probes have no token. Their failures are not logged: they come every second."""
 
-Header = tuple[bytes, bytes]
-
+_SKIPPED_BYTES = 64 << 20
+"""The unread body of a rejected request is skipped by the server up to this size, so that the client reads why."""
 _LOG = logging.logger(__name__)
 _REQUEST_ID, _SERVER_TIMING = REQUEST_ID.encode(), SERVER_TIMING.encode()
-_CLOSE: Header = (b"connection", b"close")
 
 
 class MethodNotAllowed(InvalidArgument):
@@ -39,14 +37,14 @@ class MethodNotAllowed(InvalidArgument):
 
 
 class RequestContextMiddleware:
-    """Gives every request its context, and answers whatever is raised below in the one form of errors.
+    """Gives every request its context, authenticates its client, and answers what is raised in the one form of errors.
 
     The state of the ASGI scope then holds `context`, the engine's RequestContext, and `headers`.
     """
 
     def __init__(self, app: ASGIApp, application: Application) -> None:
         self._app, self._metrics, self._readiness = app, application.metrics, application.readiness
-        self._timeout_s = application.settings.request_timeout_s
+        self._tokens, self._timeout_s = application.tokens, application.settings.request_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -54,10 +52,10 @@ class RequestContextMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.monotonic()
-        headers = joined(scope["headers"])
-        request_id = request_id_of(text_of(headers, REQUEST_ID), text_of(headers, TRACE_PARENT))
+        headers, is_probe = joined(scope["headers"]), scope["path"] in PROBES
+        request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         context = RequestContext("other", request_id, began + self._timeout_s)
-        scope.setdefault("state", {}).update(context=context, headers=headers)
+        scope["state"].update(context=context, headers=headers)
         code = "OK"
 
         async def send_completed(message: Message) -> None:
@@ -66,63 +64,43 @@ class RequestContextMiddleware:
             if message["type"] == "http.response.start":
                 self._metrics.request_finished("http", context.call, code, time.monotonic() - began)
                 code = ""
-                more: list[Header] = [(_REQUEST_ID, request_id.encode())]
+                more = [(_REQUEST_ID, request_id.encode())]
                 if context.phases:
                     more.append((_SERVER_TIMING, server_timing(context.phases).encode()))
                 if self._readiness.draining:
-                    more.append(_CLOSE)
+                    more.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *more]
             await send(message)
 
         try:
+            if self._tokens is not None and not is_probe:
+                logging.PRINCIPAL.set("")  # a pipelined request begins in the context of the one before it
+                context.principal = self._tokens.authenticate(headers.get("authorization"))
+                logging.PRINCIPAL.set(context.principal.name)
             await self._app(scope, receive, send_completed)
         except Exception as problem:
             failure = failure_of(problem, request_id)
-            if scope["path"] not in PROBES:
+            if not is_probe:
                 log_failure(_LOG, context.call, failure, problem)
             if not code:
                 raise  # the answer has begun: the server closes the connection
             code = failure.code.value
-            await _send_failure(failure, problem, scope, receive, send_completed)
+            await _response(failure, problem, headers)(scope, receive, send_completed)
 
 
-class AuthenticationMiddleware:
-    """Admits clients with a known token, before anything of a request is read or rejected for load."""
-
-    def __init__(self, app: ASGIApp, tokens: TokenStore) -> None:
-        self._app, self._tokens = app, tokens
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles one request."""
-        if scope["type"] == "http" and scope["path"] not in PROBES:
-            state = scope["state"]
-            logging.PRINCIPAL.set("")  # a pipelined request begins in the context of the one before it
-            principal = self._tokens.authenticate(text_of(state["headers"], "authorization"))
-            state["context"].principal = principal
-            logging.PRINCIPAL.set(principal.name)
-        await self._app(scope, receive, send)
-
-
-async def _send_failure(failure: Failure, problem: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    """Sends the answer of a failed request; behind an unread body the connection is closed."""
-    status, content_type = TRANSPORT_STATUS[failure.code].http, JSON
+def _response(failure: Failure, problem: Exception, headers: Headers) -> Response:
+    """Returns the response to a failed request, whose body may not have been read."""
     details = {"code": failure.code.value, "message": failure.message, "request_id": failure.request_id}
-    if accepts_protobuf(scope["state"]["headers"]):
-        content_type, body = PROTOBUF, pb.ErrorDetails(**details).SerializeToString()
-    else:
-        body = json.dump({"error": details})
-    headers: list[Header] = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
+    response = response_of(headers, lambda: pb.ErrorDetails(**details), lambda: {"error": details})
+    response.status_code = TRANSPORT_STATUS[failure.code].http
     if failure.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, math.ceil(failure.retry_after_s))))
+        response.headers["retry-after"] = str(max(1, math.ceil(failure.retry_after_s)))
     if isinstance(problem, Unauthenticated):
-        headers.append((b"www-authenticate", b"Bearer"))
+        response.headers["www-authenticate"] = "Bearer"
     elif isinstance(problem, MethodNotAllowed):
-        status = 405
-        headers.append((b"allow", problem.allowed.encode()))
-    if unread := is_left_unread(scope):
-        headers.append(_CLOSE)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": unread})
-    if unread:
-        await drain(receive)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        response.status_code = 405
+        response.headers["allow"] = problem.allowed
+    unbounded = "transfer-encoding" in headers or int(headers.get("content-length", "0")) > _SKIPPED_BYTES
+    if unbounded or isinstance(problem, BodyTimeout):
+        response.headers["connection"] = "close"
+    return response

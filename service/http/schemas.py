@@ -18,6 +18,11 @@ ABSENT: Any = Field(default_factory=lambda: None)
 """The default of a field that may be left out but is not null."""
 
 
+def example(**body: Any) -> ConfigDict:
+    """Returns what shows an example of a body; names of features are those of a model."""
+    return ConfigDict(json_schema_extra={"examples": [body]})
+
+
 class Schema(BaseModel):
     """A JSON object without further fields."""
 
@@ -44,6 +49,8 @@ class RetrieveQuery(Query):
 class RetrieveRequest(RetrieveQuery):
     """Nearest candidates for features, a vector, or a candidate's id."""
 
+    model_config = example(k=3, features={"user_id": 7})
+
     k: int = 10
     attributes: list[str] = []
     index: str = ""
@@ -68,6 +75,8 @@ class RankQuery(Schema):
 class RankRequest(RankQuery):
     """Scores of candidates for a context."""
 
+    model_config = example(context={"user_id": 7}, candidates=[1, 2, 3])
+
     heads: list[str] = []
     """Outputs returned beside the score."""
     k: int = 0
@@ -80,6 +89,8 @@ class RankRequest(RankQuery):
 
 class RecommendRequest(Query):
     """Retrieve, then rank what was retrieved, with one version of the model."""
+
+    model_config = example(k=3, features={"user_id": 7})
 
     k: int = 10
     candidates: int = 0
@@ -101,12 +112,16 @@ class EmbedQuery(Schema):
 class EmbedRequest(EmbedQuery):
     """A tower's output for features."""
 
+    model_config = example(tower="query", features={"user_id": 7})
+
     tower: str = ""
     requests: list[EmbedQuery] = ABSENT
 
 
 class LookupRequest(Schema):
     """Rows of a feature's table by id."""
+
+    model_config = example(feature="user_id", ids=[7])
 
     feature: str
     ids: list[Id]

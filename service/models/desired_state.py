@@ -1,14 +1,13 @@
 """What operators want of the service beyond what lies under the root: pins, labels, loads, unloads, a drain.
 
-One frozen value, kept as one JSON file (`state_file.py`) and changed by the edits below. Without it every model serves
-its newest version.
+One frozen value, kept as one JSON file (`state_file.py`). Without it every model serves its newest version.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import InvalidArgument
 
@@ -16,7 +15,9 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Version = Annotated[int, Field(ge=1, lt=2**63)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}$")]
-Versions = Annotated[tuple[Version, ...], Field(max_length=1000)]
+Versions = Annotated[
+    tuple[Version, ...], Field(max_length=1000), AfterValidator(lambda found: tuple(sorted(set(found))))
+]
 
 
 class _Strict(BaseModel):
@@ -48,6 +49,17 @@ class DesiredModel(_Strict):
     unloaded: Versions = ()
     labels: Annotated[dict[Label, Version], Field(max_length=1000)] = {}
 
+    def changed(self, **fields: object) -> DesiredModel:
+        """Returns it with other values of some fields.
+
+        Raises:
+          InvalidArgument: a value is not allowed.
+        """
+        try:
+            return DesiredModel.model_validate({**self.model_dump(), **fields}, strict=False)
+        except ValidationError as problem:
+            raise InvalidArgument(first_error(problem)) from None
+
 
 class Desired(_Strict):
     """What is wanted of the service.
@@ -68,102 +80,13 @@ class Desired(_Strict):
         """Returns what is wanted of a model."""
         return self.models.get(model, _NOTHING)
 
-    def drained(self, draining: bool) -> Desired:
-        """Returns it with draining switched on or off."""
-        return self.model_copy(update={"draining": draining})
-
-    def logged(self, level: LogLevel | None) -> Desired:
-        """Returns it with another log level; None: the setting's."""
-        return self.model_copy(update={"log_level": level})
-
     def with_model(self, model: str, desired: DesiredModel) -> Desired:
         """Returns it with one model's entry replaced."""
-        models = {**self.models, model: desired}
-        if desired == _NOTHING:
-            del models[model]
-        return self.model_copy(update={"models": dict(sorted(models.items()))})
+        models = sorted({**self.models, model: desired}.items())
+        return self.model_copy(update={"models": {name: each for name, each in models if each != _NOTHING}})
 
 
 _NOTHING = DesiredModel()
-
-
-def loaded(desired: DesiredModel, version: int | None, automatic: bool) -> DesiredModel:
-    """Returns it with a version loaded, or (None) with the stopped model served again.
-
-    Args:
-      automatic: the version is loaded without being listed, once nothing forbids it.
-    """
-    if version is None:
-        return _changed(desired, stopped=False)
-    extra = {*desired.loaded} if automatic else {*desired.loaded, version}
-    return _changed(desired, stopped=False, loaded=sorted(extra), unloaded=_without(desired.unloaded, version))
-
-
-def unloaded(desired: DesiredModel, version: int | None, automatic: bool) -> DesiredModel:
-    """Returns it with a version unloaded, or (None) with all of the model stopped.
-
-    Args:
-      automatic: the version is loaded unless it is forbidden.
-    Raises:
-      InvalidArgument: a label stands for it, or it is the only pinned one.
-    """
-    if version is None:
-        return _changed(desired, stopped=True)
-    if labels := sorted(label for label, labelled in desired.labels.items() if labelled == version):
-        raise InvalidArgument(f"version is {version}, which has labels {labels}; remove them first")
-    if desired.pinned == (version,):
-        raise InvalidArgument(f"version is {version}, the only one that is pinned; unpin it first")
-    return _changed(
-        desired,
-        pinned=_without(desired.pinned, version),
-        loaded=_without(desired.loaded, version),
-        unloaded=sorted({*desired.unloaded, version} if automatic else desired.unloaded),
-    )
-
-
-def pinned(desired: DesiredModel, versions: tuple[int, ...]) -> DesiredModel:
-    """Returns it with only these versions served."""
-    unloaded = _without(desired.unloaded, *versions)
-    return _changed(desired, stopped=False, pinned=sorted(set(versions)), rolled_back=None, unloaded=unloaded)
-
-
-def unpinned(desired: DesiredModel) -> DesiredModel:
-    """Returns it with the newest version current again, after a pin or a rollback."""
-    return _changed(desired, pinned=(), rolled_back=None)
-
-
-def rolled_back(desired: DesiredModel, to: int, above: int) -> DesiredModel:
-    """Returns it with an older version current until one newer than `above` arrives."""
-    unloaded = _without(desired.unloaded, to)
-    return _changed(desired, stopped=False, pinned=(), rolled_back={"to": to, "above": above}, unloaded=unloaded)
-
-
-def labelled(desired: DesiredModel, label: str, version: int) -> DesiredModel:
-    """Returns it with a label that stands for a version."""
-    labels = dict(sorted({**desired.labels, label: version}.items()))
-    return _changed(desired, labels=labels, unloaded=_without(desired.unloaded, version))
-
-
-def unlabelled(desired: DesiredModel, label: str) -> DesiredModel:
-    """Returns it without a label.
-
-    Raises:
-      InvalidArgument: there is no such label.
-    """
-    if label not in desired.labels:
-        raise InvalidArgument(f"label is {label[:80]!r}; the model has {sorted(desired.labels) or 'none'}")
-    return _changed(desired, labels={name: version for name, version in desired.labels.items() if name != label})
-
-
-def _without(versions: tuple[int, ...], *removed: int) -> list[int]:
-    return [version for version in versions if version not in removed]
-
-
-def _changed(desired: DesiredModel, **fields: object) -> DesiredModel:
-    try:
-        return DesiredModel.model_validate({**desired.model_dump(), **fields}, strict=False)
-    except ValidationError as problem:
-        raise InvalidArgument(first_error(problem)) from None
 
 
 def first_error(problem: ValidationError) -> str:

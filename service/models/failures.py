@@ -36,10 +36,8 @@ class LoadFailure:
     @classmethod
     def of(cls, files: int, problem: Exception) -> LoadFailure:
         """Returns the failure of an attempt; an unexpected problem is described without its text."""
-        chain: list[BaseException] = [problem]
-        while (cause := chain[-1].__cause__) is not None:
-            chain.append(cause)
-        machine_at_fault = any(isinstance(each, OSError | MemoryError | InsufficientMemory) for each in chain)
+        causes = problem, problem.__cause__
+        machine_at_fault = any(isinstance(each, OSError | MemoryError | InsufficientMemory) for each in causes)
         if isinstance(problem, MemoryError):
             reason = "memory ran out"
         elif is_expected(problem):
@@ -67,9 +65,9 @@ def is_expected(problem: Exception) -> bool:
 
 def fingerprint(directory: Path) -> int:
     """Returns a hash of the names, sizes and times of a version's files; reads none of them."""
-    found: list[tuple[str, int, int, int]] = []
+    found = set[tuple[str, int, int, int]]()
     with contextlib.suppress(OSError):  # a file vanished: the next fingerprint differs
         for path in itertools.islice(directory.rglob("*"), FILES_MAX):
             status = path.stat()
-            found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return hash(tuple(sorted(found)))
+            found.add((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return hash(frozenset(found))

@@ -45,25 +45,19 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Written:
-    """Columns `start` to `stop` of an input, into which features are looked up; `ends` count from `start`."""
+class Span:
+    """Columns `start` to `stop` of an input, which features are looked up into, or copied to.
+
+    Attributes:
+      ends: the column after each feature, counted from `start`.
+      source: where they are copied from: (number of a frame,), or (part, input) of candidates.
+      first: the column of `source` that they begin with.
+    """
 
     start: int
     stop: int
     names: tuple[str, ...]
     ends: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Copied:
-    """Columns `start` to `stop` of an input, copied from `source` from its column `first` on.
-
-    Attributes:
-      source: (number of a frame,), or (part, input) of candidates.
-    """
-
-    start: int
-    stop: int
     source: tuple[int, ...]
     first: int
 
@@ -86,9 +80,9 @@ class Input:
     shape: tuple[int, ...]
     width: int = 0
     made: str = ""
-    written: tuple[Written, ...] = ()
-    repeated: tuple[Copied, ...] = ()
-    shared: tuple[Copied, ...] = ()
+    written: tuple[Span, ...] = ()
+    repeated: tuple[Span, ...] = ()
+    shared: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +126,7 @@ def lay_out(examples: Mapping[str, Example], parts: Sequence[TowerPart], context
         for name, start in zip(frame.names, (0, *frame.ends), strict=False):
             places[name] = (number,), start
     inputs = tuple(
-        tuple(_input(examples, one, places, context, (number, which)) for which, one in enumerate(part.inputs))
+        tuple(_input(examples, one, places, (number, which)) for which, one in enumerate(part.inputs))
         for number, part in enumerate(parts)
     )
     row_bytes = tuple(sum(one.width * one.dtype.itemsize for one in each) for each in inputs)
@@ -154,40 +148,25 @@ def _input(
     examples: Mapping[str, Example],
     entry: TowerInput,
     places: dict[str, tuple[tuple[int, ...], int]],
-    context: Collection[str],
     here: tuple[int, int],
 ) -> Input:
     """Lays one input out; adds the features that are looked up into it to `places`."""
     dtype, shape = array_dtype(entry.dtype), tuple(-1 if size is None else size for size in entry.shape[1:])
     if entry.tensor:
         return Input(entry.name, dtype, shape, made=entry.tensor)
-    written: list[Written] = []
-    repeated: list[Copied] = []
-    shared: list[Copied] = []
-    stop = 0
+    spans, stop = list[Span](), 0
     for name in entry.sources:
         start, stop = stop, stop + examples[name].width
-        if name in places:
-            source, first = places[name]
-            _append(repeated if name in context else shared, Copied(start, stop, source, first))
-            continue
-        places[name] = here, start
-        if written and written[-1].stop == start:
-            last = written.pop()
-            written.append(Written(last.start, stop, (*last.names, name), (*last.ends, stop - last.start)))
+        source, first = places.setdefault(name, (here, start))
+        last = spans[-1] if spans else None
+        if last is not None and (source, first) == (last.source, last.first + last.ends[-1]):
+            names, ends = (*last.names, name), (*last.ends, stop - last.start)
+            spans[-1] = Span(last.start, stop, names, ends, source, last.first)
         else:
-            written.append(Written(start, stop, (name,), (stop - start,)))
+            spans.append(Span(start, stop, (name,), (stop - start,), source, first))
     if -1 in shape:
         shape = examples[entry.sources[0]].shape if len(entry.sources) == 1 else (stop,)
-    return Input(entry.name, dtype, shape, stop, "", tuple(written), tuple(repeated), tuple(shared))
-
-
-def _append(copies: list[Copied], one: Copied) -> None:
-    """Adds a copy, joined with the last one where it continues it."""
-    if copies:
-        last = copies[-1]
-        next_first = last.first + last.stop - last.start
-        if (last.stop, last.source, next_first) == (one.start, one.source, one.first):
-            one = Copied(last.start, one.stop, last.source, last.first)
-            copies.pop()
-    copies.append(one)
+    written = tuple(each for each in spans if (each.source, each.first) == (here, each.start))
+    repeated = tuple(each for each in spans if len(each.source) == 1)
+    shared = tuple(each for each in spans if each not in written + repeated)
+    return Input(entry.name, dtype, shape, stop, "", written, repeated, shared)

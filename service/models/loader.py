@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from bundle.stores import CandidateStore
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
 from runtime.towers import Device, open_form
+from service.config import ServiceSettings
 from service.models.forms import choose_forms
 from service.models.throttle import LoadThrottle
 from service.models.towers import LoadedPart, LoadedTower
@@ -53,26 +53,15 @@ class Loader:
     """Loads model versions, each all or nothing.
 
     Attributes:
-      root: directory of the bundles.
-      precision: of the towers; None: what each bundle says.
-      verify: of table shards; everything else is always verified in full.
       threads: that will compute; each has its own interpreter of every tower.
-      max_load_bytes: the most memory that one version may need; 0: what is free.
       warm_up: serves synthetic requests with a version before it is available, in the thread that loads; calls the
         throttle it is given; raises if the version cannot serve.
-      device: where SavedModels run.
-      processes: returns how many processes load the same version at the same time, each into its own memory.
       throttle: called after each chunk of work.
     """
 
-    root: Path
-    precision: Precision | None
-    verify: Literal["sizes", "full"]
+    settings: ServiceSettings
     threads: int
-    max_load_bytes: int
     warm_up: Callable[[ModelVersion, LoadThrottle], object]
-    device: Device = "cpu"
-    processes: Callable[[], int] = lambda: 1
     throttle: LoadThrottle = field(default_factory=LoadThrottle)
 
     def load(self, model: str, version: int) -> ModelVersion:
@@ -84,7 +73,7 @@ class Loader:
           OSError: a file exists but cannot be read now.
           Exception: whatever a tower or an index raises that cannot be loaded.
         """
-        directory = self.root / model / str(version)
+        directory = self.settings.root / model / str(version)
         self.throttle.begin()
         stamp = stamp_of(directory / paths.MANIFEST)
         manifest = staging.read_manifest(directory)
@@ -94,14 +83,14 @@ class Loader:
                 f"the manifest is of model {manifest.model!r} version {manifest.version}, its directory is "
                 f"{model}/{version}; a bundle is served from the place it was written for"
             )
-        memory_bytes = forecast_bytes(manifest, self.precision, self.threads, self.device)
+        memory_bytes = forecast_bytes(manifest, self.settings.precision, self.threads, self.settings.device)
         self._check_memory(memory_bytes)
         opened = ExitStack()
         try:
             held = retention.hold(directory)  # keeps `rowcast-serve pull --keep` from deleting it while it is served
             if held is not None:
                 opened.callback(os.close, held)
-            staging.check_files(directory, manifest, self.verify, self.throttle)
+            staging.check_files(directory, manifest, self.settings.verify, self.throttle)
             loaded = replace(self._open(directory, manifest, opened), memory_bytes=memory_bytes, stamp=stamp)
             self.warm_up(loaded, self.throttle)
             self._prepare_threads(loaded)
@@ -112,16 +101,13 @@ class Loader:
 
     def _check_memory(self, needed_bytes: int) -> None:
         """Rejects what may not fit beside all that is loaded already, in this process and the others."""
-        if self.max_load_bytes:
-            limit_bytes, copies, what = self.max_load_bytes, 1, "allowed (max_load_bytes)"
-        else:
-            limit_bytes, copies, what = free_bytes(), self.processes(), "free"
-        if copies * needed_bytes > limit_bytes:
-            each = f" ({-(-needed_bytes >> 20)} MiB in each of {copies} processes)" if copies > 1 else ""
+        allowed_bytes = self.settings.max_load_bytes
+        limit_bytes = allowed_bytes or free_bytes() // self.settings.workers
+        if needed_bytes > limit_bytes:
+            limit = f"{limit_bytes >> 20} MiB are {'allowed (max_load_bytes)' if allowed_bytes else 'free for it'}"
             raise InsufficientMemory(
-                f"it may need {-(-copies * needed_bytes >> 20)} MiB of memory beside its tables{each}, "
-                f"{limit_bytes >> 20} MiB are {what}",
-                math.inf if self.max_load_bytes else needed_bytes - limit_bytes / copies,
+                f"it may need {-(-needed_bytes >> 20)} MiB of memory beside its tables in each process, {limit}",
+                math.inf if allowed_bytes else needed_bytes - limit_bytes,
             )
 
     def _open(self, directory: Path, manifest: Manifest, opened: ExitStack) -> ModelVersion:
@@ -140,8 +126,8 @@ class Loader:
 
     def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
         entry = manifest.towers[name]
-        chosen = choose_forms(entry, self.precision, self.device)
-        device = self.device if all(form.kind == "saved_model" for _, form in chosen) else "cpu"
+        chosen = choose_forms(entry, self.settings.precision, self.settings.device)
+        device = self.settings.device if all(form.kind == "saved_model" for _, form in chosen) else "cpu"
         parts = tuple(LoadedPart(part, form, open_form(directory, part, form, device)) for part, form in chosen)
         formula = None if entry.formula is None else parse_formula(entry.formula)
         tower = LoadedTower(name, entry, manifest, parts, device, formula)

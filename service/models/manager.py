@@ -41,6 +41,11 @@ class VersionState:
     labels: tuple[str, ...] = ()
     memory_bytes: int = 0
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether requests can get it."""
+        return self.state in {"available", "kept"}
+
 
 @dataclass(eq=False)
 class _Loaded:
@@ -53,15 +58,19 @@ class _Loaded:
 
 @dataclass
 class _Model:
-    """The versions of one model; `damage`: why there is no current version although one was served."""
+    """The versions of one model.
+
+    Attributes:
+      unloaded: those that are loading or failed.
+      damage: why there is no current version although one was served.
+    """
 
     current: _Loaded | None = None
     loaded: dict[int, _Loaded] = field(default_factory=dict)
     arranged: Arrangement = field(default_factory=lambda: Arrangement(None))
     damage: str = ""
     retiring: list[_Loaded] = field(default_factory=list)
-    loading: set[int] = field(default_factory=set)
-    failed: dict[int, str] = field(default_factory=dict)
+    unloaded: dict[int, VersionState] = field(default_factory=dict)
 
     def retire(self, *versions: int) -> None:
         """Marks loaded versions as retired."""
@@ -86,33 +95,33 @@ class _Model:
             version, what = labelled, f"version {labelled} of model {name!r}, which label {label!r} stands for,"
         if version in self.loaded:
             return self.loaded[version]
-        if label and version in self.loading:
+        state = self.unloaded[version].state if label and version in self.unloaded else ""
+        if state == "loading":
             raise NotReady(f"{what} is being loaded")
-        if label and version in self.failed:
+        if state == "failed":
             raise NotReady(f"{what} could not be loaded; the list of models says why")
         raise NotFound(f"{what} is not served; served: {_listed(self.loaded)}")
 
     def _without_current(self, name: str) -> ServiceError:
+        states = {each.state for each in self.unloaded.values()}
         if self.damage:
             return DataLoss(f"model {name!r}: {self.damage}")
-        if self.loading:
+        if "loading" in states:
             return NotReady(f"model {name!r} is being loaded")
-        if self.failed:
+        if "failed" in states:
             return NotReady(f"model {name!r} has no version that could be loaded; the list of models says why")
         return NotReady(f"model {name!r} is not loaded")
 
     def states(self) -> tuple[VersionState, ...]:
         """Returns the state of each version, newest first."""
-        states = {version: VersionState(version, "failed", problem) for version, problem in self.failed.items()}
-        for each in self.retiring:
-            states.setdefault(each.version.version, VersionState(each.version.version, "retiring"))
-        states.update({version: VersionState(version, "loading") for version in self.loading})
+        numbers = (each.version.version for each in self.retiring)
+        states = {number: VersionState(number, "retiring") for number in numbers} | self.unloaded
         for version, each in self.loaded.items():
             current = each is self.current
             state: State = "kept" if version == self.arranged.previous and not current else "available"
             labels = tuple(sorted(label for label, labelled in self.arranged.labels.items() if labelled == version))
-            problem, memory_bytes = self.failed.get(version, ""), each.version.memory_bytes
-            states[version] = VersionState(version, state, problem, current, labels, memory_bytes)
+            problem = self.unloaded[version].problem if version in self.unloaded else ""
+            states[version] = VersionState(version, state, problem, current, labels, each.version.memory_bytes)
         return tuple(states[version] for version in sorted(states, reverse=True))
 
 
@@ -231,22 +240,12 @@ class VersionManager:
             raise InvalidArgument(f"the request must name a model: there are {_listed(self._models)}")
         raise NotFound(f"no model {model[:128]!r}; there are {_listed(self._models)}")
 
-    def begin(self, model: str, version: int) -> None:
-        """Marks a version as being loaded."""
+    def mark(self, model: str, version: int, state: State | None, problem: str = "") -> None:
+        """Marks a version as loading, or as failed; None: as neither. What is loaded stays."""
         with self._changing(model) as found:
-            found.loading.add(version)
-            found.failed.pop(version, None)
-
-    def fail(self, model: str, version: int, problem: str) -> None:
-        """Marks a version as one that cannot be served; what is current stays."""
-        with self._changing(model) as found:
-            found.loading.discard(version)
-            found.failed[version] = problem
-
-    def forget(self, model: str, version: int) -> None:
-        """Drops a failed version."""
-        with self._changing(model) as found:
-            found.failed.pop(version, None)
+            found.unloaded.pop(version, None)
+            if state is not None:
+                found.unloaded[version] = VersionState(version, state, problem)
 
     def add(self, loaded: ModelVersion) -> None:
         """Adds a version, which requests can name from now on. It replaces a loaded one of the same number."""
@@ -257,8 +256,7 @@ class VersionManager:
             if before is not None and before is found.current:
                 found.current = added
             found.loaded[loaded.version] = added
-            found.loading.discard(loaded.version)
-            found.failed.pop(loaded.version, None)
+            found.unloaded.pop(loaded.version, None)
 
     def arrange(self, model: str, arranged: Arrangement) -> None:
         """Arranges the loaded versions of a model; those without a role in it are retired."""
@@ -284,7 +282,7 @@ class VersionManager:
             if before is None or before.version is not loaded:
                 return False
             found.retire(loaded.version)
-            found.failed[loaded.version] = problem
+            found.unloaded[loaded.version] = VersionState(loaded.version, "failed", problem)
             if before is found.current:
                 kept = found.arranged.previous
                 kept = kept if kept in found.loaded else max(found.loaded, default=None)
@@ -296,9 +294,7 @@ class VersionManager:
     def close(self) -> None:
         """Retires every version, and waits until those without leases are closed."""
         for model in self.models():
-            with self._changing(model) as found:
-                found.current = None
-                found.retire(*found.loaded)
+            self.arrange(model, Arrangement(None))
         self.wait_closed()
 
     def wait_closed(self) -> None:
@@ -313,7 +309,7 @@ class VersionManager:
             yield model
             closing = [each for each in model.retiring if not each.leases]
             model.retiring = [each for each in model.retiring if each.leases]
-            if not (model.loaded or model.damage or model.retiring or model.loading or model.failed):
+            if not (model.loaded or model.damage or model.retiring or model.unloaded):
                 del self._models[name]
         self._notify()
         for each in closing:

@@ -1,4 +1,4 @@
-"""Keeps the loaded versions up to date with the root and the desired state, and scrubs what is served.
+"""Keeps the loaded versions up to date with the root and the desired state, and has the loaded versions maintained.
 
 What needs no load (a rollback, a label, a drain) takes effect at once, also while a version is being loaded. A version
 that cannot be loaded is reported once and tried again when its files have changed, or later where the machine was at
@@ -12,23 +12,21 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from weakref import WeakSet
 
 from bundle import paths, staging
-from bundle.errors import DigestMismatch
+from service.config import ServiceSettings
 from service.models.desired_state import Desired
 from service.models.failures import LoadFailure, fingerprint, is_expected
-from service.models.integrity import scrub
 from service.models.loader import InsufficientMemory, Loader
+from service.models.maintenance import Maintenance
 from service.models.manager import VersionManager
 from service.models.policy import Policy, arrangement, named, ranked
-from service.models.state_file import Follower, StateFile
+from service.models.state_file import StateFile
 from service.models.version import ModelVersion, stamp_of
-from service.observability.logging import fields, logger
+from service.observability.logging import fields, logger, set_level
 from service.observability.metrics import Metrics
 
 log = logger(__name__)
@@ -37,49 +35,29 @@ DRAINED = "the service is drained; `rowcast-serve ctl undrain` makes it accept c
 _MISSING = "the desired state names it (in a pin, a label or a load), and it is not under the root"
 FOLLOW_S = 0.1
 """Between two looks at the state file."""
-CHECK_S = 15.0
-"""Between two reports of memory, which look at samples of every table, and between two scrubs."""
 
 
 class Poller:
-    """Scans the root, follows the desired state and scrubs, each in a thread of its own.
+    """Scans the root, follows the desired state, and maintains what is loaded, each in a thread of its own.
 
     Attributes:
       known: the versions under the root by model, as last scanned; a model may be gone since.
       revision: of the desired state that the loaded versions were last arranged by.
-      state_problem: why the desired state cannot be read now; empty: it can.
+      state: the desired state.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        loader: Loader,
-        manager: VersionManager,
-        metrics: Metrics,
-        *,
-        state: StateFile,
-        policy: Policy,
-        poll_interval_s: float,
-        scrub_bytes_per_s: int,
-        desired_changed: Callable[[Desired], object],
-    ) -> None:
-        """Looks at nothing yet.
-
-        Args:
-          scrub_bytes_per_s: 0: nothing is scrubbed.
-          desired_changed: called with each new desired state.
-        """
-        self._root, self._loader, self._manager, self._metrics = root, loader, manager, metrics
-        self._policy, self._desired_changed = policy, desired_changed
-        self._poll_interval_s, self._scrub_bytes_per_s = poll_interval_s, scrub_bytes_per_s
-        self._follower = Follower(state)
+    def __init__(self, settings: ServiceSettings, loader: Loader, manager: VersionManager, metrics: Metrics) -> None:
+        """Looks at nothing yet."""
+        self._settings, self._loader, self._manager, self._metrics = settings, loader, manager, metrics
+        self.state = StateFile.of(settings)
+        self._policy = Policy(settings.latest_versions, settings.keep_previous)
         self._lock = threading.RLock()
         self.known: Mapping[str, list[int]] = {}
-        self.revision, self.state_problem = 0, ""
+        self.revision = 0
         self._failures: dict[tuple[str, int], LoadFailure] = {}
         self._problems: dict[str, str] = {}
-        self._scrubbed: WeakSet[ModelVersion] = WeakSet()
         self._stopping, self._wake = threading.Event(), threading.Event()
+        self.maintenance = Maintenance(settings, manager, metrics, self._stopping, self._damaged)
         manager.subscribe(self._report_versions)
 
     def start(self) -> None:
@@ -88,11 +66,8 @@ class Poller:
         loops: list[tuple[str, Callable[[], object], float]] = [
             ("rowcast-poller", self._scan_when_due, 0),
             ("rowcast-desired-state", self.follow, FOLLOW_S),
-            ("rowcast-memory", self.report_memory, CHECK_S),
         ]
-        if self._scrub_bytes_per_s:
-            loops.append(("rowcast-scrub", self.scrub, CHECK_S))
-        for name, run, pause_s in loops:
+        for name, run, pause_s in loops + self.maintenance.loops:
             threading.Thread(target=self._repeat, args=(run, pause_s), name=name, daemon=True).start()
 
     def stop(self) -> None:
@@ -109,20 +84,18 @@ class Poller:
     def follow(self) -> None:
         """Reads the desired state if it has changed, and arranges what is loaded by it. Loads are left to `scan`."""
         with self._lock:
-            before = self._follower.desired
-            if not self._follower.refresh():
+            if not self.state.refresh():
                 return
-            desired, problem = self._follower.desired, self._follower.problem
-            if problem and problem != self.state_problem:
+            desired, problem = self.state.desired, self.state.problem
+            if problem:
                 log.error("state_unreadable", extra=fields(problem=problem))
-            self.state_problem = problem
             self._metrics.desired_state(desired.revision if desired else 0, readable=not problem)
             if desired is None:
                 self._manager.suspend(problem)
                 return
-            if desired.revision != (before.revision if before else 0):
+            if desired.revision != self.revision:
                 log.info("state_followed", extra=fields(revision=desired.revision))
-            self._desired_changed(desired)
+            set_level(desired.log_level or self._settings.log_level)
             self._manager.suspend(DRAINED if desired.draining else "")
             for model in self._manager.models():
                 self._arrange(model)
@@ -132,65 +105,44 @@ class Poller:
     def scan(self) -> None:
         """Scans the root once: loads, model by model, what the desired state and the policy ask for."""
         self.follow()
-        if self._follower.desired is None:
+        if self.state.desired is None:
             return
-        for model in sorted({*self._models(), *(name for name, _ in self._failures)}):
+        root, readable, models = self._settings.root, False, {name for name, _ in self._failures}
+        with self._reporting(""):
+            models.update(name for name in os.listdir(root) if paths.is_name(name) and os.path.isdir(root / name))
+            readable = True
+        self._metrics.root_scanned(readable)
+        for model in sorted(models):
             if self._stopping.is_set():
                 break
-            try:
+            with self._reporting(model):
                 self._scan_model(model)
-            except Exception as problem:  # noqa: BLE001 - one model's trouble is not another's
-                self._log_once(model, problem)
-            else:
-                self._problems.pop(model, None)
         if not self._manager.settled:
             self._manager.settle()
 
-    def scrub(self) -> None:
-        """Scrubs every loaded version that was not scrubbed yet; tries again next time where files cannot be read."""
-        for version in self._manager.loaded():
-            if version in self._scrubbed:
-                continue
-            self._scrubbed.add(version)
-            try:
-                if scrub(version, partial(self._proceed, version)):
-                    log.info("version_scrubbed", extra=fields(model=version.model, version=version.version))
-            except DigestMismatch as problem:
-                self._damaged(version, problem)
-            except OSError as problem:
-                self._scrubbed.discard(version)
-                about = fields(model=version.model, version=version.version, problem=str(problem))
-                log.warning("scrub_unreadable", extra=about)
-
-    def _models(self) -> list[str]:
-        try:
-            names = [name for name in os.listdir(self._root) if paths.is_name(name)]
-        except OSError as problem:
-            self._log_once("", problem)
-            self._metrics.root_scanned(readable=False)
-            return []
-        self._problems.pop("", None)
-        self._metrics.root_scanned(readable=True)
-        return [name for name in names if os.path.isdir(self._root / name)]
-
-    def _log_once(self, model: str, problem: Exception) -> None:
+    @contextmanager
+    def _reporting(self, model: str) -> Iterator[None]:
         """Logs why a model's directory, or the root (""), cannot be scanned; again only when the reason changes."""
-        if self._problems.get(model) == repr(problem):
-            return
-        self._problems[model] = repr(problem)
-        event = ("model_unreadable" if model else "root_unreadable") if isinstance(problem, OSError) else "scan_failed"
-        unexpected = None if isinstance(problem, OSError) else problem
-        log.error(event, extra=fields(model=model, problem=str(problem)), exc_info=unexpected)
+        try:
+            yield
+        except Exception as problem:
+            if self._problems.get(model) != repr(problem):
+                self._problems[model], unexpected = repr(problem), not isinstance(problem, OSError)
+                event = "scan_failed" if unexpected else "model_unreadable" if model else "root_unreadable"
+                about = fields(model=model, problem=str(problem))
+                log.error(event, extra=about, exc_info=problem if unexpected else None)
+        else:
+            self._problems.pop(model, None)
 
     def _scan_model(self, model: str) -> None:
-        desired = (self._follower.desired or Desired()).of(model)
-        versions = sorted(staging.committed_versions(self._root, model), reverse=True)
+        desired = (self.state.desired or Desired()).of(model)
+        versions = sorted(staging.committed_versions(self._settings.root, model), reverse=True)
         self.known = {**self.known, model: versions}
         known = {*versions, *self._manager.arranged(model)[0]}
         missing = set(named(desired)) - known
         for key in [key for key in list(self._failures) if key[0] == model and key[1] not in {*versions, *missing}]:
             self._failures.pop(key, None)
-            self._manager.forget(*key)
+            self._manager.mark(*key, None)
         for version in missing:
             self._fail(model, version, LoadFailure(0, _MISSING, retry_at=0.0))
         available = 0
@@ -204,7 +156,7 @@ class Poller:
 
     def _ensure_loaded(self, model: str, version: int) -> bool:
         """Loads a version unless it is loaded as it is on disk; returns whether it is loaded."""
-        directory = self._root / model / str(version)
+        directory = self._settings.root / model / str(version)
         found = stamp_of(directory / paths.MANIFEST)
         loaded = [each for each in self._manager.loaded() if (each.model, each.version) == (model, version)]
         if loaded and found in {None, loaded[0].stamp}:
@@ -216,12 +168,12 @@ class Poller:
 
     def _load(self, model: str, version: int, files: int) -> bool:
         began = time.monotonic()
-        self._manager.begin(model, version)
+        self._manager.mark(model, version, "loading")
         try:
             loaded = self._make_room_and_load(model, version)
         except Exception as problem:  # noqa: BLE001 - whatever a bundle does to its libraries, the old version stays
             if not self._stopping.is_set():  # else the threads that warm up are gone
-                self._fail(model, version, LoadFailure.of(files, problem), problem)
+                self._fail(model, version, LoadFailure.of(files, problem), None if is_expected(problem) else problem)
                 self._metrics.load_finished(model, "failed", None)
             return False
         self._failures.pop((model, version), None)
@@ -251,7 +203,7 @@ class Poller:
     def _arrange(self, model: str) -> None:
         """Arranges what is loaded of a model by the desired state."""
         with self._lock:
-            desired = self._follower.desired
+            desired = self.state.desired
             if desired is None:
                 return
             loaded, before = self._manager.arranged(model)
@@ -264,25 +216,19 @@ class Poller:
         """Remembers a failure, and logs it unless the version failed for the same reason before."""
         before = self._failures.get((model, version))
         self._failures[model, version] = failure
-        self._manager.fail(model, version, failure.problem)
+        self._manager.mark(model, version, "failed", failure.problem)
         if before is None or before.problem != failure.problem:
-            if unexpected is not None and is_expected(unexpected):
-                unexpected = None
             about = fields(model=model, version=version, problem=failure.problem)
             log.error("version_failed", extra=about, exc_info=unexpected)
 
-    def _damaged(self, version: ModelVersion, problem: DigestMismatch) -> None:
-        key = version.model, version.version
-        self._failures[key] = LoadFailure.of(fingerprint(version.directory), problem)
+    def _damaged(self, version: ModelVersion, problem: Exception) -> None:
+        self._failures[version.model, version.version] = LoadFailure.of(fingerprint(version.directory), problem)
         if self._manager.damage(version, str(problem)):
             self._arrange(version.model)
             self._metrics.load_finished(version.model, "damaged", None)
-            log.critical("version_damaged", extra=fields(model=key[0], version=key[1], problem=str(problem)))
+            about = fields(model=version.model, version=version.version, problem=str(problem))
+            log.critical("version_damaged", extra=about)
             self._wake.set()
-
-    def _proceed(self, version: ModelVersion, size: int) -> bool:
-        self._metrics.scrubbed(version.model, size)
-        return not self._stopping.wait(size / self._scrub_bytes_per_s) and version in self._manager.loaded()
 
     def _report_versions(self) -> None:
         models = self._manager.models()
@@ -290,22 +236,8 @@ class Poller:
         current = {name: each.version for name, versions in models.items() for each in versions if each.current}
         self._metrics.versions(states, current)
 
-    def report_memory(self) -> None:
-        """Reports the memory of the loaded versions, and how much of their tables is in memory."""
-        loaded = self._manager.loaded()
-        for model in self.known:
-            versions = [version for version in loaded if version.model == model]
-            tables = [table for version in versions for table in version.manifest.tables.values()]
-            readers = [reader for version in versions for reader in version.tables.values()]
-            self._metrics.model_memory(
-                model,
-                sum(version.memory_bytes for version in versions),
-                sum(table.bytes for table in tables),
-                sum(reader.resident_bytes() for reader in readers),
-            )
-
     def _scan_when_due(self) -> None:
-        self._wake.wait(self._poll_interval_s)
+        self._wake.wait(self._settings.poll_interval_s)
         self._wake.clear()
         if not self._stopping.is_set():
             self.scan()

@@ -7,27 +7,24 @@ why: it cannot know which versions it must not serve.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 from pydantic import ValidationError
 
 from bundle import files
-from service.errors import NotReady, Unimplemented
+from service.config import ServiceSettings
+from service.errors import NotReady
 from service.models.desired_state import Desired, first_error
 
 NAME = ".rowcast-state.json"
 """Under the root, unless a setting names another path; no model can have this name."""
 BYTES_MAX = 4 << 20
-
-Stamp = tuple[int, int, int]
-"""Identifies one state of a file: modification time (ns), bytes, inode."""
 
 
 class StateUnreadable(Exception):
@@ -35,29 +32,38 @@ class StateUnreadable(Exception):
 
 
 class StateFile:
-    """The file of one service's desired state."""
+    """The file of one service's desired state, and what could last be read of it.
+
+    Attributes:
+      desired: as last refreshed; None: it could not be read since the start.
+      problem: why it could not be read then; empty: it could.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Names the file, which need not exist."""
+        """Names the file, which need not exist; reads nothing yet."""
         self.path = path
+        self.desired: Desired | None = None
+        self.problem = ""
+        self._content: bytes | None = None
 
-    def stamp(self) -> Stamp | None:
-        """Returns the stamp of the file; None: there is no file.
+    @classmethod
+    def of(cls, settings: ServiceSettings) -> StateFile:
+        """Returns the file that the settings name."""
+        return cls(settings.state_file or settings.root / NAME)
 
-        Raises:
-          StateUnreadable: its status cannot be read, or its directory is gone.
-        """
+    def refresh(self) -> bool:
+        """Reads the file if it has changed; returns whether `desired` or `problem` did."""
+        before = self.desired, self.problem
         try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            if self.path.parent.is_dir():
-                return None
-            raise StateUnreadable(f"the directory of state file {self.path} does not exist") from None
-        except OSError as problem:
-            raise StateUnreadable(f"state file {self.path} cannot be read: {problem.strerror}") from problem
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe would never end
-            raise StateUnreadable(f"state file {self.path} is not a regular file")
-        return found.st_mtime_ns, found.st_size, found.st_ino
+            content = self._read()
+            if self.desired is None or content != self._content:
+                self.desired, self._content = self._parse(content), content
+            self.problem = ""
+        except StateUnreadable as problem:
+            # A directory that is gone is mostly the root itself, which is reported as such.
+            if self.desired is None or self.path.parent.is_dir():
+                self.problem = str(problem)
+        return (self.desired, self.problem) != before
 
     def read(self) -> Desired:
         """Returns the desired state; without a file, the default.
@@ -65,15 +71,28 @@ class StateFile:
         Raises:
           StateUnreadable: the file cannot be read, or has invalid contents.
         """
-        stamp = self.stamp()
-        if stamp is None:
-            return Desired()
-        if stamp[1] > BYTES_MAX:
-            raise StateUnreadable(f"state file {self.path} is larger than {BYTES_MAX} bytes")
+        return self._parse(self._read())
+
+    def _read(self) -> bytes | None:
+        """Returns the content of the file; None: there is no file."""
         try:
-            return Desired.model_validate_json(self.path.read_bytes())
+            if not stat.S_ISREG(self.path.stat().st_mode):  # reading a pipe would never end
+                raise StateUnreadable(f"state file {self.path} is not a regular file")
+            with self.path.open("rb") as file:
+                content = file.read(BYTES_MAX + 1)
+        except FileNotFoundError:
+            if self.path.parent.is_dir():
+                return None
+            raise StateUnreadable(f"the directory of state file {self.path} does not exist") from None
         except OSError as problem:
             raise StateUnreadable(f"state file {self.path} cannot be read: {problem.strerror}") from problem
+        if len(content) > BYTES_MAX:
+            raise StateUnreadable(f"state file {self.path} is larger than {BYTES_MAX} bytes")
+        return content
+
+    def _parse(self, content: bytes | None) -> Desired:
+        try:
+            return Desired() if content is None else Desired.model_validate_json(content)
         except ValidationError as problem:
             raise StateUnreadable(
                 f"state file {self.path} is damaged, or of another product version: {first_error(problem)}; repair "
@@ -88,12 +107,13 @@ class StateFile:
         Returns:
           The new desired state.
         Raises:
-          NotReady: the file cannot be read or written now.
-          Unimplemented: it can never be written where it is.
+          NotReady: the file cannot be read or written.
           Exception: whatever `edit` raises; nothing is changed.
         """
         try:
-            with self._locked():
+            with open(f"{self.path}.lock", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as lock:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(lock, fcntl.LOCK_EX)
                 before = self.read()
                 desired = edit(before)
                 if desired == before:
@@ -104,10 +124,8 @@ class StateFile:
         except StateUnreadable as problem:
             raise NotReady(str(problem)) from problem
         except OSError as problem:
-            what = f"state file {self.path} cannot be written: {problem.strerror or problem}"
-            if problem.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-                raise Unimplemented(f"{what}; start the service with --state-file on a writable path") from problem
-            raise NotReady(what) from problem
+            reason = f"{problem.strerror or problem}; --state-file names another path"
+            raise NotReady(f"state file {self.path} cannot be written: {reason}") from problem
 
     def _write(self, content: bytes) -> None:
         aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.{threading.get_ident()}")
@@ -117,49 +135,6 @@ class StateFile:
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                aside.unlink()
-            raise
-        files.sync(self.path.parent)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Excludes other writers, where the file system has locks."""
-        descriptor = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
         finally:
-            os.close(descriptor)
-
-
-class Follower:
-    """The desired state as it could last be read.
-
-    Attributes:
-      desired: None: it could not be read since the start.
-      problem: why it cannot be read now; empty: it can.
-    """
-
-    def __init__(self, file: StateFile) -> None:
-        """Has read nothing yet."""
-        self._file = file
-        self._stamp: Stamp | None = None
-        self.desired: Desired | None = None
-        self.problem = ""
-
-    def refresh(self) -> bool:
-        """Reads the file if it has changed; returns whether `desired` or `problem` did."""
-        before = self.desired, self.problem
-        try:
-            stamp = self._file.stamp()
-            if self.desired is None or self.problem or stamp != self._stamp:
-                self.desired, self._stamp = self._file.read(), stamp
-            self.problem = ""
-        except StateUnreadable as problem:
-            # A directory that is gone is mostly the root itself, which is reported as such.
-            if self.desired is None or self._file.path.parent.is_dir():
-                self.problem = str(problem)
-        return (self.desired, self.problem) != before
+            aside.unlink(missing_ok=True)
+        files.sync(self.path.parent)

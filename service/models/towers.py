@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from bundle.formula import Formula
 from bundle.manifest import Manifest, Role, Tower, TowerForm, TowerPart
@@ -77,7 +77,6 @@ class LoadedTower:
     parts: tuple[LoadedPart, ...]
     device: str = "cpu"
     formula: Formula | None = None
-    _plans: dict[frozenset[str], TowerPlan] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -104,14 +103,10 @@ class LoadedTower:
         """The plan of its result."""
         return self.plan(frozenset([self.entry.result]))
 
-    def plan(self, outputs: frozenset[str]) -> TowerPlan:
+    @cached_property
+    def plan(self) -> Callable[[frozenset[str]], TowerPlan]:
         """Returns the plan of some outputs; made once for each set of them."""
-        found = self._plans.get(outputs)
-        if found is None:
-            if len(self._plans) >= _PLANS_MAX:
-                self._plans.clear()
-            found = self._plans[outputs] = self._make_plan(outputs)
-        return found
+        return lru_cache(_PLANS_MAX)(self._make_plan)
 
     def _make_plan(self, outputs: frozenset[str]) -> TowerPlan:
         needed, parts = set(outputs), list[LoadedPart]()

@@ -15,8 +15,10 @@ from bundle.manifest import Corpus, Index, Manifest
 from bundle.stores import CandidateStore
 from bundle.tables import TableReader
 from runtime.exact import ExactIndex
-from service.models.state_file import Stamp
 from service.models.towers import LoadedTower
+
+Stamp = tuple[int, int, int]
+"""Identifies one state of a file: modification time (ns), bytes, inode."""
 
 
 class Searcher(Protocol):

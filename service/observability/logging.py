@@ -12,7 +12,6 @@ import os
 import queue
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -66,30 +65,6 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-class RateLimit(logging.Filter):
-    """Lets LINES_PER_S_MAX lines of an event pass each second; `suppressed` of the next line counts the others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._second = 0
-        self._counts: Counter[str] = Counter()
-        self._suppressed: Counter[str] = Counter()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether a record is logged."""
-        second, event = int(record.created), str(record.msg)
-        if second != self._second:
-            self._second = second
-            self._counts.clear()
-        self._counts[event] += 1
-        if self._counts[event] > LINES_PER_S_MAX:
-            self._suppressed[event] += 1
-            return False
-        if suppressed := self._suppressed.pop(event, 0):
-            setattr(record, _FIELDS, {**getattr(record, _FIELDS, {}), "suppressed": suppressed})
-        return True
-
-
 class _LineWriter(logging.StreamHandler[TextIO]):
     """Writes lines.
 
@@ -108,51 +83,52 @@ class _LineWriter(logging.StreamHandler[TextIO]):
 
 
 class LogHandler(QueueHandler):
-    """Formats a line where it is logged and queues it for the thread that writes; a line for which there is no room
-    is dropped and counted."""
+    """Formats a line where it is logged and queues it for the thread that writes.
+
+    A line is suppressed if there is no room, or if LINES_PER_S_MAX of its event came in the same second; the next line
+    says how many were.
+    """
 
     def __init__(self, stream: TextIO, always: Mapping[str, Any]) -> None:
-        self._lines: queue.Queue[Any] = queue.Queue(QUEUE_SIZE_MAX)
+        self._lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
         super().__init__(self._lines)
         self.setFormatter(JsonLines(always))
-        self.addFilter(RateLimit())
-        self._given, self._stream = stream, _unbuffered(stream)
-        self._writer = _LineWriter(self._stream)
+        self._writer = _LineWriter(_unbuffered(stream))
         self._listener = QueueListener(self._lines, self._writer)
         self._listener.start()
-        self._rejected = self._unreported = 0
+        self._second = self._rejected = self._suppressed = 0
+        self._counts: Counter[str] = Counter()
 
     @property
     def dropped(self) -> int:
-        """Lines that were not written."""
+        """Lines that could not be written."""
         return self._rejected + self._writer.dropped
 
-    def enqueue(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         """Queues a line or drops it; never waits."""
-        try:
-            if self._unreported:
-                facts = {"name": f"{ROOT_LOGGER}.{__name__}", "levelname": "WARNING", "msg": "log_lines_dropped"}
-                report = logging.makeLogRecord({**facts, **fields(lines=self._unreported)})
-                self._lines.put_nowait(self.prepare(report))
-                self._unreported = 0
-            self._lines.put_nowait(record)
-        except queue.Full:
-            self._rejected += 1
-            self._unreported += 1
+        second, event = int(record.created), str(record.msg)
+        if second != self._second:
+            self._second = second
+            self._counts.clear()
+        self._counts[event] += 1
+        is_full = self._lines.qsize() >= QUEUE_SIZE_MAX
+        if is_full or self._counts[event] > LINES_PER_S_MAX:
+            self._rejected += is_full
+            self._suppressed += 1
+            return
+        if self._suppressed:
+            setattr(record, _FIELDS, {**getattr(record, _FIELDS, {}), "suppressed": self._suppressed})
+            self._suppressed = 0
+        super().emit(record)
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Writes what is queued and ends the thread; gives up after a time, as stderr may block for good."""
         super().close()
-        until = time.monotonic() + timeout_s
-        while self._lines.full() and time.monotonic() < until:  # the listener's end needs room in the queue
-            time.sleep(0.01)
-        if self._lines.full() or self._stream.closed:
-            return
         stopping = threading.Thread(target=self._listener.stop, name="rowcast-log-stop", daemon=True)
         stopping.start()
-        stopping.join(max(0.0, until - time.monotonic()))
-        if self._stream is not self._given and not stopping.is_alive():
-            self._stream.close()
+        stopping.join(timeout_s)
+        if not stopping.is_alive():
+            self._writer.stream.close()
 
 
 def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
@@ -162,7 +138,7 @@ def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
 
     Args:
       level: least severity of the service's events.
-      stream: None: where stderr leads now, also while `runtime.native_output` silences it.
+      stream: to a file or pipe; None: where stderr leads now, also while `runtime.native_output` silences it.
       always: fields of every line.
     """
     shutdown()
@@ -197,10 +173,7 @@ def _handlers() -> list[LogHandler]:
 
 def _unbuffered(stream: TextIO) -> TextIO:
     """Returns a stream to the same file without a buffer: a thread that waits in its lock would crash the exit."""
-    try:
-        descriptor = os.dup(stream.fileno())
-    except (OSError, ValueError):  # a stream in memory
-        return stream
+    descriptor = os.dup(stream.fileno())
     os.set_blocking(descriptor, True)
     file = io.FileIO(descriptor, "w")
     return io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", write_through=True)

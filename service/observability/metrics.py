@@ -9,11 +9,13 @@ metrics in files of that directory, and every process renders the metrics of all
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import resource
 import threading
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import metadata
 from itertools import product
 from pathlib import Path
@@ -35,8 +37,6 @@ LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
 CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 
-_LOOKUPS_MAX = 1024
-"""Distinct sets of features counted between two flushes; requests may leave out features in ever new ways."""
 _SIZES = tuple(float(1 << power) for power in range(16))
 _SECONDS = (
     *(0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
@@ -66,7 +66,6 @@ HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
     "request_seconds": ("Time from the body read to the answer made", ("transport", "call"), _SECONDS),
     "phase_seconds": ("Time that a call spent in one phase", ("call", "phase"), _SECONDS),
     "batch_requests": ("Requests computed as one batch", ("call",), _SIZES),
-    "batch_candidates": ("Candidates, or queries, of one batch", ("call",), _SIZES),
 }
 GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
     "ready": ("1 when the service can answer", (), "livemin"),
@@ -84,24 +83,15 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
     "desired_state_readable": ("1 when the desired state can be read", (), "livemin"),
     "root_readable": ("1 when the root can be listed", (), "livemin"),
     "root_scanned_timestamp_seconds": ("When the root was last listed, Unix time", (), "livemin"),
-    "certificate_expiry_timestamp_seconds": (
-        "When the first certificate of a file expires, Unix time", ("certificate",), "livemin",
-    ),
+    "certificate_expiry_timestamp_seconds": ("When a file's first certificate expires", ("certificate",), "livemin"),
     "process_start_timestamp_seconds": ("When the newest process started, Unix time", (), "livemax"),
     "build_info": ("1 for what is running", ("product", "format", "rows"), "livemax"),
-}  # fmt: skip
+}
 
 
-class _Series(dict[tuple[str, ...], Metric]):
-    """The series of one metric by label values, each made when first used: `labels()` costs more than the count."""
-
-    def __init__(self, metric: Metric, labels: tuple[str, ...]) -> None:
-        super().__init__()
-        self._make: Callable[..., Metric] = metric.labels if labels else lambda: metric
-
-    def __missing__(self, labels: tuple[str, ...]) -> Metric:
-        series = self[labels] = self._make(*labels)
-        return series
+def _series(metric: Metric, labels: tuple[str, ...]) -> Callable[..., Metric]:
+    """Returns what gives the series of a metric by label values, each made once: `labels()` costs more than a count."""
+    return cache(metric.labels if labels else lambda: metric)
 
 
 class Metrics:
@@ -112,83 +102,79 @@ class Metrics:
         self._directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
         self._registry = registry = CollectorRegistry()
         if not self._directory:
-            for collector in (prometheus.ProcessCollector, prometheus.PlatformCollector, prometheus.GCCollector):
-                collector(registry=registry)
+            prometheus.ProcessCollector(registry=registry)
+            prometheus.GCCollector(registry=registry)
         self._lock = threading.Lock()
-        self._lookups: dict[tuple[str, tuple[str, ...]], int] = {}
-        self._flushed = {"dropped": logging.lines_dropped()}
+        self._lookups: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
+        self._flushed: dict[Counter, int] = {}
         self._models: set[str] = set()
         self._counters = {
-            name: _Series(Counter(f"rowcast_{name}", text, labels, registry=registry), labels)
+            name: _series(Counter(f"rowcast_{name}", text, labels, registry=registry), labels)
             for name, (text, labels) in COUNTERS.items()
         }
         self._histograms = {
-            name: _Series(Histogram(f"rowcast_{name}", text, labels, registry=registry, buckets=buckets), labels)
+            name: _series(Histogram(f"rowcast_{name}", text, labels, registry=registry, buckets=buckets), labels)
             for name, (text, labels, buckets) in HISTOGRAMS.items()
         }
         self._gauges = {
-            name: _Series(Gauge(f"rowcast_{name}", text, labels, registry=registry, multiprocess_mode=merge), labels)
+            name: _series(Gauge(f"rowcast_{name}", text, labels, registry=registry, multiprocess_mode=merge), labels)
             for name, (text, labels, merge) in GAUGES.items()
         }
         for key in product(("http", "grpc"), CALLS, ("INTERNAL", "DATA_LOSS")):
-            self._counters["requests"][key].inc(0)  # so that `increase` sees the first
+            self._counters["requests"](*key).inc(0)  # so that `increase` sees the first
         for outcome in RECORD_OUTCOMES:
-            self._counters["recorded_requests"][outcome,].inc(0)
+            self._counters["recorded_requests"](outcome).inc(0)
         rows = "numpy" if native.Rows is None else "compiled"
-        self._gauges["build_info"][metadata.version("rowcast"), str(FORMAT_VERSION), rows].set(1)
-        self._gauges["process_start_timestamp_seconds"][()].set_to_current_time()
-        self._gauges["workers"][()].set(1)
+        self._gauges["build_info"](metadata.version("rowcast"), str(FORMAT_VERSION), rows).set(1)
+        self._gauges["process_start_timestamp_seconds"]().set_to_current_time()
+        self._gauges["workers"]().set(1)
 
     def request_finished(self, transport: str, call: str, code: str, seconds: float) -> None:
         """Counts an answer. `transport`: http or grpc; `call`: one of CALLS; `code`: OK or a Code's value."""
-        self._counters["requests"][transport, call, code].inc()
-        self._histograms["request_seconds"][transport, call].observe(seconds)
+        self._counters["requests"](transport, call, code).inc()
+        self._histograms["request_seconds"](transport, call).observe(seconds)
 
     def phase(self, call: str, phase: str, seconds: float) -> None:
         """Records how long one of PHASES took."""
-        self._histograms["phase_seconds"][call, phase].observe(seconds)
+        self._histograms["phase_seconds"](call, phase).observe(seconds)
 
     def rejected(self, call: str, reason: str) -> None:
         """Counts a request that was not computed, for one of REJECTIONS."""
-        self._counters["rejected_requests"][call, reason].inc()
+        self._counters["rejected_requests"](call, reason).inc()
 
-    def batch(self, call: str, requests: int, candidates: int) -> None:
+    def batch(self, call: str, requests: int) -> None:
         """Records the size of a batch."""
-        self._histograms["batch_requests"][call,].observe(requests)
-        self._histograms["batch_candidates"][call,].observe(candidates)
+        self._histograms["batch_requests"](call).observe(requests)
 
     def computed(self, call: str, examples: int, candidates: int = 0) -> None:
         """Counts what was computed."""
-        self._counters["examples"][call,].inc(examples)
+        self._counters["examples"](call).inc(examples)
         if candidates:
-            self._counters["candidates"][call,].inc(candidates)
+            self._counters["candidates"](call).inc(candidates)
 
     def looked_up(self, model: str, features: tuple[str, ...], examples: int) -> None:
         """Counts a lookup of several features; on the page after the next flush."""
-        key = (model, features)
         with self._lock:
-            self._lookups[key] = self._lookups.get(key, 0) + examples
-            if len(self._lookups) > _LOOKUPS_MAX:
-                self._flush_lookups()
+            self._lookups[model, features] += examples
 
     def oov_ids(self, model: str, feature: str, count: int) -> None:
         """Counts ids that are not in the feature's table."""
-        self._counters["oov_ids"][model, feature].inc(count)
+        self._counters["oov_ids"](model, feature).inc(count)
 
     def missing_contexts(self, model: str, store: str, count: int) -> None:
         """Counts contexts that a store does not hold."""
-        self._counters["missing_contexts"][model, store].inc(count)
+        self._counters["missing_contexts"](model, store).inc(count)
 
     def tower_part(self, model: str, tower: str, part: str, examples: int) -> None:
         """Counts the examples that a part of a tower ran on."""
-        self._counters["tower_examples"][model, tower, part].inc(examples)
+        self._counters["tower_examples"](model, tower, part).inc(examples)
 
     def load_finished(self, model: str, outcome: str, seconds: float | None) -> None:
         """Counts a load with one of LOAD_OUTCOMES; `seconds`: how long it took, if it succeeded."""
         for each in LOAD_OUTCOMES:
-            self._counters["loads"][model, each].inc(each == outcome)
+            self._counters["loads"](model, each).inc(each == outcome)
         if seconds is not None:
-            self._gauges["load_seconds"][model,].set(seconds)
+            self._gauges["load_seconds"](model).set(seconds)
 
     def versions(self, states: Mapping[str, Mapping[str, int]], current: Mapping[str, int]) -> None:
         """Sets how many versions each model has in each of STATES, and which is current; others count as zero."""
@@ -196,79 +182,76 @@ class Metrics:
             self._models.update(states, current)
             for model in self._models:
                 for state in STATES:
-                    self._gauges["versions"][model, state].set(states.get(model, {}).get(state, 0))
-                self._gauges["current_version"][model,].set(current.get(model, 0))
+                    self._gauges["versions"](model, state).set(states.get(model, {}).get(state, 0))
+                self._gauges["current_version"](model).set(current.get(model, 0))
 
     def model_memory(self, model: str, memory_bytes: int, table_bytes: int, resident_table_bytes: int) -> None:
         """Sets the memory of a model's loaded versions."""
-        self._gauges["model_memory_bytes"][model,].set(memory_bytes)
-        self._gauges["model_table_bytes"][model,].set(table_bytes)
-        self._gauges["model_resident_table_bytes"][model,].set(resident_table_bytes)
+        self._gauges["model_memory_bytes"](model).set(memory_bytes)
+        self._gauges["model_table_bytes"](model).set(table_bytes)
+        self._gauges["model_resident_table_bytes"](model).set(resident_table_bytes)
 
     def scrubbed(self, model: str, size_bytes: int) -> None:
         """Counts table bytes that were compared with their checksums."""
-        self._counters["scrubbed_bytes"][model,].inc(size_bytes)
+        self._counters["scrubbed_bytes"](model).inc(size_bytes)
 
     def prefetched(self, model: str, size_bytes: int) -> None:
         """Counts table bytes that were read into memory after a load."""
-        self._counters["prefetched_bytes"][model,].inc(size_bytes)
+        self._counters["prefetched_bytes"](model).inc(size_bytes)
 
     def ready(self, ready: bool) -> None:
         """Sets whether this process can answer."""
-        self._gauges["ready"][()].set(ready)
+        self._gauges["ready"]().set(ready)
 
     def inflight(self, requests: int) -> None:
         """Sets the number of requests admitted and not yet answered."""
-        self._gauges["inflight_requests"][()].set(requests)
+        self._gauges["inflight_requests"]().set(requests)
 
     def queue(self, requests: int, candidates: int) -> None:
         """Sets what waits to be computed."""
-        self._gauges["queue_requests"][()].set(requests)
-        self._gauges["queue_candidates"][()].set(candidates)
+        self._gauges["queue_requests"]().set(requests)
+        self._gauges["queue_candidates"]().set(candidates)
 
     def desired_state(self, revision: int, readable: bool) -> None:
         """Sets which desired state is followed, and whether its file can be read."""
-        self._gauges["desired_state_revision"][()].set(revision)
-        self._gauges["desired_state_readable"][()].set(readable)
+        self._gauges["desired_state_revision"]().set(revision)
+        self._gauges["desired_state_readable"]().set(readable)
 
     def root_scanned(self, readable: bool) -> None:
         """Sets whether the root could be listed, and that it was tried now."""
-        self._gauges["root_readable"][()].set(readable)
-        self._gauges["root_scanned_timestamp_seconds"][()].set_to_current_time()
+        self._gauges["root_readable"]().set(readable)
+        self._gauges["root_scanned_timestamp_seconds"]().set_to_current_time()
 
     def recorded(self, outcome: str) -> None:
         """Counts a sampled request with one of RECORD_OUTCOMES."""
-        self._counters["recorded_requests"][outcome,].inc()
+        self._counters["recorded_requests"](outcome).inc()
 
     def certificate_expiry(self, certificate: str, unix_seconds: float) -> None:
         """Sets when the first certificate of a file expires."""
-        self._gauges["certificate_expiry_timestamp_seconds"][certificate,].set(unix_seconds)
+        self._gauges["certificate_expiry_timestamp_seconds"](certificate).set(unix_seconds)
 
     def flush(self) -> None:
         """Brings counters up to date that are kept elsewhere; call it once a second, for the pages of other workers."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         with self._lock:
-            self._flush_lookups()
-            for key, series, total in (
-                ("dropped", self._counters["log_lines_dropped"][()], logging.lines_dropped()),
-                ("major", self._counters["page_faults"]["major",], usage.ru_majflt),
-                ("minor", self._counters["page_faults"]["minor",], usage.ru_minflt),
+            for (model, features), examples in self._lookups.items():
+                for feature in features:
+                    self._counters["feature_examples"](model, feature).inc(examples)
+            self._lookups.clear()
+            for series, total in (
+                (self._counters["log_lines_dropped"](), logging.lines_dropped()),
+                (self._counters["page_faults"]("major"), usage.ru_majflt),
+                (self._counters["page_faults"]("minor"), usage.ru_minflt),
             ):
-                series.inc(max(0, total - self._flushed.get(key, 0)))
-                self._flushed[key] = total
+                series.inc(max(0, total - self._flushed.get(series, 0)))
+                self._flushed[series] = total
 
     def render(self) -> bytes:
         """Returns the page of `/metrics`, of content type CONTENT_TYPE; takes milliseconds, so run it in a thread."""
         self.flush()
-        return (
-            render_directory(Path(self._directory)) if self._directory else prometheus.generate_latest(self._registry)
-        )
-
-    def _flush_lookups(self) -> None:
-        lookups, self._lookups = self._lookups, {}
-        for (model, features), examples in lookups.items():
-            for feature in features:
-                self._counters["feature_examples"][model, feature].inc(examples)
+        if self._directory:
+            return render_directory(Path(self._directory))
+        return prometheus.generate_latest(self._registry)
 
 
 def render_directory(directory: Path) -> bytes:

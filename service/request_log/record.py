@@ -1,32 +1,34 @@
 """Records a sample of the answered requests on disk, for the next model version to be tested with.
 
-A model's directory holds a bounded number of segments of bounded size; the oldest gives way to a new one. An entry is
-a header (size and crc32c of what follows), seconds since 1970, number of the call, 1 for protobuf, and the body.
+A model's directory holds a bounded number of files of bounded size, one JSON object a line; the oldest file gives way
+to a new one. A line that is damaged or incomplete is skipped when it is read.
 """
 
 from __future__ import annotations
 
+import base64
+import heapq
 import os
 import queue
 import random
-import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from bundle.checksums import crc32c
+import orjson
+
 from service.config import ServiceSettings, SettingsError
 from service.observability import logging
 from service.observability.metrics import Metrics
 
-CALLS = ("retrieve", "rank", "recommend", "embed", "lookup")
 BODY_BYTES_MAX = 256 << 10
 """Requests with a larger body are not recorded."""
-_DIRECTORY, _SUFFIX = ".rowcast-recordings", ".requests"
-_HEADER, _FACTS = struct.Struct("<II"), struct.Struct("<dBB")
+_DIRECTORY, _SUFFIX = ".rowcast-recordings", ".jsonl"
 _QUEUE_SIZE_MAX = 64
 
 _log = logging.logger(__name__)
@@ -47,53 +49,48 @@ class RecordedRequest:
     at: float
 
 
-class SegmentWriter:
+class RequestWriter:
     """Writes the requests of one model. Several processes may write to its directory."""
 
-    def __init__(self, directory: Path, segment_bytes: int, segments_max: int) -> None:
+    def __init__(self, directory: Path, file_bytes: int, files_max: int) -> None:
         """Names the directory, which only the service's user may read.
 
         Args:
-          segment_bytes: of one file.
-          segments_max: of all processes together.
+          file_bytes: of one file.
+          files_max: of all processes together.
         """
-        self._directory, self._segment_bytes, self._segments_max = directory, segment_bytes, segments_max
-        self._descriptor: int | None = None
-        self._size = 0
+        self._directory, self._file_bytes, self._files_max = directory, file_bytes, files_max
+        self._descriptor = -1
 
     def append(self, request: RecordedRequest) -> None:
-        """Writes a request; one that is larger than a segment is left out.
+        """Writes a request; one that is larger than a file is left out.
 
         Raises:
           OSError: it cannot be written.
         """
-        entry = _FACTS.pack(request.at, CALLS.index(request.call), request.protobuf) + request.body
-        size = _HEADER.size + len(entry)
-        if size > self._segment_bytes:
+        line = orjson.dumps(vars(request) | {"body": base64.b64encode(request.body).decode()}) + b"\n"
+        if len(line) > self._file_bytes:
             return
-        if self._descriptor is not None:
-            removed = not os.fstat(self._descriptor).st_nlink  # by another process, as the oldest
-            if removed or self._size + size > self._segment_bytes:
-                self.close()
-        if self._descriptor is None:
-            self._descriptor, self._size = self._open(), 0
-        os.writev(self._descriptor, [_HEADER.pack(len(entry), crc32c(entry)), entry])
-        self._size += size
+        status = os.fstat(self._descriptor) if self._descriptor >= 0 else None
+        # A file without links was removed by another process, as the oldest.
+        if status is None or not status.st_nlink or status.st_size + len(line) > self._file_bytes:
+            self.close()
+            self._descriptor = self._open()
+        os.write(self._descriptor, line)
 
     def close(self) -> None:
         """Closes the file."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
             os.close(descriptor)
 
     def _open(self) -> int:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        segments = sorted(self._directory.glob(f"*{_SUFFIX}"))
-        for oldest in segments[: max(0, len(segments) - self._segments_max + 1)]:
+        files = sorted(self._directory.glob(f"*{_SUFFIX}"))
+        for oldest in files[: max(0, len(files) - self._files_max + 1)]:
             oldest.unlink(missing_ok=True)
         name = f"{time.time_ns():020d}-{os.getpid()}{_SUFFIX}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        return os.open(self._directory / name, flags, 0o600)
+        return os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
 
 
 class RequestLog:
@@ -101,9 +98,7 @@ class RequestLog:
 
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         """Starts the thread."""
-        self._directory, self._rate, self._metrics = record_directory(settings), settings.record_rate, metrics
-        self._segments_max = 2 * settings.workers
-        self._segment_bytes = settings.record_max_bytes // self._segments_max
+        self._settings, self._metrics = settings, metrics
         self._queue: queue.Queue[tuple[str, RecordedRequest] | None] = queue.Queue(_QUEUE_SIZE_MAX)
         self._thread = threading.Thread(target=self._write_forever, name="rowcast-request-log", daemon=True)
         self._thread.start()
@@ -113,11 +108,11 @@ class RequestLog:
 
         Args:
           model: that answered it.
-          call: one of CALLS.
+          call: its name.
           protobuf: whether the body is a protobuf message; JSON otherwise.
           body: as it came, decompressed.
         """
-        if random.random() >= self._rate or len(body) > BODY_BYTES_MAX:  # noqa: S311 - a sample, no secret
+        if random.random() >= self._settings.record_rate or len(body) > BODY_BYTES_MAX:  # noqa: S311 - no secret
             return
         try:
             self._queue.put_nowait((model, RecordedRequest(call, protobuf, body, time.time())))
@@ -126,31 +121,30 @@ class RequestLog:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Writes what is queued and ends; gives up after a time, as a disk may hang."""
-        until = time.monotonic() + timeout_s
         try:
             self._queue.put(None, timeout=timeout_s)
         except queue.Full:
             return
-        self._thread.join(max(0.0, until - time.monotonic()))
+        self._thread.join(timeout_s)
 
     def _write_forever(self) -> None:
-        writers: dict[str, SegmentWriter] = {}
+        files_max = 2 * self._settings.workers
+        directory, file_bytes = record_directory(self._settings), self._settings.record_max_bytes // files_max
+        writers: dict[str, RequestWriter] = {}
         last_problem = ""
         while (item := self._queue.get()) is not None:
             model, request = item
-            if model not in writers:
-                writers[model] = SegmentWriter(self._directory / model, self._segment_bytes, self._segments_max)
+            writer = writers.setdefault(model, RequestWriter(directory / model, file_bytes, files_max))
+            problem = ""
             try:
-                writers[model].append(request)
+                writer.append(request)
             except OSError as error:
-                writers[model].close()
-                self._metrics.recorded("failed")
-                if (problem := str(error)) != last_problem:
+                writer.close()
+                problem = str(error)
+                if problem != last_problem:
                     _log.error("request_log_unwritable", extra=logging.fields(problem=problem))
-                last_problem = problem
-            else:
-                self._metrics.recorded("written")
-                last_problem = ""
+            last_problem = problem
+            self._metrics.recorded("failed" if problem else "written")
         for writer in writers.values():
             writer.close()
 
@@ -171,41 +165,21 @@ def check_writable(settings: ServiceSettings) -> None:
     directory = record_directory(settings)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with TemporaryFile(dir=directory):
-            return
+        TemporaryFile(dir=directory).close()
     except OSError as error:
-        raise SettingsError(
-            f"--record-dir (or ROWCAST_RECORD_DIR): {directory} cannot be written: {error.strerror or error}"
-        ) from error
+        where = f"--record-dir (or ROWCAST_RECORD_DIR): {directory}"
+        raise SettingsError(f"{where} cannot be written: {error.strerror or error}") from error
 
 
-def read_newest(directory: Path, count: int, bytes_max: int) -> list[RecordedRequest]:
-    """Returns the newest requests that any process recorded of a model, the newest first.
-
-    Args:
-      bytes_max: read of each segment.
-    """
-    found: list[RecordedRequest] = []
-    for segment in directory.glob(f"*{_SUFFIX}"):
-        try:
-            with segment.open("rb") as file:
-                found.extend(_entries(file.read(bytes_max)))
-        except OSError:
-            continue
-    return sorted(found, key=lambda request: -request.at)[:count]
+def read_newest(directory: Path, count: int) -> list[RecordedRequest]:
+    """Returns the newest requests that any process recorded of a model, the newest first."""
+    return heapq.nlargest(count, _read(directory), key=attrgetter("at"))
 
 
-def _entries(data: bytes) -> Iterator[RecordedRequest]:
-    """Reads entries up to the first that is damaged or incomplete."""
-    start = 0
-    while start + _HEADER.size + _FACTS.size <= len(data):
-        size, checksum = _HEADER.unpack_from(data, start)
-        start += _HEADER.size
-        entry = data[start : start + size]
-        if len(entry) != size or size < _FACTS.size or crc32c(entry) != checksum:
-            return
-        at, call, protobuf = _FACTS.unpack_from(entry)
-        if call >= len(CALLS):  # of a later product version
-            return
-        yield RecordedRequest(CALLS[call], bool(protobuf), entry[_FACTS.size :], at)
-        start += size
+def _read(directory: Path) -> Iterator[RecordedRequest]:
+    for path in directory.glob(f"*{_SUFFIX}"):
+        with suppress(OSError), path.open("rb") as file:  # another process may have removed it
+            for line in file:
+                with suppress(ValueError, TypeError, KeyError):  # damaged, incomplete, or of another product version
+                    entry = orjson.loads(line)
+                    yield RecordedRequest(**entry | {"body": base64.b64decode(entry["body"])})

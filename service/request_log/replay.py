@@ -7,16 +7,16 @@ itself at fault. Ids that a version's candidates or vocabularies no longer hold 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 
 from bundle.errors import UnknownRefused
 from service.codec import json, protobuf
 from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
-from service.engine import embedding, lookup, ranking, recommendation, retrieval
 from service.engine.context import Execution
+from service.engine.engine import COMPUTE
 from service.engine.requests import Target
 from service.engine.validation import NoSuchCandidate
 from service.errors import ServiceError
@@ -29,13 +29,6 @@ from service.request_log.record import RecordedRequest, read_newest, record_dire
 REQUESTS_MAX = 256
 SECONDS_MAX = 30.0
 """Pauses of the load throttle included."""
-_COMPUTE: dict[str, Callable[..., Any]] = {
-    "retrieve": retrieval.retrieve,
-    "rank": ranking.rank,
-    "recommend": recommendation.recommend,
-    "embed": embedding.embed,
-    "lookup": lookup.look_up,
-}
 
 _log = logging.logger(__name__)
 
@@ -54,56 +47,40 @@ class Replay:
         Raises:
           LoadRejected: the version fails a request that the current one answers.
         """
-        if not self._settings.record_rate:
-            return
         directory = record_directory(self._settings) / model_version.model
-        recorded = read_newest(directory, REQUESTS_MAX, self._settings.record_max_bytes)
+        recorded = read_newest(directory, REQUESTS_MAX) if self._settings.record_rate else []
         if not recorded:
             return
-        try:
-            lease = self._versions.acquire(model_version.model)
-        except ServiceError:  # nothing to compare with
-            self._replay(model_version, None, recorded, throttle)
-            return
-        with lease as current:
-            self._replay(model_version, current, recorded, throttle)
-
-    def _replay(
-        self,
-        model_version: ModelVersion,
-        current: ModelVersion | None,
-        recorded: Sequence[RecordedRequest],
-        throttle: Callable[[], object],
-    ) -> None:
-        until = time.monotonic() + SECONDS_MAX
-        replayed, failed = 0, list[tuple[RecordedRequest, Exception]]()
-        for request in recorded:
-            if time.monotonic() > until:
-                break
-            replayed += 1
-            problem = self._problem(model_version, request)
-            if problem is not None and current is not None and self._problem(current, request) is None:
-                failed.append((request, problem))
-            throttle()
+        until, replayed, failed = time.monotonic() + SECONDS_MAX, 0, list[str]()
+        with ExitStack() as leases:
+            current = None
+            with suppress(ServiceError):  # there is nothing to compare with
+                current = leases.enter_context(self._versions.acquire(model_version.model))
+            for request in recorded:
+                if time.monotonic() > until:
+                    break
+                replayed += 1
+                problem = self._problem(model_version, request)
+                if problem is not None and current is not None and self._problem(current, request) is None:
+                    failed.append(f"a {request.call}: {type(problem).__name__}: {problem}")
+                throttle()
         facts = {"model": model_version.model, "version": model_version.version}
         _log.info("requests_replayed", extra=logging.fields(**facts, requests=replayed, failed=len(failed)))
         if failed and current is not None:
-            first, problem = failed[0]
-            raise LoadRejected(
-                f"{len(failed)} of {replayed} recorded requests that version {current.version} answers fail; the "
-                f"newest, a {first.call}: {type(problem).__name__}: {problem}"
-            )
+            what = f"{len(failed)} of {replayed} recorded requests that version {current.version} answers fail"
+            raise LoadRejected(f"{what}; the newest, {failed[0]}")
 
     def _problem(self, model_version: ModelVersion, recorded: RecordedRequest) -> Exception | None:
         """Returns what keeps a version from answering a request; None: nothing, or ids that it does not know."""
-        operation, limits = OPERATIONS[recorded.call], Limits.of(self._settings)
+        limits = Limits.of(self._settings)
         try:
+            operation = OPERATIONS[recorded.call]
             if recorded.protobuf:
                 message = protobuf.parse(operation.request_class, recorded.body)
                 request = operation.read_message(message, None, limits)
             else:
                 request, _ = operation.read_json(json.parse(recorded.body, limits), Target(), limits)
-            _COMPUTE[recorded.call](model_version, request, self._settings, Execution.unrecorded(recorded.call))
+            COMPUTE[type(request)](model_version, request, self._settings, Execution.unrecorded(recorded.call))
         except (NoSuchCandidate, UnknownRefused):
             return None
         except Exception as problem:  # noqa: BLE001 - a client would be told of it, whatever it is

@@ -8,7 +8,6 @@ ads       4mBq1Zk9cV2xW7yT8uE3rA5s                                              
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 from service.config import SettingsError
 from service.errors import Unauthenticated
 from service.security.principal import Principal
-from service.security.watched_files import WatchedFiles, read_bounded, reason
+from service.security.watched_files import WatchedFiles
 
 TOKEN_CHARS_MIN = 16
 """A shorter token could be guessed."""
@@ -38,7 +37,7 @@ class TokenStore:
           OSError: it cannot be read.
           ValueError: a line is no name and token; the message names the line, never the token.
         """
-        self._principals = WatchedFiles((file,), lambda: read_tokens(file), "tokens")
+        self._principals = WatchedFiles((file,), lambda: _read_tokens(file), "tokens")
 
     @classmethod
     def of(cls, file: Path | None, option: str = "tokens") -> TokenStore | None:
@@ -51,17 +50,13 @@ class TokenStore:
             return None if file is None else cls(file)
         except (OSError, ValueError) as problem:
             name = option.replace("_", "-")
-            raise SettingsError(f"--{name} (or ROWCAST_{option.upper()}): {reason(problem)}") from problem
-
-    def reload(self) -> None:
-        """Reads the file again now."""
-        self._principals.reload()
+            raise SettingsError(f"--{name} (or ROWCAST_{option.upper()}): {problem}") from problem
 
     def authenticate(self, authorization: str | None) -> Principal:
         """Returns the principal of the token that a request carries.
 
         Digests are looked up, never tokens: nobody can choose a digest close to another one, so the time of the search
-        reveals nothing, and the final comparison takes constant time.
+        reveals nothing.
 
         Args:
           authorization: the header's value, `Bearer <token>`.
@@ -73,23 +68,22 @@ class TokenStore:
         token = authorization[len(_SCHEME) :].strip()
         if authorization[: len(_SCHEME)].lower() != _SCHEME or not 0 < len(token) <= TOKEN_CHARS_MAX:
             raise Unauthenticated("authorization is malformed; expected `Bearer <token>`")
-        digest = hashlib.sha256(token.encode(errors="replace")).digest()
-        found = self._principals.value().get(digest)
-        if found is None or not hmac.compare_digest(found[0], digest):
+        principal = self._principals.value().get(hashlib.sha256(token.encode(errors="replace")).digest())
+        if principal is None:
             raise Unauthenticated("the token of authorization is unknown")
-        return found[1]
+        return principal
 
 
-def read_tokens(file: Path) -> Mapping[bytes, tuple[bytes, Principal]]:
-    """Returns the principals of a file by the sha256 of their tokens, beside that digest.
+def _read_tokens(file: Path) -> Mapping[bytes, Principal]:
+    """Returns the principals of a file by the sha256 of their tokens.
 
     Raises:
       OSError: it cannot be read.
       ValueError: a line is no name and token, or there is none; the message names the line, never the token.
     """
-    principals: dict[bytes, tuple[bytes, Principal]] = {}
+    principals: dict[bytes, Principal] = {}
     try:
-        lines = read_bounded(file).decode().splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"{file} is not UTF-8 text") from None
     for number, line in enumerate(lines, 1):
@@ -101,11 +95,11 @@ def read_tokens(file: Path) -> Mapping[bytes, tuple[bytes, Principal]]:
             raise ValueError(f"{where} is not `name token` or `name token model,model`")
         digest = _digest(words[1], where)
         if digest in principals:
-            raise ValueError(f"{where} repeats the token of {principals[digest][1].name!r}")
+            raise ValueError(f"{where} repeats the token of {principals[digest].name!r}")
         models = None
         if len(words) == 3:
             models = frozenset() if words[2] == "-" else frozenset(filter(None, words[2].split(",")))
-        principals[digest] = digest, Principal(words[0], models)
+        principals[digest] = Principal(words[0], models)
     if not principals:
         raise ValueError(f"{file} holds no token, so that every request would be rejected")
     return principals

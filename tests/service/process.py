@@ -37,7 +37,9 @@ class Lines:
 
     def __init__(self, command: Sequence[str], directory: Path | None = None) -> None:
         environment = {name: os.environ[name] for name in os.environ if not name.startswith(("ROWCAST_", "PYTHONPATH"))}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=directory, env=environment)
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=directory, env=environment
+        )
         self.others: list[str] = []
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -80,8 +82,9 @@ class Process(Lines):
         self, root: Path, *options: str, program: Sequence[str] = PROGRAM, directory: Path | None = None
     ) -> None:
         self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
-        arguments = ["--root", str(root), "--http-port", "0", "--grpc-port", "0", "--poll-interval-s", "0.05", "--drain-delay-s", "0"]
-        super().__init__([*program, *arguments, "--ports-file", str(self._ports), *options], directory)
+        ports = ["--http-port", "0", "--grpc-port", "0", "--ports-file", str(self._ports)]
+        arguments = ["--root", str(root), *ports, "--poll-interval-s", "0.05", "--drain-delay-s", "0"]
+        super().__init__([*program, *arguments, *options], directory)
 
     def client(self) -> httpx.Client:
         self.event("listening")
@@ -93,5 +96,6 @@ class Process(Lines):
 
     @property
     def ports(self) -> dict[str, int]:
-        page: dict[str, int] = json.loads(self._ports.read_text())
-        return page
+        until(self._ports.exists)  # a model may be loaded before every worker listens
+        bound: dict[str, int] = json.loads(self._ports.read_text())
+        return bound

@@ -1,4 +1,4 @@
-"""A serving worker in a thread of the test process: uvicorn and grpc.aio on loopback, as `service/app.py` wires them."""
+"""A serving worker in a thread of the test process: uvicorn and grpc.aio on loopback, wired by `service/app.py`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     towers = compiled_towers(directory)           # once: a process of its own runs TensorFlow
     small = write_small_bundle(root, towers, model="movies", version=2)
-    small.ids[:3], small.movie_rows["users"][5]   # what is in it, for oracles
+    small.ids[:3], small.movie_rows["users"][5]   # what is in it, for the reference
 
 Everything differs from version to version, so that an answer mixed of two versions agrees with neither.
 """

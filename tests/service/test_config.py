@@ -93,7 +93,13 @@ def test_read_settings_without_a_root_asks_for_it(monkeypatch: pytest.MonkeyPatc
 
 def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> None:
     shown = " ".join(CliRunner().invoke(command(), ["--help"], terminal_width=200).output.split())
-    types = {"http-port": "int", "admin-port": "int", "poll-interval-s": "float", "root": "path", "verify": "sizes|full"}
+    types = {
+        "http-port": "int",
+        "admin-port": "int",
+        "poll-interval-s": "float",
+        "root": "path",
+        "verify": "sizes|full",
+    }
     for name, kind in types.items():
         assert f"--{name} <{kind}>" in shown
     assert shown.count("(at least 0, at most 65535)") == 3

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
-from service.admin.commands import Commands
+from service.admin.service import Service
 from service.config import ServiceSettings
 from tests.service.admin.workers import Worker, publish
 
@@ -41,5 +43,11 @@ def worker(settings: ServiceSettings, run_directory: Path) -> Iterator[Worker]:
 
 
 @pytest.fixture
-def commands(settings: ServiceSettings, run_directory: Path, worker: Worker) -> Commands:
-    return Commands(settings, run_directory)
+def service(settings: ServiceSettings, run_directory: Path, worker: Worker) -> Service:
+    return Service(settings, run_directory)
+
+
+@pytest.fixture
+def apply(service: Service) -> Callable[..., dict[str, Any]]:
+    """Applies a command to the model by its name and arguments; returns the status after it."""
+    return lambda name, model="movies", **given: service.apply(name, orjson.dumps(given), model)

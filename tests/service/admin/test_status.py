@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from service.admin.status import ModelStatus, WorkerStatus, merged_versions, read_statuses, write_status
+from service.admin.status import WorkerStatus, merged_versions, read_statuses, write_status
 from service.models.manager import State, VersionState
 
 
 def status(pid: int, *states: VersionState) -> WorkerStatus:
-    return WorkerStatus(pid, 3, "", {"movies": ModelStatus((1, 2), 2, 1, (1, 2), states)}, 1 << 20)
+    return WorkerStatus(pid, 3, "", 1 << 20, {"movies": [1, 2]}, {"movies": states})
 
 
 def test_status_written_is_read_back_whole(tmp_path: Path) -> None:

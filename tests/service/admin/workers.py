@@ -12,9 +12,7 @@ from service.admin.status import WorkerStatus, write_status
 from service.config import ServiceSettings
 from service.models.loader import LoadRejected
 from service.models.manager import VersionManager
-from service.models.policy import Policy
 from service.models.poller import Poller
-from service.models.state_file import NAME, StateFile
 from service.models.version import ModelVersion, stamp_of
 from service.observability.metrics import Metrics
 
@@ -49,17 +47,8 @@ class Worker:
     def __init__(self, settings: ServiceSettings, run_directory: Path, pid: int | None = None) -> None:
         self._run_directory, self._pid = run_directory, pid or os.getpid()
         self._loader, self._manager = _EmptyVersions(settings.root), VersionManager()
-        self._poller = Poller(
-            settings.root,
-            self._loader,  # type: ignore[arg-type]
-            self._manager,
-            Metrics(),
-            state=StateFile(settings.state_file or settings.root / NAME),
-            policy=Policy(settings.latest_versions, settings.keep_previous),
-            poll_interval_s=1,
-            scrub_bytes_per_s=0,
-            desired_changed=lambda _: None,
-        )
+        loader: Any = self._loader
+        self._poller = Poller(settings, loader, self._manager, Metrics())
         self.failing = self._loader.failing
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self.scan()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.codec.columns import SHOWN_MAX, column, columns_of_one, fields, flat, numbers, offsets_of, shown
+from service.codec.columns import column, columns_of_one, fields, flat, shown
 from service.errors import InvalidArgument
 
 json_values = st.recursive(
@@ -39,39 +39,21 @@ def test_flat_of_one_kind_packs_values(values: list[Any], dtype: Any, packed: li
     ("values", "expected"),
     [
         ([True], "holds true"),
-        ([1, None], "holds null"),
         ([[1]], "[1]"),
         ([{"a": 1}], "'a'"),
         ([2**63], "does not fit int64"),
-        ([-(2**63) - 1], "does not fit int64"),
-        ([1, "x"], "'x'"),
         ([1, "٣"], "mixes"),
         ([1, "9223372036854775808"], "does not fit int64"),
-        ([1, "12345678901234567890"], "mixes"),
         ([1.5, "a"], "mixes numbers and strings"),
-        ([1, 1.5, "2"], "mixes numbers and strings"),
         ([1e39], "beyond float32"),
         ([-1.5e300, 1.0], "-1.5e+300"),
     ],
 )
-def test_flat_of_what_is_no_column_is_refused_and_shown(values: list[Any], expected: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+def test_flat_of_what_is_no_column_is_rejected_and_shown(values: list[Any], expected: str) -> None:
+    with pytest.raises(InvalidArgument) as rejected:
         flat(values, "features.age")
-    assert "features.age" in str(refused.value)
-    assert expected in str(refused.value)
-
-
-def test_numbers_with_a_string_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'1'"):
-        numbers([1.0, "1"], "vector")
-
-
-@given(st.lists(st.integers(0, 100)))
-def test_offsets_differ_by_the_lengths(lengths: list[int]) -> None:
-    offsets = offsets_of(lengths)
-    assert offsets.dtype == np.int64
-    assert offsets[0] == 0
-    assert np.diff(offsets).tolist() == lengths
+    assert "features.age" in str(rejected.value)
+    assert expected in str(rejected.value)
 
 
 def _lists(packed: Any) -> list[Any]:
@@ -98,58 +80,30 @@ def test_column_of_scalars_bags_weights_and_nested_lists_packs_them(examples: li
         ([[[1, 2], [3]]], "several lengths"),
         ([[1, [2]]], "several lengths"),
         ([[[[[[[[[[1]]]]]]]]]], "deeper"),
-        ([{"weights": [1]}], "no 'ids'"),
+        ([{"weights": [1]}], "ids is null"),
         ([{"ids": [1, 2], "weights": [1]}], "2 ids and 1 weights"),
         ([{"ids": [1], "weights": ["1"]}], "bag.weights holds '1'"),
         ([{"ids": [1], "weight": [1]}], "did you mean 'weights'"),
-        ([{"ids": 1}], "a list was expected"),
-        ([{"ids": [[1]], "weights": [1]}], "[1]"),
-        ([None], "holds null"),
     ],
 )
-def test_column_of_another_shape_is_refused(examples: list[Any], expected: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+def test_column_of_another_shape_is_rejected(examples: list[Any], expected: str) -> None:
+    with pytest.raises(InvalidArgument) as rejected:
         column(examples, "bag")
-    assert expected in str(refused.value)
+    assert expected in str(rejected.value)
 
 
-@given(st.lists(json_values, min_size=1, max_size=4))
-def test_column_of_anything_is_a_valid_column_or_refused(examples: list[Any]) -> None:
-    try:
-        packed = column(examples, "any")
-    except InvalidArgument:
-        return
-    assert packed.values.ndim == 1
-    assert packed.values.dtype in (np.dtype(np.int64), np.dtype(np.float32), np.dtype(object))
-    if packed.offsets is None:
-        assert len(packed.values) == len(examples)
-    else:
-        assert len(packed.offsets) == len(examples) + 1
-        assert packed.offsets[-1] == len(packed.values)
-    if packed.values.dtype == np.float32:
-        assert np.isfinite(packed.values).all()
+@pytest.mark.parametrize(
+    ("name", "hint"), [("featurs", "field 'featurs'; did you mean 'features'"), ("zzz", "known are k, features")]
+)
+def test_fields_with_an_unknown_one_names_the_nearest_or_all(name: str, hint: str) -> None:
+    with pytest.raises(InvalidArgument, match=hint):
+        fields({name: {}}, ("k", "features"), "the body")
 
 
-def test_fields_with_an_unknown_one_names_the_nearest() -> None:
-    with pytest.raises(InvalidArgument, match="unknown field 'featurs'; did you mean 'features'"):
-        fields({"featurs": {}}, ("k", "features"), "the body")
-
-
-def test_fields_unlike_any_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidArgument, match="known are k, features"):
-        fields({"zzz": 1}, ("k", "features"), "the body")
-
-
-def test_shown_of_a_huge_value_is_short() -> None:
+def test_shown_is_in_the_words_of_json() -> None:
     assert shown("x" * 10**6).startswith("'xxx")
     assert shown([[1] * 10**6] * 10).startswith("[[1, 1,")
-    assert shown(True) == "true"
-    assert shown(None) == "null"
-
-
-@given(json_values)
-def test_shown_is_short(value: Any) -> None:
-    assert len(shown(value)) <= SHOWN_MAX + 1
+    assert (shown(True), shown(None)) == ("true", "null")
 
 
 usual_values = st.integers(-5, 5) | st.floats(-1, 1) | st.lists(st.integers(-5, 5), max_size=3)
@@ -163,9 +117,9 @@ def test_columns_of_one_example_are_those_of_each_feature_alone(usual: dict[str,
     try:
         alone = {name: column([value], f"features.{name}") for name, value in table.items()}
     except InvalidArgument:
-        with pytest.raises(InvalidArgument) as refused:
+        with pytest.raises(InvalidArgument) as rejected:
             columns_of_one(table, "features")
-        assert str(refused.value).split()[0].startswith("features.")
+        assert str(rejected.value).split()[0].startswith("features.")
         return
     together = columns_of_one(table, "features")
     assert list(together) == list(alone)

@@ -7,21 +7,14 @@ import logging
 
 import pytest
 
-from service.codec.failures import MESSAGE_CHARS_MAX, failure_of, log_failure
+from service.codec.failures import MESSAGE_CHARS_MAX, Failure, failure_of, log_failure
 from service.errors import INTERNAL_MESSAGE, Code, Internal, InvalidArgument, Overloaded
 
 
-def test_failure_of_a_service_error_has_its_message() -> None:
+def test_failure_of_a_service_error_has_its_message_cut_to_what_headers_carry() -> None:
     failure = failure_of(InvalidArgument("k is -1"), "r1")
-    assert (failure.code, failure.message, failure.request_id) == (Code.INVALID_ARGUMENT, "k is -1", "r1")
-    assert failure.retry_after_s is None
-
-
-def test_failure_of_a_long_message_is_cut_to_what_headers_carry() -> None:
+    assert failure == Failure(Code.INVALID_ARGUMENT, "k is -1", "r1", None)
     assert len(failure_of(InvalidArgument("x" * 100_000), "r1").message) == MESSAGE_CHARS_MAX
-
-
-def test_failure_of_an_overload_says_when_to_retry() -> None:
     assert failure_of(Overloaded("busy", 0.25), "r1").retry_after_s == 0.25
 
 

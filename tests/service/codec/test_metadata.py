@@ -10,12 +10,9 @@ from service.errors import InvalidArgument
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def test_request_id_as_sent_is_used() -> None:
-    assert request_id_of("order-17/a", f"00-{TRACE}-00f067aa0ba902b7-01") == "order-17/a"
-
-
-def test_request_id_missing_is_the_trace_id() -> None:
-    assert request_id_of(None, f"00-{TRACE}-00f067aa0ba902b7-01") == TRACE
+@pytest.mark.parametrize(("sent", "expected"), [("order-17/a", "order-17/a"), (None, TRACE)])
+def test_request_id_is_what_was_sent_else_the_trace_id(sent: str | None, expected: str) -> None:
+    assert request_id_of(sent, f"00-{TRACE}-00f067aa0ba902b7-01") == expected
 
 
 @pytest.mark.parametrize("bad", ["", "a b", "x" * 129, "a\nb", 'a"b', "-x", "é", "a\r\nset-cookie: x"])
@@ -37,7 +34,7 @@ def test_timeout_is_milliseconds() -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "-1", "1.5", "1e3", "soon", "3600001", "٣", "9" * 5000])
-def test_timeout_that_is_no_number_of_milliseconds_is_refused(bad: str) -> None:
+def test_timeout_that_is_no_number_of_milliseconds_is_rejected(bad: str) -> None:
     with pytest.raises(InvalidArgument, match="x-request-timeout-ms is"):
         timeout_s_of(bad)
 
@@ -45,7 +42,4 @@ def test_timeout_that_is_no_number_of_milliseconds_is_refused(bad: str) -> None:
 def test_server_timing_of_phases_is_milliseconds_in_their_order() -> None:
     phases = {"queue": 0.000123, "lookup": 0.0450006, "compute": 0.0}
     assert server_timing(phases) == "queue;dur=0.123, lookup;dur=45.001, compute;dur=0.000"
-
-
-def test_server_timing_of_no_phase_is_empty() -> None:
     assert server_timing({}) == ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
-
-import pytest
 
 from service.codec import signatures
 from service.codec.json import dump
+from service.engine.signatures import ModelState
+from service.models.manager import VersionState
 
 FORM = {"kind": "litert", "max_abs_error": {"ids": 0.25}, "effects": {"ids": {"k": 10, "auc": None}}, "runs": True}
 PHOTO = {"name": "photo", "kind": "dense", "required": True, "default": None, "shape": (2, 3)}
@@ -56,31 +56,13 @@ def test_details_message_keeps_zero_apart_from_null() -> None:
     assert (first.HasField("below"), second.below) == (False, 7)
 
 
-@dataclass(frozen=True)
-class _Version:
-    version: int
-    state: str
-    problem: str = ""
-    current: bool = False
-    labels: tuple[str, ...] = ()
-    memory_bytes: int = 0
+MODELS = (ModelState("m", (VersionState(2, "failed", "bad"), VersionState(1, "available", "", True, ("stable",), 9))),)
 
 
-@dataclass(frozen=True)
-class _Model:
-    name: str
-    versions: tuple[_Version, ...]
-
-
-MODELS = [_Model("m", (_Version(2, "failed", "bad"), _Version(1, "available", "", True, ("stable",), 9)))]
-
-
-@pytest.mark.parametrize("place", [0, 1])
-def test_models_have_the_same_fields_in_both_forms(place: int) -> None:
+def test_models_have_the_same_fields_in_both_forms() -> None:
     value = json.loads(dump(signatures.models_value(MODELS)))["models"][0]
     message = signatures.models_message(MODELS).models[0]
     assert message.name == value["name"] == "m"
-    version, expected = message.versions[place], vars(MODELS[0].versions[place])
-    assert value["versions"][place] == expected | {"labels": list(version.labels)}
-    assert {name: getattr(version, name) for name in expected} == expected | {"labels": version.labels}
-    assert list(version.labels) == list(expected["labels"])
+    for found, written, version in zip(message.versions, value["versions"], MODELS[0].versions, strict=True):
+        assert written == asdict(version) | {"labels": list(version.labels)}
+        assert {name: getattr(found, name) for name in written} == written

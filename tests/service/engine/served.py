@@ -7,37 +7,23 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from bundle.columns import Column
-from runtime.towers import Tensor, Tower
+from runtime.towers import Tower
 from service.config import ServiceSettings
 from service.engine import embedding, lookup, ranking, recommendation, retrieval
 from service.engine.compute_pool import ComputePool
 from service.engine.context import Execution, RequestContext
-from service.engine.requests import (
-    Embedded,
-    Embedding,
-    LookedUp,
-    Lookup,
-    Ranked,
-    Ranking,
-    Recommendation,
-    Recommended,
-    Retrieval,
-    Retrieved,
-    Target,
-)
+from service.engine.requests import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
 from service.models.loader import Loader
 from service.models.version import ModelVersion
 from service.observability.metrics import Metrics
 from tests.service.small_bundle import SmallBundle
-
-Answer = TypeVar("Answer")
 
 
 class CountingTower:
@@ -51,13 +37,8 @@ class CountingTower:
         """Threads that must be in a run at the same time."""
         self.failure: Exception | None = None
 
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        return self._network.inputs
-
-    @property
-    def outputs(self) -> tuple[Tensor, ...]:
-        return self._network.outputs
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         self.examples.append(len(next(iter(inputs.values()))))
@@ -67,15 +48,6 @@ class CountingTower:
         if self.barrier is not None:
             self.barrier.wait(20)
         return self._network.run(inputs)
-
-    def buffers(self, n: int) -> Mapping[str, NDArray[Any]]:
-        return self._network.buffers(n)
-
-    def prepare_thread(self) -> None:
-        self._network.prepare_thread()
-
-    def release_thread(self) -> None:
-        self._network.release_thread()
 
 
 class Served:
@@ -87,25 +59,23 @@ class Served:
         self.settings = ServiceSettings(root=root, **limits)
         self.version = load_version(root, small.manifest.model, small.manifest.version)
 
-    def rank(self, **request: Any) -> Ranked:
+    def rank(self, **request: Any) -> Any:
         return self._compute(ranking.rank, Ranking(Target(), **{"context": {}, **request}))
 
-    def retrieve(self, **request: Any) -> Retrieved:
+    def retrieve(self, **request: Any) -> Any:
         return self._compute(retrieval.retrieve, Retrieval(Target(), **request))
 
-    def recommend(self, **request: Any) -> Recommended:
+    def recommend(self, **request: Any) -> Any:
         return self._compute(recommendation.recommend, Recommendation(Target(), **request))
 
-    def embed(self, tower: str, features: Mapping[str, Column]) -> Embedded:
+    def embed(self, tower: str, features: Mapping[str, Column]) -> Any:
         return self._compute(embedding.embed, Embedding(Target(), tower, features))
 
-    def look_up(self, feature: str, ids: Column) -> LookedUp:
+    def look_up(self, feature: str, ids: Column) -> Any:
         return self._compute(lookup.look_up, Lookup(Target(), feature, ids))
 
-    def _compute(
-        self, function: Callable[[ModelVersion, Any, ServiceSettings, Execution], Answer], request: Any
-    ) -> Answer:
-        call = request.kind[0]
+    def _compute(self, function: Callable[..., Any], request: Any) -> Any:
+        call = function.__name__
         execution = Execution(call, [RequestContext(call, "id", math.inf)], self.metrics, self.pool)
         return function(self.version, request, self.settings, execution)
 
@@ -122,15 +92,15 @@ class Served:
     def counted(self, tower: str = "ranking") -> dict[str, CountingTower]:
         """Puts a counter before each part of a tower; returns them by part."""
         found = self.version.towers[tower]
-        parts = [replace(part, network=CountingTower(part.network)) for part in found.parts]
-        towers = {**self.version.towers, tower: replace(found, parts=tuple(parts))}
-        self.version = replace(self.version, towers=towers)
-        return {part.entry.name: part.network for part in parts if isinstance(part.network, CountingTower)}
+        counters: dict[str, Any] = {part.entry.name: CountingTower(part.network) for part in found.parts}
+        parts = tuple(replace(part, network=counters[part.entry.name]) for part in found.parts)
+        self.version = replace(self.version, towers={**self.version.towers, tower: replace(found, parts=parts)})
+        return counters
 
 
 def load_version(root: Path, model: str, version: int) -> ModelVersion:
     """Loads a version without warming it up."""
-    return Loader(root, None, "sizes", 1, 0, lambda version, throttle: None).load(model, version)
+    return Loader(ServiceSettings(root=root), 1, lambda version, throttle: None).load(model, version)
 
 
 def examples(counters: Mapping[str, CountingTower]) -> dict[str, list[int]]:

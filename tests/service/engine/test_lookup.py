@@ -1,4 +1,4 @@
-"""Table rows by id, and a tower's vectors by features."""
+"""Table rows by id, embeddings, and contexts by id: what is stored, what is sent, defaults for what neither has."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from bundle.columns import Column
-from bundle.errors import FeatureError, UnknownRefused
-from bundle.manifest import EmbeddedFeature, HashIds, TextIds
+from bundle.errors import FeatureError, UnknownCandidate, UnknownRefused
+from bundle.manifest import EmbeddedFeature, HashIds, TextIds, Unknown
 from service.errors import InvalidArgument, NotFound, TooLarge
-from tests.service import oracles
 from tests.service.engine.served import Served, column
-from tests.service.small_bundle import GENRE_NAMES, UNKNOWN_GENRE_ROW
 
 WORDS = TextIds(split="whitespace", ids=HashIds(buckets=50))
 Load = Callable[..., Served]
@@ -62,23 +60,6 @@ def test_lookup_of_a_feature_without_a_row_for_an_id_alone_is_rejected(
         service.look_up("user", column(1))
 
 
-def test_lookup_in_a_bag_reads_each_id_alone(load: Load) -> None:
-    service = load()
-    answer = service.look_up("genres", column("drama", "opera", "drama", "horror", "comedy"))
-    rows = [GENRE_NAMES.index("drama"), UNKNOWN_GENRE_ROW, GENRE_NAMES.index("drama"), GENRE_NAMES.index("horror"), 0]
-    np.testing.assert_array_equal(answer.vectors, service.small.tables["genres"][rows])
-
-
-def test_lookup_in_a_sequence_is_not_cut_to_its_length(load: Load) -> None:
-    service = load()
-    answer = service.look_up("recent", column(*service.small.ids[:9].tolist()))
-    np.testing.assert_array_equal(answer.vectors, service.small.tables["movies"][1:10])
-
-
-def test_lookup_of_no_ids_is_empty(load: Load) -> None:
-    assert load().look_up("user", column()).vectors.shape == (0, 8)
-
-
 @pytest.mark.parametrize(
     ("feature", "ids", "kind", "message"),
     [
@@ -98,23 +79,6 @@ def test_lookup_invalid_request_is_rejected_with_what_is_wrong(
         load({"max_values": 50}).look_up(feature, ids)
 
 
-def test_embed_gives_the_towers_vector_for_each_example(load: Load) -> None:
-    service = load()
-    answer = service.embed("query", {"user": column(5, 6), "hour": column(1.0, 2.0)})
-    expected = [oracles.query_vector(service.small, 5, hour=1.0), oracles.query_vector(service.small, 6, hour=2.0)]
-    np.testing.assert_allclose(answer.vectors, expected, 1e-5, 1e-5)
-
-
-def test_embed_by_the_candidate_tower_gives_the_indexed_vectors(load: Load) -> None:
-    service = load()
-    small = service.small
-    flat = [name for names in small.genres for name in names]
-    offsets = np.concatenate([[0], np.cumsum([len(names) for names in small.genres])])
-    features = {"movie": Column(small.ids), "year": Column(small.years)}
-    answer = service.embed("candidate", {**features, "genres": column(*flat, offsets=offsets.tolist())})
-    np.testing.assert_allclose(answer.vectors, small.vectors, 1e-5, 1e-5)
-
-
 @pytest.mark.parametrize(
     ("tower", "features", "kind", "message"),
     [
@@ -130,3 +94,45 @@ def test_embed_invalid_request_is_rejected_with_what_is_wrong(
 ) -> None:
     with pytest.raises(kind, match=message):
         load({"max_queries": 8}).embed(tower, features)
+
+
+USER_OR_0 = {
+    "user": EmbeddedFeature(kind="single", table="users", role="context", unknown=Unknown(rule="row", row=0), default=0)
+}
+
+
+def test_rank_of_an_unknown_context_takes_the_defaults_and_counts_it(load: Load) -> None:
+    service = load(users=True, features=USER_OR_0)
+    movies = service.small.ids[[1, 2, 3, 4]]
+    found = service.rank(context_ids=np.array([7, 999, 3, 998]), candidate_ids=movies, offsets=np.arange(5)).scores
+    stored = service.rank(context_ids=np.array([7, 3]), candidate_ids=movies[::2], offsets=np.arange(3)).scores
+    default = service.rank(context={"user": column(0, 0)}, candidate_ids=movies[1::2], offsets=np.arange(3)).scores
+    np.testing.assert_allclose(found, [stored[0], default[0], stored[1], default[1]], 1e-6)
+    assert service.value("rowcast_missing_contexts_total", model="movies", store="users") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        (
+            {"context_ids": np.array([999])},
+            InvalidArgument,
+            "context 999 is not in store 'users' of 3 .*'user'.*default",
+        ),
+        ({"context_ids": np.array([7, 3])}, InvalidArgument, "2 context ids were sent for 1 contexts"),
+        ({"context_ids": np.array([0.5], np.float32)}, UnknownCandidate, "id"),
+        ({"context_ids": np.arange(400)}, TooLarge, "max_values"),
+    ],
+)
+def test_rank_invalid_context_ids_are_rejected(
+    load: Load, changes: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    service = load({"max_values": 300}, users=True)
+    with pytest.raises(kind, match=message):
+        service.rank(candidate_ids=service.small.ids[:1], **changes)
+
+
+def test_rank_context_ids_without_a_store_are_rejected(load: Load) -> None:
+    service = load()
+    with pytest.raises(InvalidArgument, match="no context store; send the features"):
+        service.rank(context_ids=np.array([7]), candidate_ids=service.small.ids[:1])

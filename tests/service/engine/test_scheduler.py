@@ -203,7 +203,12 @@ def test_scheduler_client_that_hangs_up_while_queued_is_never_computed(bench: Ca
     async def main() -> None:
         one = bench(inline_max_s=0.0)
         entered, release = threading.Event(), threading.Event()
-        one.before = lambda: (entered.set(), release.wait(20))
+
+        def hold() -> None:
+            entered.set()
+            release.wait(20)
+
+        one.before = hold
         first = one.run("first")
         await asyncio.to_thread(entered.wait, 20)
         hung_up = asyncio.Event()
@@ -238,9 +243,10 @@ def test_scheduler_failed_member_fails_alone(bench: Callable[..., Bench]) -> Non
         one = bench()
         await one.learn()
         one.answer = lambda request: InvalidArgument("bad") if request == "bad" else request
-        bad, good = await asyncio.gather(one.run("bad", key="k"), one.run("good", key="k"), return_exceptions=True)
-        assert isinstance(bad, InvalidArgument)
-        assert good == "good"
+        outcomes: list[Any] = [one.run(name, key="k") for name in ("bad", "good")]
+        outcomes = await asyncio.gather(*outcomes, return_exceptions=True)
+        assert isinstance(outcomes[0], InvalidArgument)
+        assert outcomes[1] == "good"
 
     asyncio.run(main())
 

@@ -110,43 +110,23 @@ def test_rank_of_few_candidates_or_by_tensorflow_is_not_divided(load: Load, m: i
     assert counters["whole"].examples == [m]
 
 
-def invalid(ids: NDArray[Any]) -> list[Column]:
-    movies = ids[np.arange(1536) % 40]
-    unknown = movies.copy()
-    unknown[700] = 5
-    return [
-        Column(unknown),
-        Column(movies[:1535]),
-        Column(movies, np.arange(1536)),
-        Column(movies, np.arange(1537)[::-1].copy()),
-        Column(movies, None, np.ones(1536, np.float32)),
-        Column(movies.reshape(3, 512)),
-    ]
-
-
-def test_rank_divided_rejects_invalid_columns_as_undivided(load: Load) -> None:
-    divided, whole = load(threads=2), load(model="again")
-    messages = []
-    for movie in invalid(whole.small.ids):
-        request = {"context": {"user": column(1)}, "candidates": {"movie": movie}}
-        found = []
-        for service in (divided, whole):
-            with pytest.raises((FeatureError, InvalidArgument)) as rejected:
-                service.rank(candidate_ids=whole.small.ids[np.arange(1536) % 40], **request)
-            found.append(str(rejected.value))
-        assert found[0] == found[1]
-        messages.append(found[0])
-    assert "id 5 is not in table 'movies'" in messages[0]
-
-
-def test_rank_divided_whose_tower_fails_raises_and_computes_nothing_after(load: Load) -> None:
-    service = load(threads=2)
-    counters = service.counted()
-    counters["whole"].failure = RuntimeError("broken")
-    with pytest.raises(RuntimeError, match="broken"):
-        service.rank(context={"user": column(1)}, candidate_ids=service.small.ids[np.arange(1536) % 40])
-    assert service.pool is not None
-    assert service.pool.idle == 2
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda movies: Column(np.where(np.arange(1536) == 700, 5, movies)), "id 5 is not in table 'movies'"),
+        (lambda movies: Column(movies[:1535]), "1535 values"),
+        (lambda movies: Column(movies, np.arange(1537)[::-1].copy()), "offsets must begin with 0"),
+        (lambda movies: Column(movies, None, np.ones(1536, np.float32)), "takes none"),
+    ],
+)
+def test_rank_divided_rejects_invalid_columns_as_undivided(load: Load, change: Any, message: str) -> None:
+    found = []
+    for service in (load(threads=2), load(model="again")):
+        movies = service.small.ids[np.arange(1536) % 40]
+        with pytest.raises((FeatureError, InvalidArgument), match=message) as rejected:
+            service.rank(context={"user": column(1)}, candidates={"movie": change(movies)}, candidate_ids=movies)
+        found.append(str(rejected.value))
+    assert found[0] == found[1]
 
 
 def test_retrieve_exactly_by_several_threads_finds_the_same(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
-from bundle.manifest import BucketIds, DenseFeature, EmbeddedFeature, HashIds, HeadEffect, TextIds, dump
-from bundle.paths import MANIFEST
+from bundle.manifest import BucketIds, EmbeddedFeature, HashIds, HeadEffect, TextIds
 from service.engine.signatures import describe
 from tests.service.engine.served import Served
 
@@ -34,37 +34,6 @@ def features(details: Any, call: str, tower: str = "") -> dict[str, dict[str, An
 
 def pick(value: dict[str, Any], names: str) -> list[Any]:
     return [value[name] for name in names.split()]
-
-
-def test_describe_has_all_fields_of_each_kind(load: Load) -> None:
-    details = described(load, parts=True, users=True)
-    assert " ".join(details) == (
-        "model version created calls tables indexes corpora contexts readers towers current labels"
-    )
-    assert pick(details, "model version current labels") == ["movies", 1, False, []]
-    fields = {
-        "calls": "call tower features outputs",
-        "tables": "name rows dim dtype bytes",
-        "indexes": "name corpus kind distance dim size recall_k recall",
-        "corpora": "name size id_type attributes features",
-        "contexts": "name size id_type attributes features",
-        "readers": "name inputs kind role table ids unknown combiner encoding weighted length shape dtype take place "
-        "places max_norm empty_row padding below cast",
-        "towers": "name role inputs outputs result formula forms parts device",
-    }
-    for name, expected in fields.items():
-        for each in details[name]:
-            assert sorted(each) == sorted(expected.split())
-    for call in details["calls"]:
-        for feature in call["features"]:
-            assert " ".join(feature) == (
-                "name kind type role required shape length combiner weighted unknown table default stored readers"
-            )
-    ranking = by_name(details["towers"])["ranking"]
-    for each in (*ranking["inputs"], *ranking["outputs"], *ranking["parts"][1]["inputs"]):
-        assert list(each) == ["name", "dtype", "shape", "readers", "tensor"]
-    for each in (*ranking["forms"], *ranking["parts"][1]["forms"]):
-        assert list(each) == ["kind", "precision", "max_abs_error", "effects", "runs"]
 
 
 def test_describe_lists_each_call_and_its_tower(load: Load) -> None:
@@ -116,16 +85,6 @@ def test_describe_feature_by_id_rule_has_what_is_to_be_sent(
     assert pick(by_name(details["readers"])["user"], "kind table") == [entry.get("kind", "single"), "users"]
 
 
-def test_describe_has_sizes_and_recall(load: Load) -> None:
-    details = described(load, size=25)
-    assert pick(by_name(details["tables"])["movies"], "rows dim dtype bytes") == [26, 8, "float32", 26 * 8 * 4]
-    assert pick(details["indexes"][0], "name corpus size dim recall_k") == ["movies", "movies", 25, 8, 10]
-    corpus = details["corpora"][0]
-    assert pick(corpus, "size id_type") == [25, "int64"]
-    assert set(corpus["features"]) == {"movie", "genres", "year"}
-    assert set(corpus["attributes"]) == {"title", "year", "rating", "genres"}
-
-
 def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
     towers = by_name(described(load, parts=True, formula="watch * 2")["towers"])
     ranking = towers["ranking"]
@@ -160,26 +119,10 @@ def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
 
 
 def test_describe_precision_has_its_effects(load: Load) -> None:
-    service = load()
-    tower = service.small.manifest.towers["query"]
-    effect = HeadEffect(kendall_tau=0.98, overlap=0.9, k=10)
-    form = tower.forms[0].model_copy(update={"precision": "bf16", "effect": {"vector": effect}})
-    entry = tower.model_copy(update={"forms": (*tower.forms[1:], form)})
-    towers = {**service.small.manifest.towers, "query": entry}
-    (service.small.directory / MANIFEST).write_bytes(dump(service.small.manifest.model_copy(update={"towers": towers})))
-    query = by_name(describe(Served(service.small).version)["towers"])["query"]
-    effects = {form["precision"]: form["effects"] for form in query["forms"]}
+    version = load().version
+    tower, effect = version.towers["query"], HeadEffect(kendall_tau=0.98, overlap=0.9, k=10)
+    form = tower.entry.forms[0].model_copy(update={"precision": "bf16", "effect": {"vector": effect}})
+    entry = tower.entry.model_copy(update={"forms": (*tower.entry.forms[1:], form)})
+    towers = describe(replace(version, towers={"query": replace(tower, entry=entry)}, indexes={}))["towers"]
     expected = {"kendall_tau": 0.98, "overlap": 0.9, "k": 10, "auc": None, "auc_original": None}
-    assert effects == {"bf16": {"vector": expected}, "f32": {}}
-
-
-def test_describe_readers_has_places_norms_and_empty_rows(load: Load) -> None:
-    placed = EmbeddedFeature(kind="single", table="users", role="context", place=1, places=3)
-    entry = {"kind": "bag", "table": "cities", "role": "context", "inputs": ("user",), "combiner": "mean"}
-    bag = EmbeddedFeature.model_validate(entry | {"max_norm": 1.5, "empty_row": 0, "padding": -1})
-    mood = DenseFeature(kind="dense", role="context", shape=(2,), dtype="int64", below=9)
-    details = described(load, features={"user": placed, "user@cities": bag, "mood": mood})
-    readers = by_name(details["readers"])
-    assert pick(readers["user"], "place places max_norm") == [1, 3, None]
-    assert pick(readers["user@cities"], "max_norm empty_row padding place") == [1.5, 0, -1, None]
-    assert pick(readers["mood"], "below padding") == [9, None]
+    assert [each["effects"] for each in towers[0]["forms"]] == [{}, {"vector": expected}]

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
-from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import INTERNAL_MESSAGE
 from service.grpc_api.servicer import SERVICE
 from tests.service.grpc_api.conftest import MAX_REQUEST_BYTES
@@ -25,7 +23,7 @@ from tests.service.grpc_api.requests import (
 from tests.service.running import FailingTower, RunningService, WaitingTower, until
 from tests.service.small_bundle import SmallBundle
 
-MIB, DIM = 1 << 20, 8
+DIM = 8
 TOKEN = "token-0123456789abcdef"
 AUTHORIZATION = (("authorization", f"Bearer {TOKEN}"),)
 
@@ -123,7 +121,7 @@ def test_request_ids_are_returned_and_malformed_ones_replaced(channel: grpc.Chan
 def test_unknown_methods_are_unimplemented(service: RunningService, channel: grpc.Channel) -> None:
     found = call(channel, "Nothing", metadata=[("x-request-id", "r-2")])
     assert (found.code, found.status.name) == ("UNIMPLEMENTED", "UNIMPLEMENTED")
-    assert "Nothing" in found.answer
+    assert SERVICE in found.answer
     with pytest.raises(grpc.RpcError) as other:
         channel.unary_unary("/other.Service/Method")(b"", timeout=WAIT_S)
     assert other.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -135,7 +133,7 @@ def test_message_over_the_limit_decompressed_or_not_is_resource_exhausted(
     compression: grpc.Compression, service: RunningService, channel: grpc.Channel
 ) -> None:
     before = counted(service, "retrieve", "TOO_LARGE")
-    found = call(channel, "Retrieve", bytes(64 * MAX_REQUEST_BYTES), compression=compression)
+    found = call(channel, "Retrieve", bytes(8 * MAX_REQUEST_BYTES), compression=compression)
     assert found.status is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "retry-after" not in found.trailing
     until(lambda: counted(service, "retrieve", "TOO_LARGE") == before + 1)
@@ -145,43 +143,6 @@ def test_message_over_the_limit_decompressed_or_not_is_resource_exhausted(
 def test_message_that_does_not_arrive_ends_at_the_body_timeout(service: RunningService, channel: grpc.Channel) -> None:
     found = outcome(never_sends(channel, "Embed"))
     assert (found.code, found.status.name) == ("DEADLINE", "DEADLINE_EXCEEDED")
-    assert service.application.dataplane.budget.held == 0
-
-
-@pytest.mark.parametrize("path", [f"/{SERVICE}/Retrieve", "/grpc.health.v1.Health/Watch"])
-def test_messages_that_nobody_reads_do_not_accumulate(path: str, own: RunningService) -> None:
-    """Bound: of the messages behind a call's first, 1 MiB is accepted."""
-    tower, accepted, over = waiting(own), 0, threading.Event()
-
-    def messages() -> Iterator[bytes]:
-        nonlocal accepted
-        yield retrieve().SerializeToString() if "Retrieve" in path else b""
-        while accepted < 8 * MIB and not over.is_set():
-            yield bytes(16 << 10)
-            accepted += 16 << 10
-
-    with grpc.insecure_channel(own.grpc) as channel:
-        made = channel.stream_stream(path)(messages(), timeout=WAIT_S, metadata=AUTHORIZATION)
-        assert tower.entered.wait(WAIT_S) if "Retrieve" in path else next(made)
-        before = -1
-        while accepted > before:
-            before = accepted
-            time.sleep(0.3)
-        assert 0 < accepted <= MIB
-        tower.release.set()
-        over.set()
-        made.cancel()
-
-
-def test_compressed_messages_of_tiny_fields_do_not_stall_others(service: RunningService, channel: grpc.Channel) -> None:
-    """Bound: beside 20 of them, another call is answered within 2 s, where each once waited for all to be parsed."""
-    tiny = pb.RetrieveRequest(attributes=[""] * (MAX_REQUEST_BYTES // 2 - 8)).SerializeToString()
-    method = channel.unary_unary(f"/{SERVICE}/Retrieve")
-    floods = [method.future(tiny, timeout=60, compression=grpc.Compression.Gzip) for _ in range(20)]
-    with grpc.insecure_channel(service.grpc) as other:
-        for _ in range(20):
-            assert call(other, "Lookup", lookup(3), timeout=2).code == "OK"
-    assert {outcome(each).code for each in floods} <= {"TOO_LARGE", "OVERLOADED"}
     assert service.application.dataplane.budget.held == 0
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from service.grpc_api.reflection import V1, V1ALPHA
 from service.grpc_api.servicer import SERVICE
 from tests.service.grpc_api.requests import WAIT_S, outcome
 from tests.service.running import RunningService
 
 STATUSES = health_pb2.HealthCheckResponse
 REQUEST = reflection_pb2.ServerReflectionRequest
+REFLECT = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
 
 
 def test_health_reports_the_server_and_the_service(service: RunningService, channel: grpc.Channel) -> None:
@@ -41,23 +41,19 @@ def test_health_rejects_messages_that_are_no_health_checks(method: str, channel:
         assert outcome(made).code == code
 
 
-def files_of(channel: grpc.Channel, version: str, symbol: str) -> tuple[set[str], bytes]:
-    """The services that reflection lists, and the files of a symbol."""
-    listed, described = channel.stream_stream(
-        f"/{version}/ServerReflectionInfo",
+@pytest.mark.parametrize("version", ["v1alpha", "v1"])
+def test_reflection_lists_services_and_their_files(version: str, channel: grpc.Channel) -> None:
+    names = {SERVICE, "grpc.health.v1.Health", reflection.SERVICE_NAME}
+    requests = [REQUEST(list_services=""), *(REQUEST(file_containing_symbol=name) for name in sorted(names))]
+    listed, *described = channel.stream_stream(
+        REFLECT.replace("v1alpha", version),
         REQUEST.SerializeToString,
         reflection_pb2.ServerReflectionResponse.FromString,
-    )(iter([REQUEST(list_services=""), REQUEST(file_containing_symbol=symbol)]), timeout=WAIT_S)
-    names = {service.name for service in listed.list_services_response.service}
-    return names, b"".join(described.file_descriptor_response.file_descriptor_proto)
-
-
-@pytest.mark.parametrize("version", [V1, V1ALPHA])
-def test_reflection_lists_services_and_their_files(version: str, channel: grpc.Channel) -> None:
-    for symbol in (SERVICE, V1, V1ALPHA, "grpc.health.v1.Health"):
-        names, files = files_of(channel, version, symbol)
-        assert names == {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", V1}
-        assert symbol.rpartition(".")[0].encode() in files
+    )(iter(requests), timeout=WAIT_S)
+    assert {service.name for service in listed.list_services_response.service} == names
+    for name, each in zip(sorted(names), described, strict=True):
+        files = b"".join(each.file_descriptor_response.file_descriptor_proto)
+        assert name.rpartition(".")[0].encode() in files
 
 
 def test_reflection_requires_a_token_and_health_does_not(serve: Callable[..., RunningService], tmp_path: Path) -> None:
@@ -65,5 +61,5 @@ def test_reflection_requires_a_token_and_health_does_not(serve: Callable[..., Ru
     with grpc.insecure_channel(serve(tokens=tmp_path / "tokens").grpc) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         assert health.Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status == STATUSES.NOT_SERVING
-        made = channel.stream_unary(f"/{V1}/ServerReflectionInfo").future(iter([]), timeout=WAIT_S)
+        made = channel.stream_unary(REFLECT).future(iter([]), timeout=WAIT_S)
         assert outcome(made).code == "UNAUTHENTICATED"

@@ -6,16 +6,15 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.models.desired_state import Desired, DesiredModel
+from service.config import ServiceSettings
 from service.models.loader import Loader
 from service.models.manager import VersionManager
-from service.models.policy import Policy
 from service.models.poller import Poller
-from service.models.state_file import NAME, StateFile
+from service.models.state_file import StateFile
 from service.models.throttle import LoadThrottle
 from service.models.version import ModelVersion
 from service.observability.metrics import Metrics
@@ -33,28 +32,12 @@ def no_warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
 class Driven:
     """What serves versions, but for the engine."""
 
-    def __init__(
-        self,
-        root: Path,
-        warm_up: WarmUp = no_warm_up,
-        verify: Literal["sizes", "full"] = "sizes",
-        max_load_bytes: int = 0,
-        policy: Policy | None = None,
-    ) -> None:
+    def __init__(self, root: Path, warm_up: WarmUp = no_warm_up, **settings: Any) -> None:
+        self.settings = ServiceSettings(root=root, scrub_bytes_per_s=1 << 40, threads=THREADS, **settings)
         self.metrics, self.manager, self.warm_up = Metrics(), VersionManager(), warm_up
-        self.loader = Loader(root, None, verify, THREADS, max_load_bytes, self._warm_up)
-        self.state, self.desired = StateFile(root / NAME), list[Desired]()
-        self.poller = Poller(
-            root,
-            self.loader,
-            self.manager,
-            self.metrics,
-            state=self.state,
-            policy=policy or Policy(),
-            poll_interval_s=1,
-            scrub_bytes_per_s=1 << 40,
-            desired_changed=self.desired.append,
-        )
+        self.loader = Loader(self.settings, THREADS, self._warm_up)
+        self.state = StateFile.of(self.settings)
+        self.poller = Poller(self.settings, self.loader, self.manager, self.metrics)
         self.scan()
 
     def _warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
@@ -63,9 +46,9 @@ class Driven:
     def scan(self) -> None:
         self.poller.scan()
 
-    def want(self, edit: Callable[[DesiredModel], DesiredModel]) -> None:
+    def want(self, **fields: Any) -> None:
         """Changes what is wanted of the model and follows it, without a scan."""
-        self.state.update(lambda desired: desired.with_model("movies", edit(desired.of("movies"))))
+        self.state.update(lambda desired: desired.with_model("movies", desired.of("movies").changed(**fields)))
         self.poller.follow()
 
     def serving(self, version: int | None = None, label: str = "") -> int:

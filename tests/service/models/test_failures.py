@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import resource
 import shutil
@@ -13,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from service.models.failures import LoadFailure
-from service.models.loader import LoadRejected
 from tests.service.models.driven import Driven, Write, flip
 
 Drive = Callable[..., Driven]
+Events = Callable[[], list[str]]
 
 
 def test_failed_version_is_tried_again_when_its_files_have_come_to_rest(write: Write, drive: Drive) -> None:
@@ -36,13 +34,13 @@ def test_failed_version_is_tried_again_when_its_files_have_come_to_rest(write: W
 
 
 def test_version_copied_manifest_first_fails_once_and_is_then_served(
-    write: Write, drive: Drive, root: Path, events: list[str]
+    write: Write, drive: Drive, root: Path, events: Events
 ) -> None:
     write()
     second = write(version=2)
     aside = second.directory.rename(root.parent / "second")
     driven = drive()
-    events.clear()
+    events()
     second.directory.mkdir()
     shutil.copy(aside / "manifest.json", second.directory)
     for part in sorted(path for path in aside.iterdir() if path.is_dir()):
@@ -52,37 +50,20 @@ def test_version_copied_manifest_first_fails_once_and_is_then_served(
     driven.scan()
     driven.scan()
     assert driven.states() == {2: "available", 1: "kept"}
-    assert events == ["version_failed", "version_available"]
-
-
-def test_load_failure_always_has_a_message_and_knows_whether_the_machine_was_at_fault() -> None:
-    problems = MemoryError(), RecursionError("secret"), LoadRejected("no tower"), OSError(5, "I/O error")
-    failures = [LoadFailure.of(0, problem) for problem in problems]
-    assert [each.problem for each in failures] == [
-        "memory ran out",
-        "unexpected RecursionError while loading; the log has it",
-        "no tower",
-        "[Errno 5] I/O error",
-    ]
-    assert [math.isfinite(each.retry_at) for each in failures] == [True, False, False, True]
+    assert events() == ["version_failed", "version_available"]
 
 
 @pytest.fixture
-def events() -> Iterator[list[str]]:
-    """The names of the events logged so far."""
+def events(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Returns the names of the events logged since the last call."""
 
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            found.append(record.getMessage())
+    def logged() -> list[str]:
+        names = [record.getMessage() for record in caplog.records if record.name.startswith("rowcast")]
+        caplog.clear()
+        return names
 
-    found: list[str] = []
-    listener, root = Listener(), logging.getLogger("rowcast")
-    level = root.level
-    root.addHandler(listener)
-    root.setLevel(logging.INFO)
-    yield found
-    root.removeHandler(listener)
-    root.setLevel(level)
+    caplog.set_level(logging.INFO, "rowcast")
+    return logged
 
 
 @contextlib.contextmanager
@@ -97,12 +78,12 @@ def files_left(count: int) -> Iterator[None]:
 
 
 def test_version_failed_by_the_machine_is_reported_once_and_tried_again(
-    write: Write, drive: Drive, events: list[str]
+    write: Write, drive: Drive, events: Events
 ) -> None:
     write()
     driven = drive()
     write(version=2)
-    events.clear()
+    events()
     with files_left(5):
         driven.scan()
         assert driven.states() == {2: "failed", 1: "available"}
@@ -114,11 +95,11 @@ def test_version_failed_by_the_machine_is_reported_once_and_tried_again(
     driven.poller.look_again()
     driven.scan()
     assert driven.states() == {2: "available", 1: "kept"}
-    assert events == ["version_failed", "version_available"]
+    assert events() == ["version_failed", "version_available"]
 
 
 def test_scan_unreadable_directory_keeps_no_other_model_from_being_served(
-    write: Write, drive: Drive, root: Path, monkeypatch: pytest.MonkeyPatch, events: list[str]
+    write: Write, drive: Drive, root: Path, monkeypatch: pytest.MonkeyPatch, events: Events
 ) -> None:
     write()
     (root / "circle").symlink_to(root / "circle")
@@ -136,31 +117,31 @@ def test_scan_unreadable_directory_keeps_no_other_model_from_being_served(
     driven.scan()
     assert driven.states() == {1: "available"}
     assert driven.manager.settled
-    assert sorted(events) == ["model_unreadable", "version_available"]
+    assert sorted(events()) == ["model_unreadable", "version_available"]
 
 
 def test_scan_missing_root_is_reported_once_and_keeps_serving(
-    write: Write, drive: Drive, root: Path, events: list[str]
+    write: Write, drive: Drive, root: Path, events: Events
 ) -> None:
     write()
     driven = drive()
     root.rename(root.parent / "aside")
-    events.clear()
+    events()
     driven.scan()
     driven.scan()
     assert driven.serving() == 1
     assert driven.value("rowcast_root_readable") == 0
     (root.parent / "aside").rename(root)
     driven.scan()
-    assert events == ["root_unreadable"]
+    assert events() == ["root_unreadable"]
     assert driven.value("rowcast_root_readable") == 1
 
 
-def test_scrub_of_files_that_cannot_be_opened_is_no_data_loss(write: Write, drive: Drive, events: list[str]) -> None:
+def test_scrub_of_files_that_cannot_be_opened_is_no_data_loss(write: Write, drive: Drive, events: Events) -> None:
     write()
     driven = drive()
     with files_left(0):
-        driven.poller.scrub()
-    driven.poller.scrub()
+        driven.poller.maintenance.scrub()
+    driven.poller.maintenance.scrub()
     assert driven.states() == {1: "available"}
-    assert events == ["version_available", "scrub_unreadable", "version_scrubbed"]
+    assert events() == ["version_available", "scrub_unreadable", "version_scrubbed"]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from service.errors import NotReady
-from service.models import desired_state as desired
 from service.models.poller import DRAINED
 from service.models.throttle import LoadThrottle
 from service.models.version import ModelVersion
@@ -31,7 +30,7 @@ def two(write: Write, drive: Drive) -> Driven:
 
 def test_rollback_takes_effect_at_once_and_lasts_until_a_newer_version_comes(two: Driven, write: Write) -> None:
     loads = two.value("rowcast_loads_total", model="movies", outcome="available")
-    two.want(lambda model: desired.rolled_back(model, 1, 2))
+    two.want(rolled_back={"to": 1, "above": 2})
     assert two.serving() == 1
     assert two.states() == {2: "kept", 1: "available"}
     two.scan()
@@ -43,52 +42,29 @@ def test_rollback_takes_effect_at_once_and_lasts_until_a_newer_version_comes(two
     assert two.states() == {3: "available", 1: "kept"}
 
 
-def test_pin_keeps_newer_versions_from_being_loaded(two: Driven, write: Write) -> None:
-    write(version=3)
-    two.want(lambda model: desired.pinned(model, (1,)))
-    assert two.serving() == 1
-    two.scan()
-    assert two.states() == {2: "kept", 1: "available"}
-    two.want(desired.unpinned)
-    assert two.serving() == 2
-    two.scan()
-    assert two.serving() == 3
-
-
 def test_label_moves_once_its_version_is_loaded(two: Driven, write: Write) -> None:
-    two.want(lambda model: desired.labelled(model, "stable", 1))
+    two.want(labels={"stable": 1})
     write(version=3)
-    two.want(lambda model: desired.labelled(model, "stable", 3))
+    two.want(labels={"stable": 3})
     assert two.serving(label="stable") == 1
     two.scan()
     assert two.serving(label="stable") == 3
 
 
-def test_unload_of_a_model_retires_all_of_it(two: Driven) -> None:
-    two.want(lambda model: desired.unloaded(model, None, automatic=True))
-    two.scan()
-    assert two.states() == {}
-    with pytest.raises(NotReady):
-        two.serving()
-    two.want(lambda model: desired.loaded(model, None, automatic=True))
-    two.scan()
-    assert two.serving() == 2
-
-
 def test_drain_rejects_requests_until_it_is_undone(two: Driven) -> None:
-    two.state.update(lambda state: state.drained(draining=True))
+    two.state.update(lambda state: state.model_copy(update={"draining": True}))
     two.poller.follow()
     with pytest.raises(NotReady, match="drained"):
         two.serving()
     assert two.manager.suspended == DRAINED
-    two.state.update(lambda state: state.drained(draining=False))
+    two.state.update(lambda state: state.model_copy(update={"draining": False}))
     two.poller.follow()
     assert two.serving() == 2
 
 
 def test_desired_state_survives_a_restart(two: Driven, drive: Drive) -> None:
-    two.want(lambda model: desired.rolled_back(model, 1, 2))
-    two.want(lambda model: desired.labelled(model, "next", 2))
+    two.want(rolled_back={"to": 1, "above": 2})
+    two.want(labels={"next": 2})
     again = drive()
     assert (again.serving(), again.poller.revision) == (1, 2)
     assert again.states() == {2: "available", 1: "available"}
@@ -97,7 +73,7 @@ def test_desired_state_survives_a_restart(two: Driven, drive: Drive) -> None:
 def test_version_missing_from_the_root_is_reported_until_it_comes(
     two: Driven, drive: Drive, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    two.want(lambda model: desired.pinned(model, (1,)))
+    two.want(pinned=(1,))
     aside = (root / "movies/1").rename(root / ".aside")
     again = drive()
     again.scan()
@@ -111,30 +87,24 @@ def test_version_missing_from_the_root_is_reported_until_it_comes(
     assert (again.serving(), again.problem(1)) == (1, "")
 
 
-def test_damaged_state_file_changes_nothing_in_a_running_service(two: Driven, write: Write) -> None:
-    two.want(lambda model: desired.pinned(model, (1,)))
+def test_damaged_state_file_changes_nothing_in_a_running_service_and_loads_nothing_at_a_start(
+    two: Driven, write: Write, drive: Drive
+) -> None:
+    two.want(pinned=(1,))
     good = two.state.path.read_bytes()
     two.state.path.write_bytes(good[:-9])
     write(version=3)
     two.scan()
-    assert two.serving() == 1
-    assert two.value("rowcast_desired_state_readable") == 0
-    assert "damaged" in two.poller.state_problem
-    two.state.path.write_bytes(good)
-    two.scan()
-    assert (two.serving(), two.value("rowcast_desired_state_readable")) == (1, 1)
-
-
-def test_damaged_state_file_at_start_loads_nothing_until_it_is_repaired(write: Write, drive: Drive, root: Path) -> None:
-    write()
-    (root / ".rowcast-state.json").write_bytes(b"{")
-    driven = drive()
-    assert driven.manager.models() == {}
+    assert (two.serving(), two.value("rowcast_desired_state_readable")) == (1, 0)
+    assert "damaged" in two.poller.state.problem
+    again = drive()
+    assert again.manager.models() == {}
     with pytest.raises(NotReady, match="damaged"):
-        driven.serving()
-    (root / ".rowcast-state.json").unlink()
-    driven.scan()
-    assert driven.serving() == 1
+        again.serving()
+    two.state.path.write_bytes(good)
+    for each in (two, again):
+        each.scan()
+        assert (each.serving(), each.value("rowcast_desired_state_readable")) == (1, 1)
 
 
 def test_rollback_does_not_wait_for_a_load_in_progress(two: Driven, write: Write) -> None:
@@ -150,7 +120,7 @@ def test_rollback_does_not_wait_for_a_load_in_progress(two: Driven, write: Write
     scan.start()
     assert loading.wait(20)
     assert two.states()[3] == "loading"
-    two.want(lambda model: desired.rolled_back(model, 1, 3))
+    two.want(rolled_back={"to": 1, "above": 3})
     assert two.serving() == 1
     go_on.set()
     scan.join(20)

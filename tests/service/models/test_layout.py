@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bundle.manifest import TowerInput, TowerPart
-from service.models.layout import Copied, Example, Frame, Written, lay_out
+from service.models.layout import Example, Frame, Span, lay_out
 
 FLOAT, INTEGER = np.dtype(np.float32), np.dtype(np.int64)
 
@@ -37,25 +37,26 @@ PARTS = (
 CONTEXT = ("user", "recent", "mood", "hour")
 
 
-def test_lay_out_orders_context_features_as_candidates_take_them() -> None:
+def places(spans: tuple[Span, ...]) -> list[tuple[object, ...]]:
+    """Returns columns, source and first column of each."""
+    return [(each.start, each.stop, each.source, each.first) for each in spans]
+
+
+def test_lay_out_repeats_context_features_and_shares_those_of_candidates() -> None:
     layout = lay_out(EXAMPLES, PARTS, CONTEXT)
     assert layout.once == (True, False, False)
     assert layout.frames == (Frame(FLOAT, ("user", "mood", "recent"), (4, 6, 12)), Frame(INTEGER, ("hour",), (1,)))
     both, hour = layout.parts[0]
-    assert (both.repeated, both.shape) == ((Copied(0, 2, (0,), 4), Copied(2, 6, (0,), 0)), (6,))
-    assert (hour.repeated, hour.shape) == ((Copied(0, 1, (1,), 0),), ())
-
-
-def test_lay_out_writes_candidate_features_into_the_input_that_takes_them_first() -> None:
-    layout = lay_out(EXAMPLES, PARTS, CONTEXT)
+    assert (places(both.repeated), both.shape) == ([(0, 2, (0,), 4), (2, 6, (0,), 0)], (6,))
+    assert (places(hour.repeated), hour.shape) == ([(0, 1, (1,), 0)], ())
     everything, made = layout.parts[1]
-    assert everything.written == (Written(6, 10, ("movie", "price"), (3, 4)),)
-    assert everything.repeated == (Copied(0, 6, (0,), 0), Copied(10, 16, (0,), 6))  # adjacent ones joined
+    assert [(each.start, each.names, each.ends) for each in everything.written] == [(6, ("movie", "price"), (3, 4))]
+    assert places(everything.repeated) == [(0, 6, (0,), 0), (10, 16, (0,), 6)], "adjacent ones are joined"
     assert (made.made, made.width) == ("x", 0)
     some, user = layout.parts[2]
     assert some.written == ()
-    assert some.shared == (Copied(0, 1, (1, 0), 9), Copied(1, 4, (1, 0), 6))
-    assert (user.repeated, user.shape) == ((Copied(0, 4, (0,), 0),), (4,))
+    assert places(some.shared) == [(0, 1, (1, 0), 9), (1, 4, (1, 0), 6)]
+    assert (places(user.repeated), user.shape) == ([(0, 4, (0,), 0)], (4,))
     assert layout.row_bytes == (6 * 4 + 8, 16 * 4, 8 * 4)
 
 
@@ -63,8 +64,8 @@ def test_lay_out_without_contexts_runs_every_part_for_each_example() -> None:
     layout = lay_out(EXAMPLES, PARTS, ())
     assert (layout.once, layout.frames) == ((False, False, False), ())
     both, hour = layout.parts[0]
-    assert both.written == (Written(0, 6, ("mood", "user"), (2, 6)),)
-    assert hour.written == (Written(0, 1, ("hour",), (1,)),)
     everything = layout.parts[1][0]
-    assert everything.shared == (Copied(0, 4, (0, 0), 2), Copied(4, 6, (0, 0), 0))
-    assert everything.written == (Written(6, 16, ("movie", "price", "recent"), (3, 4, 10)),)
+    written = [(each.start, each.names, each.ends) for one in (both, hour, everything) for each in one.written]
+    rest = (6, ("movie", "price", "recent"), (3, 4, 10))
+    assert written == [(0, ("mood", "user"), (2, 6)), (0, ("hour",), (1,)), rest]
+    assert places(everything.shared) == [(0, 4, (0, 0), 2), (4, 6, (0, 0), 0)]

@@ -70,49 +70,31 @@ def test_release_never_closes_in_the_thread_that_releases(manager: VersionManage
     assert threading.current_thread() not in threads
 
 
-def test_close_of_a_version_that_fails_closes_the_others(manager: VersionManager, closed: list[str]) -> None:
+def test_close_retires_all_and_leaves_leased_versions_open(manager: VersionManager, closed: list[str]) -> None:
     def fail() -> None:
         raise BufferError("still mapped")
 
-    manager.put(loaded("a", close=fail))
-    manager.put(loaded("b", 1, closed))
+    manager.put(loaded("a", 1, closed))
+    manager.put(loaded("b", close=fail))
+    manager.put(loaded("c", 1, closed))
+    lease = manager.acquire("a")
     manager.close()
-    manager.wait_closed()
-    assert closed == ["b/1"]
-
-
-def test_put_makes_a_version_current_before_listeners_are_called(manager: VersionManager) -> None:
-    seen: list[Any] = []
-    manager.subscribe(lambda: seen.append(manager.available()))
-    manager.begin("m", 1)
-    manager.put(loaded())
-    assert seen == [set(), set(), {"m"}]
-
-
-def test_damage_without_another_version_is_data_loss_until_one_comes(
-    manager: VersionManager, closed: list[str]
-) -> None:
-    bad = loaded(version=2, closed=closed)
-    manager.put(bad)
-    lease = manager.acquire("m")
-    assert manager.damage(bad, "block 3 differs")
-    with pytest.raises(DataLoss, match="model 'm': block 3 differs"):
-        manager.acquire("m")
-    assert states(manager) == {"m": {2: "failed"}}
-    manager.put(loaded(version=1))
-    assert manager.acquire("m").version.version == 1
+    assert closed == ["c/1"]
     lease.release()
     manager.wait_closed()
-    assert closed == ["m/2"]
+    assert closed == ["c/1", "a/1"]
+
+
+def test_damage_without_another_version_is_data_loss_until_one_comes(manager: VersionManager) -> None:
+    bad = loaded(version=2)
+    manager.put(bad)
+    assert manager.damage(bad, "block 3 differs")
+    assert not manager.damage(bad, "late")
+    with pytest.raises(DataLoss, match="model 'm': block 3 differs"):
+        manager.acquire("m")
+    manager.put(loaded(version=1))
+    assert manager.acquire("m").version.version == 1
     assert states(manager) == {"m": {2: "failed", 1: "available"}}
-
-
-def test_damage_of_a_version_that_was_replaced_changes_nothing(manager: VersionManager) -> None:
-    old = loaded(version=1)
-    manager.put(old)
-    manager.put(loaded(version=2))
-    assert not manager.damage(old, "late")
-    assert states(manager) == {"m": {2: "available"}}
 
 
 def test_damage_with_a_kept_version_replaces_it_at_the_same_moment(manager: VersionManager) -> None:
@@ -166,52 +148,23 @@ def test_acquire_version_or_label_that_is_not_served_says_why(
 ) -> None:
     for number in (1, 2):
         manager.add(loaded(version=number))
-    manager.begin("m", 4)
-    manager.fail("m", 5, "broken")
+    manager.mark("m", 4, "loading")
+    manager.mark("m", 5, "failed", "broken")
     manager.arrange("m", arrangement(2, 1, 2, stable=1, gone=8, coming=4, bad=5))
     with pytest.raises(kind, match=message):
         manager.acquire("m", version, label)
 
 
-def test_suspend_rejects_new_requests_with_the_reason(manager: VersionManager) -> None:
-    manager.put(loaded())
-    lease = manager.acquire("m")
-    manager.suspend("drained")
-    with pytest.raises(NotReady, match="drained"):
-        manager.acquire("m")
-    assert lease.version.version == 1
-    manager.suspend("")
-    assert manager.acquire("m").version.version == 1
-
-
-def test_close_retires_all_and_leaves_leased_versions_open(manager: VersionManager, closed: list[str]) -> None:
-    manager.put(loaded("a", 1, closed))
-    manager.put(loaded("b", 1, closed))
-    lease = manager.acquire("a")
-    manager.close()
-    manager.wait_closed()
-    assert closed == ["b/1"]
-    lease.release()
-    manager.wait_closed()
-    assert closed == ["b/1", "a/1"]
-
-
 @pytest.mark.parametrize(
     ("prepare", "model", "kind", "message"),
     [
-        (lambda manager: None, "m", NotReady, "no model is loaded yet"),
-        (lambda manager: manager.settle(), "", NotReady, "no model is loaded yet"),
-        (lambda manager: manager.begin("m", 1), "m", NotReady, "being loaded"),
-        (lambda manager: manager.put(loaded("a")), "m", NotReady, "still being loaded"),
-        (lambda manager: manager.put(loaded("a")), "", NotReady, "still being loaded"),
-        (lambda manager: (manager.put(loaded("a")), manager.settle()), "m", NotFound, "no model 'm'; there are 'a'"),
-        (
-            lambda manager: (manager.put(loaded("a")), manager.put(loaded("b")), manager.settle()),
-            "",
-            InvalidArgument,
-            "'a', 'b'",
-        ),
-        (lambda manager: manager.fail("m", 1, "broken"), "m", NotReady, "no version that could be loaded"),
+        (lambda to: to.settle(), "", NotReady, "no model is loaded yet"),
+        (lambda to: to.mark("m", 1, "loading"), "m", NotReady, "being loaded"),
+        (lambda to: to.put(loaded("a")), "", NotReady, "still being loaded"),
+        (lambda to: (to.put(loaded("a")), to.settle()), "x" * 999, NotFound, "no model 'x{128}'; there are 'a'"),
+        (lambda to: (to.put(loaded("a")), to.put(loaded("b")), to.settle()), "", InvalidArgument, "'a', 'b'"),
+        (lambda to: to.mark("m", 1, "failed", "broken"), "m", NotReady, "no version that could be loaded"),
+        (lambda to: (to.put(loaded("m")), to.suspend("drained")), "m", NotReady, "drained"),
     ],
 )
 def test_acquire_without_a_current_version_says_why(
@@ -220,12 +173,3 @@ def test_acquire_without_a_current_version_says_why(
     prepare(manager)
     with pytest.raises(kind, match=message):
         manager.acquire(model)
-
-
-def test_acquire_a_long_unknown_name_is_answered_in_short(manager: VersionManager) -> None:
-    for number in range(30):
-        manager.put(loaded(f"model-{number:02}"))
-    manager.settle()
-    with pytest.raises(NotFound) as problem:
-        manager.acquire("x" * 10_000)
-    assert len(str(problem.value)) < 400

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,54 +30,35 @@ def test_ranked_returns_the_best_first(wanted: DesiredModel, known: set[int], ex
     assert ranked(wanted, known) == expected
 
 
-def arrange(
-    wanted: DesiredModel,
-    known: set[int],
-    loaded: set[int],
-    before: Arrangement,
-    policy: Policy | None = None,
-    failed: frozenset[int] = frozenset(),
-) -> Arrangement:
-    return arrangement(wanted, policy or Policy(), known, loaded, failed, before)
+BACK = DesiredModel(rolled_back=RolledBack(to=1, above=2))
+CANARY = DesiredModel(labels={"canary": 3})
 
 
-def test_arrangement_newer_version_is_current_and_the_one_before_is_kept() -> None:
-    before = Arrangement(2, frozenset({2}), 1)
-    assert arrange(NOTHING, {1, 2, 3}, {1, 2, 3}, before) == Arrangement(3, frozenset({3}), 2)
-    assert arrange(NOTHING, {1, 2, 3}, {1, 2, 3}, before, Policy(keep_previous=False)).previous is None
-    assert arrange(NOTHING, {1, 3}, {1, 2, 3}, before).previous is None, "it is gone from the root"
+def roles(current: int | None, *others: int, previous: int | None = None, **labels: int) -> Arrangement:
+    return Arrangement(current, frozenset({*others, current} - {None}), previous, labels)  # type: ignore[arg-type]
 
 
-def test_arrangement_rollback_swaps_current_and_previous() -> None:
-    back = DesiredModel(rolled_back=RolledBack(to=1, above=2))
-    after = arrange(back, {1, 2}, {1, 2}, Arrangement(2, frozenset({2}), 1))
-    assert after == Arrangement(1, frozenset({1}), 2)
-    assert arrange(NOTHING, {1, 2}, {1, 2}, after) == Arrangement(2, frozenset({2}), 1)
-
-
-def test_arrangement_current_stays_until_the_pinned_version_is_loaded() -> None:
-    pinned = DesiredModel(pinned=(1,))
-    before = Arrangement(2, frozenset({2}))
-    assert arrange(pinned, {1, 2}, {2}, before).current == 2
-    assert arrange(pinned, {1, 2}, {1, 2}, before).current == 1
-
-
-def test_arrangement_unloaded_version_stays_only_while_another_will_come() -> None:
-    out = DesiredModel(unloaded=(2,))
-    before = Arrangement(2, frozenset({2}))
-    assert arrange(out, {1, 2}, {2}, before).current == 2
-    assert arrange(out, {1, 2}, {1, 2}, before) == Arrangement(1, frozenset({1}))
-    assert arrange(out, {1, 2}, {2}, before, failed=frozenset({1})).current is None
-    assert arrange(out, {2}, {2}, before).current is None
-
-
-def test_arrangement_label_stays_until_its_new_version_is_loaded() -> None:
-    wanted = DesiredModel(labels={"canary": 3})
-    before = Arrangement(2, frozenset({1, 2}), None, {"canary": 1})
-    after = arrange(wanted, {1, 2, 3}, {1, 2}, before, Policy(keep_previous=False))
-    assert after.labels == {"canary": 1}
-    assert after.loaded == {1, 2}
-    assert arrange(wanted, {1, 2, 3}, {1, 2, 3}, after).labels == {"canary": 3}
+@pytest.mark.parametrize(
+    ("wanted", "known", "loaded", "failed", "before", "expected"),
+    [
+        (NOTHING, {1, 2, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3, previous=2)),
+        (NOTHING, {1, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3)),  # 2 is gone from the root
+        (BACK, {1, 2}, {1, 2}, (), roles(2, previous=1), roles(1, previous=2)),
+        (DesiredModel(pinned=(1,)), {1, 2}, {2}, (), roles(2), roles(2)),  # until 1 is loaded
+        (DesiredModel(pinned=(1,)), {1, 2}, {1, 2}, (), roles(2), roles(1, previous=2)),
+        (DesiredModel(unloaded=(2,)), {1, 2}, {2}, (), roles(2), roles(2)),  # until 1 is loaded
+        (DesiredModel(unloaded=(2,)), {1, 2}, {1, 2}, (), roles(2), roles(1)),
+        (DesiredModel(unloaded=(2,)), {1, 2}, {2}, (1,), roles(2), roles(None)),
+        (DesiredModel(unloaded=(2,)), {2}, {2}, (), roles(2), roles(None)),
+        (CANARY, {1, 2, 3}, {1, 2}, (), roles(2, 1, canary=1), roles(2, 1, canary=1)),  # until 3 is loaded
+        (CANARY, {1, 2, 3}, {1, 2, 3}, (), roles(2, 1, canary=1), roles(3, previous=2, canary=3)),
+    ],
+)
+def test_arrangement_of_what_is_loaded(
+    wanted: DesiredModel, known: set[int], loaded: set[int], failed: Any, before: Arrangement, expected: Arrangement
+) -> None:
+    assert arrangement(wanted, Policy(), known, loaded, failed, before) == expected
+    assert arrangement(wanted, Policy(keep_previous=False), known, loaded, failed, before).previous is None
 
 
 VERSIONS = st.sets(st.integers(1, 6))
@@ -104,7 +87,7 @@ def test_arrangement_any_desired_state_uses_loaded_versions_and_keeps_no_more_th
     for wanted, arrived in zip(states, loads, strict=False):
         loaded |= arrived & known
         served = before.current is not None
-        before = arrange(wanted, known, loaded, before, policy)
+        before = arrangement(wanted, policy, known, loaded, (), before)
         assert {*before.loaded, before.current, before.previous} - {None} <= loaded
         assert before.current is None or before.current in before.loaded
         assert before.previous not in before.loaded

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from service.models.throttle import SHARE, WORK_S_MIN, LoadThrottle
 
 
@@ -15,20 +17,12 @@ def work(seconds: float) -> float:
     return time.thread_time() - began
 
 
-def test_throttle_with_requests_pauses_in_proportion_to_the_work() -> None:
+@pytest.mark.parametrize("inflight", [0, 1])
+def test_throttle_pauses_in_proportion_to_the_work_while_there_are_requests(inflight: int) -> None:
     slept: list[float] = []
-    throttle = LoadThrottle(lambda: 1, slept.append)
+    throttle = LoadThrottle(lambda: inflight, slept.append)
     throttle.begin()
     worked = work(4 * WORK_S_MIN)
     throttle()
-    assert len(slept) == 1
-    assert slept[0] >= worked * (1 / SHARE - 1)
-
-
-def test_throttle_without_requests_never_pauses() -> None:
-    slept: list[float] = []
-    throttle = LoadThrottle(lambda: 0, slept.append)
-    throttle.begin()
-    work(4 * WORK_S_MIN)
-    throttle()
-    assert slept == []
+    assert len(slept) == inflight
+    assert sum(slept) >= inflight * worked * (1 / SHARE - 1)

@@ -22,19 +22,9 @@ def test_plan_of_an_output_runs_only_the_parts_it_needs(write: Write, root: Path
         features = {source for part in plan.parts for one in part.entry.inputs for source in one.sources}
         assert features == {*plan.context, *plan.candidate}
         assert plan is tower.plan(frozenset([output]))
-    version.close()
-
-
-def test_plan_of_all_outputs_takes_every_feature_by_role(write: Write, root: Path) -> None:
-    write()
-    version = loader(root).load("movies", 1)
-    tower = version.towers["ranking"]
     plan = tower.plan(frozenset(one.name for one in tower.entry.outputs))
     assert sorted((*plan.context, *plan.candidate)) == sorted(tower.features)
     assert {name for names in plan.inputs.values() for name in names} == set(tower.inputs)
-    assert plan.layout.once == plan.layout_alone.once == (False,)
-    assert plan.layout.frames
-    assert plan.layout_alone.frames == ()
     assert set(tower.by_role["context"]) == set(plan.inputs["context"])
     assert tower.result_plan.outputs == {tower.entry.result}
     version.close()

@@ -16,22 +16,21 @@ from service.request_log.record import (
     BODY_BYTES_MAX,
     RecordedRequest,
     RequestLog,
-    SegmentWriter,
+    RequestWriter,
     check_writable,
     read_newest,
     record_directory,
 )
 
-SEGMENT_BYTES, SEGMENTS_MAX = 2048, 2
-MAX = 1 << 20
+FILE_BYTES, FILES_MAX = 2048, 2
 
 
 def request(number: int, size: int = 100) -> RecordedRequest:
     return RecordedRequest("rank", number % 2 == 0, bytes([number % 256]) * size, float(number))
 
 
-def write(directory: Path, requests: list[RecordedRequest], segments_max: int = SEGMENTS_MAX) -> None:
-    writer = SegmentWriter(directory, SEGMENT_BYTES, segments_max)
+def write(directory: Path, requests: list[RecordedRequest], files_max: int = FILES_MAX) -> None:
+    writer = RequestWriter(directory, FILE_BYTES, files_max)
     for each in requests:
         writer.append(each)
     writer.close()
@@ -47,41 +46,28 @@ def outcomes(metrics: Metrics) -> dict[str, float]:
     return {outcome: float(count) for outcome, count in found}
 
 
-def test_requests_are_read_back_the_newest_first(tmp_path: Path) -> None:
-    requests = [request(number) for number in range(5)]
-    write(tmp_path, requests)
-    assert read_newest(tmp_path, 3, MAX) == requests[:1:-1]
-    assert read_newest(tmp_path / "nowhere", 3, MAX) == []
-
-
-def test_segments_stay_within_their_bound_and_keep_the_newest(tmp_path: Path) -> None:
+def test_requests_are_read_back_the_newest_first_within_their_bound(tmp_path: Path) -> None:
     requests = [request(number) for number in range(200)]
+    requests.insert(197, request(197, FILE_BYTES))  # larger than a file: left out
     write(tmp_path, requests)
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= SEGMENT_BYTES * SEGMENTS_MAX
-    found = read_newest(tmp_path, 1000, MAX)
-    assert len(found) > SEGMENT_BYTES // 150
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= FILE_BYTES * FILES_MAX
+    found = read_newest(tmp_path, 1000)
+    assert len(found) > FILE_BYTES // 250
+    del requests[197]
     assert found == requests[: -len(found) - 1 : -1]
+    assert read_newest(tmp_path, 3) == found[:3]
+    assert read_newest(tmp_path / "nowhere", 3) == []
 
 
-def test_request_larger_than_a_segment_is_left_out(tmp_path: Path) -> None:
-    write(tmp_path, [request(1), request(2, SEGMENT_BYTES), request(3)])
-    assert [each.at for each in read_newest(tmp_path, 10, MAX)] == [3.0, 1.0]
-
-
-def test_segments_of_other_processes_are_read_too_and_count_towards_the_bound(tmp_path: Path) -> None:
-    for numbers in ((1, 5), (2, 4), (3, 6)):
-        write(tmp_path, [request(number) for number in numbers])
-    assert [each.at for each in read_newest(tmp_path, 10, MAX)] == [6.0, 4.0, 3.0, 2.0]
-
-
-def test_segment_that_another_process_removed_is_begun_anew(tmp_path: Path) -> None:
-    slow = SegmentWriter(tmp_path, SEGMENT_BYTES, SEGMENTS_MAX)
+def test_files_of_other_processes_are_read_too_and_count_towards_the_bound(tmp_path: Path) -> None:
+    slow = RequestWriter(tmp_path, FILE_BYTES, FILES_MAX)
     slow.append(request(1))
-    for number in (2, 3):
-        write(tmp_path, [request(number)])
-    slow.append(request(4))
+    for numbers in ((2, 4), (3, 6)):
+        write(tmp_path, [request(number) for number in numbers])
+    assert [each.at for each in read_newest(tmp_path, 10)] == [6.0, 4.0, 3.0, 2.0]
+    slow.append(request(5))  # its file was removed: it begins another
     slow.close()
-    assert [each.at for each in read_newest(tmp_path, 10, MAX)] == [4.0, 3.0]
+    assert [each.at for each in read_newest(tmp_path, 10)] == [6.0, 5.0, 3.0]
 
 
 def test_only_the_user_of_the_service_can_read_them(tmp_path: Path) -> None:
@@ -91,16 +77,16 @@ def test_only_the_user_of_the_service_can_read_them(tmp_path: Path) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()] == [0o600]
 
 
-@pytest.mark.parametrize(("at", "left"), [(0, 0), (3, 0), (17, 0), (120, 1), (250, 2)])
-def test_what_follows_a_damaged_entry_is_not_read(tmp_path: Path, at: int, left: int) -> None:
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"\xff\n", b"[]\n", b'{"at": 1}\n', b'{"body": 7}\n', b'{"x": 1, "body": ""}\n']
+)
+def test_damaged_lines_are_skipped(tmp_path: Path, damage: bytes) -> None:
     write(tmp_path, [request(number) for number in range(3)])
-    (segment,) = tmp_path.iterdir()
-    data = bytearray(segment.read_bytes())
-    data[at] ^= 0xFF
-    segment.write_bytes(data)
-    assert len(read_newest(tmp_path, 10, MAX)) == left
-    segment.write_bytes(data[:-1])
-    assert len(read_newest(tmp_path, 10, MAX)) == min(left, 2)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(damage + path.read_bytes()[:-1])  # the last line was cut short, by its end
+    assert len(read_newest(tmp_path, 10)) == (2 if damage == b"{" else 3)
+    path.write_bytes(path.read_bytes()[:-9] + damage)
+    assert len(read_newest(tmp_path, 10)) in {1, 2}
 
 
 def test_offer_keeps_a_sample(tmp_path: Path) -> None:
@@ -111,7 +97,7 @@ def test_offer_keeps_a_sample(tmp_path: Path) -> None:
         log.offer("m", "rank", protobuf=False, body=b"{}")
     log.offer("m", "rank", protobuf=False, body=b" " * (BODY_BYTES_MAX + 1))
     log.close()
-    found = read_newest(record_directory(settings) / "m", 100, MAX)
+    found = read_newest(record_directory(settings) / "m", 100)
     assert 0 < len(found) < 40
     assert outcomes(metrics) == {"written": len(found), "dropped": 0, "failed": 0}
     assert {(each.call, each.protobuf, each.body) for each in found} == {("rank", False, b"{}")}
@@ -126,19 +112,20 @@ def test_offer_with_an_unwritable_directory_reports_once_and_goes_on(tmp_path: P
     log.offer("n", "rank", protobuf=False, body=b"{}")
     log.close()
     assert [each.message for each in caplog.records] == ["request_log_unwritable"]
-    assert len(read_newest(tmp_path / "n", 10, MAX)) == 1
+    assert len(read_newest(tmp_path / "n", 10)) == 1
     assert outcomes(metrics) == {"written": 1, "dropped": 0, "failed": 3}
 
 
 def test_disk_that_hangs_holds_up_neither_requests_nor_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
-    monkeypatch.setattr(os, "writev", lambda *_: os.read(read_end, 1))
+    monkeypatch.setattr(os, "write", lambda *_: os.read(read_end, 1))
     metrics = Metrics()
     log = RequestLog(settings_of(tmp_path), metrics)
     for _ in range(200):
         log.offer("m", "rank", protobuf=False, body=b"{}")
     log.close(timeout_s=0.01)
     assert outcomes(metrics)["dropped"] > 100
+    monkeypatch.undo()
     os.write(write_end, bytes(200))
     log.close()
     os.close(write_end)

@@ -84,35 +84,27 @@ def test_replay_version_that_fails_what_the_current_one_answers_is_rejected(serv
     assert "1 of 1 recorded requests that version 1 answers fail; the newest, a retrieve: FeatureError" in problem
 
 
-def test_replay_request_that_both_versions_fail_is_not_held_against_the_new_one(service: Service, write: Write) -> None:
-    service.record(("retrieve", True, b"\xff"), ("embed", False, b'{"tower": "none", "features": {}}'))
-    write(version=2)
-    service.driven.scan()
-    assert service.driven.serving() == 2
-
-
-def test_replay_candidates_that_are_gone_are_data(service: Service, write: Write) -> None:
-    service.record(("rank", False, orjson.dumps({"context": {"user": 5}, "candidates": [1000 + 7 * 39]})))
+def test_replay_holds_neither_what_both_versions_fail_nor_candidates_that_are_gone_against_one(
+    service: Service, write: Write
+) -> None:
+    gone = orjson.dumps({"context": {"user": 5}, "candidates": [1000 + 7 * 39]})
+    failing = ("embed", False, b'{"tower": "none", "features": {}}')
+    service.record(("retrieve", True, b"\xff"), failing, ("of a later release", True, b""), ("rank", False, gone))
     write(version=2, size=20)
     service.driven.scan()
     assert service.driven.serving() == 2, service.driven.problem(2)
 
 
-def test_replay_in_a_drained_service_rejects_nothing(service: Service, write: Write) -> None:
+def test_replay_without_a_current_version_or_without_recording_rejects_nothing(
+    service: Service, write: Write, root: Path
+) -> None:
     service.record(("retrieve", True, RETRIEVE))
     service.driven.manager.suspend("drained")
     without_default(write(version=2))
     service.driven.scan()
     assert service.driven.states()[2] == "available"
-
-
-def test_replay_without_recording_does_nothing(write: Write, root: Path) -> None:
-    write()
-    recorded = Service(root)
-    recorded.record(("retrieve", True, RETRIEVE))
-    recorded.driven.manager.close()
-    service = Service(root, record_rate=0.0)
-    without_default(write(version=2))
-    service.driven.scan()
-    assert service.driven.serving() == 2
-    service.driven.manager.close()
+    unrecorded = Service(root, record_rate=0.0)
+    without_default(write(version=3))
+    unrecorded.driven.scan()
+    assert unrecorded.driven.serving() == 3
+    unrecorded.driven.manager.close()

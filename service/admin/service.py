@@ -1,0 +1,149 @@
+"""The service as operators see it: its status, and commands, which edit the state file that every worker follows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bundle import paths, staging
+from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
+from service.admin.status import WorkerStatus, merged_versions, read_statuses
+from service.config import ServiceSettings
+from service.errors import InvalidArgument, NotFound
+from service.models.desired_state import Desired, DesiredModel, first_error
+from service.models.manager import VersionState
+from service.models.policy import named, ranked
+from service.models.state_file import StateFile
+from service.observability.logging import fields, logger
+from service.resources import free_bytes
+
+_LOG = logger(__name__)
+_FOLLOW_TIMEOUT_S, _FOLLOW_INTERVAL_S = 2.0, 0.01
+"""How long a command waits for the workers, which read the desired state ten times a second."""
+_MAX_NAMES = 10
+"""Names listed in one error message."""
+
+Status = dict[str, Any]
+
+
+class Service:
+    """One service. The methods block, and may be called from any thread."""
+
+    def __init__(self, settings: ServiceSettings, run_directory: Path) -> None:
+        """Takes the directory that the workers write their statuses to."""
+        self._settings, self._run_directory, self._state = settings, run_directory, StateFile.of(settings)
+
+    def status(self) -> Status:
+        """Returns what is desired, what is served, and what of the desired state is not in effect yet."""
+        self._state.refresh()
+        desired, workers = self._state.desired or Desired(), read_statuses(self._run_directory)
+        problems = [self._state.problem, *(each.state_problem for each in workers)]
+        known = {name for worker in workers for name, versions in worker.known.items() if versions}
+        versions = merged_versions(workers)
+        names = {*versions, *desired.models, *(name for name in known if (self._settings.root / name).exists())}
+        return {
+            "root": str(self._settings.root),
+            "processes": [
+                {name: vars(each)[name] for name in ("pid", "revision", "resident_bytes")} for each in workers
+            ],
+            "revision": desired.revision,
+            "state_file": str(self._state.path),
+            "state_problem": next(filter(None, problems), ""),
+            "draining": desired.draining,
+            "log_level": desired.log_level or self._settings.log_level,
+            "memory": {"resident_bytes": sum(each.resident_bytes for each in workers), "free_bytes": free_bytes()},
+            "models": [_model(name, desired.of(name), versions.get(name, ()), workers) for name in sorted(names)],
+        }
+
+    def apply(self, name: str, body: bytes, model: str = "") -> Status:
+        """Applies a command. What needs no load is in effect when this returns; the rest is listed as `unmet`.
+
+        Args:
+          name: of the command.
+          body: its arguments as JSON; empty: none.
+          model: that the command is for; empty: the service.
+        Returns:
+          The status after it.
+        Raises:
+          ServiceError: the arguments are invalid, there is no such version, or the state file cannot be written.
+        """
+        try:
+            command = COMMANDS[name].model_validate_json(body or b"{}")
+        except ValidationError as problem:
+            raise InvalidArgument(first_error(problem)) from None
+        given = command.model_dump(exclude_none=True)
+        if isinstance(command, ModelCommand):
+            facts = self._find(model, {given.get("version"), *given.get("versions", ())} - {None})
+            given["model"], edit_model = model, command.edit
+            after = self._state.update(lambda desired: desired.with_model(model, edit_model(desired.of(model), facts)))
+        else:
+            after = self._state.update(command.edit)
+        end = time.monotonic() + _FOLLOW_TIMEOUT_S
+        while self._is_behind(after.revision) and time.monotonic() < end:
+            time.sleep(_FOLLOW_INTERVAL_S)
+        _LOG.info("command_applied", extra=fields(command=name, revision=after.revision, **given))
+        return self.status()
+
+    def _is_behind(self, revision: int) -> bool:
+        return any(each.revision < revision for each in read_statuses(self._run_directory))
+
+    def _find(self, model: str, versions: set[int]) -> ModelFacts:
+        """Returns what is known of a model.
+
+        Raises:
+          NotFound: there is no such model, or not one of these versions of it.
+        """
+        workers = read_statuses(self._run_directory)
+        try:
+            known = set(staging.committed_versions(self._settings.root, model)) if paths.is_name(model) else set()
+        except OSError:
+            known = set()
+        known.update(*(worker.loaded(model) for worker in workers))
+        if not known and not any(worker.models.get(model) for worker in workers):
+            names = ", ".join(map(repr, list(merged_versions(workers))[:_MAX_NAMES])) or "none"
+            raise NotFound(f"no model {model[:128]!r} is in the root; there are {names}")
+        for version in versions - known:
+            listed = ", ".join(map(str, sorted(known, reverse=True)[:_MAX_NAMES])) or "none"
+            raise NotFound(f"version {version} of model {model!r} is not in the root; there are {listed}")
+        states = max((worker.models.get(model, ()) for worker in workers), key=_current, default=())
+        previous = next((each.version for each in states if each.state == "kept"), None)
+        return ModelFacts(frozenset(known), _current(states) or None, previous, self._settings.latest_versions)
+
+
+def _current(states: Sequence[VersionState]) -> int:
+    return next((each.version for each in states if each.current), 0)
+
+
+def _model(name: str, desired: DesiredModel, states: Sequence[VersionState], workers: Sequence[WorkerStatus]) -> Status:
+    known = {version for worker in workers for version in (*worker.known.get(name, ()), *worker.loaded(name))}
+    reports = [worker.models.get(name, ()) for worker in workers] or [()]
+    unmet = {(each["version"], each["wanted"]): each for report in reports for each in _unmet(desired, known, report)}
+    return {
+        "name": name,
+        "current": _current(states) or None,
+        "wanted": desired.model_dump(mode="json", exclude_defaults=True),
+        "unmet": [unmet[key] for key in sorted(unmet)],
+        "versions": [vars(state) for state in states],
+    }
+
+
+def _unmet(desired: DesiredModel, known: set[int], states: Sequence[VersionState]) -> list[Status]:
+    """Returns what is wanted of a model and not in effect in one worker."""
+    found = {state.version: state for state in states}
+    loaded = {state.version for state in states if state.is_loaded}
+    wanted, back = set(named(desired)), desired.rolled_back
+    if back is not None and not desired.stopped and max(known, default=0) <= back.above:
+        wanted.add(back.to)
+    order = ranked(desired, known)
+    wanted.update([version for version in order if version not in found or found[version].state != "failed"][:1])
+    unmet = [(version, "loaded") for version in wanted - loaded]
+    unmet += [(version, "unloaded") for version in loaded if desired.stopped or version in desired.unloaded]
+    entries = []
+    for version, what in unmet:
+        state, problem = (found[version].state, found[version].problem) if version in found else ("missing", "")
+        entries.append({"version": version, "wanted": what, "state": state, "problem": problem})
+    return entries
