@@ -1,6 +1,6 @@
 """Typed client of a rowcast service: HTTP and gRPC, sync and async.
 
-`Client` and `AsyncClient` have the same calls; `errors` lists what they raise; answers are iterated as `results` tells.
+`Client` and `AsyncClient` have the same calls; `errors` lists what they raise; `results` describes answers.
 """
 
 from rowcast_client.calls import Call

@@ -91,7 +91,7 @@ def retrieve(
 ) -> Call[Retrieved]:
     """Finds the k nearest candidates of each query.
 
-    Queries are told by exactly one of features (or context_ids, or both), vectors and ids.
+    Queries are given by exactly one of features (or context_ids, or both), vectors and ids.
 
     Args:
       features: of one query, `{"user_id": 5, "history": [1, 2, 3]}`, or a list of such dicts.
@@ -117,7 +117,7 @@ def retrieve(
     """
     by_features = features is not None or context_ids is not None
     if by_features + (vectors is not None) + (ids is not None) != 1:
-        raise InvalidArgument("queries must be told by exactly one of features (or context_ids), vectors and ids")
+        raise InvalidArgument("queries must be given by exactly one of features (or context_ids), vectors and ids")
     packed, queries = pack_vectors(vectors) if vectors is not None else (b"", 1)
     request = pb.RetrieveRequest(
         model=_model(model, version, label),
@@ -154,7 +154,7 @@ def rank(
 
     Args:
       context: features of one context, or a list of them; None: all are stored, or have defaults.
-      candidates: ids; of several contexts a list of lists of ids, one per context. None: told by features alone.
+      candidates: ids; of several contexts a list of lists of ids, one per context. None: given by features alone.
       features: of the candidates, name -> one value per candidate; of several contexts a list of such dicts. What is
         not sent is taken from the candidate store.
       k: only the k best of each context, best first; 0: all, in the order sent.
@@ -185,7 +185,7 @@ def rank(
         raise InvalidArgument("candidates of one context are a list of ids; of a list of contexts a list of lists")
     columns, feature_counts = candidate_features(features, several)
     if candidates is None and not columns:
-        raise InvalidArgument("candidates must be told by their ids, by features, or by both")
+        raise InvalidArgument("candidates must be given by their ids, by features, or by both")
     counts = feature_counts if lists is None else [len(one) for one in lists]
     if several:
         _check_counts(len(counts or ()) if packed else len(context), counts, feature_counts)

@@ -32,7 +32,7 @@ def listed_contexts(ids: Contexts | None) -> list[Any] | None:
 
 
 def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
-    """Packs the ids of contexts; None: none are told.
+    """Packs the ids of contexts; None: none are given.
 
     Raises:
       InvalidArgument: they are not all integers or all strings.
@@ -58,7 +58,7 @@ def lists_of(name: str, ids: Candidates) -> list[Sequence[Any]] | None:
 
 
 def exclusion_of(exclude: Candidates | None) -> dict[str, Any]:
-    """The fields of a request that tell what is never returned."""
+    """The fields of a request that exclude candidates."""
     if exclude is None:
         return {}
     lists = lists_of("exclude", exclude)
@@ -76,7 +76,7 @@ def candidate_features(
     """Columns of all candidates, and how many candidates each of several contexts has by them.
 
     Raises:
-      InvalidArgument: they are not one value per candidate, of one context or of as many as were told.
+      InvalidArgument: they are not one value per candidate, of one context or of as many as were given.
     """
     if not features:
         return {}, None

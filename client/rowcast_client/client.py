@@ -91,7 +91,7 @@ class _Connection:
           cert_file: certificate, PEM, for services that ask their callers for one; with key_file.
           key_file: its private key, PEM without a password.
           token: for services that ask their callers for one; over TLS, since whoever reads it may use it.
-          headers: sent with every call, such as those that a proxy asks for.
+          headers: sent with every call, such as those that a proxy requires.
 
         Raises:
           InvalidArgument: an argument is outside what is said here.

@@ -124,7 +124,7 @@ def pack_ids(name: str, ids: Sequence[Any] | NDArray[Any]) -> pb.Ids:
 
 
 def pack_strings(name: str, values: list[str]) -> pb.Strings:
-    """Packs strings; half of a surrogate pair is no character and is refused."""
+    """Packs strings; half of a surrogate pair is no character and is rejected."""
     try:
         return pb.Strings(values=values)
     except ValueError as error:

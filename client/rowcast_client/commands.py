@@ -1,6 +1,6 @@
 """The command line `rowcast`: one command per call of a service.
 
-Exit: 0 done, 1 the service failed, 2 usage, 3 the request was refused, 4 try again later, 5 the service cannot be
+Exit: 0 done, 1 the service failed, 2 usage, 3 the request was rejected, 4 try again later, 5 the service cannot be
 reached, 130 interrupted.
 """
 
@@ -49,7 +49,7 @@ EXITS = {
 }
 """Exit status of an error's code; 1: any other."""
 application = typer.Typer(
-    help="Asks a rowcast service.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    help="Calls a rowcast service.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 Url = Annotated[str, typer.Option("--url", envvar="ROWCAST_CLIENT_URL", help="http://, https://, grpc:// or grpcs://")]
 Model = Annotated[str, typer.Option("--model", "-m", help="Model; left out: the only one.")]
@@ -91,14 +91,14 @@ def identity(
         typer.Option(help="File that holds the token alone; or the token itself in ROWCAST_CLIENT_TOKEN."),
     ] = None,
 ) -> None:
-    """Asks a rowcast service. What is said here, before the command, is for services with closed doors."""
+    """Calls a rowcast service. Options before the command are for services with TLS or tokens."""
     token = os.environ.get("ROWCAST_CLIENT_TOKEN") or None
     if token_file is not None:
         try:
             token = Path(token_file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            told = getattr(error, "strerror", None) or error
-            raise typer.BadParameter(f"{token_file!r} cannot be read: {told}", param_hint="--token-file") from error
+            reason = getattr(error, "strerror", None) or error
+            raise typer.BadParameter(f"{token_file!r} cannot be read: {reason}", param_hint="--token-file") from error
     _IDENTITY.set({"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file, "token": token})
 
 
@@ -117,7 +117,7 @@ def model(
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Tells how a model is asked: calls, features, tables, indexes, attributes."""
+    """Describes a model: calls, features, tables, indexes, attributes."""
     _ask(url, calls.model(name, version=version, label=label, timeout_s=timeout), details_tables, as_json)
 
 

@@ -3,7 +3,7 @@
     RowcastError
     ├── InvalidArgument    a field has a shape, type or value that the call does not take
     ├── Unauthenticated    no token, or none that the service knows
-    ├── PermissionDenied   a token that is not for what is asked
+    ├── PermissionDenied   a token without permission for the request
     ├── TooLarge           more ids, queries, candidates or bytes than the service's limit
     ├── NotFound           no such model, version, table, feature, tower or index
     ├── Overloaded         the service has no permit free; retried until the deadline
@@ -30,9 +30,9 @@ class RowcastError(Exception):
       code: the kind of failure, spelt as the service spells it.
       message: one sentence: what, which value, what was expected.
       request_id: under which the service logged the call; empty if nothing was sent.
-      address: the service that was asked; empty if the request was refused before it was sent.
+      address: the service; empty if the request was rejected before it was sent.
       retryable: the same request may succeed later, and is tried again while the deadline allows.
-      retry_after_s: how long the service asks to wait before that, if it said.
+      retry_after_s: how long to wait before that, if the service reported it.
     """
 
     code = "INTERNAL"
@@ -64,7 +64,7 @@ class Unauthenticated(RowcastError):
 
 
 class PermissionDenied(RowcastError):
-    """A token that is not for what is asked."""
+    """A token without permission for the request."""
 
     code = "PERMISSION_DENIED"
 

@@ -90,11 +90,11 @@ class _Wire:
         self._headers = tuple((name.lower(), value) for name, value in headers.items())
         self._methods: dict[str, Any] = {}
 
-    def channel(self, room: Any, identity: Identity) -> Any:
+    def channel(self, module: Any, identity: Identity) -> Any:
         if not self._address.secure:
-            return room.insecure_channel(self._address.target, options=OPTIONS)
+            return module.insecure_channel(self._address.target, options=OPTIONS)
         credentials = grpc.ssl_channel_credentials(*identity.pems())
-        return room.secure_channel(self._address.target, credentials, options=OPTIONS)
+        return module.secure_channel(self._address.target, credentials, options=OPTIONS)
 
     def method(self, channel: Any, call: Call[Any]) -> Any:
         if call.method not in self._methods:
@@ -126,22 +126,22 @@ class _Wire:
         return self._own_failure(status, text, deadline, {"request_id": request_id, "address": url}, retry_after_s)
 
     def _own_failure(
-        self, status: str, text: str, deadline: Deadline, told: dict[str, Any], retry_after_s: float | None
+        self, status: str, text: str, deadline: Deadline, details: dict[str, Any], retry_after_s: float | None
     ) -> RowcastError:
         """What a failure means that gRPC itself reports, or a proxy on the way."""
         url = self._address.url
         if status == "DEADLINE_EXCEEDED":
-            return DeadlineExceeded(f"{url} did not answer within {deadline.timeout_s:g} s", **told)
+            return DeadlineExceeded(f"{url} did not answer within {deadline.timeout_s:g} s", **details)
         if status == "UNAVAILABLE":
             if self._address.secure and any(mark in text.lower() for mark in TLS_MARKS):
                 return TlsFailed(f"no secure connection to {url}: {text}", address=url)
             return Unreachable(f"{url} cannot be reached: {text}", address=url)
         if status == "RESOURCE_EXHAUSTED":  # said by gRPC itself or by a proxy
             code = "TOO_LARGE" if retry_after_s is None else "OVERLOADED"
-            return service_error(code, f"{url} refused the call: {text}", **told, retry_after_s=retry_after_s)
-        if status == "CANCELLED":  # not by this caller, who would not be told so: the service's door was closing
+            return service_error(code, f"{url} rejected the call: {text}", **details, retry_after_s=retry_after_s)
+        if status == "CANCELLED":  # not by this caller, who would not see it: the service was shutting down
             return Unreachable(f"{url} gave the call up unanswered: {text}", address=url)
-        return BadAnswer(f"{url} does not answer as a rowcast service would: {status}, {text}", **told)
+        return BadAnswer(f"{url} does not answer as a rowcast service would: {status}, {text}", **details)
 
 
 def _error_details(packed: bytes | None) -> pb.ErrorDetails | None:

@@ -106,11 +106,11 @@ class _Wire:
         self._address = address
         self._json = body == "json"
         self.model = ""
-        """The service's only model, once it was asked: unlike a gRPC message, a URL has to name one."""
+        """The service's only model, once it is known: unlike a gRPC message, a URL has to name one."""
         self._headers = {**headers, "content-type": BODIES[body], "accept": BODIES[body]}
 
     def lacks_model(self, call: Call[Any]) -> bool:
-        """Whether the name of the only model has to be asked first."""
+        """Whether the name of the only model has to be requested first."""
         return call.method != "ListModels" and not (call.request.model.name or self.model)
 
     def request(self, call: Call[Any], deadline: Deadline, request_id: str) -> dict[str, Any]:
@@ -145,18 +145,18 @@ class _Wire:
     def failure(self, error: Exception, deadline: Deadline, request_id: str) -> RowcastError:
         """What a failed exchange means."""
         url = self._address.url
-        told: dict[str, Any] = {"request_id": request_id, "address": url}
+        details: dict[str, Any] = {"request_id": request_id, "address": url}
         reason = str(error) or type(error).__name__
         if isinstance(error, (httpx.TimeoutException, TimeoutError)):
-            return DeadlineExceeded(f"{url} did not answer within {deadline.timeout_s:g} s", **told)
+            return DeadlineExceeded(f"{url} did not answer within {deadline.timeout_s:g} s", **details)
         if _of_tls(error):
             return TlsFailed(f"no secure connection to {url}: {reason}", address=url)
         if isinstance(error, httpx.ConnectError):
             return Unreachable(f"{url} cannot be reached: {reason}", address=url)
         if isinstance(error, httpx.LocalProtocolError):
-            return InvalidArgument(f"the request to {url} cannot be sent: {reason}", **told)
+            return InvalidArgument(f"the request to {url} cannot be sent: {reason}", **details)
         if isinstance(error, httpx.TransportError):
-            return Unreachable(f"the connection to {url} broke: {reason}", **told)
+            return Unreachable(f"the connection to {url} broke: {reason}", **details)
         return self._strange(reason, request_id)
 
     def _path(self, call: Call[Any]) -> str:
@@ -208,7 +208,7 @@ def only_model(listed: pb.ListModelsResponse) -> str:
 
 
 def _error_details(answer: httpx.Response) -> pb.ErrorDetails | None:
-    """The service's own words in a refusal; None if it is not a rowcast service that refused."""
+    """The service's own error; None if it is not a rowcast service that answered."""
     kind = answer.headers.get("content-type", "").partition(";")[0].strip()
     try:
         if kind == PROTOBUF:

@@ -121,8 +121,8 @@ WRITERS: dict[str, Callable[[Any], Body]] = {
 
 
 def _body(options: Mapping[str, Any], parts: list[Body]) -> Body:
-    asked = {name: value for name, value in options.items() if value}
-    return asked | (parts[0] if len(parts) == 1 else {"requests": parts})
+    given = {name: value for name, value in options.items() if value}
+    return given | (parts[0] if len(parts) == 1 else {"requests": parts})
 
 
 def _by_features(request: pb.RetrieveRequest | pb.RecommendRequest) -> list[Body]:
@@ -261,9 +261,9 @@ def _read_details(body: Body) -> pb.ModelDetails:
     ]
     readers = [_with_json(_with_json(_with_json(reader, "ids"), "padding"), "cast") for reader in body["readers"]]
     spec = {"name": body["model"], "version": body["version"]}
-    told = {name: value for name, value in body.items() if name != "version"}
+    fields = {name: value for name, value in body.items() if name != "version"}
     details = pb.ModelDetails()
-    ParseDict(told | {"model": spec, "calls": calls, "readers": readers}, details, ignore_unknown_fields=True)
+    ParseDict(fields | {"model": spec, "calls": calls, "readers": readers}, details, ignore_unknown_fields=True)
     return details
 
 
@@ -278,10 +278,10 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _with_json(told: Body, name: str) -> Body:
+def _with_json(body: Body, name: str) -> Body:
     """The same with one field as JSON, as the message has it; None: empty."""
-    others = {key: value for key, value in told.items() if key != name}
-    return others | {f"{name}_json": "" if told.get(name) is None else json.dumps(told[name])}
+    others = {key: value for key, value in body.items() if key != name}
+    return others | {f"{name}_json": "" if body.get(name) is None else json.dumps(body[name])}
 
 
 def _spec(body: Body) -> pb.ModelSpec:

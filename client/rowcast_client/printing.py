@@ -28,8 +28,8 @@ def plain(answer: Any) -> Any:
     if isinstance(answer, np.ndarray):
         return answer.tolist()
     if dataclasses.is_dataclass(answer) and not isinstance(answer, type):
-        told = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
-        return {name: plain(value) for name, value in told.items() if value is not None}
+        values = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
+        return {name: plain(value) for name, value in values.items() if value is not None}
     if isinstance(answer, (list, tuple)):
         return [plain(one) for one in answer]
     return answer
@@ -47,13 +47,13 @@ def models_table(states: tuple[ModelState, ...]) -> Iterable[Table]:
     table = _table("", "model", "version", "state", "labels", "problem")
     for state in states:
         for version in state.versions:
-            told = f"{version.state}, current" if version.current else version.state
-            table.add_row(state.name, str(version.version), told, ", ".join(version.labels), version.problem)
+            shown = f"{version.state}, current" if version.current else version.state
+            table.add_row(state.name, str(version.version), shown, ", ".join(version.labels), version.problem)
     yield table
 
 
 def details_tables(details: ModelDetails) -> Iterable[Table | str]:
-    """Shows how a model is asked."""
+    """Shows the calls of a model."""
     yield f"{details.model} version {details.version}, created {details.created}\n"
     for call in details.calls:
         title = f"{call.call} by tower {call.tower} -> {', '.join(call.outputs)}"
@@ -80,12 +80,12 @@ def details_tables(details: ModelDetails) -> Iterable[Table | str]:
 
 
 def _tower_table(tower: TowerDetails) -> Table:
-    """Shows what a tower gives, in which pieces it runs, and what its precisions do."""
+    """Shows the outputs of a tower, its parts, and the effects of its precisions."""
     ordered = tower.formula or tower.result
     table = _table(f"tower {tower.name} on {tower.device}, result {ordered}", "part", "runs", "gives", "error")
-    pieces: list[tuple[str, str, TowerDetails | PartDetails]] = [("whole", "", tower)]
-    pieces += [(part.name, f"per {part.per}", part) for part in tower.parts]
-    for name, per, network in pieces:
+    parts: list[tuple[str, str, TowerDetails | PartDetails]] = [("whole", "", tower)]
+    parts += [(part.name, f"per {part.per}", part) for part in tower.parts]
+    for name, per, network in parts:
         form = next((form for form in network.forms if form.runs), None)
         runs = "" if form is None else f"{form.kind} {form.precision} {per}".rstrip()
         error = "" if form is None else f"{max(form.max_abs_error.values(), default=0):.2g}"
@@ -112,8 +112,8 @@ def ranked_table(answer: Ranked) -> Iterable[Table]:
     heads = list(candidates.heads)
     table = _table(f"{answer.model} version {answer.version}", "sent as", "id", "score", *heads)
     for one in candidates:
-        told = [f"{one.heads[name]:.4f}" for name in heads]
-        table.add_row(str(one.position + 1), "" if one.id is None else str(one.id), f"{one.score:.4f}", *told)
+        values = [f"{one.heads[name]:.4f}" for name in heads]
+        table.add_row(str(one.position + 1), "" if one.id is None else str(one.id), f"{one.score:.4f}", *values)
     yield table
 
 
@@ -126,7 +126,7 @@ def vectors_table(answer: Embedded) -> Iterable[Table]:
 
 
 def rows_table(ids: Sequence[str], answer: LookedUp) -> Iterable[Table]:
-    """Shows table rows beside the ids that they were asked by."""
+    """Shows table rows beside their ids."""
     table = _table(f"table {answer.table} of {answer.model} version {answer.version}", "id", "found", "row")
     for one, found, vector in zip(ids, answer.found, answer.vectors, strict=True):
         table.add_row(one, "yes" if found else "no", _numbers(vector))

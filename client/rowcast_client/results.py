@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 
 class Listed(Sequence[Item]):
-    """A sequence told by its length and its items."""
+    """A sequence defined by its length and its items."""
 
     def _item(self, place: int) -> Item:
         raise IndexError(place)
@@ -49,7 +49,7 @@ class Neighbor:
     Attributes:
       id: the candidate's.
       score: larger is better; of `recommend`, the ranking tower's.
-      attributes: those asked for: int, float, str, list of str, or None where the candidate has none.
+      attributes: the requested ones: int, float, str, list of str, or None where the candidate has none.
       retrieval_score: of `recommend`, the index' score.
     """
 
@@ -127,7 +127,7 @@ class RankedCandidate:
       id: as sent; None if candidates were sent by features alone.
       score: larger is better.
       position: its place among the candidates as sent.
-      heads: the other outputs asked for.
+      heads: the other requested outputs.
     """
 
     id: int | str | None

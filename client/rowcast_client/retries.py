@@ -39,8 +39,8 @@ class Retries:
     Attributes:
       attempts_max: tries in all; 1: never again.
       backoff_s: longest wait before the second try; doubled for each further one. A random part of it is waited, so
-        that callers refused together do not come back together.
-      backoff_max_s: longest wait, unless the service asks for a longer one.
+        that callers rejected together do not come back together.
+      backoff_max_s: longest wait, unless the service requires a longer one.
     """
 
     attempts_max: int = 4
@@ -64,7 +64,7 @@ class Retries:
         }
 
     def wait_s(self, state: RetryCallState) -> float:
-        """Seconds until the next try: what the service asked for and up to a tenth more, else a random backoff."""
+        """Seconds until the next try: what the service requires and up to a tenth more, else a random backoff."""
         error = state.outcome.exception() if state.outcome is not None else None
         asked_s = error.retry_after_s if isinstance(error, RowcastError) else None
         if asked_s is not None:
