@@ -3,16 +3,17 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
+DIR ?=
 ONLY ?=
 SCALE ?=
 SHORT ?=
 PROCESSES ?= 2
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo demo-models test check stubs bench bench-peers bench-export soak soak-export clean
+.PHONY: help venv demo demo-models test check stubs bench bench-against bench-peers bench-export soak soak-proxies soak-export clean
 .DEFAULT_GOAL := help
 
-help: ## what can be made
+help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 venv: $(STAMP) ## .venv with both programs, the client, the examples and the tools
@@ -25,38 +26,42 @@ $(STAMP): pyproject.toml client/pyproject.toml hatch_build.py $(wildcard bundle/
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[export,serve,examples,dev]' --editable client
 	@touch $@
 
-demo: venv ## train, export, serve and ask: real recommendations (DATA=DIR: MovieLens there)
+demo: venv ## train, export, serve, send requests: real recommendations (DATA=DIR: MovieLens there)
 	$(BIN)/python -m examples.movielens.demo $(if $(DATA),--data $(DATA)) $(if $(SHORT),--short)
 
-demo-models: venv ## every example trained, exported, served, asked and compared (ONLY="dlrm ple", SCALE=article)
+demo-models: venv ## every example trained, exported, served and compared with its model (ONLY="dlrm ple", SCALE=article)
 	$(BIN)/python -m examples.demo_models $(if $(SCALE),--scale $(SCALE)) $(foreach name,$(ONLY),--only $(name))
 
 test: venv ## the tests, in two processes (PROCESSES=N: in N, each of up to 2 GB)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile
 
-check: venv ## ruff, mypy, import directions, stub and format drift, duplicate code
+check: venv ## ruff, mypy, import contracts, drift of generated files, duplicate code
 	scripts/check
 
 stubs: venv ## regenerates the protobuf stubs
 	scripts/generate_stubs
 
-bench: venv ## the service beside bare calls and the peers that are installed; writes docs/benchmarks.md (SCALE=1: all rows)
+bench: venv ## the service, bare calls, installed peers, overload, start and memory; writes docs/benchmarks.md (SCALE=1: all rows)
 	$(BIN)/python -m tests.bench --document $(if $(SCALE),--scale $(SCALE))
-	$(BIN)/python -m tests.bench.features
-	$(BIN)/python -m tests.bench.wide
-	$(BIN)/python -m tests.bench.rankings
 
-bench-peers: venv ## virtual environments of what make bench measures beside the service, 12 GB under build/peers
+bench-against: venv ## the service of another checkout in turns with this one: make bench-against DIR=../old
+	$(BIN)/python -m tests.bench --against $(DIR)
+
+bench-peers: venv ## virtual environments of the peers of make bench, 8 GB under build/peers
 	$(BIN)/python -m tests.bench.peers.environments
 
 bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
 	$(BIN)/python -m tests.bench.exporter
 
-soak: venv ## version changes under load (by one process and by two), lost callers, an overload; at most twenty minutes
+soak: venv ## version changes under load (one process and two), commands, lost callers, overload; half an hour at most
 	$(BIN)/python -m tests.soak
 	$(BIN)/python -m tests.soak.switches --versions 100 --workers 2
+	$(BIN)/python -m tests.soak.commands --rounds 5
 
-soak-export: venv ## damaged checkpoints for a minute; then exports killed at 240 random moments and begun again, at most ten
+soak-proxies: venv ## nginx and HAProxy before two services: workers that leave, restarts, hostile clients; ten minutes
+	$(BIN)/python -m tests.soak.proxies
+
+soak-export: venv ## damaged checkpoints for a minute; then exports killed at 240 random moments and resumed, ten minutes
 	$(BIN)/python -m tests.soak.damaged_checkpoints 60
 	$(BIN)/python -m tests.soak.export
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
-from tests.bench.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
+from tests.bench.run import Run
+from tests.bench.services import Checkout
+from tests.bench.workloads import RankingWorkload, RetrievalWorkload
 
 SCALE = 0.002
 
 
 @pytest.fixture(scope="session")
-def workloads_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("workloads")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    scratch = tmp_path_factory.mktemp("bench")
+    return Run(scratch, [Checkout("this"), Checkout("other")], SCALE, rounds=1, seconds=0.05, workers=1, callers=(2,))
 
 
 @pytest.fixture(scope="session")
-def ranking(workloads_root: Path) -> RankingWorkload:
-    return write_ranking(workloads_root, SCALE)
+def ranking(run: Run) -> RankingWorkload:
+    return run.ranking
 
 
 @pytest.fixture(scope="session")
-def retrieval(workloads_root: Path) -> RetrievalWorkload:
-    work = write_retrieval(workloads_root, SCALE)
-    np.save(work.directory.parent / "queries.npy", work.vectors)
-    return work
+def retrieval(run: Run) -> RetrievalWorkload:
+    return run.retrieval

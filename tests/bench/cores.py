@@ -1,4 +1,4 @@
-"""Which cores serve, and which make the load: of four or more, two serve and others make the load."""
+"""Which cores serve and which make the load: of four or more, two serve and the others make the load."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 SERVING = 2
-"""What workloads, peers and aims are made for."""
 
 
-def dealt(cores: Sequence[int]) -> tuple[set[int], set[int]]:
-    """Returns the cores that serve and those that make the load: the same where there are too few for both."""
-    some = sorted(cores)
-    return (set(some[:SERVING]), set(some[SERVING:])) if len(some) >= 2 * SERVING else (set(some), set(some))
+def split(cores: Sequence[int]) -> tuple[set[int], set[int]]:
+    """Returns the cores that serve and those that make the load: the same ones where there are too few for both."""
+    ordered = sorted(cores)
+    if len(ordered) < 2 * SERVING:
+        return set(ordered), set(ordered)
+    return set(ordered[:SERVING]), set(ordered[SERVING:])
 
 
-_serving, _loading = dealt([*os.sched_getaffinity(0)])
+_serving, _loading = split([*os.sched_getaffinity(0)])
 
 
 def serve_on_few() -> str:
-    """Leaves this process, and all that it starts but the load, the cores that serve; returns what to tell of that."""
+    """Keeps this process, and all that it starts except the load, on the serving cores; returns how they are split."""
     os.sched_setaffinity(0, _serving)
     if _loading == _serving:
-        return f"{len(_serving)} cores, which the load comes from, too"
-    return f"{len(_serving)} cores; the load comes from {len(_loading)} others"
+        return f"{len(_serving)} cores, shared by the services and the load generator"
+    return f"{len(_serving)} cores; the load generator has {len(_loading)} others"
 
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """What is started meanwhile makes the load."""
+    """Runs what is started in this context on the cores of the load."""
     own = os.sched_getaffinity(0)
-    # Where nobody has dealt them, all may share all.
-    os.sched_setaffinity(0, _loading if own == _serving else own)
+    os.sched_setaffinity(0, _loading if own == _serving else own)  # without serve_on_few all share all
     try:
         yield
     finally:

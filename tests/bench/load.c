@@ -1,9 +1,9 @@
-/* Load on a service over loopback, from one thread that costs microseconds a request: it shares the cores.
+/* Load on a service over loopback, from one thread that takes microseconds of CPU a request.
 
    load http|grpc PORT REQUESTS RESULTS CALLERS SECONDS        closed loop: each caller waits for its answer
    load http|grpc PORT REQUESTS RESULTS CALLERS SECONDS DUE    open loop: requests go at the instants in DUE
 
-   REQUESTS holds [uint32 size, bytes] of each request as it goes over the wire: for http head and body, for grpc the
+   REQUESTS holds [uint32 size, bytes] of each request as it goes over the wire: for http headers and body, for grpc the
    HTTP/2 frames of one call with 0 for the stream. DUE holds float64 seconds, rising. RESULTS is written as float64
    [requests, 3]: when it was sent or due, how long until its whole answer, and how it ended: the HTTP status; of
    grpc 200 for an answer with a message, 0 without one (an error); -1: the connection ended; -2: no answer.
@@ -343,7 +343,7 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
 }
 
 int main(int argc, char **argv) {
-    if (argc < 7 || argc > 8) return fprintf(stderr, "load: see the head of load.c\n"), 2;
+    if (argc < 7 || argc > 8) return fprintf(stderr, "load: see the top of load.c\n"), 2;
     size_t callers = strtoul(argv[5], NULL, 10), due_size = 0, opened = callers;
     double seconds = strtod(argv[6], NULL), *due = argc > 7 ? whole_file(argv[7], &due_size) : NULL;
     grpc = !strcmp(argv[1], "grpc");

@@ -1,7 +1,7 @@
 """Load on a running service over loopback: closed loop (each caller waits for its answer) and open loop (Poisson).
 
 The generator is `load.c`, compiled on demand, in a process of its own. It may share the cores with the service, so
-requests are encoded before the clock starts and one costs it some microseconds, which are told beside every figure.
+requests are encoded before the clock starts, and what they cost the generator is reported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 class ServiceLost(Exception):
-    """A service takes no connections any more; says what the generator said."""
+    """A service accepts no connections; the message is that of the generator."""
 
 
 class NoCompiler(Exception):
@@ -41,7 +41,7 @@ class NoCompiler(Exception):
 
 
 @dataclass(frozen=True)
-class Door:
+class Endpoint:
     """Where requests go: a port, and a path (HTTP) or a method (gRPC: no content type)."""
 
     port: int
@@ -55,9 +55,9 @@ class Door:
             fields = {"host": "127.0.0.1", "content-type": self.content_type, "content-length": str(len(body))}
             lines = "".join(f"{name}: {value}\r\n" for name, value in (fields | dict(self.headers)).items())
             return f"POST {self.path} HTTP/1.1\r\n{lines}\r\n".encode() + body
-        heads = {":method": "POST", ":scheme": "http", ":path": self.path, ":authority": "127.0.0.1"}
-        heads |= {"te": "trailers", "content-type": "application/grpc", **self.headers}
-        block = b"".join(b"\0" + _text(name) + _text(value) for name, value in heads.items())
+        fields = {":method": "POST", ":scheme": "http", ":path": self.path, ":authority": "127.0.0.1"}
+        fields |= {"te": "trailers", "content-type": "application/grpc", **self.headers}
+        block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
         message = struct.pack(">BI", 0, len(body)) + body
         parts = [message[at : at + FRAME_BYTES_MAX] for at in range(0, len(message), FRAME_BYTES_MAX)]
         frames = [_frame(_HEADERS, _END_HEADERS, block)]
@@ -104,13 +104,13 @@ class Answers:
 class Load:
     """Requests of one kind, ready to be sent again and again."""
 
-    def __init__(self, door: Door, bodies: Sequence[bytes]) -> None:
-        self.door = door
+    def __init__(self, endpoint: Endpoint, bodies: Sequence[bytes]) -> None:
+        self.endpoint = endpoint
         self._scratch = tempfile.TemporaryDirectory(prefix="rowcast-load-")
         self._requests = Path(self._scratch.name) / "requests"
         with self._requests.open("wb") as file:
             for body in bodies:
-                encoded = door.encode(body)
+                encoded = endpoint.encode(body)
                 file.write(struct.pack("<I", len(encoded)) + encoded)
 
     def closed(self, callers: int, duration_s: float) -> Answers:
@@ -135,12 +135,12 @@ class Load:
 
     def _run(self, *options: str) -> Answers:
         results = Path(self._scratch.name) / "results"
-        door = ["http" if self.door.content_type else "grpc", str(self.door.port)]
-        program = [str(compiled()), *door, str(self._requests), str(results), *options]
+        protocol = "http" if self.endpoint.content_type else "grpc"
+        program = [str(compiled()), protocol, str(self.endpoint.port), str(self._requests), str(results), *options]
         with cores.loading():
             ran = subprocess.run(program, check=False, capture_output=True, text=True)
         if ran.returncode:
-            raise ServiceLost(f"port {self.door.port}: {ran.stderr.strip()}")
+            raise ServiceLost(f"port {self.endpoint.port}: {ran.stderr.strip()}")
         elapsed_s, generator_s = map(float, ran.stdout.split())
         begun, latency, status = np.fromfile(results).reshape(-1, 3).T
         return Answers(begun, latency, status, elapsed_s, generator_s)

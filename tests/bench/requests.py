@@ -1,10 +1,11 @@
-"""Encoded request bodies of the workloads, in each form that a door takes."""
+"""Encoded request bodies of the workloads, in each form that an endpoint accepts."""
 
 from __future__ import annotations
 
+import numpy as np
 import orjson
 
-from service.wire.stubs import embedding_service_pb2 as messages
+from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bench.workloads import RankingWorkload, RetrievalWorkload
 
 RANK, RETRIEVE = "/rowcast.embedding.v1.EmbeddingService/Rank", "/rowcast.embedding.v1.EmbeddingService/Retrieve"
@@ -25,7 +26,7 @@ def rank_messages(work: RankingWorkload) -> list[bytes]:
     """The same requests as encoded RankRequest messages."""
     bodies = []
     for at in range(len(work.numbers)):
-        request = messages.RankRequest(model=messages.ModelSpec(name=work.model))
+        request = pb.RankRequest(model=pb.ModelSpec(name=work.model))
         for name, ids in work.context.items():
             request.context[name].int64s = ids[at : at + 1].tobytes()
         request.context["numbers"].float32s = work.numbers[at].tobytes()
@@ -43,13 +44,14 @@ def retrieve_json(work: RetrievalWorkload) -> list[bytes]:
     ]
 
 
-def retrieve_messages(work: RetrievalWorkload) -> list[bytes]:
-    """The same queries as encoded RetrieveRequest messages."""
+def retrieve_messages(work: RetrievalWorkload, queries: int = 1) -> list[bytes]:
+    """The same queries as encoded RetrieveRequest messages, so many in each."""
     bodies = []
-    for at, history in enumerate(work.histories):
-        request = messages.RetrieveRequest(model=messages.ModelSpec(name=work.model), k=work.k)
-        request.features["user"].int64s = work.users[at : at + 1].tobytes()
-        request.features["history"].int64s = history.tobytes()
-        request.features["history"].offsets = (0).to_bytes(4, "little") + len(history).to_bytes(4, "little")
+    for first in range(0, len(work.users) - queries + 1, queries):
+        users, histories = work.users[first : first + queries], work.histories[first : first + queries]
+        request = pb.RetrieveRequest(model=pb.ModelSpec(name=work.model), k=work.k)
+        request.features["user"].int64s = users.tobytes()
+        request.features["history"].int64s = histories.tobytes()
+        request.features["history"].offsets = (np.arange(queries + 1, dtype="<i4") * histories.shape[1]).tobytes()
         bodies.append(request.SerializeToString())
     return bodies

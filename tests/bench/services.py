@@ -2,58 +2,41 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+HERE = Path(__file__).parents[2]
 READY_WITHIN_S = 120
 LOOK_EVERY_S = 0.005
-_ALL = "import service.command_line, service.process, service.start, uvloop"
-
-
-@functools.cache
-def installed() -> Mapping[str, str]:
-    """Returns the environment in which programs find compiled modules, as an installed package has them.
-
-    A checkout may be run without any, and compiles 200 modules at each start then.
-    """
-    place = tempfile.mkdtemp(prefix="rowcast-bytecode-")
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    found = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": place}
-    subprocess.run([sys.executable, "-c", _ALL], env={**os.environ, **found}, check=True)
-    return found
+BYTECODE = Path("build/bench/bytecode")
+"""Compiled modules of each checkout, which an installed package has."""
 
 
 class NotStarted(Exception):
-    """A program ended, or did not answer in time; says where its log is."""
+    """A program ended, or did not answer in time; the message names its log."""
 
 
 class Program:
     """A program with all of its processes.
 
     Attributes:
-      ready_s: seconds from process start until `ready` said yes.
+      ready_s: seconds from process start until `ready` returned true.
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        ready: Callable[[], bool],
-        log: Path,
-        environment: Mapping[str, str] | None = None,
+        self, command: Sequence[str], ready: Callable[[], bool], log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         """Starts it and waits.
 
@@ -61,18 +44,15 @@ class Program:
           command: what is run, from the current directory.
           ready: whether it answers.
           log: where its output goes.
-          environment: beside the own one.
+          environment: variables beside those of this process.
         Raises:
-          NotStarted: it ended or is not ready after 120 s.
+          NotStarted: it ended, or is not ready after 120 s.
         """
         self._log = log.open("wb")
         began = time.perf_counter()
+        everything = {**os.environ, **(environment or {})}
         self._process = subprocess.Popen(
-            command,
-            stdout=self._log,
-            stderr=self._log,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
+            command, stdout=self._log, stderr=self._log, env=everything, start_new_session=True
         )
         while not ready():
             if self._process.poll() is not None or time.perf_counter() - began > READY_WITHIN_S:
@@ -92,20 +72,9 @@ class Program:
         """Returns how many processes it is."""
         return len(self._tree())
 
-    def memory_bytes(self, of: str = "Pss") -> int:
-        """Returns the proportional set size of all processes: pages they share counted once.
-
-        Pages that others map, too, count in part: it is the program's own only while nobody else maps its files.
-
-        Args:
-          of: `Pss`, or a part of it: `Pss_Anon`, `Pss_File` (files are mapped around each page that is touched, as far
-            as the page cache has them, and are given back when memory is short), `Pss_Shmem`.
-        """
-        return int(self._sum(lambda each: _rolled_up(each.pid, of)))
-
-    def resident_bytes(self) -> int:
-        """Returns the resident memory of all processes, pages they share counted each time."""
-        return int(self._sum(lambda each: each.memory_info().rss))
+    def memory_bytes(self) -> int:
+        """Returns the proportional set size of all processes: pages that they share are counted once."""
+        return int(self._sum(lambda each: each.memory_full_info().pss))
 
     def cpu_s(self) -> float:
         """Returns the CPU seconds that all processes used so far."""
@@ -116,7 +85,7 @@ class Program:
         for each in self._tree():
             try:
                 total += read(each)
-            except (psutil.NoSuchProcess, OSError):  # ended meanwhile: some start helpers again and again
+            except (psutil.NoSuchProcess, OSError):  # ended meanwhile
                 continue
         return total
 
@@ -124,7 +93,7 @@ class Program:
         """Stops it, so that it takes nothing from what is measured meanwhile."""
         self._signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Lets it run."""
         self._signal(signal.SIGCONT)
 
@@ -136,8 +105,8 @@ class Program:
                 continue
 
     def close(self) -> None:
-        """Ends all processes; those that do not within 30 s are killed."""
-        self.go_on()
+        """Ends all processes; those that do not end within 30 s are killed."""
+        self.resume()
         tree = self._tree()
         if self._process.poll() is None:
             self._process.terminate()
@@ -148,36 +117,52 @@ class Program:
         self._log.close()
 
 
-def _rolled_up(process: int, part: str) -> int:
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
-    found = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    return int(found[part].split()[0]) * 1024 if part in found else 0  # of a process that has ended there is no more
+@dataclass(frozen=True)
+class Checkout:
+    """A version of rowcast: a directory with its sources, such as a git worktree."""
+
+    name: str
+    directory: Path = HERE
+
+    def command(self) -> list[str]:
+        """Returns what runs its `rowcast-serve`, as its pyproject.toml names it, with `environment`."""
+        scripts = tomllib.loads((self.directory / "pyproject.toml").read_text())["project"]["scripts"]
+        module, _, function = scripts["rowcast-serve"].partition(":")
+        program = f"import sys; sys.argv[0] = 'rowcast-serve'; from {module} import {function}; {function}()"
+        return [sys.executable, "-P", "-c", program]  # -P: not from the current directory
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its sources before the installed ones, and its compiled modules."""
+        bytecode = (BYTECODE / self.directory.resolve().as_posix().replace("/", "-")).resolve()
+        bytecode.mkdir(parents=True, exist_ok=True)
+        path = str(self.directory.resolve())
+        return {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(bytecode)}
+
+    def commit(self) -> str:
+        """Returns its commit; a plus sign: with changes."""
+        git = ["git", "-C", str(self.directory)]
+        commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        changes = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, check=False).stdout
+        return commit.stdout.strip() + ("+" if changes else "") or str(self.directory)
 
 
 class Service(Program):
-    """A `rowcast-serve` over a root of bundles.
+    """A `rowcast-serve` over a root of bundles, on free ports.
 
     Attributes:
       http, grpc: its ports.
     """
 
-    def __init__(self, root: Path, precision: str, scratch: Path, *options: str) -> None:
-        """Starts it, on free ports.
-
-        Args:
-          root: its bundles.
-          precision: of its towers.
-          scratch: where its log and its file of ports go.
-          options: further ones.
-        Raises:
-          NotStarted: it ended or is not ready after 120 s.
-        """
-        name = "-".join((precision, *(each.strip("-") for each in options)))
-        self._ports = scratch / f"ports-{name}.json"
+    def __init__(self, checkout: Checkout, root: Path, scratch: Path, precision: str, *options: str) -> None:
+        """Starts it; `scratch` is for its log and its file of ports. Raises as Program does."""
+        name = "-".join((checkout.name, precision, *(each.strip("-") for each in options)))
+        self._ports = scratch.resolve() / f"ports-{name}.json"
         self._ports.unlink(missing_ok=True)
-        given = ["--root", str(root), "--precision", precision, "--http-port", "0", "--grpc-port", "0", *options]
-        program = [str(Path(sys.executable).parent / "rowcast-serve"), *given, "--ports-file", str(self._ports)]
-        super().__init__(program, self._ready, scratch / f"serve-{name}.log", installed())
+        given = ["--root", str(root.resolve()), "--precision", precision, "--ports-file", str(self._ports), *options]
+        given += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
+        command = [*checkout.command(), *given]
+        super().__init__(command, self._ready, scratch / f"serve-{name}.log", checkout.environment)
 
     def _ready(self) -> bool:
         if not self._ports.exists():

@@ -1,81 +1,106 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
+import grpc
 import numpy as np
 import pytest
 
-from tests.bench import ceilings
-from tests.bench.load import Answers, Door, Load, ServiceLost
+from tests.bench.load import Answers, Endpoint, Load, ServiceLost
 from tests.bench.peers.contenders import free_ports
 from tests.bench.services import NotStarted, Program
 
-ANSWER = 3000
+ANSWER = bytes(3000)
 LARGE = bytes(200_000)
 """More than HTTP/2's first window, and more than one frame."""
 
 
-@pytest.fixture(scope="module", params=["http", "grpc"])
-def door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    (port,) = free_ports(1)
-    log = tmp_path_factory.mktemp("echo") / "log"
-    program = ceilings.start(request.param, port, ANSWER, log)
-    yield Door(port, "/", "text/plain") if request.param == "http" else Door(port, ceilings.METHOD)
-    program.close()
+class Echo(BaseHTTPRequestHandler):
+    """Answers every POST to / with as many bytes."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200 if self.path == "/" else 404)
+        self.send_header("content-length", str(len(ANSWER)))
+        self.end_headers()
+        self.wfile.write(ANSWER)
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
-@pytest.mark.parametrize("bodies", [[b"", b"small"], [LARGE]])
-def test_load_closed_has_every_request_answered(door: Door, bodies: list[bytes]) -> None:
-    load = Load(door, bodies)
+@pytest.fixture
+def http_endpoint() -> Iterator[Endpoint]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield Endpoint(server.server_address[1], "/", "text/plain")
+        server.shutdown()
+
+
+@pytest.fixture
+def grpc_endpoint() -> Iterator[Endpoint]:
+    handler = grpc.unary_unary_rpc_method_handler(lambda _request, _context: ANSWER)
+    server = grpc.server(ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Echo", {"Call": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield Endpoint(port, "/Echo/Call")
+    server.stop(None).wait()
+
+
+@pytest.fixture(params=["http", "grpc"])
+def endpoint(request: pytest.FixtureRequest) -> Endpoint:
+    found: Endpoint = request.getfixturevalue(f"{request.param}_endpoint")
+    return found
+
+
+@pytest.mark.parametrize("bodies", [[b"", b"small"], [LARGE]], ids=["small", "large"])
+def test_load_closed_has_every_request_answered(endpoint: Endpoint, bodies: list[bytes]) -> None:
+    load = Load(endpoint, bodies)
     answers = load.closed(3, 0.1)
     assert answers.failed == 0
     assert answers.answered == len(answers.latency_s) >= 3
     assert answers.elapsed_s >= 0.1
-    assert (answers.latency_s > 0).all()
     load.close()
 
 
-def test_load_open_sends_at_the_rate_whatever_comes_back(door: Door) -> None:
-    load = Load(door, [b"x"])
+def test_load_open_sends_at_the_rate_whatever_comes_back(endpoint: Endpoint) -> None:
+    load = Load(endpoint, [b"x"])
     answers = load.open(300, 0.5, seed=1)
     assert answers.failed == 0
-    assert 100 < answers.answered < 220  # Poisson, 150 wanted
-    assert 0.3 < answers.begun_s.max() < 0.5
+    assert 100 < answers.answered < 220  # Poisson, 150 expected
     load.close()
 
 
-@pytest.mark.parametrize("door", ["grpc"], indirect=True)
-def test_load_counts_calls_that_are_refused(door: Door) -> None:
-    load = Load(Door(door.port, "/Echo/Nothing"), [b"x"])
-    answers = load.closed(2, 0.05)
-    assert answers.answered == 0
-    assert answers.failed == len(answers.status) > 0
-    assert set(answers.status) == {0.0}
-    assert np.isnan(answers.percentile_ms(50))
-    load.close()
+def test_load_counts_failed_calls(http_endpoint: Endpoint, grpc_endpoint: Endpoint) -> None:
+    for port, path, media, status in (
+        (http_endpoint.port, "/nothing", "text/plain", 404),
+        (grpc_endpoint.port, "/Echo/Nothing", "", 0),
+    ):
+        load = Load(Endpoint(port, path, media), [b"x"])
+        answers = load.closed(2, 0.05)
+        assert answers.answered == 0
+        assert answers.failed == len(answers.status) > 0
+        assert set(answers.status) == {status}
+        assert np.isnan(answers.percentile_ms(50))
+        load.close()
 
 
-def test_load_counts_calls_whose_connection_is_lost(tmp_path: Path) -> None:
+def test_load_on_a_port_without_service_names_the_port() -> None:
     (port,) = free_ports(1)
-    program = ceilings.start("http", port, ANSWER, tmp_path / "log")
-    load = Load(Door(port, "no-path", "text/plain"), [b"x"])
-    answers = load.closed(2, 0.05)
-    assert answers.answered == 0
-    assert set(answers.status) <= {400.0, -1.0}
-    load.close()
-    program.close()
-
-
-def test_load_on_a_port_without_service_says_so() -> None:
-    (port,) = free_ports(1)
-    load = Load(Door(port, "/", "text/plain"), [b"x"])
+    load = Load(Endpoint(port, "/", "text/plain"), [b"x"])
     with pytest.raises(ServiceLost, match=f"port {port}: connect: Connection refused"):
         load.closed(1, 0.05)
     load.close()
 
 
-def test_program_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
+def test_program_that_ends_is_reported_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(NotStarted, match=r"false does not answer; see .*log"):
         Program(["false"], lambda: False, tmp_path / "log")
 
@@ -87,9 +112,9 @@ def test_program_paused_uses_no_more_of_the_processor(tmp_path: Path) -> None:
     program.pause()
     before = program.cpu_s()
     for _ in range(100):
-        assert program.memory_bytes() <= program.resident_bytes()
+        assert program.memory_bytes() > 0
     assert program.cpu_s() - before <= 0.02
-    program.go_on()
+    program.resume()
     while program.cpu_s() < before + 0.05:
         pass
     assert program.processes() == 1

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from bundle.features import Column, open_features
 from bundle.staging import check_files, read_manifest
-from bundle.tower_pages import Precision
 from runtime.scann import ScannIndex
 from runtime.tower_inputs import tower_inputs
-from runtime.towers import open_form, open_tower
+from runtime.towers import open_tower
 from tests.bench import workload_towers
 from tests.bench.workloads import RankingWorkload, RetrievalWorkload
 
 
 def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(ranking: RankingWorkload) -> None:
-    page = read_manifest(ranking.directory)
-    check_files(ranking.directory, page, "full")
-    assert len(page.tables) == 26
-    assert page.tables["c00"].rows == 10_000
+    manifest = read_manifest(ranking.directory)
+    check_files(ranking.directory, manifest, "full")
+    assert len(manifest.tables) == 26
+    assert manifest.tables["c00"].rows == 10_000
 
-    reader = open_features(ranking.directory, page)
+    reader = open_features(ranking.directory, manifest)
     sent = {name: Column(np.repeat(ids[5], 200)) for name, ids in ranking.context.items()}
     sent |= {name: Column(ids[5]) for name, ids in ranking.candidates.items()}
     sent["numbers"] = Column(np.tile(ranking.numbers[5], 200))
     inputs = {name: reader.activation(name, sent, 200).values for name, column in sent.items()}
-    tower = page.towers["ranking"]
+    tower = manifest.towers["ranking"]
     scores = open_tower(ranking.directory, tower).run(tower_inputs(tower.inputs, inputs, 200))["score"]
 
     weights = {name: values.astype(np.float64) for name, values in workload_towers.ranking_weights().items()}
@@ -43,7 +41,7 @@ def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(ranking: Ran
     assert len(np.unique(scores)) > 10
 
 
-def test_workload_ranking_forms_tell_their_errors(ranking: RankingWorkload) -> None:
+def test_workload_ranking_forms_have_their_errors(ranking: RankingWorkload) -> None:
     forms = {(form.kind, form.precision): form for form in read_manifest(ranking.directory).towers["ranking"].forms}
 
     assert set(forms) == {("saved_model", "f32"), ("litert", "f32"), ("litert", "int8")}
@@ -51,36 +49,14 @@ def test_workload_ranking_forms_tell_their_errors(ranking: RankingWorkload) -> N
     assert 1e-5 < forms["litert", "int8"].max_abs_error["score"] < 0.1
 
 
-@pytest.mark.parametrize(("precision", "limit"), [("f32", 1e-5), ("int8", 0.02)])
-def test_workload_ranking_parts_score_as_the_whole_tower(
-    ranking: RankingWorkload, precision: Precision, limit: float
-) -> None:
-    tower = read_manifest(ranking.directory).towers["ranking"]
-    context, candidate = tower.parts
-    assert [(part.name, part.per) for part in tower.parts] == [("context", "context"), ("candidate", "candidate")]
-    assert [output.shape for output in context.outputs] == [(None, 128)]  # a context's half of the first cross
-
-    random = np.random.default_rng(1)
-    shapes = workload_towers.inputs_of("ranking")
-    values = {name: random.random((200, *shape), np.float32) for name, shape in shapes.items()}
-    values |= {name: values[name][:1].repeat(200, axis=0) for name in (*workload_towers.CONTEXT, "numbers")}
-    expected = open_tower(ranking.directory, tower).run(tower_inputs(tower.inputs, values, 200))["score"]
-    for part, n in ((context, 1), (candidate, 200)):
-        form = next(form for form in part.forms if (form.kind, form.precision) == ("litert", precision))
-        taken = {name: array[:n] for name, array in values.items()}
-        made = open_form(ranking.directory, part, form).run(tower_inputs(part.inputs, taken, n))
-        values |= {name: array.repeat(200 // n, axis=0) for name, array in made.items()}
-    np.testing.assert_allclose(values["score"], expected, rtol=0, atol=limit)
-
-
 def test_workload_retrieval_is_a_whole_bundle_with_a_tree(retrieval: RetrievalWorkload) -> None:
-    page = read_manifest(retrieval.directory)
-    check_files(retrieval.directory, page, "full")
+    manifest = read_manifest(retrieval.directory)
+    check_files(retrieval.directory, manifest, "full")
 
-    index = page.indexes["items"]
+    index = manifest.indexes["items"]
     assert (index.kind, index.recall.k) == ("tree_ah", 100)
     assert index.recall.value >= 0.95
-    assert page.candidates["items"].size == 2000
+    assert manifest.candidates["items"].size == 2000
     items = np.fromfile(retrieval.directory / index.vectors, "<f4").reshape(2000, 64)
     found, scores = ScannIndex.load(retrieval.directory / index.directory, "dot_product", items).search(
         retrieval.vectors[:1], 100

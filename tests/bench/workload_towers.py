@@ -1,7 +1,6 @@
-"""The dense parts of the benchmark's workloads, written as an export writes them. The one file with TensorFlow.
+"""The towers of the benchmark's workloads, written by the exporter's own steps. The one file with TensorFlow.
 
-Towers are cut into parts, packed, saved and compiled by the exporter's own steps, in a process of its own: what is
-measured beside it has no TensorFlow.
+Towers are partitioned, packed, saved and compiled in a process of their own: what is measured has no TensorFlow.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from export.towers.pages import part_page
 from export.towers.parts import TracedPart, split_tower
 from export.towers.pruning import TracedTower, narrowed
 from export.towers.savedmodels import save_function
+from runtime.litert import CompiledTower
 from runtime.tower_inputs import tower_inputs
-from runtime.towers import CompiledTower
 from tests.tensorflow_process import with_tensorflow
 
 CATEGORICAL = 26
@@ -44,7 +43,7 @@ PRECISIONS: dict[str, tuple[manifest.Precision, ...]] = {
 
 
 def write_towers(directory: Path, *names: str) -> dict[str, manifest.Tower]:
-    """Writes towers into a bundle's directory, in a process of its own; takes seconds. Returns their pages."""
+    """Writes towers into a bundle's directory, in a process of its own; returns their manifest entries."""
     return with_tensorflow(_write, directory, names)
 
 
@@ -109,7 +108,7 @@ def _functions(tensorflow: Any) -> dict[str, tuple[Any, Callable[..., Any]]]:
 
 
 def _traced(tensorflow: Any, name: str, function: Callable[..., Any]) -> TracedTower:
-    """Traces a tower as the exporter's cut leaves it: an input for each feature."""
+    """Traces a tower as the exporter extracts it: an input for each feature."""
     tf = tensorflow
     inputs = tuple(TensorSpec(key, "float32", (None, *shape), key) for key, shape in inputs_of(name).items())
     keys = [each.name for each in inputs]
@@ -134,17 +133,17 @@ def _traced(tensorflow: Any, name: str, function: Callable[..., Any]) -> TracedT
 
 
 def _forms(
-    directory: Path, name: str, cut: TracedTower | TracedPart, values: dict[str, NDArray[Any]], part: str = ""
+    directory: Path, name: str, traced: TracedTower | TracedPart, values: dict[str, NDArray[Any]], part: str = ""
 ) -> tuple[manifest.TowerForm, ...]:
-    """Writes what a tower or a part of one is run from, and compares it; adds what it makes of `values` to them."""
-    pages = [each.input_page for each in cut.spec.inputs]
-    inputs = tower_inputs(pages, values, EXAMPLES)
+    """Writes the forms of a tower or of a part, and compares them; adds its outputs for `values` to them."""
+    entries = [each.input_page for each in traced.spec.inputs]
+    inputs = tower_inputs(entries, values, EXAMPLES)
     constant = load_tensorflow().constant
-    found = cut.function(*(constant(inputs[page.name]) for page in pages))
+    found = traced.function(*(constant(inputs[entry.name]) for entry in entries))
     wanted = {key: each.numpy() for key, each in found.items()}
     values |= wanted
     saved = paths.saved_model(name, part)
-    save_function(cut, directory / saved)
+    save_function(traced, directory / saved)
     none = dict.fromkeys(wanted, 0.0)
     forms = [manifest.TowerForm(kind="saved_model", precision="f32", path=saved, max_abs_error=none)]
     for precision in PRECISIONS[name]:
@@ -157,11 +156,11 @@ def _forms(
     return tuple(forms)
 
 
-def _page(directory: Path, tensorflow: Any, name: str, function: Callable[..., Any]) -> manifest.Tower:
-    """Writes a tower and its parts; returns its page."""
+def _entry(directory: Path, tensorflow: Any, name: str, function: Callable[..., Any]) -> manifest.Tower:
+    """Writes a tower and its parts; returns its manifest entry."""
     tower = _traced(tensorflow, name, function)
     roles: dict[str, manifest.Role] = {key: "candidate" if key in CANDIDATE else "context" for key in inputs_of(name)}
-    cut = [pack_part(part) for part in split_tower(tower, roles).parts] if name == "ranking" else []
+    parts = [pack_part(part) for part in split_tower(tower, roles).parts] if name == "ranking" else []
     random = np.random.default_rng(0)
     values = {key: random.random((EXAMPLES, *shape), np.float32) for key, shape in inputs_of(name).items()}
     packed = pack_tower(tower)
@@ -173,7 +172,7 @@ def _page(directory: Path, tensorflow: Any, name: str, function: Callable[..., A
         forms=_forms(directory, name, packed, dict(values)),
         parts=tuple(
             part_page(part.spec).model_copy(update={"forms": _forms(directory, name, part, values, part.spec.name)})
-            for part in cut
+            for part in parts
         ),
     )
 
@@ -182,4 +181,4 @@ def _write(directory: Path, names: tuple[str, ...]) -> dict[str, manifest.Tower]
     import tensorflow as tf
 
     functions = _functions(tf)
-    return {name: _page(directory, tf, name, functions[name][1]) for name in names}
+    return {name: _entry(directory, tf, name, functions[name][1]) for name in names}

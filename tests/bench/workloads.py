@@ -1,4 +1,4 @@
-"""Workloads R (ranking) and Q (retrieval) of the benchmark: deterministic bundles at a chosen scale, with requests.
+"""Workloads R (ranking) and Q (retrieval) of the benchmark: synthetic bundles at a chosen scale, with requests.
 
     R  DCN v2: 26 tables of dim 32, 10 million rows at scale 1, 13 numbers; a request is one context, 200 candidates
     Q  two towers: a million clustered candidates of dim 64 at scale 1, a tree index; a query is a user and 50 items
@@ -98,8 +98,8 @@ def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> Ran
     with Staging(root, model, 1, f"R {scale}") as stage:
         tables = {name: write_table(stage.directory, name, _normal_rows(random, rows[name])) for name in names}
         towers = workload_towers.write_towers(stage.directory, "ranking")
-        page = write_manifest(model, stage, tables, features, towers)
-        directory = stage.commit(page)
+        written = write_manifest(model, stage, tables, features, towers)
+        directory = stage.commit(written)
     return RankingWorkload(
         directory,
         model,
@@ -114,7 +114,7 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
     random = np.random.default_rng(21)
     items, clusters = _items(random, max(2000, round(CORPUS * scale)), max(SUPER_CLUSTERS, round(CLUSTERS * scale)))
     users = (random.standard_normal((max(100, round(USERS * scale)), ITEM_DIM)) * 0.05).astype(np.float32)
-    asked = random.integers(0, len(users), 500)
+    queried = random.integers(0, len(users), 500)
     histories = _histories(random, clusters, 500)
     features: dict[str, Feature] = {
         "user": EmbeddedFeature(kind="single", table="users", role="context"),
@@ -135,12 +135,12 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
         ids = np.arange(len(items), dtype=np.int64)
         attributes = {"group": pa.array(random.integers(0, 100, len(items)))}
         store = write_store(place / paths.candidate_store("items"), ids, {"item": Column(ids)}, attributes)
-        # The candidate tower hands its row on: the table is the vectors.
+        # The candidate tower returns its row: the table is the vectors.
         vectors_file = place / paths.index_vectors("items")
         vectors_file.parent.mkdir(parents=True)
         items.astype("<f4").tofile(vectors_file)
-        vectors = _query_vectors(place, tables, features, towers["query"], asked, histories)
-        page = write_manifest(
+        vectors = _query_vectors(place, tables, features, towers["query"], queried, histories)
+        written = write_manifest(
             model,
             stage,
             tables,
@@ -149,8 +149,8 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
             candidates={"items": manifest.Corpus(file=paths.candidate_store("items"), **vars(store))},
             indexes={"items": build_index(place, "items", part, vectors)},
         )
-        directory = stage.commit(page)
-    return RetrievalWorkload(directory, model, K, asked, histories, vectors)
+        directory = stage.commit(written)
+    return RetrievalWorkload(directory, model, K, queried, histories, vectors)
 
 
 def _normal_rows(random: np.random.Generator, rows: int) -> Iterable[Floats]:
@@ -210,7 +210,7 @@ def _query_vectors(
 
 
 def write_table(place: Path, name: str, parts: Iterable[Floats]) -> manifest.Table:
-    """Writes a table of one shard into a bundle; returns its page."""
+    """Writes a table of one shard into a bundle; returns its manifest entry."""
     file = paths.table_shard(name, 0, 1)
     rows = dim = 0
     with ShardWriter(place / file) as writer:
@@ -232,7 +232,7 @@ def write_manifest(
     candidates: Mapping[str, manifest.Corpus] | None = None,
     indexes: Mapping[str, manifest.Index] | None = None,
 ) -> Manifest:
-    """Returns the page of a bundle whose files lie in its staging directory."""
+    """Returns the manifest of a bundle whose files lie in its staging directory."""
     return Manifest(
         model=model,
         version=1,

@@ -1,4 +1,4 @@
-"""`make soak`: a service under load while its versions change, callers hang up and too many come; ends by itself.
+"""`make soak`: a service under load while its versions change, callers hang up, and in overload; ends by itself.
 
 What a short test cannot see: memory, descriptors, maps and metrics that grow with every version or every lost caller.
 """
@@ -16,10 +16,10 @@ import grpc
 import httpx
 from rich.console import Console
 
-from service.rpc.servicer import SERVICE
+from service.grpc_api.servicer import SERVICE
 from tests.bench import cores
-from tests.service.process import PATIENCE_S, Process
-from tests.service.small_bundle import compiled_towers, write_small_bundle
+from tests.service.process import WAIT_S, Process
+from tests.service.small_bundle import write_small_bundle
 from tests.soak import overload, switches
 from tests.soak.publishing import MODEL
 from tests.soak.switches import REQUESTS
@@ -31,12 +31,12 @@ SHOW = Console(highlight=False, soft_wrap=True)
 def hang_up(service: Process, callers: int, client: httpx.Client) -> list[str]:
     """Callers that leave: over HTTP with a reset, over gRPC by a deadline and by cancelling."""
     body = REQUESTS["recommend"].SerializeToString()
-    head = f"POST /v1/models/{MODEL}:recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"
-    request = head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
+    start = f"POST /v1/models/{MODEL}:recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"
+    request = start.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
     for number in range(callers):
-        with socket.create_connection(("127.0.0.1", service.ports["http"])) as line:
-            line.sendall(request if number % 2 else request[:-1])
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset instead of an end
+        with socket.create_connection(("127.0.0.1", service.ports["http"])) as connection:
+            connection.sendall(request if number % 2 else request[:-1])
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset instead of an end
     with grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
         method = channel.unary_unary(f"/{SERVICE}/Recommend")
         calls = [method.future(body, timeout=0.001 if number % 2 else 10) for number in range(callers)]
@@ -44,31 +44,29 @@ def hang_up(service: Process, callers: int, client: httpx.Client) -> list[str]:
             call.cancel()
         for call in calls[1::2]:
             call.exception()
-    end = time.monotonic() + PATIENCE_S
-    while (left := in_flight(client)) and time.monotonic() < end:
+    end = time.monotonic() + WAIT_S
+    while (left := inflight(client)) and time.monotonic() < end:
         time.sleep(0.05)
-    SHOW.print(f"{2 * callers} callers hung up: {left:g} calls in flight")
-    return ["callers that hung up keep their permits"] if left else []
+    SHOW.print(f"{2 * callers} callers hung up: {left:g} requests in flight")
+    return ["requests of callers that hung up stay in flight"] if left else []
 
 
-def in_flight(client: httpx.Client) -> float:
-    """Calls that the service says are in flight."""
+def inflight(client: httpx.Client) -> float:
+    """Returns the requests that the service reports as in flight."""
     lines = client.get("/metrics").text.splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith("rowcast_in_flight ")))
+    return float(next(line.split()[1] for line in lines if line.startswith("rowcast_inflight_requests ")))
 
 
 def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
     """Runs all of it; returns the exit code."""
     SHOW.print(cores.serve_on_few())
-    place = Path("build/soak/towers").resolve()
-    place.mkdir(parents=True, exist_ok=True)
-    towers = compiled_towers(place)
+    towers = switches.kept_towers()
     wrong = switches.run(versions, workers, block_s=2, towers=towers)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "bundles"
         root.mkdir()
         write_small_bundle(root, towers, MODEL, 1)
-        service = Process(root, "--in-flight-max", "16")
+        service = Process(root, "--max-concurrent-requests", "16")
         try:
             with service.client() as client:
                 service.event("version_available")
@@ -77,7 +75,7 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
                 wrong.append("the service did not drain")
         finally:
             service.kill()
-    wrong += overload.press("http", 10, seconds, 0.25)
+    wrong += overload.run("http", 10, seconds)
     for problem in wrong:
         SHOW.print("WRONG:", problem)
     SHOW.print("soak:", "failed" if wrong else "passed")
@@ -89,7 +87,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--versions", type=int, default=144, help="versions published under load: 200 switches")
     arguments.add_argument("--workers", type=int, default=1, help="processes that serve them")
-    arguments.add_argument("--callers", type=int, default=2000, help="callers that hang up, at each door")
+    arguments.add_argument("--callers", type=int, default=2000, help="callers that hang up, over each transport")
     arguments.add_argument("--overload-s", type=float, default=10, help="seconds of overload")
     options = arguments.parse_args()
     signal.alarm(ALL_S_MAX)  # whatever hangs ends here

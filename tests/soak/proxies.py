@@ -1,9 +1,9 @@
-"""`python -m tests.soak.proxies`: nginx and HAProxy of this machine, as deploy/ configures them, before two services.
+"""`python -m tests.soak.proxies`: nginx and HAProxy of this host, as deploy/ configures them, before two services.
 
-Callers ask at both doors through each proxy while a worker of one service leaves or is killed, and while that service
-is drained and restarted. Ends with 1 where a call fails that this proxy could have repeated elsewhere: those over HTTP,
-and through HAProxy those of gRPC too, but for what a drained service refuses until it is asked for its health. What is
-not installed is left out.
+Clients call over HTTP and gRPC through each proxy while a worker of one service leaves or is killed, and while that
+service is drained and restarted. Then hostile clients come. Exit code 1: a request failed that this proxy could have
+repeated on the other service (those over HTTP, and through HAProxy those of gRPC too, except what a drained service
+rejects until its health is checked), or a hostile client exceeded its bounds. What is not installed is left out.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ import httpx
 import psutil
 from rich.console import Console
 
-from service.rpc.servicer import SERVICE
-from tests.service.process import PATIENCE_S, Process, until
-from tests.service.small_bundle import compiled_towers, write_small_bundle
+from service.grpc_api.servicer import SERVICE
+from tests.service.process import WAIT_S, Process, until
+from tests.service.small_bundle import write_small_bundle
+from tests.soak.hostile_clients import ATTACKS
 from tests.soak.publishing import MODEL
-from tests.soak.switches import PROTOBUF, REQUESTS
+from tests.soak.switches import PROTOBUF, REQUESTS, kept_towers
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CALLERS = 4
-"""At each door."""
+"""Over each transport."""
 AROUND_S = 1.5
-"""Of load before and behind each event: health checks come every second."""
+"""Of load before and after each event: health checks come every second."""
 SHOW = Console(highlight=False, soft_wrap=True)
 BODY = REQUESTS["retrieve"].SerializeToString()
 PROXIES = {"nginx": ("nginx.conf", ("http",)), "haproxy": ("haproxy.cfg", ("http", "grpc"))}
-"""Program -> its configuration, and the doors at which it loses no call."""
+"""Program -> its configuration, and the transports over which it loses no request."""
 
 
 class Services:
-    """Two services over one root, each on ports of its own that it keeps."""
+    """Two services over one root, on ports that they keep."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -59,7 +60,7 @@ class Services:
         return service
 
     def worker_leaves(self) -> None:
-        """Has one worker go, in good order."""
+        """Has one worker drain and leave."""
         self._worker().terminate()
 
     def worker_is_killed(self) -> None:
@@ -67,7 +68,7 @@ class Services:
         self._worker().kill()
 
     def drains(self) -> None:
-        """Has one service refuse calls for a while."""
+        """Has one service reject requests for a while."""
         self._ctl("drain")
         time.sleep(AROUND_S)
         self._ctl("undrain")
@@ -85,12 +86,18 @@ class Services:
             service.kill()
 
     def _worker(self) -> psutil.Process:
-        return psutil.Process(self.running[0].process.pid).children()[0]
+        children = psutil.Process(self.running[0].process.pid).children()
+        return next(each for each in children if "resource_tracker" not in " ".join(each.cmdline()))
 
-    def _ctl(self, order: str) -> None:
+    def processes(self) -> list[psutil.Process]:
+        """Returns all processes of both."""
+        parents = [psutil.Process(each.process.pid) for each in self.running]
+        return [*parents, *(child for parent in parents for child in parent.children())]
+
+    def _ctl(self, command_name: str) -> None:
         program = Path(self.running[0].process.args[0])  # type: ignore[index, arg-type]
-        command = [str(program), "ctl", "--admin", f"http://127.0.0.1:{self.ports[0][2]}", order]
-        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+        command = [str(program), "ctl", "--admin", f"http://127.0.0.1:{self.ports[0][2]}", command_name]
+        subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
 
 
 def free_port() -> int:
@@ -123,30 +130,30 @@ def proxy(program: str, services: Services, directory: Path) -> Iterator[tuple[i
     options = ["-db", "-f", str(file)]
     if program == "nginx":
         options = ["-c", str(file), "-g", f"daemon off; pid {directory}/nginx.pid; error_log {directory}/nginx.log;"]
-    with (directory / f"{program}.out").open("w") as told:
-        running = subprocess.Popen([program, *options], stdout=told, stderr=told)
+    with (directory / f"{program}.out").open("w") as output:
+        running = subprocess.Popen([program, *options], stdout=output, stderr=output)
     try:
         until(lambda: answers(ports[0]))
         yield ports
     finally:
         running.terminate()
-        running.wait(PATIENCE_S)
+        running.wait(WAIT_S)
 
 
 def answers(http_port: int) -> bool:
-    """Tells whether the service is ready behind a port."""
+    """Returns whether the service is ready behind a port."""
     with suppress(httpx.HTTPError):
-        return httpx.get(f"http://127.0.0.1:{http_port}/readyz", timeout=PATIENCE_S).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{http_port}/readyz", timeout=WAIT_S).status_code == 200
     return False
 
 
-def asked(ports: tuple[int, int], event: Callable[[], None]) -> dict[str, Counter[str]]:
-    """Asks at both doors while something happens; returns by door what came."""
+def calls_during(ports: tuple[int, int], event: Callable[[], None]) -> dict[str, Counter[str]]:
+    """Calls over both transports while something happens; returns what came, by transport."""
     over = threading.Event()
     came: dict[str, Counter[str]] = {"http": Counter(), "grpc": Counter()}
 
-    def ask_http() -> None:
-        with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=PATIENCE_S) as client:
+    def call_http() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=WAIT_S) as client:
             while not over.is_set():
                 try:
                     status = client.post(f"/v1/models/{MODEL}:retrieve", content=BODY, headers=PROTOBUF).status_code
@@ -155,15 +162,15 @@ def asked(ports: tuple[int, int], event: Callable[[], None]) -> dict[str, Counte
                 else:
                     came["http"][str(status)] += 1
 
-    def ask_grpc() -> None:
+    def call_grpc() -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(f"127.0.0.1:{ports[1]}", options) as channel:
-            ask = channel.unary_unary(f"/{SERVICE}/Retrieve")
+            call = channel.unary_unary(f"/{SERVICE}/Retrieve")
             while not over.is_set():
-                came["grpc"][ask.future(BODY, timeout=PATIENCE_S).code().name] += 1
+                came["grpc"][call.future(BODY, timeout=WAIT_S).code().name] += 1
 
     with ThreadPoolExecutor(2 * CALLERS) as callers:
-        jobs = [callers.submit(ask) for ask in (ask_http, ask_grpc) for _ in range(CALLERS)]
+        jobs = [callers.submit(call) for call in (call_http, call_grpc) for _ in range(CALLERS)]
         try:
             time.sleep(AROUND_S)
             event()
@@ -176,33 +183,48 @@ def asked(ports: tuple[int, int], event: Callable[[], None]) -> dict[str, Counte
 
 
 def soak(programs: Sequence[str]) -> int:
-    """Runs every event behind every proxy; returns the exit code."""
-    lost = 0
+    """Runs everything behind every proxy; returns the exit code."""
+    problems: list[str] = []
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "bundles"
         root.mkdir()
-        write_small_bundle(root, compiled_towers(Path(place)), MODEL, 1)
+        write_small_bundle(root, kept_towers(), MODEL, 1)
         services = Services(root)
         try:
             for program in programs:
                 with proxy(program, services, Path(place)) as ports:
-                    for event in (
-                        services.worker_leaves,
-                        services.worker_is_killed,
-                        services.drains,
-                        services.restarts,
-                    ):
-                        for door, came in asked(ports, event).items():
-                            failed = came.total() - came["200"] - came["OK"]
-                            held = door in PROXIES[program][1] and (door, event) != ("grpc", services.drains)
-                            lost += failed if held else 0
-                            told = "" if held or not failed else ", which this proxy does not repeat"
-                            SHOW.print(f"{program}, {event.__name__}, {door}: {failed} of {came.total()} failed{told}")
-                            if failed:
-                                SHOW.print(f"  {dict(came)}")
+                    problems += events(program, services, ports) + attacks(program, services, ports)
         finally:
             services.close()
-    return 1 if lost else 0
+    for problem in problems:
+        SHOW.print("FAILED:", problem)
+    return 1 if problems else 0
+
+
+def events(program: str, services: Services, ports: tuple[int, int]) -> list[str]:
+    """Has workers and services leave and return; returns which requests failed."""
+    problems = []
+    for event in (services.worker_leaves, services.worker_is_killed, services.drains, services.restarts):
+        for transport, came in calls_during(ports, event).items():
+            failed = came.total() - came["200"] - came["OK"]
+            expected = transport in PROXIES[program][1] and (transport, event) != ("grpc", services.drains)
+            note = "" if expected or not failed else ", which this proxy does not repeat"
+            what = f"{program}, {event.__name__}, {transport}: {failed} of {came.total()} failed{note}"
+            SHOW.print(what, dict(came) if failed else "")
+            problems += [what] if failed and expected else []
+    return problems
+
+
+def attacks(program: str, services: Services, ports: tuple[int, int]) -> list[str]:
+    """Lets hostile clients in; returns which bounds they exceeded."""
+    problems = []
+    for attack in ATTACKS:
+        for transport, port in zip(("http", "grpc"), ports, strict=True):
+            found = attack(port, services.processes(), ports[0])
+            what = f"{program}, {attack.__name__}, {transport}"
+            SHOW.print(f"{what}: {found}")
+            problems += [f"{what}: {problem}" for problem in found.problems()]
+    return problems
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ def write_plain(directory: Path, size: int, *, slices: int = 1, hole: bool = Fal
     Args:
       directory: made if it is not there.
       size: bytes of the table, whole rows and a multiple of `slices`.
-      slices: pieces that it is cut into.
-      hole: nothing is written: the file is all zeros, and takes no room.
+      slices: how many slices it is written in.
+      hole: nothing is written: the file is all zeros, and needs no disk space.
       dim: float32 values of a row.
     """
     rows, data = size // (4 * dim), directory / "c.data-00000-of-00001"
@@ -62,7 +62,7 @@ def write_plain(directory: Path, size: int, *, slices: int = 1, hole: bool = Fal
 
 
 def write_stack(directory: Path, size: int, cores: int) -> BigTable:
-    """Writes a SparseCore stack of one table and its padding; a layout file says what no trainer is there to say."""
+    """Writes a SparseCore stack of one table and its padding; a layout file describes it."""
     plain = write_plain(directory, size, slices=min(cores, 64))
     core_rows = plain.rows // cores
     rows = (core_rows - 8) * cores - 3

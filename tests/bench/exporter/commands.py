@@ -40,7 +40,7 @@ def run(command: Sequence[str | Path]) -> Ran:
     """Runs a command to its end.
 
     Raises:
-      RuntimeError: it failed; tells what it said.
+      RuntimeError: it failed; the message has its output.
     """
     begun = time.perf_counter()
     with subprocess.Popen(
@@ -54,9 +54,9 @@ def run(command: Sequence[str | Path]) -> Ran:
             except subprocess.TimeoutExpired:
                 continue
         seconds = time.perf_counter() - begun
-        out, told = process.communicate()
+        out, errors = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} ended with {process.returncode}: {told}{out}")
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {process.returncode}: {errors}{out}")
     return Ran(seconds, peak, out)
 
 

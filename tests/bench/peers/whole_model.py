@@ -28,12 +28,12 @@ def write_whole_model(bundle: Path, directory: Path) -> Path:
 def _write(bundle: Path, directory: Path) -> None:
     import tensorflow as tf
 
-    page = read_manifest(bundle)
+    manifest = read_manifest(bundle)
     module = tf.Module()
     module.tables = {}
     for name in (*CONTEXT, *CANDIDATE):
-        reader = TableReader(bundle, page.tables[name])
-        rows = reader.gather(np.arange(page.tables[name].rows))
+        reader = TableReader(bundle, manifest.tables[name])
+        rows = reader.gather(np.arange(manifest.tables[name].rows))
         module.tables[name] = tf.Variable(rows, trainable=False)
         reader.close()
     module.weights = {name: tf.Variable(values, trainable=False) for name, values in ranking_weights().items()}
