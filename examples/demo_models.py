@@ -1,4 +1,4 @@
-"""Every example from training to answers: trained, exported, served without TensorFlow, asked, compared.
+"""Every example from training to answers: trained, exported, served without TensorFlow, called, compared.
 
 make demo-models, or python -m examples.demo_models [--only NAME ...] [--scale small|article]
 """
@@ -59,7 +59,7 @@ VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
 class ExampleFailed(Exception):
-    """An example could not be shown; the message says where to read on."""
+    """An example could not be shown; the message names the log."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Shown:
 
 
 def show(name: str, scale: str, console: Console) -> Shown:
-    """Trains, exports, serves and asks one example.
+    """Trains, exports, serves and calls one example.
 
     Raises:
       ExampleFailed, ServiceFailed: a step failed.
@@ -94,7 +94,7 @@ def show(name: str, scale: str, console: Console) -> Shown:
         console.print(*(line for line in plan.splitlines() if line.startswith("left out:")), sep="\n", highlight=False)
     console.print(
         f"{name}: trained in {after_training - start:.0f} s, exported in {after_export - after_training:.0f} s, "
-        f"served and asked in {time.monotonic() - after_export:.0f} s; {trained.told(folder)}",
+        f"served and called in {time.monotonic() - after_export:.0f} s; {trained.told(folder)}",
         highlight=False,
     )
     return shown
@@ -112,13 +112,13 @@ def _run(command: Sequence[str], log: Path) -> str:
 
 def newest(root: Path) -> tuple[str, int, dict[str, Any]]:
     """Returns model, version and manifest of the newest bundle of the one model in a root."""
-    page = max(root.glob("*/[0-9]*/manifest.json"), key=lambda path: int(path.parent.name))
-    return page.parents[1].name, int(page.parent.name), json.loads(page.read_bytes())
+    file = max(root.glob("*/[0-9]*/manifest.json"), key=lambda path: int(path.parent.name))
+    return file.parents[1].name, int(file.parent.name), json.loads(file.read_bytes())
 
 
 def serve_and_ask(name: str, folder: Path) -> Shown:
-    """Serves the newest bundle of a folder, sends all requests through both doors and compares the answers."""
-    model, version, page = newest(folder / "bundles")
+    """Serves the newest bundle of a folder, sends all requests over both transports and compares the answers."""
+    model, version, manifest = newest(folder / "bundles")
     bodies, expected = trained.read_requests(folder)
     with served.serving(folder / "bundles", model, version, folder / "serve.log") as service:
         http = replay.compare(bodies, replay.over_http(service.http, model, bodies), expected)
@@ -126,15 +126,15 @@ def serve_and_ask(name: str, folder: Path) -> Shown:
         took_ms = replay.milliseconds(service.grpc, model, bodies)
         if served.tensorflow_mapped(service.process):
             raise ExampleFailed(f"{name}: TensorFlow is mapped in the service, which should run without it")
-    forms = [form for tower in page["towers"].values() for form in tower["forms"]]
+    forms = [form for tower in manifest["towers"].values() for form in tower["forms"]]
     compiled = [form["path"] for form in forms if form["kind"] == "litert"]
     cells = (
         name,
-        str(len(page["features"])),
-        str(len(page["tables"])),
-        _size(sum(table["rows"] * table["dim"] * VALUE_BYTES[table["dtype"]] for table in page["tables"].values())),
-        _size(sum(file["bytes"] for file in page["files"] if file["path"] in compiled)),
-        "LiteRT" if len(compiled) == len(page["towers"]) else "SavedModel",
+        str(len(manifest["features"])),
+        str(len(manifest["tables"])),
+        _size(sum(table["rows"] * table["dim"] * VALUE_BYTES[table["dtype"]] for table in manifest["tables"].values())),
+        _size(sum(file["bytes"] for file in manifest["files"] if file["path"] in compiled)),
+        "LiteRT" if len(compiled) == len(manifest["towers"]) else "SavedModel",
         f"{http.largest:.1e}",
         f"{grpc.largest:.1e}",
         f"{took_ms:.2f}",

@@ -1,4 +1,4 @@
-"""Asks a service an example's requests through both of its doors, and compares with the original model's answers."""
+"""Sends a service an example's requests over both transports, and compares with the original model's answers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def compare(bodies: Sequence[Body], found: Sequence[Answers], expected: Answers)
     """Compares the answers to all bodies with what was expected.
 
     Raises:
-      ValueError: an answer misses what was asked for, or has another length.
+      ValueError: an answer lacks what was requested, or has another length.
     """
     places = dict.fromkeys(expected, 0)
     largest = of_limit = 0.0
@@ -94,7 +94,7 @@ def compare(bodies: Sequence[Body], found: Sequence[Answers], expected: Answers)
             if body["call"] == "rank" and name not in {SCORE, *body.get("heads", ())}:
                 continue
             if name not in answers or answers[name].shape != original.shape:
-                raise ValueError(f"{name!r} of shape {original.shape} was asked for, {list(answers)} came")
+                raise ValueError(f"{name!r} of shape {original.shape} was requested, {list(answers)} came")
             difference = np.abs(answers[name].astype(np.float64) - original)
             largest = max(largest, float(difference.max(initial=0)))
             of_limit = max(of_limit, float((difference / (TOLERANCE + TOLERANCE * np.abs(original))).max(initial=0)))
@@ -113,7 +113,7 @@ def counts(bodies: Sequence[Body], expected: Answers) -> dict[str, int]:
 
 
 def _names(body: Body, expected: Answers) -> list[str]:
-    """Returns what is expected of a request: of a ranking the score and all heads, asked for or not."""
+    """Returns what is expected of a request: of a ranking the score and all heads, requested or not."""
     if body["call"] == "embed":
         return [body["tower"]]
     scores = {SCORE} | {name for name, values in expected.items() if name != NEIGHBORS and values.ndim == 1}
@@ -128,10 +128,10 @@ def _rows(body: Body) -> int:
 
 def milliseconds(url: str, model: str, bodies: Sequence[Body]) -> float:
     """Returns the median time of a gRPC call for 200 candidates: ranked, or else found."""
-    asked = [_enlarged(body) for body in bodies[: TIMED + WARM_UP] if body["call"] in ("rank", "retrieve")]
+    requests = [_enlarged(body) for body in bodies[: TIMED + WARM_UP] if body["call"] in ("rank", "retrieve")]
     times = []
     with Client(url, timeout_s=TIMEOUT_S) as client:
-        for body in asked:
+        for body in requests:
             start = time.perf_counter()
             _send(client, model, body)
             times.append(time.perf_counter() - start)
@@ -139,7 +139,7 @@ def milliseconds(url: str, model: str, bodies: Sequence[Body]) -> float:
 
 
 def _enlarged(body: Body) -> Body:
-    """Asks for 200 candidates: those of the request again and again."""
+    """Makes it a request for 200 candidates: its own, repeated."""
     if body["call"] != "rank":
         return {**body, "k": CANDIDATES}
 

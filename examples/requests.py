@@ -1,4 +1,4 @@
-"""Requests as callers send them, and what the original model answers to them."""
+"""Requests as clients send them, and what the original model answers to them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def rankings(contexts: Columns, candidates: Columns, options: Sequence[Mapping[s
     Args:
       contexts: n of them.
       candidates: equally many for each context, one context after the other. With the one column `candidates` they
-        are told by id.
-      options: what the requests ask for beside, in turn.
+        are given by id.
+      options: further fields of the requests, in turn.
     """
     n, each = size(contexts), size(candidates) // size(contexts)
     bodies = []
     for context in range(n):
         own = take(candidates, np.arange(context * each, (context + 1) * each))
         features = {name: values(column) for name, column in own.items()}
-        told = features if "candidates" in features else {"features": features}
-        bodies.append({"call": "rank", "context": sent(contexts, context), **told, **options[context % len(options)]})
+        given = features if "candidates" in features else {"features": features}
+        bodies.append({"call": "rank", "context": sent(contexts, context), **given, **options[context % len(options)]})
     return bodies
 
 

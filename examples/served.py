@@ -1,4 +1,4 @@
-"""A running service: started, looked into, and stopped."""
+"""A running service: started, inspected, and stopped."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _found(url: str) -> bool:
 
 
 def tensorflow_mapped(process: subprocess.Popen[bytes]) -> bool | None:
-    """Tells whether TensorFlow's library is in the service's memory; None where the system does not say."""
+    """Returns whether TensorFlow's library is in the service's memory; None where the system does not say."""
     maps = Path(f"/proc/{process.pid}/maps")
     if not maps.exists():
         return None

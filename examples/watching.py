@@ -1,4 +1,4 @@
-"""What viewers watched, in the shape of MovieLens, as columns for a model's call and as a caller would send them."""
+"""What viewers watched, in the shape of MovieLens, as columns for a model's call and as a client would send them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-from runtime.remote import RemotePath
+from runtime.object_store import RemotePath
 
 
 class CountedStore(MemoryFileSystem):  # type: ignore[misc]

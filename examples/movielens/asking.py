@@ -1,4 +1,4 @@
-"""The demo's service, asked through its client."""
+"""Requests to the demo's service, through its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole way on real data: train, export, serve, ask. Run by `make demo`, or
+"""The whole way on real data: train, export, serve, request. Run by `make demo`, or
 
 python -m examples.movielens.demo [--data DIR] [--short]
 """
@@ -104,10 +104,10 @@ def demonstrate(directory: Path | None, short: bool, console: Console) -> None:
     log = DEMO / "serve.log"
     with ExitStack() as stack:
         with stages.stage("serve"):
-            console.print(f"rowcast-serve --root {_told(BUNDLES)}, log in {_told(log)}", highlight=False)
+            console.print(f"rowcast-serve --root {_shown(BUNDLES)}, log in {_shown(log)}", highlight=False)
             service = stack.enter_context(served.serving(BUNDLES, MODEL, version, log))
         grpc, http = stack.enter_context(Client(service.grpc)), stack.enter_context(Client(service.http))
-        with stages.stage("ask"):
+        with stages.stage("request"):
             _ask(questions[0], Titles(found.movies), grpc, http, console)
         with stages.stage("quality"):
             popular = evaluate.popularity(encoded, np.union1d(parts.train, parts.validation))
@@ -119,15 +119,15 @@ def demonstrate(directory: Path | None, short: bool, console: Console) -> None:
 def _export(console: Console) -> int:
     """Runs the export on the trained checkpoint; returns the version that it published."""
     command = [served.program("rowcast-export"), "run", str(RECIPE)]
-    console.print(f"rowcast-export run {_told(RECIPE)}", highlight=False)
+    console.print(f"rowcast-export run {_shown(RECIPE)}", highlight=False)
     code = subprocess.run(command, check=False).returncode
     if code != 0:
-        raise StageFailed(f"the export ended with {code}; what is wrong is told above")
-    return max(int(page.parent.name) for page in (BUNDLES / MODEL).glob("[0-9]*/manifest.json"))
+        raise StageFailed(f"the export ended with {code}; the problem is shown above")
+    return max(int(manifest.parent.name) for manifest in (BUNDLES / MODEL).glob("[0-9]*/manifest.json"))
 
 
 def _ask(question: Ask, titles: Titles, grpc: Client, http: Client, console: Console) -> None:
-    """Asks all three calls for one viewer and shows the answers."""
+    """Sends all three calls for one viewer and shows the answers."""
     asked = asking.features(question)
     watched = _table(f"viewer {question.user_id} watched last", "title", "year", "genres")
     for movie in question.history[-5:][::-1].tolist():
@@ -193,7 +193,7 @@ def _row(quality: Quality) -> tuple[str, ...]:
 
 
 def _facts(service: served.Service, client: Client, console: Console) -> None:
-    """Tells of index, memory and libraries."""
+    """Shows index, memory and libraries."""
     details = client.model(MODEL)
     for index in details.indexes:
         console.print(
@@ -214,7 +214,7 @@ def _go_on(console: Console) -> None:
         '"exclude": [1, 260, 1196], "k": 5, "attributes": ["title"]}'
     )
     console.rule("[bold]go on", align="left")
-    console.print(f".venv/bin/rowcast-serve --root {_told(BUNDLES)}", highlight=False, soft_wrap=True)
+    console.print(f".venv/bin/rowcast-serve --root {_shown(BUNDLES)}", highlight=False, soft_wrap=True)
     console.print(
         f"curl -s -H 'content-type: application/json' localhost:8080/v1/models/{MODEL}:recommend -d '{body}'",
         highlight=False,
@@ -223,14 +223,16 @@ def _go_on(console: Console) -> None:
     )
 
 
-def _told(path: Path) -> str:
+def _shown(path: Path) -> str:
     """Returns a path as seen from where the demo was started, if that is shorter."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def main() -> int:
     """Runs the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m examples.movielens.demo", description="Train, export, serve, ask.")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.movielens.demo", description="Train, export, serve, request."
+    )
     parser.add_argument("--data", type=Path, help="folder with MovieLens' movies.csv and ratings.csv")
     parser.add_argument(
         "--short", action="store_true", help="train briefly and measure few viewers: a check, no showcase"
@@ -243,7 +245,7 @@ def main() -> int:
         console.print(f"[red]the demo stopped:[/] {problem}")
         return 1
     except RowcastError as problem:
-        console.print(f"[red]the service refused:[/] {problem}; read {_told(DEMO / 'serve.log')}")
+        console.print(f"[red]the service answered with an error:[/] {problem}; read {_shown(DEMO / 'serve.log')}")
         return 1
     _go_on(console)
     return 0

@@ -28,7 +28,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.retrieve, (), {"context_ids": 5.0}, "context_ids is 5.0"),
     (calls.recommend, (VIEWER,), {"formula": 5}, "formula is 5"),
     (calls.rank, (5, [1]), {}, "features are a dict"),
-    (calls.rank, (VIEWER,), {}, "candidates must be told"),
+    (calls.rank, (VIEWER,), {}, "candidates must be given"),
     (calls.rank, (VIEWER, "abc"), {}, "candidates is 'abc'"),
     (calls.rank, (VIEWER, [[1], [2]]), {}, "candidates of one context are a list of ids"),
     (calls.rank, ([VIEWER, VIEWER], [[1]]), {}, r"2 contexts were sent with candidates \[1\]"),

@@ -13,7 +13,7 @@ from rowcast_client.commands import main
 
 from tests.client.conftest import RunningService
 from tests.client.test_client_service import same_by_all_ways, ways
-from tests.service import oracles
+from tests.service import reference
 from tests.service.small_pieces import STORED_USERS
 
 FORMULA = "watch^0.5 * exp(-0.1 * rating)"
@@ -28,12 +28,12 @@ def stored(service: RunningService, user: int) -> dict[str, Any]:
 def test_rank_by_context_ids_is_the_same_by_all_ways(service: RunningService) -> None:
     movies = service.movies.ids[:3].tolist()
     one = same_by_all_ways(service, calls.rank(candidates=movies, context_ids=7, model="movies"))
-    expected = [oracles.ranked(service.movies, movie, 7, **stored(service, 7))["score"] for movie in movies]
+    expected = [reference.ranked(service.movies, movie, 7, **stored(service, 7))["score"] for movie in movies]
     np.testing.assert_allclose(one[0].scores, expected, 1e-4, 1e-4)
     several = calls.rank(candidates=[movies, movies[:1]], context_ids=[7, 21], model="movies")
     answer = same_by_all_ways(service, several)
     assert answer[0].scores.tolist() == one[0].scores.tolist()
-    expected = [oracles.ranked(service.movies, movies[0], 21, **stored(service, 21))["score"]]
+    expected = [reference.ranked(service.movies, movies[0], 21, **stored(service, 21))["score"]]
     np.testing.assert_allclose(answer[1].scores, expected, 1e-4, 1e-4)
 
 
@@ -43,7 +43,7 @@ def test_what_is_sent_overrides_what_is_stored_by_all_ways(service: RunningServi
     answer = same_by_all_ways(service, call)
     for place, (user, mood) in enumerate(((7, (0.5, 0.25)), (3, (1, 2)))):
         told = {**stored(service, user), "mood": mood}
-        expected = [oracles.ranked(service.movies, movie, user, **told)["score"] for movie in movies]
+        expected = [reference.ranked(service.movies, movie, user, **told)["score"] for movie in movies]
         np.testing.assert_allclose(answer[place].scores, expected, 1e-4, 1e-4)
 
 
@@ -56,7 +56,7 @@ def test_retrieve_and_recommend_by_context_ids_are_the_same_by_all_ways(service:
     call = calls.recommend(context_ids=[7, 21], k=3, formula=FORMULA, model="movies")
     answer = same_by_all_ways(service, call)
     assert [len(one) for one in answer] == [3, 3]
-    scores = [oracles.ranked(service.movies, movie, 7, **stored(service, 7)) for movie in service.movies.ids.tolist()]
+    scores = [reference.ranked(service.movies, movie, 7, **stored(service, 7)) for movie in service.movies.ids.tolist()]
     best = max(each["watch"] ** 0.5 * np.exp(-0.1 * each["rating"]) for each in scores)
     assert answer[0][0].score == pytest.approx(best, rel=1e-4)
 

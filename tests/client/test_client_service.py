@@ -1,4 +1,4 @@
-"""Every call against a running service, by every way to ask: right by an oracle in numpy, and the same by all ways."""
+"""Every call against a running service, by every client and transport: as computed by numpy, and the same by all."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_rank_of_several_contexts_answers_each_in_its_place(service: RunningServ
         np.testing.assert_allclose(ranked.scores, alone[0].scores, rtol=1e-6)
 
 
-def test_rank_of_candidates_told_by_features_equals_that_of_their_ids(service: RunningService) -> None:
+def test_rank_of_candidates_given_by_features_equals_that_of_their_ids(service: RunningService) -> None:
     places = [1, 6]
     features = {
         "movie": service.movies.ids[places],
@@ -262,7 +262,7 @@ def test_packed_columns_are_the_same_requests_as_lists(service: RunningService) 
     assert answer.vectors.tolist() == listed.vectors.tolist()
 
 
-def test_models_and_model_tell_the_same_by_all_ways(service: RunningService) -> None:
+def test_models_and_model_return_the_same_by_all_ways(service: RunningService) -> None:
     states = same_by_all_ways(service, calls.models())
     assert [(one.name, one.versions[0].version, one.versions[0].state) for one in states] == [
         ("movies", 2, "available"),
@@ -274,7 +274,7 @@ def test_models_and_model_tell_the_same_by_all_ways(service: RunningService) -> 
     assert same_by_all_ways(service, calls.model("movies", version=2)) == details
 
 
-REFUSED: list[tuple[Call[Any], type[RowcastError]]] = [
+REJECTED: list[tuple[Call[Any], type[RowcastError]]] = [
     (calls.embed({"user": 1}, tower="query", model="nobody"), NotFound),
     (calls.embed({"user": 1}, tower="query", model="movies", version=99), NotFound),
     (calls.embed({"user": 1}, tower="query", model="movies", label="no such"), NotFound),
@@ -298,17 +298,17 @@ REFUSED: list[tuple[Call[Any], type[RowcastError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "kind"), REFUSED, ids=lambda one: getattr(one, "method", ""))
-def test_refused_calls_raise_the_same_error_by_all_ways(
+@pytest.mark.parametrize(("call", "kind"), REJECTED, ids=lambda one: getattr(one, "method", ""))
+def test_rejected_calls_raise_the_same_error_by_all_ways(
     service: RunningService, call: Call[Any], kind: type[RowcastError]
 ) -> None:
-    told = {}
+    raised = {}
     for name, ask in ways(service).items():
         with pytest.raises(RowcastError) as caught:
             ask(call)
-        told[name] = (type(caught.value), caught.value.code)
+        raised[name] = (type(caught.value), caught.value.code)
         assert caught.value.message
-    assert set(told.values()) == {(kind, kind.code)}, told
+    assert set(raised.values()) == {(kind, kind.code)}, raised
 
 
 def test_call_out_of_time_ends_with_the_deadline_by_all_ways(service: RunningService) -> None:
@@ -320,19 +320,19 @@ def test_call_out_of_time_ends_with_the_deadline_by_all_ways(service: RunningSer
         assert caught.value.code == "DEADLINE", name
 
 
-def test_request_id_comes_back_with_the_services_refusal(service: RunningService) -> None:
+def test_request_id_comes_back_with_the_services_error(service: RunningService) -> None:
     for name, ask in ways(service).items():
         with pytest.raises(NotFound) as caught:
             ask(calls.model("nobody", request_id="shop-17/b"))
         assert caught.value.request_id == "shop-17/b", name
 
 
-@pytest.mark.parametrize("door", ["http", "grpc"])
+@pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_rowcast_prints_recommendations_with_titles(
-    service: RunningService, door: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    service: RunningService, transport: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*arguments: str) -> str:
-        where = ["--url", getattr(service, door)]
+        where = ["--url", getattr(service, transport)]
         monkeypatch.setattr(sys, "argv", ["rowcast", *arguments, *where])
         with pytest.raises(SystemExit) as caught:
             main()

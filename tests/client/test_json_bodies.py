@@ -1,24 +1,27 @@
-"""JSON against the protobuf messages, both read by the service's own decoders: the same request, the same answer."""
+"""JSON and protobuf of the client, both read by the service's codec: the same request, the same answer."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rowcast_client import Column, InvalidArgument, calls, json_bodies
+from rowcast_client import Column, InvalidArgument, calls, details, json_bodies
 from rowcast_client.calls import Call
 
-from service.engine import descriptions, requests
-from service.generations.shelf import VersionState
-from service.wire.json_bodies import dump
-from service.wire.operations import OPERATIONS
-from service.wire.signatures import details_message, details_value, models_message, models_value
+from service.codec import protobuf
+from service.codec.json import dump
+from service.codec.limits import Limits
+from service.codec.operations import OPERATIONS
+from service.codec.signatures import details_message, models_message, models_value
+from service.engine import requests
 
 TARGET = requests.Target("m")
+LIMITS = Limits(max_values=1_000_000, max_features=10_000, max_queries=1_024, max_names=1_000)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -48,8 +51,9 @@ def both_forms(call: Call[Any]) -> tuple[Any, Any]:
     """The engine request that a call becomes as JSON and as a message."""
     operation = OPERATIONS[call.method.lower()]
     body = json_bodies.write_body(call.method, call.request, call.vectors)
-    from_json, _ = operation.read_json(json.loads(body), TARGET)
-    return from_json, operation.read_message(call.request.SerializeToString(), TARGET)
+    from_json, _ = operation.read_json(json.loads(body), TARGET, LIMITS)
+    message = protobuf.parse(operation.request_class, call.request.SerializeToString())
+    return from_json, operation.read_message(message, TARGET, LIMITS)
 
 
 def integers(values: Any, other: Any) -> list[Any]:
@@ -140,7 +144,7 @@ def test_rank_of_packed_contexts_is_the_same_as_of_listed_ones() -> None:
         (({"user": 1}, [[1], [2]]), "candidates of one context are a list of ids"),
         (([{"user": 1}, {"user": 2}], [1, 2]), "candidates of one context are a list of ids"),
         (([{"user": 1}, {"user": 2}], [[1]]), "2 contexts were sent with candidates"),
-        (({"user": 1},), "candidates must be told"),
+        (({"user": 1},), "candidates must be given"),
         (({"user": 1}, [1, [2]]), "mixes ids and lists"),
         (({"user": 1}, "abc"), "expected a list of ids"),
     ],
@@ -238,40 +242,38 @@ def test_read_body_of_vectors_is_what_the_message_says(count: int) -> None:
 
 
 MORE_DETAILS: dict[str, Any] = {
-    "contexts": (descriptions.CorpusDetails("users", 9, "string", (), ("user",)),),
+    "contexts": (details.CorpusDetails("users", 9, "string", (), ("user",)),),
     "readers": (
-        descriptions.ReaderDetails("user", ("user",), "single", "context", "users", {"kind": "hash", "buckets": 4}),
-        descriptions.ReaderDetails("x*y", ("x", "y"), "bag", "candidate", "users", {"kind": "crossed"}, "zeros", "sum"),
-        descriptions.ReaderDetails("dense", ("dense",), "dense", "candidate", shape=(2, 3), dtype="float32", below=7),
-        descriptions.ReaderDetails("list", ("list",), "single", "context", "users", place=0, places=3, padding=""),
-        descriptions.ReaderDetails("bag", ("bag",), "bag", "context", "users", max_norm=0.5, empty_row=0, padding=-1),
-        descriptions.ReaderDetails(
-            "cast", ("cast",), "single", "context", "users", cast={"of": "float32", "to": "int32"}
-        ),
+        details.ReaderDetails("user", ("user",), "single", "context", "users", {"kind": "hash", "buckets": 4}),
+        details.ReaderDetails("x*y", ("x", "y"), "bag", "candidate", "users", {"kind": "crossed"}, "zeros", "sum"),
+        details.ReaderDetails("dense", ("dense",), "dense", "candidate", shape=(2, 3), dtype="float32", below=7),
+        details.ReaderDetails("list", ("list",), "single", "context", "users", place=0, places=3, padding=""),
+        details.ReaderDetails("bag", ("bag",), "bag", "context", "users", max_norm=0.5, empty_row=0, padding=-1),
+        details.ReaderDetails("cast", ("cast",), "single", "context", "users", cast={"of": "float32", "to": "int32"}),
     ),
     "towers": (
-        descriptions.TowerDetails(
+        details.TowerDetails(
             "ranking",
             "ranking",
-            inputs=(descriptions.TensorDetails("a", "float32", (-1, 4), ("user", "x*y")),),
-            outputs=(descriptions.TensorDetails("score", "float32", (-1,)),),
+            inputs=(details.TensorDetails("a", "float32", (-1, 4), ("user", "x*y")),),
+            outputs=(details.TensorDetails("score", "float32", (-1,)),),
             result="score",
             formula="score * 2",
-            forms=(descriptions.FormDetails("litert", "f32", {"score": 1e-6}, {}, runs=False),),
+            forms=(details.FormDetails("litert", "f32", {"score": 1e-6}, {}, runs=False),),
             parts=(
-                descriptions.PartDetails(
+                details.PartDetails(
                     "head",
                     "candidate",
-                    inputs=(descriptions.TensorDetails("h", "float32", (-1, 8), tensor="trunk"),),
+                    inputs=(details.TensorDetails("h", "float32", (-1, 8), tensor="trunk"),),
                     outputs=(),
                     forms=(
-                        descriptions.FormDetails(
+                        details.FormDetails(
                             "litert",
                             "int8",
                             {"score": 0.25},
                             {
-                                "score": descriptions.EffectDetails(0.75, 0.5, 10),
-                                "like": descriptions.EffectDetails(0.75, 0.5, 10, 0.875, 0.9375),
+                                "score": details.EffectDetails(0.75, 0.5, 10),
+                                "like": details.EffectDetails(0.75, 0.5, 10, 0.875, 0.9375),
                             },
                             runs=True,
                         ),
@@ -285,33 +287,34 @@ MORE_DETAILS: dict[str, Any] = {
 
 
 def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
-    states = (descriptions.ModelState("m", (VersionState(2, "refused", "truncated"), VersionState(1, "available"))),)
-    features = (
-        descriptions.FeatureDetails("user", "single", "int64", "context", True, unknown="zeros", table="users"),
-        descriptions.FeatureDetails("hour", "single", "int64", "context", False, default=12),
-        descriptions.FeatureDetails(
-            "dense", "dense", "float32", "candidate", False, (2, 3), default=[0.0] * 6, stored=True
-        ),
+    states = (
+        details.ModelState("m", (details.VersionState(2, "failed", "truncated"), details.VersionState(1, "available"))),
     )
-    details = descriptions.ModelDetails(
+    features = (
+        details.FeatureDetails("user", "single", "int64", "context", True, unknown="zeros", table="users"),
+        details.FeatureDetails("hour", "single", "int64", "context", False, default=12),
+        details.FeatureDetails("dense", "dense", "float32", "candidate", False, (2, 3), default=[0.0] * 6, stored=True),
+    )
+    expected = details.ModelDetails(
         "m",
         2,
         "2026-01-01T00:00:00Z",
-        (descriptions.CallSignature("rank", "ranking", features, ("score", "click")),),
-        (descriptions.TableDetails("users", 10, 4, "float32", 160),),
-        (descriptions.IndexDetails("movies", "movies", "tree", "dot", 4, 100, 10, 0.97),),
-        (descriptions.CorpusDetails("movies", 100, "int64", ("title",), ("year",)),),
+        (details.CallSignature("rank", "ranking", features, ("score", "click")),),
+        (details.TableDetails("users", 10, 4, "float32", 160),),
+        (details.IndexDetails("movies", "movies", "tree", "dot", 4, 100, 10, 0.97),),
+        (details.CorpusDetails("movies", 100, "int64", ("title",), ("year",)),),
         **MORE_DETAILS,
     )
-    listed, told = calls.models(), calls.model("m")
-    for call, value, message in (
+    value = asdict(expected)
+    listed, one = calls.models(), calls.model("m")
+    answers: list[tuple[Call[Any], Any, Any]] = [
         (listed, models_value(states), models_message(states)),
-        (told, details_value(details), details_message(details)),
-    ):
-        from_json = call.unpack(json_bodies.read_body(call.method, dump(value)))
-        assert from_json == call.unpack(message)
-    assert plain(told.unpack(details_message(details))) == plain(details)
-    newer = json.loads(dump(details_value(details)))
+        (one, value, details_message(value)),
+    ]
+    for call, each, message in answers:
+        assert call.unpack(json_bodies.read_body(call.method, dump(each))) == call.unpack(message)
+    assert one.unpack(details_message(value)) == expected
+    newer = json.loads(dump(value))
     newer["readers"][0]["later"] = newer["towers"][0]["later"] = newer["later"] = {"what": 1}
-    assert plain(told.unpack(json_bodies.read_body(told.method, json.dumps(newer).encode()))) == plain(details)
-    assert plain(listed.unpack(models_message(states))) == plain(states)
+    assert one.unpack(json_bodies.read_body(one.method, json.dumps(newer).encode())) == expected
+    assert listed.unpack(models_message(states)) == states

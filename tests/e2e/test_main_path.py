@@ -28,7 +28,7 @@ from export.model.code import load_factory
 from tests.export.cutting import HERE, movies_recipe, save_checkpoint
 from tests.export.exporting import MOVIE_IDS, MOVIES, changed, genres_of, recipe_of, title_of, write_project, year_of
 from tests.export.forked_runs import ForkedRuns
-from tests.service.process import PATIENCE_S, Process, until
+from tests.service.process import WAIT_S, Process, until
 
 Array = NDArray[Any]
 Example = dict[str, Any]
@@ -99,7 +99,7 @@ def world(forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> World
 
 
 class Served(Process):
-    """A running `rowcast-serve`, and the three ways to ask it."""
+    """A running `rowcast-serve`, and the three ways to call it."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -193,7 +193,7 @@ def check_all(client: Client, world: World, version: int) -> None:
     assert np.array_equal(rows.vectors, original.tables["movies"][[4, 0]])
 
 
-def test_exported_model_answers_as_the_original_through_every_door(world: World, root: Path, serve: Serve) -> None:
+def test_exported_model_answers_as_the_original_over_both_transports(world: World, root: Path, serve: Serve) -> None:
     drop(world.bundles / "1", root, 1)
     service = serve()
     service.event("version_available")
@@ -205,7 +205,7 @@ def test_exported_model_answers_as_the_original_through_every_door(world: World,
     assert service.stop() == 0
 
 
-def test_service_begins_empty_switches_without_a_failed_call_and_refuses_a_broken_version(
+def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broken_version(
     world: World, root: Path, serve: Serve
 ) -> None:
     service = serve()
@@ -221,7 +221,7 @@ def test_service_begins_empty_switches_without_a_failed_call_and_refuses_a_broke
             with client:
                 while not finished.is_set():
                     versions.append(check_retrieved(client, world, len(versions) % len(EXAMPLES)))
-        except BaseException as problem:  # noqa: BLE001 - told by the test's own thread
+        except BaseException as problem:  # noqa: BLE001 - raised in the test's own thread
             problems.append(problem)
 
     callers = []
@@ -236,24 +236,24 @@ def test_service_begins_empty_switches_without_a_failed_call_and_refuses_a_broke
         assert check_retrieved(client, world, 0) == 2
         broken = root.parent / "broken"
         shutil.copytree(world.bundles / "2", broken)
-        page = read_manifest(broken).model_copy(update={"version": 3})
-        (broken / "manifest.json").write_bytes(dump(page))
+        manifest = read_manifest(broken).model_copy(update={"version": 3})
+        (broken / "manifest.json").write_bytes(dump(manifest))
         tower = bytearray((broken / "towers/query/compiled-f32.tflite").read_bytes())
         tower[len(tower) // 2] ^= 1
         (broken / "towers/query/compiled-f32.tflite").write_bytes(tower)
         drop(broken, root, 3)
-        refused = service.event("version_refused")
-        assert refused["version"] == 3
-        assert "towers/query/compiled-f32.tflite" in json.dumps(refused)
+        failed = service.event("version_failed")
+        assert failed["version"] == 3
+        assert "towers/query/compiled-f32.tflite" in json.dumps(failed)
         states = {each.version: (each.state, each.problem) for each in client.models()[0].versions}
         assert states[2] == ("available", "")
-        assert states[3][0] == "refused"
+        assert states[3][0] == "failed"
         assert "compiled-f32.tflite" in states[3][1]
         check_all(client, world, 2)
     until(lambda: all(versions[-1:] == [2] for versions in seen) or bool(problems))
     finished.set()
     for caller in callers:
-        caller.join(PATIENCE_S)
+        caller.join(WAIT_S)
     assert problems == []
     for versions in seen:
         assert versions == sorted(versions)  # never back
@@ -264,21 +264,21 @@ def test_service_begins_empty_switches_without_a_failed_call_and_refuses_a_broke
 
 def test_sigterm_answers_what_is_in_flight_and_exits_0(world: World, root: Path, serve: Serve) -> None:
     drop(world.bundles / "1", root, 1)
-    # A caller's request may still be on its way when the signal comes: then it is told again, to another process.
+    # A request may still be on its way when the signal comes: then the test is repeated with another process.
     assert any(ended_while_it_answered(serve(), world) for _ in range(8))
 
 
 def ended_while_it_answered(service: Served, world: World) -> bool:
-    """Ends a service that is busy; tells whether it answered a call that began before it was told to end."""
+    """Ends a service that is busy; returns whether it answered a call that began before the signal."""
     service.event("version_available")
-    contexts = [EXAMPLES[place % len(EXAMPLES)] for place in range(400)]
+    contexts = [EXAMPLES[place % len(EXAMPLES)] for place in range(100)]
     answers: list[tuple[float, float]] = []
     busy, problems = threading.Barrier(4), []
 
     def ask_on(client: Client) -> None:
         with client:
             client.rank(contexts, [MOVIE_IDS] * len(contexts))
-            busy.wait(PATIENCE_S)
+            busy.wait(WAIT_S)
             try:
                 while True:
                     began = time.monotonic()
@@ -292,18 +292,18 @@ def ended_while_it_answered(service: Served, world: World) -> bool:
     callers = [threading.Thread(target=ask_on, args=(each,)) for each in service.clients(retries=once).values()]
     for caller in callers:
         caller.start()
-    busy.wait(PATIENCE_S)
+    busy.wait(WAIT_S)
     while len(answers) < 6:
         assert service.process.poll() is None
         time.sleep(0.0005)
-    told = time.monotonic()
+    signalled = time.monotonic()
     service.process.send_signal(signal.SIGTERM)
     assert service.event("stopped")["drained"] is True
-    assert service.process.wait(PATIENCE_S) == 0
+    assert service.process.wait(WAIT_S) == 0
     for caller in callers:
-        caller.join(PATIENCE_S)
-    assert len(problems) == len(callers)  # each ended with the refusal that a draining service gives, nothing else
-    return any(began < told < ended for began, ended in answers)
+        caller.join(WAIT_S)
+    assert len(problems) == len(callers)  # each ended with the error that a draining service gives, nothing else
+    return any(began < signalled < ended for began, ended in answers)
 
 
 def test_tower_without_a_compiled_form_is_served_where_tensorflow_is_installed(

@@ -95,8 +95,8 @@ def test_build_model_in_a_fresh_process_reads_the_sizes_and_imports_nothing_of_r
     code = (
         "import runpy, sys\n"
         f"model = runpy.run_path({str(EXAMPLE / 'model.py')!r})['build_model']()\n"
-        "rooms = {name.split('.')[0] for name in sys.modules} & {'bundle', 'export', 'service', 'examples'}\n"
-        "print(sorted(rooms), len(model.trainable_variables), model.embedding.embedding_tables is not None)\n"
+        "packages = {name.split('.')[0] for name in sys.modules} & {'bundle', 'export', 'service', 'examples'}\n"
+        "print(sorted(packages), len(model.trainable_variables), model.embedding.embedding_tables is not None)\n"
     )
     environment = {"MOVIELENS_DIR": str(trained[0]), "PATH": "/usr/bin:/bin"}
     run = subprocess.run(

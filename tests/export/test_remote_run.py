@@ -25,7 +25,7 @@ def test_run_from_a_store_to_a_store_publishes_what_a_local_run_does(
     remote = changed(changed(recipe, "checkpoint.path", f"{store}/training"), "output.root", f"{store}/bundles")
     published = export(write_project(tmp_path / "project", remote))
     assert str(published.directory) == f"{store}/bundles/movies/1"
-    pulled = pull(find_bundle(f"{store}/bundles"), tmp_path / "root", None, lambda wanted: lambda moved: None)
+    pulled = pull(find_bundle(f"{store}/bundles"), tmp_path / "root", None)
     page = staging.read_manifest(pulled.bundle)
     assert page.tables == staging.read_manifest(undisturbed).tables
     assert set(facts(pulled.bundle)[1]) == set(facts(undisturbed)[1])

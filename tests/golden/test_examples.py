@@ -12,7 +12,7 @@ import pytest
 from bundle.staging import check_files, read_manifest
 from examples import replay, served, trained
 from examples.demo_models import EXAMPLES
-from runtime.towers import CompiledTower
+from runtime.litert import CompiledTower
 from tests.golden.write_examples import ARCHIVES, BYTES_MAX, unpacked
 
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.iterdir())
@@ -26,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[served.Service]:
-    """One service of all models, over both doors."""
+    """One service of all models, over both transports."""
     log = tmp_path_factory.mktemp("log") / "serve.log"
     with served.serving(root, NAMES[-1], 1, log) as running:
         assert not served.tensorflow_mapped(running.process)
@@ -53,11 +53,11 @@ def test_towers_run_on_what_was_laid_out_in_their_memory_though_a_run_may_move_i
     for path in (root / name / "1").rglob("*.tflite"):
         laid_out, given = CompiledTower(path), CompiledTower(path)
         for n in (3, 3, 3, 40, 40, 3, 200, 200, 200):
-            rooms = laid_out.buffers(n)
-            values = {at: random.uniform(0, 1, room.shape).astype(room.dtype) for at, room in rooms.items()}
-            for at, room in rooms.items():
-                room[...] = values[at]
-            if rooms:
-                found, expected = laid_out.run(rooms), given.run(values)
+            buffers = laid_out.buffers(n)
+            values = {at: random.uniform(0, 1, buffer.shape).astype(buffer.dtype) for at, buffer in buffers.items()}
+            for at, buffer in buffers.items():
+                buffer[...] = values[at]
+            if buffers:
+                found, expected = laid_out.run(buffers), given.run(values)
                 for output, array in expected.items():
                     np.testing.assert_array_equal(found[output], array, f"{path.name}, {n} examples")

@@ -1,4 +1,4 @@
-"""Factorisation machines over matrices of ids: what is served, over both doors, equals what the trained model gives."""
+"""Factorisation machines over matrices of ids: served over both transports, they equal what the trained model gives."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def inputs(model: str) -> dict[str, NDArray[Any]]:
 
 
 @pytest.mark.parametrize("name", list(INPUTS))
-def test_fields_served_over_both_doors_equal_the_trained_model(name: str, tmp_path: Path) -> None:
+def test_fields_served_over_both_transports_equal_the_trained_model(name: str, tmp_path: Path) -> None:
     tf.random.set_seed(3)
     model, sent = getattr(field_models, f"build_{name}")(), inputs(name)
     trained = model({each: tf.constant(value) for each, value in sent.items()})["score"].numpy()
@@ -64,8 +64,8 @@ def test_fields_served_over_both_doors_equal_the_trained_model(name: str, tmp_pa
     service = Process(tmp_path / "bundles")
     try:
         service.event("version_available")
-        for door in ("http", "grpc"):
-            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+        for transport in ("http", "grpc"):
+            with Client(f"{transport}://127.0.0.1:{service.ports[transport]}") as client:
                 found = client.rank({}, features={each: value.tolist() for each, value in sent.items()})[0]
                 scores = [item.score for item in as_sent(found)]
                 np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)

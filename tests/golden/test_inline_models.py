@@ -1,4 +1,4 @@
-"""Bags whose ids no rule tells, inside their towers: what both doors serve equals what the trained model gives."""
+"""Bags whose ids no rule tells, inside their towers: what both transports serve equals what the trained model gives."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def recipe_of(name: str, directory: Path, roles: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("name", list(INPUTS))
-def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, tmp_path: Path) -> None:
+def test_bags_inside_towers_equal_the_trained_model_over_both_transports(name: str, tmp_path: Path) -> None:
     sent = requests(name)
     trained = train(name, tensors(name, sent), tmp_path)
     published = export(recipe_of(name, tmp_path, dict.fromkeys(sent, "candidate")))
@@ -139,8 +139,8 @@ def test_bags_inside_towers_equal_the_trained_model_over_both_doors(name: str, t
     service = Process(tmp_path / "bundles")
     try:
         service.event("version_available")
-        for door in ("http", "grpc"):
-            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+        for transport in ("http", "grpc"):
+            with Client(f"{transport}://127.0.0.1:{service.ports[transport]}") as client:
                 found = client.rank({}, features=sent)[0]
                 scores = [item.score for item in as_sent(found)]
                 np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
@@ -168,8 +168,8 @@ def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(tmp
     service = Process(tmp_path / "bundles")
     try:
         service.event("version_available")
-        for door in ("http", "grpc"):
-            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+        for transport in ("http", "grpc"):
+            with Client(f"{transport}://127.0.0.1:{service.ports[transport]}") as client:
                 found = client.rank({"tags": tags}, features={"words": sent["words"]})[0]
                 scores = [item.score for item in as_sent(found)]
                 np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)

@@ -23,8 +23,8 @@ from export.model.roots import open_job
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import ExportJob, read_recipe
-from runtime.remote import RemotePath
-from runtime.towers import CompiledTower
+from runtime.litert import CompiledTower
+from runtime.object_store import RemotePath
 from tests.export.exporting import export
 from tests.golden import averaged_models
 from tests.stores import uploaded

@@ -1,4 +1,4 @@
-"""Rankers in the shape of public code: what is served, over both doors, equals what the trained model gives."""
+"""Rankers in the shape of public code: what is served, over both transports, equals what the trained model gives."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def inputs(model: str) -> dict[str, NDArray[Any]]:
 
 
 @pytest.mark.parametrize("name", list(HEADS))
-def test_rankings_served_over_both_doors_equal_the_trained_model(name: str, tmp_path: Path) -> None:
+def test_rankings_served_over_both_transports_equal_the_trained_model(name: str, tmp_path: Path) -> None:
     tf.random.set_seed(3)
     model, sent, heads = getattr(public_models, f"build_{name}")(), inputs(name), HEADS[name]
     trained = model({each: tf.constant(value) for each, value in sent.items()})
@@ -82,8 +82,8 @@ def test_rankings_served_over_both_doors_equal_the_trained_model(name: str, tmp_
     service = Process(tmp_path / "bundles")
     try:
         service.event("version_available")
-        for door in ("http", "grpc"):
-            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+        for transport in ("http", "grpc"):
+            with Client(f"{transport}://127.0.0.1:{service.ports[transport]}") as client:
                 features = {each: value.tolist() for each, value in sent.items()}
                 found = client.rank({}, features=features, heads=heads)[0]
                 for head in heads:

@@ -20,7 +20,7 @@ from export.model.roots import open_job
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import ExportJob, read_recipe
-from runtime.towers import CompiledTower
+from runtime.litert import CompiledTower
 from tests.export.exporting import export
 from tests.golden import tf1_averages
 

@@ -1,4 +1,4 @@
-"""A model of TensorFlow Recommenders' tutorials: served over both doors, without TensorFlow, it is what was trained."""
+"""A tutorial model of TensorFlow Recommenders, served over both transports without TensorFlow, is what was trained."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
     service = Process(tmp_path / "bundles")
     try:
         service.event("version_available")
-        for door in ("http", "grpc"):
-            with Client(f"{door}://127.0.0.1:{service.ports[door]}") as client:
+        for transport in ("http", "grpc"):
+            with Client(f"{transport}://127.0.0.1:{service.ports[transport]}") as client:
                 found = client.retrieve(users, k=5)
                 for place, scores in enumerate(queries @ movies.T):
                     best = np.argsort(-scores, kind="stable")[:5]

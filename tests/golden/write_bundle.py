@@ -30,7 +30,7 @@ from bundle.manifest import (
 )
 from bundle.staging import read_manifest
 from service.engine.requests import Ranking, Retrieval, Target
-from tests.service.running import CALL, Running
+from tests.service.running import RunningService
 from tests.service.small_bundle import compiled_towers, write_small_bundle
 
 BUNDLES = Path(__file__).parent / "bundles"
@@ -72,19 +72,19 @@ FEATURES: dict[str, Feature] = {
 
 def answers(root: Path) -> dict[str, Any]:
     """Returns what a service over `root` answers to one retrieval and one ranking."""
-    running = Running(root)
+    running = RunningService(root)
     try:
-        details = running.engine.model(Target("movies"))
-        calls = {each.call: {feature.name for feature in each.features} for each in details.calls}
+        details = running.application.engine.model(Target("movies"))
+        calls = {each["call"]: {feature["name"] for feature in each["features"]} for each in details["calls"]}
         sent = {name: column for name, column in CONTEXT.items() if name in calls["retrieve"]}
-        found = running.ask(running.engine.retrieve(Retrieval(Target("movies"), k=5, features=sent), CALL))
+        found = running.execute(Retrieval(Target("movies"), k=5, features=sent), "retrieve")
         context = {name: column for name, column in CONTEXT.items() if name in calls["rank"]}
         ranking = Ranking(Target("movies"), context, candidate_ids=found.neighbors.ids)
-        ranked = running.ask(running.engine.rank(ranking, CALL))
+        ranked = running.execute(ranking)
         stored = {}
         if read_manifest(root / "movies" / "1").contexts:
             by_id = replace(ranking, context={"history": CONTEXT["history"]}, context_ids=np.array([7]), k=3)
-            stored["scores_by_context_id"] = running.ask(running.engine.rank(by_id, CALL)).scores.tolist()
+            stored["scores_by_context_id"] = running.execute(by_id).scores.tolist()
     finally:
         running.close()
     return stored | {

@@ -1,207 +1,286 @@
-"""What callers without manners do to a door, over real sockets. Each attack ends by itself within seconds."""
+"""What hostile clients send, over real sockets. Each attack ends by itself within seconds."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import random
+import resource
 import socket
 import ssl
+import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from service.rest.docs import ASSETS
-from service.rpc.servicer import SERVICE
-from service.rpc.transport import frames
-from service.rpc.transport.frames import Kind, Setting
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.grpc_api.servicer import SERVICE
+from tests.service.grpc_api.requests import PREFACE, frame, request_frames
 
+MIB = 1 << 20
 CALL = b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: x\r\n"
 LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
-LARGE = f"GET {ASSETS}/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n".encode()
-ZEROS = gzip.compress(bytes(256 << 20), 6)
-"""256 MiB in 256 KiB."""
+LARGE = b"GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n"
+TOKEN = "token-of-the-tests-0123456789"
+RESET = struct.pack("ii", 1, 0)
 Attack = Callable[[int], None]
 
 
 @contextmanager
-def lines(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """So many connections to a door."""
+def connections(port: int, count: int) -> Iterator[list[socket.socket]]:
     with ExitStack() as closing:
         yield [closing.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)) for _ in range(count)]
 
 
-def send(line: socket.socket, data: bytes) -> bool:
-    """Sends what the other side takes; says whether it took all."""
+def send(connection: socket.socket, data: bytes) -> bool:
+    """Sends what the service takes; returns whether it took all."""
     try:
-        line.sendall(data)
+        connection.sendall(data)
     except OSError:
         return False
     return True
 
 
-def read(line: socket.socket, count: int = 1 << 16) -> bytes:
-    """What the other side says next; nothing where it says nothing for long, or has gone."""
+def read(connection: socket.socket, count: int = 1 << 16) -> bytes:
+    """Returns what the service sends next; nothing if it sends nothing for long, or has closed the connection."""
     try:
-        return line.recv(count)
+        return connection.recv(count)
     except OSError:
         return b""
 
 
-def assert_refused(open_lines: list[socket.socket], status: bytes) -> None:
-    """Each is refused by that status, or some because so many came at once."""
-    answers = [read(line) for line in open_lines]
-    assert any(status in answer for answer in answers)
-    assert all(status in answer or b" 429 " in answer for answer in answers)
+def status_of(answer: bytes) -> int:
+    """Returns the status; 0: the connection was closed instead."""
+    return int(answer[9:12] or 0)
 
 
-def slow_heads(port: int) -> None:
-    """More connections than the door takes, each of which sends its headers letter by letter."""
-    with lines(port, 300) as open_lines:
+def post(body: bytes, *headers: str) -> bytes:
+    lines = "".join(f"{each}\r\n" for each in (f"content-length: {len(body)}", *headers))
+    return CALL + lines.encode() + b"\r\n" + body
+
+
+def assert_rejected(opened: Sequence[socket.socket], *statuses: int) -> None:
+    """Each is rejected with one of the statuses, or since so many came at once; at least one for what it sent."""
+    found = [status_of(read(connection)) for connection in opened]
+    assert set(statuses) & set(found), found
+    assert set(found) <= {*statuses, 429}, found
+
+
+def slow_headers(port: int) -> None:
+    """Bound: 300 connections that send their headers letter by letter."""
+    with connections(port, 300) as opened:
         for letter in range(10):
-            for line in open_lines:
-                send(line, CALL[letter : letter + 1])
+            for connection in opened:
+                send(connection, CALL[letter : letter + 1])
             time.sleep(0.05)
 
 
 def slow_bodies(port: int) -> None:
-    """Bodies that come byte by byte, with their length told and in chunks."""
-    with lines(port, 100) as open_lines:
-        for number, line in enumerate(open_lines):
-            told = b"content-length: 900000\r\n\r\n" if number % 2 else b"transfer-encoding: chunked\r\n\r\n"
-            send(line, CALL + told)
+    """Bound: body_timeout_s, for bodies that come byte by byte, with a length and in chunks."""
+    with connections(port, 100) as opened:
+        for number, connection in enumerate(opened):
+            length = b"content-length: 900000\r\n\r\n" if number % 2 else b"transfer-encoding: chunked\r\n\r\n"
+            send(connection, CALL + length)
         for _ in range(20):
-            for number, line in enumerate(open_lines):
-                send(line, b"{" if number % 2 else b"1\r\n{\r\n")
+            for number, connection in enumerate(opened):
+                send(connection, b"{" if number % 2 else b"1\r\n{\r\n")
             time.sleep(0.05)
+        assert_rejected(opened, 504)
 
 
 def half_closed(port: int) -> None:
-    """Connections of which the sending half ends in a head, in a body, and behind a request."""
+    """Clients that end their side within headers, within a body, and behind a request."""
     for part in (CALL, CALL + b"content-length: 100\r\n\r\n{", LIVE, b""):
-        with lines(port, 60) as open_lines:
-            for line in open_lines:
-                send(line, part)
-                line.shutdown(socket.SHUT_WR)
-            for line in open_lines:
-                read(line)
+        with connections(port, 60) as opened:
+            for connection in opened:
+                send(connection, part)
+                connection.shutdown(socket.SHUT_WR)
+            for connection in opened:
+                read(connection)
 
 
-def tiny_requests(port: int, rounds: int = 20) -> None:
-    """8,000 requests, sent ahead of every answer."""
-    with lines(port, 4) as open_lines:
-        for line in open_lines:
-            line.settimeout(20)
-        for _ in range(rounds):
-            for line in open_lines:
-                send(line, b"GET /x HTTP/1.1\r\n\r\n" * 100)
-        answered = 0
-        for line in open_lines:
-            while answered < 2000:
-                part = read(line)
+def tiny_requests(port: int) -> None:
+    """8,000 requests of 20 bytes, sent ahead of every answer."""
+    with connections(port, 4) as opened:
+        for connection in opened:
+            connection.settimeout(20)
+        for _ in range(20):
+            for connection in opened:
+                send(connection, b"GET /x HTTP/1.1\r\n\r\n" * 100)
+        for connection in opened:
+            answered = 0
+            while answered < 2000 and (part := read(connection)):
                 answered += part.count(b"HTTP/1.1 404")
-                if not part:
-                    break
-        assert answered >= 2000
+            assert answered >= 1990  # a status line may lie across two reads
 
 
 def enormous_bodies(port: int) -> None:
-    """One body that says how enormous it is, and some that do not."""
-    with lines(port, 5) as open_lines:
-        send(open_lines[0], CALL + b"content-length: 10000000000\r\n\r\n")
-        for line in open_lines[1:]:
-            send(line, CALL + b"transfer-encoding: chunked\r\n\r\n")
-        chunk = b"%x\r\n%b\r\n" % (1 << 20, bytes(1 << 20))
-        for _ in range(20):
-            for line in open_lines[1:]:
-                send(line, chunk)
-        assert b" 413 " in read(open_lines[0])
+    """Bound: max_request_bytes, for a body that declares 10 GB and some that do not."""
+    with connections(port, 5) as opened:
+        send(opened[0], CALL + b"content-length: 10000000000\r\n\r\n")
+        for connection in opened[1:]:
+            send(connection, CALL + b"transfer-encoding: chunked\r\n\r\n")
+        chunk = b"%x\r\n%b\r\n" % (MIB, bytes(MIB))
+        for _ in range(40):
+            for connection in opened[1:]:
+                send(connection, chunk)
+        assert_rejected(opened[:1], 413)
 
 
 def huge_headers(port: int) -> None:
-    """Headers without an end: one that is long, many that are short, a long path."""
-    for part in (b"x-long: " + b"x" * 1000, b"a: b\r\n" * 100, b"x" * 1000):
-        with lines(port, 10) as open_lines:
-            for line in open_lines:
-                send(line, CALL if part[:1] == b"a" else CALL + b"x-long: ")
+    """Headers without an end: one that is long, many that are short."""
+    for part in (b"x" * 1000, b"a: b\r\n" * 100):
+        with connections(port, 10) as opened:
+            for connection in opened:
+                send(connection, CALL if part[:1] == b"a" else CALL + b"x-long: ")
                 for _ in range(1000):
-                    if not send(line, part):
+                    if not send(connection, part):
                         break
 
 
+def gzip_bodies(port: int) -> None:
+    """Bound: max_inflight_bytes, for 200 bodies of 15 KiB that become 15 MiB each."""
+    body = post(gzip.compress(b'{"features": {"user": 3}}' + b" " * 15 * MIB), "content-encoding: gzip")
+    with connections(port, 200) as opened:
+        for connection in opened:
+            connection.settimeout(30)
+            send(connection, body)
+        assert_rejected(opened, 200, 504)
+
+
 def gzip_bombs(port: int) -> None:
-    """Bodies of 256 KiB that are 256 MiB."""
-    with lines(port, 20) as open_lines:
-        for line in open_lines:
-            send(line, CALL + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (len(ZEROS), ZEROS))
-        assert_refused(open_lines, b" 413 ")
+    """Bound: max_request_bytes, for bodies of 256 KiB that are 256 MiB."""
+    body = post(gzip.compress(bytes(256 * MIB), 6), "content-encoding: gzip")
+    with connections(port, 20) as opened:
+        for connection in opened:
+            connection.settimeout(30)
+            send(connection, body)
+        assert_rejected(opened, 413, 504)
+
+
+def gzip_bodies_of_empty_lists(port: int) -> None:
+    """Bound: max_values, counted before anything is parsed, for 40 bodies that are `[],[],...`."""
+    body = post(gzip.compress(b'{"requests": [' + b"[]," * 5_000_000 + b"[]]}"), "content-encoding: gzip")
+    with connections(port, 40) as opened:
+        for connection in opened:
+            connection.settimeout(30)
+            send(connection, body)
+        assert_rejected(opened, 413, 504)
+
+
+def many_names(port: int) -> None:
+    """Bounds: max_names and max_features, for 100,000 attributes, and as many features."""
+    attributes = {"attributes": ["a"] * 100_000, "features": {"user": 3}}
+    features = {"features": {f"f{number}": 1 for number in range(100_000)}}
+    columns = {name: pb.Column(int64s=bytes(8)) for name in features["features"]}
+    messages = (pb.RetrieveRequest(attributes=attributes["attributes"]), pb.RetrieveRequest(features=columns))
+    protobuf = "content-type: application/x-protobuf"
+    bodies = [post(json.dumps(each).encode()) for each in (attributes, features)]
+    bodies += [post(message.SerializeToString(), protobuf) for message in messages]
+    with connections(port, 20) as opened:
+        for number, connection in enumerate(opened):
+            send(connection, bodies[number % len(bodies)])
+        assert_rejected(opened, 413)
 
 
 def invalid_requests(port: int) -> None:
-    """Bytes that are no HTTP, no JSON, no protobuf, or no request."""
+    """Bytes that are no HTTP, no JSON, no protobuf, or no request; headers that contradict the body or each other."""
     chance = random.Random(7)
-    bodies = [b"", b"{", b"[]", b"null", b'{"features": 3}', b"\xff\xfe", b"[" * 100_000, b'{"k":' + b"9" * 5000 + b"}"]
+    bodies = [b"", b"{", b"[]", b"null", b'{"features": 3}', b'{"k": NaN}', b'{"\xff": 1}', b"\xff\xfe", b"[" * 100_000]
+    bodies += [b'{"k":' + b"9" * 5000 + b"}", b'{"features": {"user": [' + b"1," * 5000 + b"]}}"]
+    headers = [
+        *("content-type: application/x-protobuf", "content-type: text/html", "content-encoding: br", "x-a: \x7f"),
+        *("content-encoding: gzip", "content-encoding: gzip\r\ncontent-encoding: gzip", "content-length: 5"),
+        *("transfer-encoding: chunked", "transfer-encoding: gzip, chunked", "content-length: -1", "host: y"),
+        *("content-length: 99999999999999999999", "expect: 100-continue", "x-request-timeout-ms: 9, 9", "upgrade: h2c"),
+    ]
     for _ in range(40):
-        with lines(port, 10) as open_lines:
-            for line in open_lines:
+        with connections(port, 10) as opened:
+            for connection in opened:
                 if chance.random() < 0.3:
-                    send(line, chance.randbytes(300) + b"\r\n\r\n")
-                    continue
-                body = chance.choice(bodies)
-                kind = chance.choice([b"application/json", b"application/x-protobuf", b"text/html"])
-                send(line, CALL + b"content-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (kind, len(body), body))
-            for line in open_lines:
-                assert b" 200 " not in read(line)
+                    send(connection, chance.randbytes(300) + b"\r\n\r\n")
+                else:
+                    send(connection, post(chance.choice(bodies), chance.choice(headers)))
+                connection.shutdown(socket.SHUT_WR)
+            for connection in opened:
+                assert b" 200 " not in read(connection)
 
 
-def never_reads(port: int) -> None:
-    """Large answers, asked for again and again, of which nothing is read."""
-    with lines(port, 30) as open_lines:
-        for line in open_lines:
-            send(line, LARGE * 50)
+def never_read(port: int) -> None:
+    """Bound: what the kernel and one write buffer take of an answer, for 1.4 MB asked for 50 times a connection."""
+    with connections(port, 30) as opened:
+        for connection in opened:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            send(connection, LARGE * 50)
+        time.sleep(1)
+
+
+def hang_up(port: int) -> None:
+    """Clients that reset their connections behind whole requests, and within bodies, which wait or are computed."""
+    whole, half = post(b'{"features": {"user": 3}}'), CALL + b"content-length: 100000\r\n\r\n" + bytes(50_000)
+    for _ in range(20):
+        with connections(port, 40) as opened:
+            for number, connection in enumerate(opened):
+                send(connection, half if number % 2 else whole * 3)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+
+def idle_connections(port: int) -> None:
+    """10,000 connections that send nothing, or as many as this machine's limit on open files allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = 10_000 if hard == resource.RLIM_INFINITY or hard > 12_000 else 1_000
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(count + 2_000, hard)), hard))
+    with connections(port, count):
         time.sleep(1)
 
 
 def other_protocols(port: int) -> None:
-    """TLS' hello and HTTP/2 where HTTP/1.1 is spoken, and the other way round."""
-    hello = bytes.fromhex("16030100c8010000c40303") + bytes(200)
-    for data in (hello, frames.PREFACE, LIVE, b"\0" * 4096, b"SSH-2.0-x\r\n"):
-        with lines(port, 20) as open_lines:
-            for line in open_lines:
-                send(line, data)
-                line.shutdown(socket.SHUT_WR)
-            for line in open_lines:
-                read(line)
+    """TLS and HTTP/2 where HTTP/1.1 is spoken, and the other way round."""
+    client_hello = bytes.fromhex("16030100c8010000c40303") + bytes(200)
+    for data in (client_hello, PREFACE, LIVE, b"\0" * 4096, b"SSH-2.0-x\r\n"):
+        with connections(port, 20) as opened:
+            for connection in opened:
+                send(connection, data)
+                connection.shutdown(socket.SHUT_WR)
+            for connection in opened:
+                read(connection)
 
 
 HTTP_ATTACKS: tuple[Attack, ...] = (
-    slow_heads,
+    slow_headers,
     slow_bodies,
     half_closed,
     tiny_requests,
     enormous_bodies,
     huge_headers,
+    gzip_bodies,
     gzip_bombs,
+    gzip_bodies_of_empty_lists,
+    many_names,
     invalid_requests,
-    never_reads,
+    never_read,
+    hang_up,
+    idle_connections,
     other_protocols,
 )
 
 
 @contextmanager
 def secured(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """So many connections over TLS, of callers that trust anyone."""
+    """Connections over TLS, of clients that trust anyone."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with ExitStack() as closing, lines(port, count) as plain:
-        yield [closing.enter_context(context.wrap_socket(line)) for line in plain]
+    with ExitStack() as closing, connections(port, count) as plain:
+        yield [closing.enter_context(context.wrap_socket(connection)) for connection in plain]
 
 
 def no_handshakes(port: int) -> None:
-    """Connections that say nothing, something else, or half of a hello, and stay."""
+    """Connections that send nothing, something else, or half of a handshake, and stay."""
     hello = _hello()
-    with lines(port, 150) as open_lines:
-        for number, line in enumerate(open_lines):
-            send(line, (b"", hello[: len(hello) // 2], LIVE, hello, b"\x16\x03\x01\xff\xff" + bytes(3000))[number % 5])
+    starts = (b"", hello[: len(hello) // 2], LIVE, hello, b"\x16\x03\x01\xff\xff" + bytes(3000))
+    with connections(port, 150) as opened:
+        for number, connection in enumerate(opened):
+            send(connection, starts[number % 5])
         time.sleep(1)
 
 
@@ -209,41 +288,33 @@ def broken_records(port: int) -> None:
     """Handshakes of which bytes are wrong, and records that are cut short."""
     chance, hello = random.Random(7), _hello()
     for _ in range(20):
-        with lines(port, 10) as open_lines:
-            for line in open_lines:
+        with connections(port, 10) as opened:
+            for connection in opened:
                 broken = bytearray(hello)
                 for _ in range(3):
                     broken[chance.randrange(len(broken))] = chance.randrange(256)
-                send(line, bytes(broken) + chance.randbytes(50))
-                line.shutdown(socket.SHUT_WR)
-            for line in open_lines:
-                read(line)
+                send(connection, bytes(broken) + chance.randbytes(50))
+                connection.shutdown(socket.SHUT_WR)
+            for connection in opened:
+                read(connection)
 
 
-def slow_heads_over_tls(port: int) -> None:
-    """More connections than the door takes, whose headers come letter by letter."""
-    with secured(port, 220) as open_lines:
-        for letter in range(4):
-            for line in open_lines:
-                send(line, CALL[letter : letter + 1])
-
-
-def never_reads_over_tls(port: int) -> None:
+def never_read_over_tls(port: int) -> None:
     """Large answers, of which nothing is read."""
-    with secured(port, 20) as open_lines:
-        for line in open_lines:
-            send(line, (LARGE[:-2] + b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n") * 20)
+    with secured(port, 20) as opened:
+        for connection in opened:
+            send(connection, (LARGE[:-2] + b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n") * 20)
         time.sleep(1)
 
 
 def wrong_tokens(port: int) -> None:
-    """Tokens that are none, too long, or known to nobody, before bodies that never come."""
+    """Tokens that are none, too long, or unknown, before bodies that never come."""
     chance = random.Random(7)
-    with secured(port, 50) as open_lines:
-        for line in open_lines:
+    with secured(port, 50) as opened:
+        for connection in opened:
             token = chance.choice([b"", b"Bearer", b"Basic eDp5", b"Bearer " + b"x" * 5000, b"Bearer \xff\xfe"])
-            send(line, CALL + b"content-length: 900000\r\nauthorization: " + token + b"\r\n\r\n")
-        assert_refused(open_lines, b" 401 ")
+            send(connection, CALL + b"content-length: 900000\r\nauthorization: " + token + b"\r\n\r\n")
+        assert_rejected(opened, 401)
 
 
 def _hello() -> bytes:
@@ -254,114 +325,92 @@ def _hello() -> bytes:
     return outgoing.read()
 
 
-TOKEN = "token-of-the-tests-0123456789"
-TLS_ATTACKS: tuple[Attack, ...] = (
-    no_handshakes,
-    broken_records,
-    slow_heads_over_tls,
-    never_reads_over_tls,
-    wrong_tokens,
-)
+TLS_ATTACKS: tuple[Attack, ...] = (no_handshakes, broken_records, never_read_over_tls, wrong_tokens)
 
-BEGIN = frames.PREFACE + frames.settings({})
-_HEAD = (
-    b"\x83\x86"  # POST, http
-    + frames.field(b":path", f"/{SERVICE}/Retrieve".encode())
-    + frames.field(b":authority", b"x")
-    + frames.field(b"te", b"trailers")
-    + frames.field(b"content-type", b"application/grpc")
-)
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+RETRIEVE = f"/{SERVICE}/Retrieve"
 
 
-def asks(stream: int, message: bytes | None = None, more: bytes = b"") -> bytes:
-    """The frames of a call; without a message its request has no end."""
-    head = frames.headers(stream, _HEAD + more, False, 16 << 10)
-    if message is None:
-        return head
-    prefixed = b"\0" + len(message).to_bytes(4, "big") + message
-    parts = [prefixed[at : at + 16_384] for at in range(0, len(prefixed), 16_384)]
-    return head + b"".join(
-        frames.frame(Kind.DATA, frames.END_STREAM if part is parts[-1] else 0, stream, part) for part in parts
-    )
+def headers_of(stream: int, path: str = RETRIEVE) -> bytes:
+    """The frame that begins a call."""
+    begun = request_frames(path, b"", stream)
+    return begun[: 9 + int.from_bytes(begun[:3], "big")]
 
 
-def slow_prefaces(port: int) -> None:
-    """More connections than the door takes, each of which begins letter by letter."""
-    with lines(port, 300) as open_lines:
-        for letter in range(10):
-            for line in open_lines:
-                send(line, frames.PREFACE[letter : letter + 1])
-            time.sleep(0.05)
-
-
-def calls_without_an_end(port: int) -> None:
-    """Many calls of one connection whose requests never come, or never end."""
-    with lines(port, 10) as open_lines:
-        for line in open_lines:
-            send(line, BEGIN)
+def never_ended_calls(port: int) -> None:
+    """Bound: max_concurrent_streams, for calls whose messages never come, or never end."""
+    with connections(port, 10) as opened:
+        for connection in opened:
+            send(connection, PREFACE)
             for stream in range(1, 801, 2):
-                send(line, asks(stream) + frames.frame(Kind.DATA, 0, stream, b"\0\0\x01\0\0" + bytes(2000)))
+                send(connection, headers_of(stream) + frame(DATA, 0, stream, b"\0\0\x01\0\0" + bytes(2000)))
         time.sleep(0.5)
 
 
-def calls_given_up(port: int) -> None:
-    """Calls that are begun and given up at once, as fast as they can be written."""
-    with lines(port, 5) as open_lines:
-        for line in open_lines:
-            send(line, BEGIN)
+def reset_calls(port: int) -> None:
+    """Calls that are begun and reset at once, as fast as they can be written (CVE-2023-44487)."""
+    with connections(port, 5) as opened:
+        for connection in opened:
+            send(connection, PREFACE)
             for first in range(1, 20_001, 200):
-                if not send(
-                    line,
-                    b"".join(
-                        asks(stream) + frames.reset(stream, frames.Reason.NO_ERROR)
-                        for stream in range(first, first + 200, 2)
-                    ),
-                ):
+                streams = range(first, first + 200, 2)
+                calls = (headers_of(each) + frame(RST_STREAM, 0, each, bytes((0, 0, 0, 8))) for each in streams)
+                if not send(connection, b"".join(calls)):
                     break
 
 
-def headers_without_an_end(port: int) -> None:
-    """Header blocks that go on and on, and some that unpack to more than they are."""
-    block = frames.field(b"x-more", b"x" * 4000)
-    with lines(port, 10) as open_lines:
-        for line in open_lines:
-            send(line, BEGIN + frames.frame(Kind.HEADERS, 0, 1, _HEAD))
+def endless_headers(port: int) -> None:
+    """Bound: max_metadata_size, for header blocks that go on and on (CVE-2024-27316)."""
+    more = b"\0\x06x-more\x7f\xa1\x1e" + b"x" * 4000
+    with connections(port, 10) as opened:
+        for connection in opened:
+            block = headers_of(1)[9:]
+            send(connection, PREFACE + frame(HEADERS, 0, 1, block))
             for _ in range(1000):
-                if not send(line, frames.frame(Kind.CONTINUATION, 0, 1, block)):
+                if not send(connection, frame(CONTINUATION, 0, 1, more)):
                     break
-    indexed = b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000  # kept in the table, and named 10,000 times
-    with lines(port, 10) as open_lines:
-        for line in open_lines:
-            send(line, BEGIN + frames.headers(1, _HEAD + indexed + b"\xbe" * 10_000, True, 16 << 10))
 
 
-def pings(port: int) -> None:
-    """Pings and settings that ask for answers which are not read."""
-    asked = frames.frame(Kind.PING, 0, 0, bytes(8)) * 500 + frames.settings({}) * 500
-    with lines(port, 10) as open_lines:
-        for line in open_lines:
-            send(line, BEGIN)
-            for _ in range(100):
-                if not send(line, asked):
-                    break
+def control_frames(port: int) -> None:
+    """PING, SETTINGS and WINDOW_UPDATE over 1,000 open streams, whose answers are never read."""
+    opening = b"".join(headers_of(stream) for stream in range(1, 2001, 2))
+    window = frame(WINDOW_UPDATE, 0, 0, (1).to_bytes(4, "big"))
+    size = b"".join(frame(SETTINGS, 0, 0, b"\0\4" + value.to_bytes(4, "big")) for value in (65_535, 65_536))
+    for flood in (frame(PING, 0, 0, bytes(8)) * 500, size * 250, window * 500):
+        with connections(port, 10) as opened:
+            for connection in opened:
+                send(connection, PREFACE + opening)
+                for _ in range(100):
+                    if not send(connection, flood):
+                        break
 
 
 def large_messages(port: int) -> None:
-    """Messages beyond every limit, as sent and once decompressed."""
-    with lines(port, 5) as open_lines:
-        for line in open_lines:
-            send(line, BEGIN + asks(1, bytes(8 << 20)))
-        for line in open_lines:
-            send(line, BEGIN + asks(3, ZEROS, frames.field(b"grpc-encoding", b"gzip")))
+    """Bound: max_request_bytes, for a message beyond it, declared and compressed."""
+    bomb = gzip.compress(bytes(256 * MIB), 6)
+    declared = b"\0" + (1 << 30).to_bytes(4, "big")
+    with connections(port, 5) as opened:
+        for connection in opened:
+            send(connection, PREFACE + headers_of(1) + frame(DATA, 0, 1, declared + bytes(10_000)))
+    encoded = headers_of(3)[9:] + b"\0\x0dgrpc-encoding\x04gzip"
+    with connections(port, 5) as opened:
+        for connection in opened:
+            data = b"\1" + len(bomb).to_bytes(4, "big") + bomb[: 48 << 10]  # what the first window takes
+            parts = [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
+            send(
+                connection,
+                PREFACE + frame(HEADERS, 4, 3, encoded) + b"".join(frame(DATA, 0, 3, each) for each in parts),
+            )
+        time.sleep(0.5)
 
 
-def windows_of_nothing(port: int) -> None:
-    """Peers that grant no window, and ask a lot."""
-    with lines(port, 10) as open_lines:
-        for line in open_lines:
-            send(line, frames.PREFACE + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+def no_windows(port: int) -> None:
+    """Clients that grant no window, and send many calls."""
+    with connections(port, 10) as opened:
+        for connection in opened:
+            send(connection, PREFACE + frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0"))
             for stream in range(1, 601, 2):
-                send(line, asks(stream, b""))
+                send(connection, request_frames(RETRIEVE, b"", stream))
         time.sleep(1)
 
 
@@ -369,27 +418,30 @@ def broken_frames(port: int) -> None:
     """Frames of random kinds, sizes and streams, and messages that are none."""
     chance = random.Random(7)
     for _ in range(20):
-        with lines(port, 10) as open_lines:
-            for line in open_lines:
+        with connections(port, 10) as opened:
+            for connection in opened:
                 data = b"".join(
-                    frames.frame(Kind(chance.randrange(10)), chance.randrange(256), chance.randrange(9), payload)
+                    frame(chance.randrange(10), chance.randrange(256), chance.randrange(9), payload)
                     for payload in (chance.randbytes(chance.randrange(40)) for _ in range(20))
                 )
-                send(line, BEGIN + asks(1, chance.randbytes(50)) + data + chance.randbytes(100))
-                line.shutdown(socket.SHUT_WR)
-            for line in open_lines:
-                while read(line):
+                send(
+                    connection, PREFACE + request_frames(RETRIEVE, chance.randbytes(50)) + data + chance.randbytes(100)
+                )
+                connection.shutdown(socket.SHUT_WR)
+            for connection in opened:
+                while read(connection):
                     pass
 
 
 GRPC_ATTACKS: tuple[Attack, ...] = (
-    slow_prefaces,
-    calls_without_an_end,
-    calls_given_up,
-    headers_without_an_end,
-    pings,
+    slow_headers,
+    never_ended_calls,
+    reset_calls,
+    endless_headers,
+    control_frames,
     large_messages,
-    windows_of_nothing,
+    no_windows,
     broken_frames,
+    idle_connections,
     other_protocols,
 )

@@ -74,7 +74,7 @@ def test_publish_to_a_store_sends_every_file_and_the_manifest(
 
 def test_publish_to_a_store_is_what_a_service_pulls(checkpoint: Path, store: RemotePath, tmp_path: Path) -> None:
     export(checkpoint, store, tmp_path / "scratch")
-    pulled = pull(find_bundle(str(store)), tmp_path / "root", None, lambda wanted: lambda moved: None)
+    pulled = pull(find_bundle(str(store)), tmp_path / "root", None)
     assert (pulled.bundle, pulled.version) == (tmp_path / "root/m/1", 1)
 
 

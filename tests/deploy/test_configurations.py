@@ -1,0 +1,128 @@
+"""What `deploy/` has: its variables are settings, and what it says about rights, limits and timeouts is in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.config import PREFIX, ServiceSettings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DEFAULTS = {name: field.default for name, field in ServiceSettings.model_fields.items()}
+yaml: Any = import_module("yaml")
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML with compose's tag for what replaces the other file's value."""
+
+
+_Loader.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
+
+
+def documents(name: str) -> list[Any]:
+    return list(yaml.load_all((DEPLOY / name).read_text(), _Loader))
+
+
+def longest_drain_s(variables: dict[str, str]) -> float:
+    """The longest time from SIGTERM to the exit: requests over HTTP, then what they have left to compute."""
+    delay_s = float(variables.get(f"{PREFIX}DRAIN_DELAY_S", DEFAULTS["drain_delay_s"]))
+    return delay_s + 2 * float(DEFAULTS["drain_timeout_s"])
+
+
+@pytest.mark.parametrize(
+    "name", ["compose.yaml", "closed.yaml", "kubernetes.yaml", "rowcast-serve.service", "README.md"]
+)
+def test_deploy_names_settings_that_exist(name: str) -> None:
+    named = re.findall(rf"{PREFIX}((?!CLIENT_)[A-Z_]+)", (DEPLOY / name).read_text())
+    assert {setting.lower() for setting in named} <= set(DEFAULTS)
+
+
+def test_kubernetes_runs_without_rights_and_over_tls() -> None:
+    kinds = {document["kind"]: document["spec"] for document in documents("kubernetes.yaml")}
+    pod = kinds["Deployment"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not pod["automountServiceAccountToken"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert set(mounted.values()) == {volume["name"] for volume in pod["volumes"]}
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    for name in ("TLS_CERT", "TLS_KEY", "TOKENS"):
+        assert str(Path(variables[PREFIX + name]).parent) in mounted
+    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
+    assert ports == {"https": variables[f"{PREFIX}HTTP_PORT"], "grpcs": variables[f"{PREFIX}GRPC_PORT"]}
+    probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
+    assert {probe["scheme"] for probe in probes.values()} == {"HTTPS"}
+    assert [probe["path"] for probe in probes.values()] == ["/livez", "/livez", "/readyz"]
+    assert kinds["NetworkPolicy"]["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in kinds["NetworkPolicy"]
+    assert pod["terminationGracePeriodSeconds"] > longest_drain_s(variables)
+
+
+def test_compose_mounts_every_secret_that_it_names() -> None:
+    (closed,) = documents("closed.yaml")
+    serve = closed["services"]["serve"]
+    assert set(serve["secrets"]) == set(closed["secrets"])
+    for name in ("TLS_CERT", "TLS_KEY", "TOKENS"):
+        assert Path(serve["environment"][PREFIX + name]).name in serve["secrets"]
+    (plain,) = documents("compose.yaml")
+    assert plain["services"]["serve"]["read_only"]
+    assert plain["services"]["serve"]["cap_drop"] == ["ALL"]
+    assert int(plain["services"]["serve"]["stop_grace_period"].removesuffix("s")) > longest_drain_s({})
+
+
+def test_systemd_unit_waits_for_the_longest_drain() -> None:
+    unit = dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / "rowcast-serve.service").read_text(), re.MULTILINE))
+    assert (unit["Type"], unit["NotifyAccess"]) == ("notify", "main")
+    assert int(unit["TimeoutStopSec"]) > longest_drain_s({})
+
+
+def test_proxies_keep_idle_connections_for_less_time_than_the_service() -> None:
+    nginx, haproxy = (DEPLOY / "nginx.conf").read_text(), (DEPLOY / "haproxy.cfg").read_text()
+    upstreams = re.findall(r"upstream \w+ \{(.*?)\}", nginx, re.DOTALL)
+    idle = [re.findall(r"keepalive_timeout (\d+)s", each) for each in upstreams]
+    idle.append(re.findall(r"timeout http-keep-alive (\d+)s", haproxy))
+    assert all(int(seconds) < DEFAULTS["keep_alive_s"] for (seconds,) in idle)
+    longest = re.findall(r"proxy_read_timeout (\d+)s", nginx) + re.findall(r"timeout server (\d+)s", haproxy)
+    assert all(int(seconds) > DEFAULTS["request_timeout_s"] for seconds in longest)
+    (body_mib,) = re.findall(r"client_max_body_size (\d+)m", nginx)
+    assert int(body_mib) << 20 == DEFAULTS["max_request_bytes"]
+
+
+def test_haproxy_accepts_its_configuration() -> None:
+    checked("haproxy", "-c", "-f", "haproxy.cfg")
+
+
+def test_nginx_accepts_its_configuration() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("nginx opens its directories under /var even for a check")
+    checked("nginx", "-t", "-c", "nginx.conf")
+
+
+def checked(program: str, *options: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    *before, file = options
+    done = subprocess.run([program, *before, str(DEPLOY / file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_images_find_in_their_context_what_they_copy() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    sources = {source for line in copied for source in line.split()}
+    everything, *rest = (ROOT / ".dockerignore").read_text().split()
+    assert everything == "*"
+    assert sources == {line[1:] for line in rest if line.startswith("!")}
+    assert all((ROOT / source).exists() for source in sources)
