@@ -25,7 +25,7 @@ from bundle import native
 from service import processes
 from service.admin.status import WorkerStatus, write_status
 from service.config import ServiceSettings
-from service.dataplane import Application, Dataplane, Readiness
+from service.dataplane import Application, Dataplane
 from service.engine.engine import Engine
 from service.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_REQUIRED_MODEL
 from service.grpc_api.server import GrpcServer
@@ -82,11 +82,11 @@ class Worker:
             self.versions,
             self.metrics,
         )
-        self.certificates = Certificates.of(settings, self.metrics.certificate_expiry)
+        self.certificates = Certificates.of(settings, self._report_expiry)
         record = None if self._request_log is None else self._request_log.offer
-        dataplane, readiness = Dataplane(self.engine, settings, self.metrics, record), Readiness(self.engine)
+        dataplane = Dataplane(self.engine, settings, self.metrics, record)
         tokens = TokenStore.of(settings.tokens)
-        self.application = Application(settings, dataplane, self.metrics, readiness, tokens, self.certificates)
+        self.application = Application(settings, dataplane, self.metrics, tokens, self.certificates)
         self.grpc = GrpcServer(self.application)
         self.bound_grpc_port = 0
         self._checked_required = False
@@ -98,6 +98,9 @@ class Worker:
     def _warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
         self.engine.warm_up(version, throttle)
         self._replay.check(version, throttle)
+
+    def _report_expiry(self, certificate: str, unix_seconds: float) -> None:
+        self.metrics.set("certificate_expiry_timestamp_seconds", unix_seconds, certificate)
 
     def http_app(self) -> FastAPI:
         """Returns the HTTP application, whose lifespan is that of the worker."""
@@ -113,7 +116,7 @@ class Worker:
             self.bound_grpc_port = await self.grpc.start(self._settings.host, self._grpc_port)
         except Exception:
             log.exception("cannot_start")
-            self._exit_with(EXIT_BUG)
+            processes.write_exit_code(self._run_directory, EXIT_BUG)
             raise
         if native.MISSING:
             log.warning("native_extension_missing", extra=logging.fields(problem=native.MISSING))
@@ -140,8 +143,8 @@ class Worker:
             signal.signal(signal.SIGHUP, lambda *_: self._loop.call_soon_threadsafe(self.poller.look_again))
 
     def _signalled(self, stop: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None) -> None:
-        if not self.application.readiness.draining:
-            self.application.readiness.draining = True  # now: the second signal may come before the loop runs
+        if not self.engine.shutting_down:
+            self.engine.shutting_down = True  # now: the second signal may come before the loop runs
             extra = logging.fields(signal=signal.Signals(number).name, drain_timeout_s=self._settings.drain_timeout_s)
             log.info("draining", extra=extra)
             self._loop.call_soon_threadsafe(self.drain, lambda: stop(number, frame))
@@ -152,7 +155,7 @@ class Worker:
 
     def drain(self, stop: Callable[[], None]) -> None:
         """Fails the health checks now, and calls `stop` after the delay. On the event loop."""
-        self.application.readiness.draining = True
+        self.engine.shutting_down = True
         processes.notify("STOPPING=1")
         self._announce()
 
@@ -164,7 +167,6 @@ class Worker:
 
     async def _stop(self) -> None:
         """Finishes what is in progress, then unloads."""
-        self.application.readiness.draining = True
         self.engine.drain()
         self.poller.stop()
         await (self._stopping_grpc or self.grpc.stop(self._settings.drain_timeout_s))
@@ -189,17 +191,17 @@ class Worker:
             gc.freeze()  # what is imported and loaded stays: collections need not look at it
             if missing := sorted(set(self._settings.require) - self.versions.available()):
                 log.error("required_models_missing", extra=logging.fields(models=missing))
-                self._exit_with(EXIT_REQUIRED_MODEL)
+                processes.write_exit_code(self._run_directory, EXIT_REQUIRED_MODEL)
                 self._loop.call_soon_threadsafe(self._stop_service)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 
     def _announce(self) -> None:
         """Tells health checks, metrics and the log whether the worker is ready. On the event loop."""
-        problem, before = self.application.readiness.problem(), self._problem
+        problem, before = self.engine.problem, self._problem
         self._problem = problem
         self.grpc.set_serving(not problem)
-        self.metrics.ready(not problem)
+        self.metrics.set("ready", not problem)
         self._changed_event.set()
         if problem != before:
             if problem:
@@ -225,9 +227,6 @@ class Worker:
                 log.error("status_unwritable", extra=logging.fields(problem=str(problem)))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed_event.wait(), _HEARTBEAT_S)
-
-    def _exit_with(self, code: int) -> None:
-        processes.write_exit_code(self._run_directory, code)
 
     def _stop_service(self) -> None:
         """Stops the whole service: this process, or the supervisor of all workers."""

@@ -77,7 +77,7 @@ class ServiceSettings(BaseSettings):
     """Serves the admin API for `rowcast-serve ctl`, on its own address."""
     admin_host: str = "127.0.0.1"
     """Address of the admin API; one that other machines reach requires admin_tokens."""
-    admin_port: Port | None = None
+    admin_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of the admin API, 0 for any free one; default: 8090, or any free one if that is taken."""
     admin_tokens: Path | None = None
     """File of operators' tokens, in the format of tokens; without it every user of this machine has access."""
@@ -150,39 +150,24 @@ class ServiceSettings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
-    @field_validator("device")
+    @field_validator("device", "max_request_bytes", "tls_key", "tls_client_ca", "workers")
     @classmethod
-    def _check_device(cls, value: str, others: ValidationInfo) -> str:
-        if value == "gpu" and others.data.get("precision") == "int8":
-            raise ValueError("int8 towers run on the CPU; use f32 or bf16, or leave --precision out")
-        return value
-
-    @field_validator("max_request_bytes")
-    @classmethod
-    def _check_request_bytes(cls, value: int, others: ValidationInfo) -> int:
-        if value > (total := others.data.get("max_inflight_bytes", value)):
-            raise ValueError(f"no body of that size fits into max_inflight_bytes, {total}; raise that too")
-        return value
-
-    @field_validator("tls_key")
-    @classmethod
-    def _check_key(cls, value: Path | None, others: ValidationInfo) -> Path | None:
-        if (value is None) != (others.data.get("tls_cert") is None):
-            raise ValueError("--tls-cert and --tls-key must be given together")
-        return value
-
-    @field_validator("tls_client_ca")
-    @classmethod
-    def _check_client_ca(cls, value: Path | None, others: ValidationInfo) -> Path | None:
-        if value is not None and others.data.get("tls_cert") is None:
-            raise ValueError("client certificates require TLS; give --tls-cert and --tls-key too")
-        return value
-
-    @field_validator("workers")
-    @classmethod
-    def _check_workers(cls, value: int, others: ValidationInfo) -> int:
-        if value > 1 and others.data.get("device") == "gpu":
-            raise ValueError("--device gpu runs in one process; leave one of both out")
+    def _check_combination(cls, value: Any, info: ValidationInfo) -> Any:
+        """Checks a setting against those above it."""
+        others, problem = info.data, ""
+        match info.field_name:
+            case "device" if value == "gpu" and others.get("precision") == "int8":
+                problem = "int8 towers run on the CPU; use f32 or bf16, or leave --precision out"
+            case "max_request_bytes" if value > (total := others.get("max_inflight_bytes", value)):
+                problem = f"no body of that size fits into max_inflight_bytes, {total}; raise that too"
+            case "tls_key" if (value is None) != (others.get("tls_cert") is None):
+                problem = "--tls-cert and --tls-key must be given together"
+            case "tls_client_ca" if value is not None and others.get("tls_cert") is None:
+                problem = "client certificates require TLS; give --tls-cert and --tls-key too"
+            case "workers" if value > 1 and others.get("device") == "gpu":
+                problem = "--device gpu runs in one process; leave one of both out"
+        if problem:
+            raise ValueError(problem)
         return value
 
     @field_validator("root")

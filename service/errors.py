@@ -64,8 +64,6 @@ TRANSPORT_STATUS: dict[Code, TransportStatus] = {
 
 INTERNAL_MESSAGE = "internal error; the log has the details under this request id"
 
-ANSWERS, Answer, BODIES, INTERNAL_SENTENCE = TRANSPORT_STATUS, TransportStatus, "bodies", INTERNAL_MESSAGE  # old names
-
 
 class ServiceError(Exception):
     """A failed request. The message is one safe sentence for the client: what, which value, what was expected."""

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import orjson
 
@@ -37,7 +37,12 @@ _BACKLOG = 2048
 _OPEN_FILES = 1 << 16
 _ADMIN_PORT = 8090
 _POLL_S, _WATCHDOG_S = 0.02, 5.0
-Socket = TypeVar("Socket", bound=socket.socket)
+_UVICORN: dict[str, Any] = {
+    **dict.fromkeys(("access_log", "server_header", "proxy_headers"), False),
+    "log_config": None,
+    "ws": "none",
+}
+"""Options of every HTTP server."""
 _SETTINGS, _EXIT_CODE = "settings.json", "exit-code"
 
 
@@ -83,11 +88,8 @@ def _serve(settings: ServiceSettings, opened: contextlib.ExitStack) -> int:
     from uvicorn.supervisors import Multiprocess
 
     _raise_open_files_limit()
-    http: socket.socket = opened.enter_context(
-        _listen("HTTP", settings.host, settings.http_port)
-        if settings.workers == 1
-        else _reserve("HTTP", settings.host, settings.http_port)
-    )
+    bind: Callable[[str, str, int], socket.socket] = listen if settings.workers == 1 else _reserve
+    http = opened.enter_context(bind("HTTP", settings.host, settings.http_port))
     grpc = opened.enter_context(_reserve("gRPC", settings.host, settings.grpc_port))
     admin = _listen_admin(settings)
     directory = Path(tempfile.mkdtemp(prefix="rowcast-"))  # mode 0700
@@ -101,17 +103,13 @@ def _serve(settings: ServiceSettings, opened: contextlib.ExitStack) -> int:
         factory=True,
         loop="uvloop",
         http="httptools",
-        ws="none",
         lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
         workers=settings.workers,
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
         timeout_worker_healthcheck=60,
         ssl_context_factory=None if settings.tls_cert is None else functools.partial(_ssl_context, settings),
+        **_UVICORN,
     )
     ports = {"http": _port(http), "grpc": _port(grpc), **({} if admin is None else {"admin": _port(admin)})}
     listener = threading.Thread(target=_announce, args=(settings, directory, ports, admin), daemon=True)
@@ -172,23 +170,25 @@ def _serve_admin(settings: ServiceSettings, directory: Path, listener: socket.so
     plain = settings.tls_cert is None or on_loopback(settings.admin_host)
     config = uvicorn.Config(
         create_admin_app(settings, directory, tokens),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
         lifespan="off",
-        ws="none",
         ssl_context_factory=None if plain else functools.partial(_ssl_context, settings),
+        **_UVICORN,
     )
     uvicorn.Server(config).run([listener])
 
 
-def _listen(what: str, host: str, port: int) -> socket.socket:
-    """Listens on an address; an error names it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def listen(what: str, host: str, port: int, shared: bool = False) -> socket.socket:
+    """Listens on an address; an error names it.
+
+    Args:
+      what: name of the endpoint.
+      shared: other processes of the service listen on the port as well.
+    """
+    both = host == "::" and socket.has_dualstack_ipv6()
     try:
-        both = host == "::" and socket.has_dualstack_ipv6()
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        return socket.create_server(
+            (host, port), family=_family(host), backlog=_BACKLOG, reuse_port=shared, dualstack_ipv6=both
+        )
     except OSError as problem:
         raise _bind_error(what, host, port, problem) from problem
 
@@ -197,41 +197,31 @@ class SharedPort(socket.socket):
     """A bound port. A worker process that is passed the socket listens on the same port with a socket of its own, so
     that the kernel spreads the connections: on a shared socket the first worker to wake up takes all that wait."""
 
-    def __reduce__(self) -> tuple[Callable[..., socket.socket], tuple[str, int]]:
+    def __reduce__(self) -> tuple[Callable[..., socket.socket], tuple[str, str, int, bool]]:
         """Pickles the address."""
         host, port = self.getsockname()[:2]
-        return listen_shared, (host, port)
+        return listen, ("HTTP", host, port, True)
 
 
-def listen_shared(host: str, port: int) -> socket.socket:
-    """Listens on a port that other processes of the service listen on as well."""
-    listener = _bind_shared(socket.socket, host, port)
-    listener.listen(_BACKLOG)
-    return listener
-
-
-def _bind_shared(kind: type[Socket], host: str, port: int) -> Socket:
-    bound = kind(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+def _reserve(what: str, host: str, port: int) -> SharedPort:
+    """Binds a port that the workers can bind as well, unless another service has it."""
+    with listen(what, host, port) as free:
+        port = _port(free)
+    bound = SharedPort(_family(host), socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if host == "::":
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.bind((host, port))
-    except OSError:
+    except OSError as problem:
         bound.close()
-        raise
+        raise _bind_error(what, host, port, problem) from problem
     return bound
 
 
-def _reserve(what: str, host: str, port: int) -> SharedPort:
-    """Binds a port that the workers can bind as well, unless another service has it."""
-    with _listen(what, host, port) as free:
-        port = _port(free)
-    try:
-        return _bind_shared(SharedPort, host, port)
-    except OSError as problem:
-        raise _bind_error(what, host, port, problem) from problem
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _listen_admin(settings: ServiceSettings) -> socket.socket | None:
@@ -239,11 +229,11 @@ def _listen_admin(settings: ServiceSettings) -> socket.socket | None:
     if not settings.admin:
         return None
     if settings.admin_port is not None:
-        return _listen("admin", settings.admin_host, settings.admin_port)
+        return listen("admin", settings.admin_host, settings.admin_port)
     try:
-        return _listen("admin", settings.admin_host, _ADMIN_PORT)
+        return listen("admin", settings.admin_host, _ADMIN_PORT)
     except OSError:
-        return _listen("admin", settings.admin_host, 0)
+        return listen("admin", settings.admin_host, 0)
 
 
 def _bind_error(what: str, host: str, port: int, problem: OSError) -> OSError:

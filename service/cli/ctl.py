@@ -200,11 +200,6 @@ def _log_level(context: typer.Context, level: Level) -> None:
     _run(context, "log-level", {"level": None if level == "setting" else level})
 
 
-def add_ctl(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.add_typer(CTL, name="ctl")
-
-
 def _run(context: typer.Context, command: str, body: _Status | None, model: str = "") -> None:
     """Sends a command, waits until it is in effect, prints the status and exits."""
     admin: _Admin = context.obj

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     from service.cli.bundle_download import Pulled
 
 
-def add_pull(app: typer.Typer) -> None:
-    """Adds the command to the program."""
-    app.command("pull")(_pull)
-
-
-def _pull(
+def pull_command(
     url: Annotated[str, typer.Argument(metavar="URL", help="A root in a store, a model's directory or a bundle.")],
     root: Annotated[str, typer.Argument(metavar="ROOT", help="Directory of the local bundles; created if missing.")],
     model: Annotated[str | None, typer.Option(help="Model of a root; required if it holds several.")] = None,

@@ -20,8 +20,8 @@ PRINT_SETTINGS = "print_settings"
 
 def command() -> typer.Typer:
     """Returns the command line of the program."""
-    from service.cli.ctl import add_ctl
-    from service.cli.pull import add_pull
+    from service.cli.ctl import CTL
+    from service.cli.pull import pull_command
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -43,8 +43,8 @@ def command() -> typer.Typer:
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     serve.__annotations__ = {each.name: each.annotation for each in parameters}
     app.callback(invoke_without_command=True)(serve)
-    add_pull(app)
-    add_ctl(app)
+    app.command("pull")(pull_command)
+    app.add_typer(CTL, name="ctl")
     return app
 
 
@@ -114,10 +114,11 @@ def _check(settings: ServiceSettings) -> None:
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     default = "" if field.is_required() or field.default in (None, ()) else f" [default: {field.default}]"
-    kind, metadata = _bare(field.annotation, field.metadata)
+    alternatives = [each for each in typing.get_args(field.annotation) if each is not type(None)]
+    kind = alternatives[0] if type(None) in typing.get_args(field.annotation) else field.annotation
     limits = ", ".join(
         f"{word} {getattr(each, key)}"
-        for each in metadata
+        for each in field.metadata
         for key, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"))
         if hasattr(each, key)
     )
@@ -130,16 +131,6 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     option = typer.Option(flag, help=text, show_default=False, metavar=_metavar(kind))
     accepted: Any = list[str] | None if name == "require" else str | None
     return _parameter(name, Annotated[accepted, option], None)
-
-
-def _bare(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any]]:
-    """Returns the type of a setting without None, and its limits."""
-    if type(None) in typing.get_args(annotation):
-        annotation = next(each for each in typing.get_args(annotation) if each is not type(None))
-    if typing.get_origin(annotation) is Annotated:
-        annotation, *others = typing.get_args(annotation)
-        metadata = [*metadata, *(each for field in others for each in getattr(field, "metadata", ()))]
-    return annotation, metadata
 
 
 def _metavar(kind: Any) -> str:

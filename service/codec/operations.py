@@ -34,6 +34,18 @@ class Operation:
     read_message: Callable[[Any, Target | None, Limits], Any]
     write_message: Callable[[Any], Any]
 
+    def read(self, body: bytes, is_protobuf: bool, target: Target | None, limits: Limits) -> tuple[Any, bool]:
+        """Returns the request that a body holds, and whether its answer is written as a list of results.
+
+        Args:
+          target: the URL's; None: there is no URL.
+        Raises:
+          ServiceError: the body cannot be read, or exceeds a limit.
+        """
+        if is_protobuf:
+            return self.read_message(protobuf.parse(self.request_class, body), target, limits), True
+        return self.read_json(json.parse(body, limits), target or Target(), limits)
+
 
 _JSON: dict[str, tuple[Any, Any]] = {
     "retrieve": (json.read_retrieval, json.retrieved_value),

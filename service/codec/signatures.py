@@ -10,21 +10,21 @@ import orjson
 from service.codec.stubs import embedding_service_pb2 as pb
 
 
-def models_value(models: Sequence[Any]) -> dict[str, Any]:
+def models_value(models: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Returns the list of models as a value that `json.dump` writes.
 
     Args:
-      models: dataclasses with `name` and `versions`, which are VersionState.
+      models: the VersionState of each version, by model.
     """
-    return {"models": models}
+    return {"models": [{"name": name, "versions": versions} for name, versions in models.items()]}
 
 
-def models_message(models: Sequence[Any]) -> pb.ListModelsResponse:
+def models_message(models: Mapping[str, Sequence[Any]]) -> pb.ListModelsResponse:
     """Returns the list of models, as of `models_value`, as its message."""
     return pb.ListModelsResponse(
         models=[
-            pb.ModelState(name=model.name, versions=[pb.VersionState(**vars(version)) for version in model.versions])
-            for model in models
+            pb.ModelState(name=name, versions=[pb.VersionState(**vars(version)) for version in versions])
+            for name, versions in models.items()
         ]
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from service.engine.compute_pool import ComputePool
 from service.errors import Cancelled, DeadlineExceeded
@@ -53,11 +53,11 @@ class Execution:
     def __init__(
         self,
         call: str,
-        contexts: Sequence[RequestContext],
+        contexts: Sequence[RequestContext] = (),
         metrics: Metrics | None = None,
         pool: ComputePool | None = None,
     ) -> None:
-        """Begins a batch.
+        """Begins a batch; by its call alone: one of the warm-up or of a replay.
 
         Args:
           contexts: of its requests; none: nothing ends it early.
@@ -66,12 +66,6 @@ class Execution:
         """
         self.call, self.phases = call, dict[str, float]()
         self._contexts, self._metrics, self._pool = contexts, metrics, pool
-        self._phase, self._began = "", 0.0
-
-    @classmethod
-    def unrecorded(cls, call: str) -> Execution:
-        """Returns an execution without a deadline and without metrics, for warm-up and replay."""
-        return cls(call, ())
 
     def check(self) -> None:
         """Raises Cancelled or DeadlineExceeded if no request of the batch is worth computing any more."""
@@ -86,22 +80,19 @@ class Execution:
         if problem is not None:
             raise problem
 
-    def phase(self, name: str) -> Execution:
-        """Checks, then times the block of the `with` statement. Phases do not nest.
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Checks, then times the block of the `with` statement.
 
         Raises:
           Cancelled, DeadlineExceeded: as `check`.
         """
         self.check()
-        self._phase, self._began = name, time.perf_counter()
-        return self
-
-    def __enter__(self) -> None:
-        """Begins the phase."""
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        seconds = time.perf_counter() - self._began
-        self.phases[self._phase] = self.phases.get(self._phase, 0.0) + seconds
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - began
 
     @property
     def idle_threads(self) -> int:
@@ -125,27 +116,17 @@ class Execution:
         else:
             self._pool.parallel(count, checked)
 
+    def count(self, name: str, amount: int, *labels: str) -> None:
+        """Adds to a counter of `Metrics`."""
+        if amount and self._metrics is not None:
+            self._metrics.count(name, amount, *labels)
+
     def computed(self, examples: int, candidates: int = 0) -> None:
         """Counts the queries, contexts or examples of the batch, and its candidates."""
-        if self._metrics is not None:
-            self._metrics.computed(self.call, examples, candidates)
+        self.count("examples", examples, self.call)
+        self.count("candidates", candidates, self.call)
 
     def looked_up(self, model: str, features: tuple[str, ...], examples: int) -> None:
         """Counts the examples for which features were looked up."""
         if self._metrics is not None:
             self._metrics.looked_up(model, features, examples)
-
-    def oov_ids(self, model: str, feature: str, count: int) -> None:
-        """Counts ids that are not in the table of a feature."""
-        if count and self._metrics is not None:
-            self._metrics.oov_ids(model, feature, count)
-
-    def missing_contexts(self, model: str, store: str, count: int) -> None:
-        """Counts contexts that are not in a context store."""
-        if count and self._metrics is not None:
-            self._metrics.missing_contexts(model, store, count)
-
-    def tower_part(self, model: str, tower: str, part: str, examples: int) -> None:
-        """Counts the examples that a part of a tower was run on."""
-        if self._metrics is not None:
-            self._metrics.tower_part(model, tower, part, examples)

@@ -28,7 +28,7 @@ def embed(model_version: ModelVersion, request: Embedding, settings: ServiceSett
 
 def result(model_version: ModelVersion, tower: LoadedTower, columns: Columns, n: int, execution: Execution) -> Vectors:
     """Runs a tower on the features of n examples; returns its result, [n, dim] float32."""
-    plan = tower.result_plan
+    plan = tower.plan(frozenset([tower.entry.result]))
     inputs = towers.Inputs(plan.layout_alone, n)
     with execution.phase("lookup"):
         lookup.write(model_version, inputs.places, columns, n, execution)

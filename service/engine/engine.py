@@ -13,33 +13,15 @@ from weakref import WeakKeyDictionary
 from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
-from service.engine import (
-    batching,
-    embedding,
-    lookup,
-    ranking,
-    recommendation,
-    retrieval,
-    signatures,
-    warmup,
-)
+from service.engine import batching, embedding, lookup, ranking, recommendation, retrieval, signatures, warmup
 from service.engine.compute_pool import ComputePool
 from service.engine.context import Execution, RequestContext
 from service.engine.requests import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
 from service.engine.scheduler import Job, Scheduler
-from service.engine.signatures import ModelState
 from service.engine.validation import NotFinite, sends_numbers
-from service.errors import (
-    INTERNAL_MESSAGE,
-    DataLoss,
-    Internal,
-    InvalidArgument,
-    NotReady,
-    Overloaded,
-    ServiceError,
-)
+from service.errors import INTERNAL_MESSAGE, DataLoss, Internal, InvalidArgument, NotReady, Overloaded, ServiceError
 from service.models.loader import LoadRejected
-from service.models.manager import VersionManager
+from service.models.manager import VersionManager, VersionState
 from service.models.throttle import LoadThrottle
 from service.models.version import ModelVersion
 from service.observability import logging
@@ -76,6 +58,8 @@ class Engine:
             retry_after_s=settings.retry_after_s,
         )
         self._draining = False
+        self.shutting_down = False
+        """Health checks fail, and new requests are still accepted until `drain`."""
         self._logged_at = -math.inf
         self._details: WeakKeyDictionary[ModelVersion, dict[str, Any]] = WeakKeyDictionary()
         self.inflight = 0
@@ -137,14 +121,13 @@ class Engine:
             self._rejected(context.call, problem)
             raise
         finally:
-            for phase, seconds in context.phases.items():
-                if phase == "queue":
-                    self._metrics.phase(context.call, phase, seconds)
+            if "queue" in context.phases:
+                self._metrics.observe("phase_seconds", context.phases["queue"], context.call, "queue")
         return answer
 
-    def models(self) -> tuple[ModelState, ...]:
-        """Returns every model with its versions and their states."""
-        return tuple(ModelState(name, versions) for name, versions in self._versions.models().items())
+    def models(self) -> dict[str, tuple[VersionState, ...]]:
+        """Returns the states of every model's versions, newest first."""
+        return self._versions.models()
 
     def model(self, target: Target) -> dict[str, Any]:
         """Returns what a client needs to write requests for one version, as a JSON value.
@@ -163,7 +146,7 @@ class Engine:
     @property
     def problem(self) -> str:
         """Why requests should not be sent here; empty: they should."""
-        if self._draining:
+        if self.shutting_down:
             return "the service is shutting down"
         if self._versions.suspended:
             return self._versions.suspended
@@ -190,12 +173,13 @@ class Engine:
 
     def report_load(self) -> None:
         """Tells the metrics how many requests are in progress and queued."""
-        self._metrics.inflight(self.inflight)
-        self._metrics.queue(len(self._scheduler), self._scheduler.queued_cost)
+        self._metrics.set("inflight_requests", self.inflight)
+        self._metrics.set("queue_requests", len(self._scheduler))
+        self._metrics.set("queue_candidates", self._scheduler.queued_cost)
 
     def drain(self) -> None:
         """Rejects every new request from now on; those in progress go on."""
-        self._draining = True
+        self._draining = self.shutting_down = True
 
     async def drained(self, timeout_s: float) -> bool:
         """Waits until no request is in progress, at most `timeout_s`; returns whether none is."""
@@ -211,7 +195,7 @@ class Engine:
     def _rejected(self, call: str, problem: Overloaded | NotReady) -> None:
         """Counts a rejected request; a flood is logged once a second."""
         reason = problem.reason if isinstance(problem, Overloaded) else "draining"
-        self._metrics.rejected(call, reason)
+        self._metrics.count("rejected_requests", 1, call, reason)
         if reason != "draining" and time.monotonic() - self._logged_at >= _LOG_INTERVAL_S:
             self._logged_at = time.monotonic()
             wait_s = round(self._scheduler.wait_s, 3)
@@ -250,7 +234,7 @@ class Engine:
             execution.check()
         finally:
             for phase, seconds in execution.phases.items():
-                self._metrics.phase(call, phase, seconds)
+                self._metrics.observe("phase_seconds", seconds, call, phase)
             for job in batch:
                 job.context.phases.update(execution.phases)
         return answer

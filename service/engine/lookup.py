@@ -72,7 +72,8 @@ def complete(
         known = positions >= 0
         stored = store.store.features(positions[known], names)
         if not known.all():
-            execution.missing_contexts(model_version.model, store.name, int(np.count_nonzero(~known)))
+            missing = int(np.count_nonzero(~known))
+            execution.count("missing_contexts", missing, model_version.model, store.name)
             stored = {name: _with_default(model_version, store, name, stored[name], known, ids) for name in names}
     return {**sent, **stored}
 
@@ -111,7 +112,7 @@ def write(model_version: ModelVersion, places: Sequence[Place], columns: Columns
       FeatureError: a column does not fit its feature, or is missing without a default; names the input.
     """
     for name, count in model_version.reader.write(places, columns, n).items():
-        execution.oov_ids(model_version.model, name, count)
+        execution.count("oov_ids", count, model_version.model, name)
     for place in places:
         execution.looked_up(model_version.model, place.names, n)
 
@@ -132,7 +133,7 @@ def look_up(model_version: ModelVersion, request: Lookup, settings: ServiceSetti
         rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
         found = rows >= 0
         execution.looked_up(model_version.model, (name,), n)
-        execution.oov_ids(model_version.model, name, n - int(np.count_nonzero(found)))
+        execution.count("oov_ids", n - int(np.count_nonzero(found)), model_version.model, name)
         if feature.unknown.rule == "refuse" and not found.all():
             unknown = str(request.ids.values[~found][0])[:128]
             raise UnknownRefused(name, f"id {unknown!r} is not in its table, and the feature refuses such ids")

@@ -145,11 +145,7 @@ def _allowed(
 
 
 def _queries(
-    model_version: ModelVersion,
-    index: LoadedIndex,
-    request: Retrieval,
-    settings: ServiceSettings,
-    execution: Execution,
+    model_version: ModelVersion, index: LoadedIndex, request: Retrieval, settings: ServiceSettings, execution: Execution
 ) -> tuple[Vectors, Positions | None]:
     """Returns the query vectors and, of queries by id, the candidates' own positions."""
     given = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]

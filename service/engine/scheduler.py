@@ -98,13 +98,9 @@ class BatchQueue:
         """Removes and returns the first batch; empty: nothing waits."""
         if not self._jobs:
             return []
-        key, alike = next(iter(self._jobs.items()))
-        batch = list(islice(alike, self._batch_max))
+        batch = list(islice(next(iter(self._jobs.values())), self._batch_max))
         for job in batch:
-            del alike[job]
-            self._count(job, -1)
-        if not alike:
-            del self._jobs[key]
+            self.remove(job)
         return batch
 
     def remove(self, job: Job) -> bool:
@@ -306,7 +302,7 @@ class Scheduler:
 
     def _finish(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
         call, each_s = batch[0].context.call, seconds / len(batch)
-        self._metrics.batch(call, len(batch))
+        self._metrics.observe("batch_requests", len(batch), call)
         for job, answer in zip(batch, answers, strict=True):
             if not isinstance(answer, ServiceError):
                 self.estimates.observe(job.kind, each_s)
@@ -330,7 +326,7 @@ class Scheduler:
         """Gives a job its answer and releases what it holds."""
         job.lease.release()
         if rejected:
-            self._metrics.rejected(job.context.call, rejected)
+            self._metrics.count("rejected_requests", 1, job.context.call, rejected)
         if job.future.done():
             return
         if isinstance(answer, ServiceError):

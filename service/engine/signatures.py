@@ -6,7 +6,6 @@ A version is described as it works: inputs -> readers -> tables -> towers -> out
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bundle.manifest import (
@@ -30,7 +29,6 @@ from bundle.manifest import (
     first_of,
     inputs_of,
 )
-from service.models.manager import VersionState
 from service.models.towers import LoadedTower
 from service.models.version import ModelVersion
 
@@ -44,14 +42,6 @@ _READER: Json = (
     | {"weighted": False, "length": 0, "shape": ()}
 )
 """A reader's fields where they do not apply."""
-
-
-@dataclass(frozen=True)
-class ModelState:
-    """A model and its versions, newest first."""
-
-    name: str
-    versions: tuple[VersionState, ...]
 
 
 def describe(model_version: ModelVersion) -> Json:

@@ -167,5 +167,5 @@ def _run(
         execution.check()
         some = inputs if block == n else {name: array[first : first + block] for name, array in inputs.items()}
         blocks.append(part.network.run(some))
-    execution.tower_part(tower.manifest.model, tower.name, part.entry.name, n)
+    execution.count("tower_examples", n, tower.manifest.model, tower.name, part.entry.name)
     return blocks[0] if block == n else {name: np.concatenate([each[name] for each in blocks]) for name in blocks[0]}

@@ -40,7 +40,7 @@ def run(model_version: ModelVersion, settings: ServiceSettings, throttle: Callab
       ServiceError, BundleError: a request cannot be answered.
       Exception: whatever a tower or an index raises.
     """
-    execution = Execution.unrecorded("warm_up")
+    execution = Execution("warm_up")
     for table in model_version.tables.values():
         table.gather(np.array([0, table.rows - 1], np.int64))
         throttle()

@@ -96,7 +96,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         if method is None:
             raise Unimplemented(f"there is no such method; the methods are those of {SERVICE}")
         if request.call not in {"models", "model"}:
-            self._dataplane.check_admission(request.call, request.deadline)
+            self._dataplane.engine.check_admission(request.call, request.deadline)
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
         message = await read(context, timeout_s, self._reading)
         self._dataplane.budget.reserve(len(message), request.call)

@@ -29,11 +29,11 @@ class EmbeddingServicer(EmbeddingServiceServicer):
     async def _call(self, request: bytes, context: RequestContext) -> bytes:
         """Answers the call that the context names."""
         operation = OPERATIONS[context.call]
-        answer = await self._dataplane.call_message(operation, request, context)
+        answer, _ = await self._dataplane.call(operation, request, True, None, context)
         began = time.perf_counter()
         encoded: bytes = operation.write_message(answer).SerializeToString()
         context.phases["encode"] = seconds = time.perf_counter() - began
-        self._metrics.phase(context.call, "encode", seconds)
+        self._metrics.observe("phase_seconds", seconds, context.call, "encode")
         return encoded
 
     Retrieve = Rank = Recommend = Embed = Lookup = _call

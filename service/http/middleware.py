@@ -43,7 +43,7 @@ class RequestContextMiddleware:
     """
 
     def __init__(self, app: ASGIApp, application: Application) -> None:
-        self._app, self._metrics, self._readiness = app, application.metrics, application.readiness
+        self._app, self._metrics, self._engine = app, application.metrics, application.engine
         self._tokens, self._timeout_s = application.tokens, application.settings.request_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +67,7 @@ class RequestContextMiddleware:
                 more = [(_REQUEST_ID, request_id.encode())]
                 if context.phases:
                     more.append((_SERVER_TIMING, server_timing(context.phases).encode()))
-                if self._readiness.draining:
+                if self._engine.shutting_down:
                     more.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *more]
             await send(message)

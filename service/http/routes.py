@@ -59,7 +59,7 @@ class CallEndpoint:
         protobuf = is_protobuf(headers)
         if (timeout_s := timeout_s_of(headers.get(TIMEOUT_MS))) is not None:
             context.deadline = min(context.deadline, time.monotonic() + timeout_s)
-        self._dataplane.check_admission(context.call, context.deadline)
+        self._application.engine.check_admission(context.call, context.deadline)
 
         async def disconnected() -> None:
             while (await receive())["type"] != "http.disconnect":
@@ -74,7 +74,7 @@ class CallEndpoint:
             headers, lambda: operation.write_message(answer), lambda: operation.write_json(answer, several)
         )
         context.phases["encode"] = seconds = time.perf_counter() - began
-        self._metrics.phase(context.call, "encode", seconds)
+        self._metrics.observe("phase_seconds", seconds, context.call, "encode")
         await response(scope, receive, send)
 
 
@@ -116,7 +116,7 @@ def add_routes(app: FastAPI, application: Application) -> None:  # noqa: C901 - 
 
     async def readyz() -> dict[str, bool]:
         """Answers whether requests should be sent here, and if not, why."""
-        if problem := application.readiness.problem():
+        if problem := engine.problem:
             raise NotReady(problem)
         return {"ready": True}
 

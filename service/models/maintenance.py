@@ -88,7 +88,8 @@ class Maintenance:
                     self._damaged(version, problem)
                 continue
             tables_bytes = sum(table.bytes for table in version.manifest.tables.values())
-            self._metrics.scrubbed(version.model, tables_bytes + sum(file.bytes for file in later))
+            scrubbed_bytes = tables_bytes + sum(file.bytes for file in later)
+            self._metrics.count("scrubbed_bytes", scrubbed_bytes, version.model)
             log.info("version_scrubbed", extra=fields(**about))
 
     def prefetch(self) -> None:
@@ -104,7 +105,7 @@ class Maintenance:
             fitting = [name for (_, name), total in zip(sizes, totals, strict=True) if total <= limit_bytes]
             with suppress(_Ended):
                 for size in (size for name in fitting for size in version.tables[name].warm()):
-                    self._metrics.prefetched(version.model, size)
+                    self._metrics.count("prefetched_bytes", size, version.model)
                     self._pause(version, size, self._settings.prefetch_bytes_per_s)
                 skipped = len(sizes) - len(fitting)
                 about = fields(model=version.model, version=version.version, tables_skipped=skipped)
@@ -118,8 +119,9 @@ class Maintenance:
             versions = [version for version in loaded if version.model == model]
             table_bytes = sum(table.bytes for version in versions for table in version.manifest.tables.values())
             resident_bytes = sum(table.resident_bytes() for version in versions for table in version.tables.values())
-            memory_bytes = sum(version.memory_bytes for version in versions)
-            self._metrics.model_memory(model, memory_bytes, table_bytes, resident_bytes)
+            self._metrics.set("model_memory_bytes", sum(version.memory_bytes for version in versions), model)
+            self._metrics.set("model_table_bytes", table_bytes, model)
+            self._metrics.set("model_resident_table_bytes", resident_bytes, model)
 
     def _not_in(self, done: WeakSet[ModelVersion]) -> Iterator[ModelVersion]:
         """Yields the loaded versions that are not in a set yet, and adds them to it."""

@@ -89,7 +89,8 @@ class Poller:
             desired, problem = self.state.desired, self.state.problem
             if problem:
                 log.error("state_unreadable", extra=fields(problem=problem))
-            self._metrics.desired_state(desired.revision if desired else 0, readable=not problem)
+            self._metrics.set("desired_state_revision", desired.revision if desired else 0)
+            self._metrics.set("desired_state_readable", not problem)
             if desired is None:
                 self._manager.suspend(problem)
                 return

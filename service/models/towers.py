@@ -99,11 +99,6 @@ class LoadedTower:
         return frozenset(one.name for one in self.entry.outputs if math.prod(size or 1 for size in one.shape) == 1)
 
     @cached_property
-    def result_plan(self) -> TowerPlan:
-        """The plan of its result."""
-        return self.plan(frozenset([self.entry.result]))
-
-    @cached_property
     def plan(self) -> Callable[[frozenset[str]], TowerPlan]:
         """Returns the plan of some outputs; made once for each set of them."""
         return lru_cache(_PLANS_MAX)(self._make_plan)

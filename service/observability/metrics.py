@@ -134,40 +134,22 @@ class Metrics:
         self._counters["requests"](transport, call, code).inc()
         self._histograms["request_seconds"](transport, call).observe(seconds)
 
-    def phase(self, call: str, phase: str, seconds: float) -> None:
-        """Records how long one of PHASES took."""
-        self._histograms["phase_seconds"](call, phase).observe(seconds)
+    def count(self, name: str, amount: float, *labels: str) -> None:
+        """Adds to one of COUNTERS."""
+        self._counters[name](*labels).inc(amount)
 
-    def rejected(self, call: str, reason: str) -> None:
-        """Counts a request that was not computed, for one of REJECTIONS."""
-        self._counters["rejected_requests"](call, reason).inc()
+    def observe(self, name: str, value: float, *labels: str) -> None:
+        """Records a value in one of HISTOGRAMS."""
+        self._histograms[name](*labels).observe(value)
 
-    def batch(self, call: str, requests: int) -> None:
-        """Records the size of a batch."""
-        self._histograms["batch_requests"](call).observe(requests)
-
-    def computed(self, call: str, examples: int, candidates: int = 0) -> None:
-        """Counts what was computed."""
-        self._counters["examples"](call).inc(examples)
-        if candidates:
-            self._counters["candidates"](call).inc(candidates)
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Sets one of GAUGES."""
+        self._gauges[name](*labels).set(value)
 
     def looked_up(self, model: str, features: tuple[str, ...], examples: int) -> None:
         """Counts a lookup of several features; on the page after the next flush."""
         with self._lock:
             self._lookups[model, features] += examples
-
-    def oov_ids(self, model: str, feature: str, count: int) -> None:
-        """Counts ids that are not in the feature's table."""
-        self._counters["oov_ids"](model, feature).inc(count)
-
-    def missing_contexts(self, model: str, store: str, count: int) -> None:
-        """Counts contexts that a store does not hold."""
-        self._counters["missing_contexts"](model, store).inc(count)
-
-    def tower_part(self, model: str, tower: str, part: str, examples: int) -> None:
-        """Counts the examples that a part of a tower ran on."""
-        self._counters["tower_examples"](model, tower, part).inc(examples)
 
     def load_finished(self, model: str, outcome: str, seconds: float | None) -> None:
         """Counts a load with one of LOAD_OUTCOMES; `seconds`: how long it took, if it succeeded."""
@@ -185,50 +167,10 @@ class Metrics:
                     self._gauges["versions"](model, state).set(states.get(model, {}).get(state, 0))
                 self._gauges["current_version"](model).set(current.get(model, 0))
 
-    def model_memory(self, model: str, memory_bytes: int, table_bytes: int, resident_table_bytes: int) -> None:
-        """Sets the memory of a model's loaded versions."""
-        self._gauges["model_memory_bytes"](model).set(memory_bytes)
-        self._gauges["model_table_bytes"](model).set(table_bytes)
-        self._gauges["model_resident_table_bytes"](model).set(resident_table_bytes)
-
-    def scrubbed(self, model: str, size_bytes: int) -> None:
-        """Counts table bytes that were compared with their checksums."""
-        self._counters["scrubbed_bytes"](model).inc(size_bytes)
-
-    def prefetched(self, model: str, size_bytes: int) -> None:
-        """Counts table bytes that were read into memory after a load."""
-        self._counters["prefetched_bytes"](model).inc(size_bytes)
-
-    def ready(self, ready: bool) -> None:
-        """Sets whether this process can answer."""
-        self._gauges["ready"]().set(ready)
-
-    def inflight(self, requests: int) -> None:
-        """Sets the number of requests admitted and not yet answered."""
-        self._gauges["inflight_requests"]().set(requests)
-
-    def queue(self, requests: int, candidates: int) -> None:
-        """Sets what waits to be computed."""
-        self._gauges["queue_requests"]().set(requests)
-        self._gauges["queue_candidates"]().set(candidates)
-
-    def desired_state(self, revision: int, readable: bool) -> None:
-        """Sets which desired state is followed, and whether its file can be read."""
-        self._gauges["desired_state_revision"]().set(revision)
-        self._gauges["desired_state_readable"]().set(readable)
-
     def root_scanned(self, readable: bool) -> None:
         """Sets whether the root could be listed, and that it was tried now."""
         self._gauges["root_readable"]().set(readable)
         self._gauges["root_scanned_timestamp_seconds"]().set_to_current_time()
-
-    def recorded(self, outcome: str) -> None:
-        """Counts a sampled request with one of RECORD_OUTCOMES."""
-        self._counters["recorded_requests"](outcome).inc()
-
-    def certificate_expiry(self, certificate: str, unix_seconds: float) -> None:
-        """Sets when the first certificate of a file expires."""
-        self._gauges["certificate_expiry_timestamp_seconds"](certificate).set(unix_seconds)
 
     def flush(self) -> None:
         """Brings counters up to date that are kept elsewhere; call it once a second, for the pages of other workers."""
@@ -250,16 +192,11 @@ class Metrics:
         """Returns the page of `/metrics`, of content type CONTENT_TYPE; takes milliseconds, so run it in a thread."""
         self.flush()
         if self._directory:
-            return render_directory(Path(self._directory))
+            forget_dead_workers(Path(self._directory))
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
+            return prometheus.generate_latest(registry)
         return prometheus.generate_latest(self._registry)
-
-
-def render_directory(directory: Path) -> bytes:
-    """Returns the page of all workers whose metrics are files in a directory."""
-    forget_dead_workers(directory)
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
-    return prometheus.generate_latest(registry)
 
 
 def forget_dead_workers(directory: Path) -> None:

@@ -117,7 +117,7 @@ class RequestLog:
         try:
             self._queue.put_nowait((model, RecordedRequest(call, protobuf, body, time.time())))
         except queue.Full:
-            self._metrics.recorded("dropped")
+            self._metrics.count("recorded_requests", 1, "dropped")
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Writes what is queued and ends; gives up after a time, as a disk may hang."""
@@ -144,7 +144,7 @@ class RequestLog:
                 if problem != last_problem:
                     _log.error("request_log_unwritable", extra=logging.fields(problem=problem))
             last_problem = problem
-            self._metrics.recorded("failed" if problem else "written")
+            self._metrics.count("recorded_requests", 1, "failed" if problem else "written")
         for writer in writers.values():
             writer.close()
 

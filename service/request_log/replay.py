@@ -11,13 +11,11 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from bundle.errors import UnknownRefused
-from service.codec import json, protobuf
 from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
 from service.engine.context import Execution
 from service.engine.engine import COMPUTE
-from service.engine.requests import Target
 from service.engine.validation import NoSuchCandidate
 from service.errors import ServiceError
 from service.models.loader import LoadRejected
@@ -74,13 +72,8 @@ class Replay:
         """Returns what keeps a version from answering a request; None: nothing, or ids that it does not know."""
         limits = Limits.of(self._settings)
         try:
-            operation = OPERATIONS[recorded.call]
-            if recorded.protobuf:
-                message = protobuf.parse(operation.request_class, recorded.body)
-                request = operation.read_message(message, None, limits)
-            else:
-                request, _ = operation.read_json(json.parse(recorded.body, limits), Target(), limits)
-            COMPUTE[type(request)](model_version, request, self._settings, Execution.unrecorded(recorded.call))
+            request, _ = OPERATIONS[recorded.call].read(recorded.body, recorded.protobuf, None, limits)
+            COMPUTE[type(request)](model_version, request, self._settings, Execution(recorded.call))
         except (NoSuchCandidate, UnknownRefused):
             return None
         except Exception as problem:  # noqa: BLE001 - a client would be told of it, whatever it is

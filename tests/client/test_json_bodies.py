@@ -290,6 +290,7 @@ def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
     states = (
         details.ModelState("m", (details.VersionState(2, "failed", "truncated"), details.VersionState(1, "available"))),
     )
+    served = {each.name: each.versions for each in states}
     features = (
         details.FeatureDetails("user", "single", "int64", "context", True, unknown="zeros", table="users"),
         details.FeatureDetails("hour", "single", "int64", "context", False, default=12),
@@ -308,7 +309,7 @@ def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
     value = asdict(expected)
     listed, one = calls.models(), calls.model("m")
     answers: list[tuple[Call[Any], Any, Any]] = [
-        (listed, models_value(states), models_message(states)),
+        (listed, models_value(served), models_message(served)),
         (one, value, details_message(value)),
     ]
     for call, each, message in answers:
@@ -317,4 +318,4 @@ def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
     newer = json.loads(dump(value))
     newer["readers"][0]["later"] = newer["towers"][0]["later"] = newer["later"] = {"what": 1}
     assert one.unpack(json_bodies.read_body(one.method, json.dumps(newer).encode())) == expected
-    assert listed.unpack(models_message(states)) == states
+    assert listed.unpack(models_message(served)) == states

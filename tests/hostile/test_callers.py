@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 from service.grpc_api.servicer import SERVICE
-from tests.hostile.callers import GRPC_ATTACKS, HTTP_ATTACKS, MIB, TLS_ATTACKS, TOKEN, Attack, connections, send
+from tests.hostile.callers import HTTP_ATTACKS, MIB, TOKEN, Attack, connections, send
+from tests.hostile.grpc_callers import GRPC_ATTACKS
+from tests.hostile.tls_callers import TLS_ATTACKS
 from tests.service.clients import SIMPLE
 from tests.service.process import Process, until
 from tests.service.security.authorities import Authority

@@ -108,7 +108,8 @@ def _stored(part: Mapping[str, Any], sent: str) -> dict[str, Any]:
         places, weights, mood = STORED_USERS[key]
         liked = {"ids": [1000 + 7 * place for place in places], "weights": weights}
         features = {"user": key, "liked": liked, "mood": mood}
-    return features | part.get(sent, {})
+    features.update(part.get(sent, {}))
+    return features
 
 
 def _vector_of(small: SmallBundle, part: Mapping[str, Any]) -> Array:

@@ -1,4 +1,4 @@
-"""Writes small whole bundles, by the real writers, for the tests of the service, its doors and the client.
+"""Writes small whole bundles, by the real writers, for the tests of the service, its transports and the client.
 
     towers = compiled_towers(directory)           # once: a process of its own runs TensorFlow
     small = write_small_bundle(root, towers, model="movies", version=2)

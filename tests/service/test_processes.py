@@ -1,18 +1,16 @@
-"""`rowcast-serve` as real processes: what it does at start, as it serves with one worker or several, and at its end."""
+"""`rowcast-serve` as real processes: what it does at start and at its end, with one worker and with several."""
 
 from __future__ import annotations
 
 import json
 import signal
 import socket
-import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
@@ -20,64 +18,25 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from bundle.manifest import dump
-from service.processes import listen_shared
-from service.request_log.record import read_newest
-from tests.service import reference
-from tests.service.grpc_api.requests import call, lookup, retrieve
+from service.processes import listen
+from tests.service.grpc_api.requests import call, retrieve
 from tests.service.process import PROGRAM, WAIT_S, Process, until
-from tests.service.security.authorities import Authority
-from tests.service.small_bundle import SmallBundle
+from tests.service.processes import (
+    BODY,
+    RETRIEVE,
+    Launch,
+    Write,
+    assert_found,
+    client_of,
+    count_of,
+    each_number_of_workers,
+    is_ready,
+    nearest,
+    versions_of,
+    wait_for,
+    workers_of,
+)
 from tests.sparse_tables import NAME, add_sparse_table
-
-Write = Callable[..., SmallBundle]
-Launch = Callable[..., Process]
-RETRIEVE, BODY = "/v1/models/movies:retrieve", {"features": {"user": 3}, "k": 2}
-OLD, NEW = "old-0123456789abcdef", "new-0123456789abcdef"
-each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
-
-
-@contextmanager
-def client_of(service: Process, token: str = "", trusted: Path | None = None) -> Iterator[httpx.Client]:
-    """A client of a service that listens already."""
-    url = f"{'http' if trusted is None else 'https'}://127.0.0.1:{service.ports['http']}"
-    verify = trusted is not None and ssl.create_default_context(cafile=str(trusted))
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    with httpx.Client(base_url=url, verify=verify, headers=headers, timeout=WAIT_S) as client:
-        yield client
-
-
-def is_ready(client: httpx.Client) -> bool:
-    return client.get("/readyz").status_code == 200
-
-
-def versions_of(service: Process, path: str = "movies") -> set[int | None]:
-    """The versions that answer on connections of their own, which reach every worker."""
-    url = f"http://127.0.0.1:{service.ports['http']}/v1/models/{path}:retrieve"
-    return {httpx.post(url, json=BODY, timeout=WAIT_S).json().get("version") for _ in range(8)}
-
-
-def count_of(service: Process, sample: str) -> float:
-    with client_of(service) as client:
-        lines = client.get("/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(sample))
-
-
-def wait_for(service: Process, workers: str) -> None:
-    """Waits until every worker is ready: each says so only of itself."""
-    service.event("listening")
-    until(lambda: count_of(service, "rowcast_workers") == int(workers) and count_of(service, "rowcast_ready") == 1)
-
-
-def workers_of(service: Process) -> list[psutil.Process]:
-    children = psutil.Process(service.process.pid).children()
-    running = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
-    return [each for each in running if "spawn_main" in str(each.cmdline())]
-
-
-def ctl(service: Process, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [*PROGRAM, "ctl", "--ports-file", str(service.ports_file), "--json", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
 
 
 @contextmanager
@@ -95,15 +54,6 @@ def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
             return connection.recv(1 << 16)
 
         yield finish
-
-
-def nearest(small: SmallBundle) -> list[tuple[Any, float]]:
-    return reference.neighbors(small, reference.query_vector(small, 3), 2)
-
-
-def assert_found(neighbors: list[dict[str, Any]], expected: list[tuple[Any, float]]) -> None:
-    assert [each["id"] for each in neighbors] == [movie for movie, _ in expected]
-    assert [each["score"] for each in neighbors] == pytest.approx([score for _, score in expected], 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +86,7 @@ def test_service_with_unusable_settings_exits_2_and_names_them(
 @each_number_of_workers
 @pytest.mark.parametrize("endpoint", ["http", "grpc", "admin"])
 def test_service_whose_port_is_taken_exits_2_and_names_it(endpoint: str, workers: str, launch: Launch) -> None:
-    with listen_shared("127.0.0.1", 0) as taken:  # as another service of several workers takes it
+    with listen("HTTP", "127.0.0.1", 0, shared=True) as taken:  # as another service of several workers takes it
         port = str(taken.getsockname()[1])
         service = launch(f"--{endpoint}-port", port, "--workers", workers)
         assert service.process.wait(WAIT_S) == 2
@@ -308,120 +258,3 @@ def test_service_notifies_systemd(
                 service.process.send_signal(signal.SIGTERM)
         assert received.count(b"READY=1") == 1
         assert service.process.wait(WAIT_S) == 0
-
-
-@each_number_of_workers
-def test_ctl_arranges_versions_that_a_restart_keeps(workers: str, write: Write, launch: Launch) -> None:
-    write()
-    service = launch("--workers", workers)
-    wait_for(service, workers)
-    write(version=2)
-    status = json.loads(ctl(service, "label", "movies", "next", "2").stdout)
-    assert len(status["processes"]) == int(workers)
-    assert [each["version"] for each in status["models"][0]["versions"]] == [2, 1]
-    assert versions_of(service) == versions_of(service, "movies/labels/next") == {2}
-    for command, expected in (("rollback", {1}), ("unpin", {2}), ("pin", {1})):
-        done = ctl(service, command, "movies", *("1" for _ in expected if command == "pin"))
-        assert done.returncode == 0, done.stderr
-        assert versions_of(service) == expected
-    assert ctl(service, "pin", "movies", "7").returncode == 2
-    assert ctl(service, "drain").returncode == 0
-    assert service.stop() == 0
-    again = launch("--workers", workers)
-    with again.client() as client:
-        until(lambda: "drain" in client.get("/readyz").json()["error"]["message"])
-        answer = client.post(RETRIEVE, json=BODY)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NOT_READY")
-        until(lambda: ctl(again, "undrain").returncode == 0)
-    until(lambda: versions_of(again) == {1})
-
-
-def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
-    write: Write, root: Path, launch: Launch
-) -> None:
-    write()
-    service = launch("--record-rate", "1")
-    with service.client() as client, grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
-        until(lambda: is_ready(client))
-        assert client.post(RETRIEVE, json=BODY).status_code == 200
-        assert client.post("/v1/models/movies/versions/1:retrieve", json=BODY).status_code == 200  # not recorded
-        assert client.post(RETRIEVE, json={"k": 2}).status_code == 400
-        assert call(channel, "Lookup", lookup(5)).code == "OK"
-        until(lambda: len(read_newest(root / ".rowcast-recordings/movies", 9)) == 2)
-        broken = write(version=2)
-        features = {**broken.manifest.features}
-        features["city"] = features["city"].model_copy(update={"default": None})
-        page = dump(broken.manifest.model_copy(update={"features": features}))
-        (broken.directory / "manifest.json").write_bytes(page)
-        failed = service.event("version_failed")
-        assert (failed["version"], "1 of 2 recorded requests" in failed["problem"]) == (2, True)
-        assert client.post(RETRIEVE, json=BODY).json()["version"] == 1
-        write(version=3)
-        replayed = service.event("requests_replayed")
-        assert (replayed["version"], replayed["requests"], replayed["failed"]) == (3, 3, 0)
-        until(lambda: client.post(RETRIEVE, json=BODY).json()["version"] == 3)
-
-
-@each_number_of_workers
-def test_new_versions_under_load_cost_no_failed_or_mixed_answer(workers: str, write: Write, launch: Launch) -> None:
-    expected = {1: nearest(write())}
-    service = launch("--workers", workers)
-    answers, done = list[tuple[str, Any]](), threading.Event()
-    message = retrieve().SerializeToString()
-
-    def send(transport: int) -> None:
-        address = f"127.0.0.1:{service.ports['grpc']}"
-        with client_of(service) as client, grpc.insecure_channel(address) as channel:
-            while not done.is_set():
-                if transport:
-                    outcome = call(channel, "Retrieve", message)
-                    answers.append((outcome.code, 0))
-                else:
-                    answer = client.post(RETRIEVE, json=BODY)
-                    answers.append((str(answer.status_code), answer.json()))
-
-    wait_for(service, workers)
-    with ThreadPoolExecutor(4) as senders:
-        sent = [senders.submit(send, number % 2) for number in range(4)]
-        for version in (2, 3, 4):
-            expected[version] = nearest(write(version=version))
-            until(lambda version=version: versions_of(service) == {version})  # type: ignore[misc]
-        done.set()
-        for each in sent:
-            each.result()
-    assert {code for code, _ in answers} == {"OK", "200"}
-    for answer in [answer for _, answer in answers if answer]:
-        assert_found(answer["neighbors"], expected[answer["version"]])
-
-
-@each_number_of_workers
-def test_service_takes_new_certificates_and_tokens_while_it_serves(
-    workers: str, write: Write, launch: Launch, tmp_path: Path
-) -> None:
-    write()
-    before, after = Authority(tmp_path, "before"), Authority(tmp_path, "after")
-    signed, tokens = before.sign("server"), tmp_path / "tokens"
-    tokens.write_text(f"ranker {OLD}\n")
-    secrets = ("--tls-cert", str(signed.cert), "--tls-key", str(signed.key), "--tokens", str(tokens))
-    service = launch(*secrets, "--workers", workers)
-    service.event("listening")
-    with client_of(service, OLD, before.file) as kept:
-        until(lambda: is_ready(kept))
-        assert kept.get("/v1/models").status_code == 200
-        with client_of(service, NEW, before.file) as unknown:
-            assert unknown.get("/v1/models").status_code == 401
-        after.sign("server")
-        tokens.write_text(f"ranker {OLD}\nranker {NEW}\n")
-
-        def renewed() -> bool:
-            try:
-                with client_of(service, NEW, after.file) as client:
-                    return client.get("/v1/models").status_code == 200
-            except httpx.ConnectError:
-                return False
-
-        until(lambda: all(renewed() for _ in range(8)))
-        assert kept.get("/v1/models").status_code == 200
-        with client_of(service, NEW, before.file) as outdated, pytest.raises(httpx.ConnectError, match="CERTIFICATE_V"):
-            outdated.get("/livez")
-    assert service.stop() == 0

@@ -11,7 +11,7 @@ import pytest
 
 from service.admin.service import Service
 from service.config import ServiceSettings
-from service.errors import NotFound, NotReady
+from service.errors import NotReady
 from service.models.state_file import NAME
 from tests.service.admin.workers import Worker, publish
 
@@ -27,13 +27,6 @@ def unmet(status: dict[str, Any]) -> list[tuple[int, str, str]]:
     return [(each["version"], each["wanted"], each["state"]) for each in model(status)["unmet"]]
 
 
-def test_rollback_to_the_kept_version_is_in_effect_when_it_returns(apply: Apply) -> None:
-    status = apply("rollback")
-    assert (model(status)["current"], unmet(status)) == (1, [])
-    assert model(status)["wanted"] == {"rolled_back": {"to": 1, "above": 2}}
-    assert model(apply("unpin"))["current"] == 2
-
-
 def test_rollback_to_a_version_that_is_not_loaded_waits_for_its_load(
     settings: ServiceSettings, root: Path, run_directory: Path
 ) -> None:
@@ -47,17 +40,6 @@ def test_rollback_to_a_version_that_is_not_loaded_waits_for_its_load(
         assert (model(status)["current"], unmet(status)) == (1, [])
     finally:
         worker.close()
-
-
-def test_version_or_model_is_unloaded_and_loaded(apply: Apply, service: Service, worker: Worker) -> None:
-    assert model(apply("unload", version=2))["current"] == 1
-    apply("load", version=2)
-    worker.scan()
-    assert (model(service.status())["current"], model(service.status())["wanted"]) == (2, {})
-    assert model(apply("unload"))["current"] is None
-    assert unmet(apply("load")) == [(2, "loaded", "missing")]
-    worker.scan()
-    assert (model(service.status())["current"], unmet(service.status())) == (2, [])
 
 
 def test_newest_version_is_unmet_until_it_is_loaded_or_fails(
@@ -92,15 +74,6 @@ def test_version_that_only_one_worker_has_loaded_is_unmet(
         other.close()
 
 
-def test_status_lists_versions_with_their_labels_and_memory(apply: Apply, settings: ServiceSettings) -> None:
-    status = apply("label", label="stable", version=1)
-    versions = [(each["version"], each["state"], list(each["labels"])) for each in model(status)["versions"]]
-    assert versions == [(2, "available", []), (1, "available", ["stable"])]
-    assert all(each["memory_bytes"] > 0 for each in model(status)["versions"])
-    assert status["memory"]["free_bytes"] > 0
-    assert (status["root"], status["state_file"]) == (str(settings.root), str(settings.root / NAME))
-
-
 def test_damaged_state_file_is_reported_and_what_was_desired_stays(apply: Apply, service: Service, root: Path) -> None:
     apply("pin", versions=[1])
     (root / NAME).write_text("{")
@@ -108,26 +81,3 @@ def test_damaged_state_file_is_reported_and_what_was_desired_stays(apply: Apply,
     assert model(service.status())["wanted"] == {"pinned": [1]}
     with pytest.raises(NotReady, match="is damaged"):
         apply("drain")
-
-
-@pytest.mark.parametrize(
-    ("name", "to", "given", "message"),
-    [
-        ("pin", "films", {"versions": [1]}, "no model 'films'.*there are 'movies'"),
-        ("unpin", "../movies", {}, "no model"),
-        ("pin", "movies", {"versions": [9]}, "version 9 of model 'movies' is not in the root; there are 2, 1"),
-        ("rollback", "movies", {"version": 7}, "version 7"),
-    ],
-)
-def test_command_for_what_does_not_exist_changes_nothing(
-    apply: Apply, root: Path, name: str, to: str, given: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(NotFound, match=message):
-        apply(name, to, **given)
-    assert not (root / NAME).exists()
-
-
-def test_state_file_that_cannot_be_written_is_reported_with_the_remedy(root: Path, run_directory: Path) -> None:
-    settings = ServiceSettings(root=root, state_file=Path("/proc/rowcast-state.json"))
-    with pytest.raises(NotReady, match=r"/proc/rowcast-state\.json cannot be written.*--state-file names another"):
-        Service(settings, run_directory).apply("drain", b"")

@@ -16,13 +16,6 @@ def status(pid: int, *states: VersionState) -> WorkerStatus:
     return WorkerStatus(pid, 3, "", 1 << 20, {"movies": [1, 2]}, {"movies": states})
 
 
-def test_status_written_is_read_back_whole(tmp_path: Path) -> None:
-    written = status(os.getpid(), VersionState(2, "available", "", current=True, labels=("stable",), memory_bytes=5))
-    write_status(tmp_path, status(os.getpid()))
-    write_status(tmp_path, written)
-    assert read_statuses(tmp_path) == [written]
-
-
 def test_statuses_are_those_of_running_processes_by_their_ids(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as gone:
         pass
@@ -49,9 +42,3 @@ def test_merged_version_has_the_state_that_is_farthest_from_serving(
     states = (VersionState(2, each, "no memory" if each == "failed" else "") for each in (first, second))
     merged = merged_versions([status(pid, state) for pid, state in enumerate(states, 1)])
     assert [(each.version, each.state, each.problem) for each in merged["movies"]] == [(2, state, problem)]
-
-
-def test_merged_versions_are_those_of_any_worker_newest_first() -> None:
-    statuses = [status(1, VersionState(1, "available")), status(2, VersionState(2, "available"))]
-    assert [each.version for each in merged_versions(statuses)["movies"]] == [2, 1]
-    assert merged_versions([]) == {}

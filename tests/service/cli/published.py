@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,24 +35,14 @@ def write(root: Path, version: int) -> Manifest:
             shards.append(shard | {"blocks": digest.blocks})
         (stage.directory / "indexes").mkdir()
         (stage.directory / "indexes/vectors.bin").write_bytes(np.random.default_rng(version).bytes(EXTRA_BYTES))
+        table: dict[str, Any] = {"rows": ROWS, "dim": DIM, "dtype": "float32", "shards": tuple(shards)}
+        provenance: dict[str, Any] = {"checkpoint": "ckpt-1", "step": None, "fingerprint": "crc32c:0"}
         manifest = Manifest(
             model="m",
             version=version,
             created="2026-01-01T00:00:00+00:00",
-            provenance=Provenance(
-                checkpoint="ckpt-1", step=None, fingerprint="crc32c:0", model_code="", exporter="", libraries={}
-            ),
-            tables={
-                "t": Table.model_validate(
-                    {
-                        "rows": ROWS,
-                        "dim": DIM,
-                        "dtype": "float32",
-                        "shards": tuple(shards),
-                        "source": TableSource(layout="plain", key="t"),
-                    }
-                )
-            },
+            provenance=Provenance(**provenance, model_code="", exporter="", libraries={}),
+            tables={"t": Table(**table, source=TableSource(layout="plain", key="t"))},
             features={"t": EmbeddedFeature(kind="single", table="t", role="context")},
             towers={},
             verification=Verification(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from runtime.object_store import RemotePath
@@ -26,10 +24,6 @@ def test_bundle_that_does_not_exist_is_reported(
     with pytest.raises(PullError, match=message) as stopped:
         find_bundle(f"{store}/{place}", model, version)
     assert stopped.value.exit_code == exit_code
-
-
-def test_bundle_of_a_local_path_is_found(published: Path) -> None:
-    assert find_bundle(str(published)).manifest.version == 2
 
 
 def test_model_is_chosen_where_a_root_holds_several(store: RemotePath) -> None:

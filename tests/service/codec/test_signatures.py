@@ -8,7 +8,6 @@ from typing import Any
 
 from service.codec import signatures
 from service.codec.json import dump
-from service.engine.signatures import ModelState
 from service.models.manager import VersionState
 
 FORM = {"kind": "litert", "max_abs_error": {"ids": 0.25}, "effects": {"ids": {"k": 10, "auc": None}}, "runs": True}
@@ -56,13 +55,13 @@ def test_details_message_keeps_zero_apart_from_null() -> None:
     assert (first.HasField("below"), second.below) == (False, 7)
 
 
-MODELS = (ModelState("m", (VersionState(2, "failed", "bad"), VersionState(1, "available", "", True, ("stable",), 9))),)
+MODELS = {"m": (VersionState(2, "failed", "bad"), VersionState(1, "available", "", True, ("stable",), 9))}
 
 
 def test_models_have_the_same_fields_in_both_forms() -> None:
     value = json.loads(dump(signatures.models_value(MODELS)))["models"][0]
     message = signatures.models_message(MODELS).models[0]
     assert message.name == value["name"] == "m"
-    for found, written, version in zip(message.versions, value["versions"], MODELS[0].versions, strict=True):
+    for found, written, version in zip(message.versions, value["versions"], MODELS["m"], strict=True):
         assert written == asdict(version) | {"labels": list(version.labels)}
         assert {name: getattr(found, name) for name in written} == written

@@ -24,19 +24,15 @@ def by_formula(heads: Any) -> Any:
     return np.sqrt(heads["watch"].astype(float)) * np.exp(-0.1 * heads["rating"].astype(float))
 
 
-def test_formula_of_the_bundle_gives_scores_and_order(load: Load) -> None:
+def test_formula_of_the_bundle_gives_scores_and_order_unless_one_is_sent(load: Load) -> None:
     service = load(formula=FORMULA)
     answer = rank(service, candidate_ids=service.small.ids)
     np.testing.assert_allclose(answer.scores, by_formula(answer.heads), 1e-6)
     best = rank(service, candidate_ids=service.small.ids, k=5)
     assert best.positions.tolist() == np.argsort(-answer.scores, kind="stable")[:5].tolist()
     assert best.scores.tolist() == np.sort(answer.scores)[::-1][:5].tolist()
-
-
-def test_formula_of_a_request_wins_over_the_bundles(load: Load) -> None:
-    service = load(formula=FORMULA)
-    answer = rank(service, candidate_ids=service.small.ids, formula="rating")
-    assert answer.scores.tolist() == answer.heads["rating"].tolist()
+    own = rank(service, candidate_ids=service.small.ids, formula="rating")
+    assert own.scores.tolist() == own.heads["rating"].tolist(), "a request's formula wins"
 
 
 def test_formula_runs_only_the_parts_of_its_outputs(load: Load) -> None:
@@ -58,5 +54,3 @@ def test_invalid_formula_is_rejected_with_its_place(load: Load, formula: str, me
     service = load()
     with pytest.raises(InvalidArgument, match=message):
         rank(service, candidate_ids=service.small.ids[2:4], formula=formula)
-    with pytest.raises(InvalidArgument):
-        service.recommend(features={"user": column(3)}, formula=formula)

@@ -1,4 +1,4 @@
-"""Table rows by id, embeddings, and contexts by id: what is stored, what is sent, defaults for what neither has."""
+"""Table rows by id, and contexts by id: what is stored, defaults for what neither has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bundle.columns import Column
-from bundle.errors import FeatureError, UnknownCandidate, UnknownRefused
+from bundle.errors import FeatureError
 from bundle.manifest import EmbeddedFeature, HashIds, TextIds, Unknown
 from service.errors import InvalidArgument, NotFound, TooLarge
 from tests.service.engine.served import Served, column
@@ -63,11 +63,7 @@ def test_lookup_of_a_feature_without_a_row_for_an_id_alone_is_rejected(
 @pytest.mark.parametrize(
     ("feature", "ids", "kind", "message"),
     [
-        ("movie", column(1000, 3), UnknownRefused, "'movie'.*id '3' .*refuses"),
-        ("hour", column(1.0), InvalidArgument, "'hour' is dense"),
         ("usr", column(1), NotFound, r"no feature 'usr'; did you mean 'user'\?"),
-        ("", column(1), NotFound, "no feature ''; it has '"),
-        ("user", column(0.5), FeatureError, "'user'"),
         ("user", column("x"), FeatureError, "'user'"),
         ("user", column(*range(51)), TooLarge, "51 ids in one request; at most 50"),
     ],
@@ -77,23 +73,6 @@ def test_lookup_invalid_request_is_rejected_with_what_is_wrong(
 ) -> None:
     with pytest.raises(kind, match=message):
         load({"max_values": 50}).look_up(feature, ids)
-
-
-@pytest.mark.parametrize(
-    ("tower", "features", "kind", "message"),
-    [
-        ("", {"user": column(1)}, InvalidArgument, "'tower' must be named: .*'candidate', 'query', 'ranking'"),
-        ("item", {"user": column(1)}, NotFound, "no tower 'item'"),
-        ("query", {"user": column(1), "year": column(1.0)}, InvalidArgument, "'year' is not taken by tower 'query'"),
-        ("query", {"user": column(*range(9))}, TooLarge, "9 queries"),
-        ("query", {"user": column()}, InvalidArgument, "no query"),
-    ],
-)
-def test_embed_invalid_request_is_rejected_with_what_is_wrong(
-    load: Load, tower: str, features: dict[str, Column], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        load({"max_queries": 8}).embed(tower, features)
 
 
 USER_OR_0 = {
@@ -109,27 +88,6 @@ def test_rank_of_an_unknown_context_takes_the_defaults_and_counts_it(load: Load)
     default = service.rank(context={"user": column(0, 0)}, candidate_ids=movies[1::2], offsets=np.arange(3)).scores
     np.testing.assert_allclose(found, [stored[0], default[0], stored[1], default[1]], 1e-6)
     assert service.value("rowcast_missing_contexts_total", model="movies", store="users") == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind", "message"),
-    [
-        (
-            {"context_ids": np.array([999])},
-            InvalidArgument,
-            "context 999 is not in store 'users' of 3 .*'user'.*default",
-        ),
-        ({"context_ids": np.array([7, 3])}, InvalidArgument, "2 context ids were sent for 1 contexts"),
-        ({"context_ids": np.array([0.5], np.float32)}, UnknownCandidate, "id"),
-        ({"context_ids": np.arange(400)}, TooLarge, "max_values"),
-    ],
-)
-def test_rank_invalid_context_ids_are_rejected(
-    load: Load, changes: dict[str, Any], kind: type[Exception], message: str
-) -> None:
-    service = load({"max_values": 300}, users=True)
-    with pytest.raises(kind, match=message):
-        service.rank(candidate_ids=service.small.ids[:1], **changes)
 
 
 def test_rank_context_ids_without_a_store_are_rejected(load: Load) -> None:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bundle.errors import FeatureError
-from service.engine.ranking import best
 from service.errors import InvalidArgument, TooLarge
 from tests.service import reference
 from tests.service.engine.served import Served, column
@@ -52,17 +47,9 @@ def test_rank_of_no_candidates_is_empty(load: Load) -> None:
     ("request_", "kind", "message"),
     [
         ({}, InvalidArgument, "candidate_ids, by their features, or by both; got neither"),
-        ({"candidate_ids": np.array([1000, 5])}, InvalidArgument, "candidate 5 is not in corpus 'movies'"),
         ({"candidate_ids": np.full(31, 1000)}, TooLarge, "31 candidates in one request; at most 30 .*max_candidates"),
         ({"candidate_ids": np.array([1000]), "offsets": np.array([0, 2])}, InvalidArgument, "candidates: offsets"),
-        (
-            {"candidate_ids": np.array([1000] * 2), "offsets": np.array([0, 2, 1, 2])},
-            InvalidArgument,
-            "never fall",
-        ),
         ({"candidate_ids": np.array([1000]), "heads": ("wach",)}, InvalidArgument, "'wach' .* did you mean 'watch'"),
-        ({"candidate_ids": np.array([1000]), "context": {"year": column(1.0)}}, InvalidArgument, "context feature"),
-        ({"candidates": {"movie": column(3), "year": column(0.1), "genres": column()}}, FeatureError, "'movie'.*3"),
     ],
 )
 def test_rank_invalid_request_is_rejected_with_what_is_wrong(
@@ -70,18 +57,3 @@ def test_rank_invalid_request_is_rejected_with_what_is_wrong(
 ) -> None:
     with pytest.raises(kind, match=message):
         load({"max_candidates": 30}).rank(**{"context": {"user": column(1)}, **request_})
-
-
-@given(
-    st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), max_size=6), min_size=1, max_size=5),
-    st.integers(min_value=1, max_value=7),
-)
-def test_best_of_each_context_is_what_sorting_each_alone_gives(contexts: list[list[float]], k: int) -> None:
-    scores = np.array([score for each in contexts for score in each], np.float32)
-    offsets = np.concatenate([[0], np.cumsum([len(each) for each in contexts])]).astype(np.int64)
-    chosen, cut = best(scores, offsets, k)
-    expected = []
-    for owner, each in enumerate(contexts):
-        places = range(len(each)) if k == 0 else sorted(range(len(each)), key=lambda place: (-each[place], place))[:k]
-        expected.append([int(offsets[owner]) + place for place in places])
-    assert [chosen[first:last].tolist() for first, last in pairwise(cut)] == expected

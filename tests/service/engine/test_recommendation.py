@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from service.engine.requests import Exclusion
-from service.errors import InvalidArgument, NotFound, TooLarge
+from service.errors import NotFound
 from tests.service import reference
 from tests.service.engine.served import Served, column
 
@@ -28,22 +27,6 @@ def test_recommend_of_everything_excluded_is_empty(load: Load) -> None:
     service = load()
     answer = service.recommend(features={"user": column(2)}, exclude=Exclusion(service.small.ids))
     assert answer.neighbors.offsets.tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("request_", "kind", "message"),
-    [
-        ({"k": 5, "candidates": 4}, InvalidArgument, "candidates is 4, fewer than the k = 5"),
-        ({"candidates": -1}, InvalidArgument, "candidates is -1"),
-        ({"candidates": 31}, TooLarge, "31 candidates to rank in one request; at most 30"),
-        ({"features": {"user": column(1), "movie": column(1000)}}, InvalidArgument, "'movie' is not taken"),
-    ],
-)
-def test_recommend_invalid_request_is_rejected_with_what_is_wrong(
-    load: Load, request_: dict[str, Any], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        load({"max_candidates": 30}).recommend(**{"features": {"user": column(1)}, "candidates": 20, **request_})
 
 
 @pytest.mark.parametrize(("without", "message"), [("ranking", "no ranking tower"), ("indexes", "has no index")])

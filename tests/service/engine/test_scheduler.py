@@ -12,25 +12,27 @@ import pytest
 
 from service.engine.compute_pool import ComputePool
 from service.engine.context import RequestContext
-from service.engine.scheduler import BatchQueue, Job, LatencyEstimates, Scheduler
-from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotReady, Overloaded
+from service.engine.scheduler import Job, Scheduler
+from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloaded
 from service.models.manager import VersionManager
 from service.models.version import ModelVersion
 from service.observability.metrics import Metrics
 
+pytestmark = pytest.mark.anyio
 FAR = 1e9
 
 
 class Bench:
     """A scheduler over a clock that the test sets; remembers which jobs were computed together, and where."""
 
-    def __init__(self, threads: int = 1, inline_max_s: float = 1.0, max_queued: int = 1000) -> None:
+    def __init__(self, inline_max_s: float = 1.0, max_queued: int = 1000) -> None:
         self.now = 100.0
         self.batches: list[list[Any]] = []
         self.on_loop: list[bool] = []
         self.answer: Callable[[Any], Any] = lambda request: request
         self.before: Callable[[], object] = lambda: None
-        self.pool = ComputePool(threads)
+        self.entered, self.release = threading.Event(), threading.Event()
+        self.pool = ComputePool(1)
         self.closed = 0
         self.versions = VersionManager()
         nothing: Any = None
@@ -43,7 +45,7 @@ class Bench:
             inline_max_s=inline_max_s,
             max_queued_candidates=max_queued,
             retry_after_s=0.1,
-            batch_max=3,
+            batch_max=4,
             clock=lambda: self.now,
         )
 
@@ -64,15 +66,33 @@ class Bench:
     def run(self, request: Any, **options: Any) -> Awaitable[Any]:
         return asyncio.ensure_future(self.scheduler.run(self.job(request, **options)))
 
-    async def learn(self, kind: str = "kind") -> None:
-        """Has one job of a kind computed, so that it is known to be short."""
-        await self.run("first", kind=kind)
+    async def learn(self) -> None:
+        """Has one job computed, so that its kind is known to be short."""
+        await self.run("first")
         self.batches.clear()
-        self.on_loop.clear()
+
+    def _wait(self) -> None:
+        self.entered.set()
+        self.release.wait(20)
+
+    async def hold(self) -> Awaitable[Any]:
+        """Returns a job that is being computed, until `release` is set."""
+        self.before = self._wait
+        first = self.run("first", key="same")
+        await asyncio.to_thread(self.entered.wait, 20)
+        return first
+
+
+Make = Callable[..., Bench]
 
 
 @pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def bench() -> Iterator[Make]:
     made: list[Bench] = []
 
     def make(**options: Any) -> Bench:
@@ -84,242 +104,120 @@ def bench() -> Iterator[Callable[..., Bench]]:
         each.scheduler.close()
 
 
-def test_scheduler_unknown_kind_is_computed_in_the_pool_then_on_the_loop(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench()
-        assert await one.run("a") == "a"
-        assert await one.run("b") == "b"
-        assert one.on_loop == [False, True]
-
-    asyncio.run(main())
-
-
-def test_scheduler_long_kind_stays_in_the_pool(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench(inline_max_s=0.0)
-        for request in range(3):
-            assert await one.run(request) == request
-        assert one.on_loop == [False] * 3
-
-    asyncio.run(main())
+@pytest.mark.parametrize(("inline_max_s", "on_loop"), [(1.0, [False, True, True]), (0.0, [False] * 3)])
+async def test_scheduler_kind_that_is_known_to_be_short_is_computed_on_the_loop(
+    bench: Make, inline_max_s: float, on_loop: list[bool]
+) -> None:
+    one = bench(inline_max_s=inline_max_s)
+    for request in range(3):
+        assert await one.run(request) == request
+    assert one.on_loop == on_loop
 
 
-def test_scheduler_equal_keys_in_one_turn_are_one_batch_in_order(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench()
-        await one.learn()
-        waiting = [one.run(n, key="same") for n in range(4)] + [one.run("other", key="x"), one.run("alone")]
-        assert await asyncio.gather(*waiting) == [0, 1, 2, 3, "other", "alone"]
-        assert one.batches == [[0, 1, 2], [3], ["other"], ["alone"]]
-
-    asyncio.run(main())
+async def test_scheduler_equal_keys_in_one_turn_are_one_batch_in_order(bench: Make) -> None:
+    one = bench()
+    await one.learn()
+    waiting = [one.run(n, key="same") for n in range(5)] + [one.run("other", key="x"), one.run("alone")]
+    assert await asyncio.gather(*waiting) == [0, 1, 2, 3, 4, "other", "alone"]
+    assert one.batches == [[0, 1, 2, 3], [4], ["other"], ["alone"]]
 
 
-def test_scheduler_jobs_arriving_while_busy_are_batched_afterwards(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench(inline_max_s=0.0)
-        entered, release = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            entered.set()
-            release.wait(20)
-
-        one.before = hold
-        first = one.run("first", key="same")
-        await asyncio.to_thread(entered.wait, 20)
-        later = [one.run(n, key="same") for n in range(2)]
-        await asyncio.sleep(0)
-        release.set()
-        assert await asyncio.gather(first, *later) == ["first", 0, 1]
-        assert one.batches == [["first"], [0, 1]]
-
-    asyncio.run(main())
+async def test_scheduler_jobs_arriving_while_busy_are_batched_afterwards(bench: Make) -> None:
+    one = bench(inline_max_s=0.0)
+    first = await one.hold()
+    later = [one.run(n, key="same") for n in range(2)]
+    await asyncio.sleep(0)
+    one.release.set()
+    assert await asyncio.gather(first, *later) == ["first", 0, 1]
+    assert one.batches == [["first"], [0, 1]]
 
 
-def test_scheduler_queue_full_by_cost_rejects_with_retry_after(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench(max_queued=10)
-        await one.learn()
-        accepted = [one.run("a", cost=50), one.run("b", cost=1)]
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded) as rejected:
-            await one.scheduler.run(one.job("c", cost=1))
-        assert (rejected.value.reason, rejected.value.retry_after_s) == ("queue", 0.1)
-        assert await accepted[0] == "a"  # alone, whatever it costs
-        assert isinstance((await asyncio.gather(accepted[1], return_exceptions=True))[0], Overloaded)
-
-    asyncio.run(main())
+async def test_scheduler_queue_full_by_cost_rejects_with_retry_after(bench: Make) -> None:
+    one = bench(max_queued=10)
+    await one.learn()
+    accepted = [one.run("a", cost=50), one.run("b", cost=1)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as rejected:
+        await one.scheduler.run(one.job("c", cost=1))
+    assert (rejected.value.reason, rejected.value.retry_after_s) == ("queue", 0.1)
+    assert await accepted[0] == "a"  # alone, whatever it costs
+    assert isinstance((await asyncio.gather(accepted[1], return_exceptions=True))[0], Overloaded)
 
 
-def test_scheduler_deadline_before_the_estimated_turn_rejects_at_once(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench()
-        await one.learn()
-        for kind in ("slow", "rank"):
-            one.scheduler.estimates.observe(kind, 0.5)
-        first = one.run("a", kind="slow", deadline=one.now + 10)
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded) as rejected:
-            await one.scheduler.run(one.job("b", kind="slow", deadline=one.now + 0.6))
-        assert rejected.value.reason == "deadline"
-        assert rejected.value.retry_after_s >= 0.5
-        assert await first == "a"
-        assert one.batches == [["a"]]
-
-    asyncio.run(main())
+async def test_scheduler_deadline_before_the_estimated_turn_rejects_at_once(bench: Make) -> None:
+    one = bench()
+    await one.learn()
+    for kind in ("slow", "rank"):
+        one.scheduler.estimates.observe(kind, 0.5)
+    first = one.run("a", kind="slow", deadline=one.now + 10)
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as rejected:
+        await one.scheduler.run(one.job("b", kind="slow", deadline=one.now + 0.6))
+    assert rejected.value.reason == "deadline"
+    assert rejected.value.retry_after_s >= 0.5
+    assert await first == "a"
+    assert one.batches == [["a"]]
 
 
-def test_scheduler_expired_member_is_dropped_alone_before_computing(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench()
-        await one.learn()
-        waiting = [one.run("late", key="k", deadline=one.now + 1), one.run("good", key="k")]
-        await asyncio.sleep(0)
-        one.now += 2
-        late, good = await asyncio.gather(*waiting, return_exceptions=True)
-        assert isinstance(late, DeadlineExceeded)
-        assert good == "good"
-        assert one.batches == [["good"]]
-
-    asyncio.run(main())
-
-
-def test_scheduler_cancelled_member_is_dropped_alone(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench()
-        await one.learn()
-        gone, good = asyncio.ensure_future(one.run("gone", key="k")), one.run("good", key="k")
-        await asyncio.sleep(0)
-        gone.cancel()
-        assert await good == "good"
-        assert one.batches == [["good"]]
-        with pytest.raises(asyncio.CancelledError):
-            await gone
-
-    asyncio.run(main())
+async def test_scheduler_member_that_expires_is_cancelled_or_fails_leaves_the_others_of_its_batch(bench: Make) -> None:
+    one = bench()
+    await one.learn()
+    one.answer = lambda request: InvalidArgument("bad") if request == "bad" else request
+    late, gone = one.run("late", key="k", deadline=one.now + 1), asyncio.ensure_future(one.run("gone", key="k"))
+    waiting = [late, gone, one.run("bad", key="k"), one.run("good", key="k")]
+    await asyncio.sleep(0)
+    one.now += 2
+    gone.cancel()
+    *failed, good = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in failed] == [DeadlineExceeded, asyncio.CancelledError, InvalidArgument]
+    assert good == "good"
+    assert one.batches == [["bad", "good"]]
 
 
-def test_scheduler_client_that_hangs_up_while_queued_is_never_computed(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench(inline_max_s=0.0)
-        entered, release = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            entered.set()
-            release.wait(20)
-
-        one.before = hold
-        first = one.run("first")
-        await asyncio.to_thread(entered.wait, 20)
-        hung_up = asyncio.Event()
-        job = one.job("gone")
-        job.context.disconnected = hung_up.wait
-        waiting = asyncio.ensure_future(one.scheduler.run(job))
-        await asyncio.sleep(0)
-        hung_up.set()
-        with pytest.raises(Cancelled):
-            await waiting
-        release.set()
-        assert await first == "first"
-        assert one.batches == [["first"]]
-
-    asyncio.run(main())
+async def test_scheduler_client_that_hangs_up_while_queued_is_never_computed(bench: Make) -> None:
+    one = bench(inline_max_s=0.0)
+    first = await one.hold()
+    hung_up = asyncio.Event()
+    job = one.job("gone")
+    job.context.disconnected = hung_up.wait
+    waiting = asyncio.ensure_future(one.scheduler.run(job))
+    await asyncio.sleep(0)
+    hung_up.set()
+    with pytest.raises(Cancelled):
+        await waiting
+    one.release.set()
+    assert await first == "first"
+    assert one.batches == [["first"]]
 
 
-def test_scheduler_deadline_that_passes_while_computing_answers_in_time(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench(inline_max_s=0.0)
-        release = threading.Event()
-        one.before = lambda: release.wait(20)
-        with pytest.raises(DeadlineExceeded):
-            await one.scheduler.run(one.job("slow", deadline=one.now + 0.05))
-        release.set()
-
-    asyncio.run(main())
+async def test_scheduler_deadline_that_passes_while_computing_answers_in_time(bench: Make) -> None:
+    one = bench(inline_max_s=0.0)
+    one.before = lambda: one.release.wait(20)
+    with pytest.raises(DeadlineExceeded):
+        await one.scheduler.run(one.job("slow", deadline=one.now + 0.05))
+    one.release.set()
 
 
-def test_scheduler_failed_member_fails_alone(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench()
-        await one.learn()
-        one.answer = lambda request: InvalidArgument("bad") if request == "bad" else request
-        outcomes: list[Any] = [one.run(name, key="k") for name in ("bad", "good")]
-        outcomes = await asyncio.gather(*outcomes, return_exceptions=True)
-        assert isinstance(outcomes[0], InvalidArgument)
-        assert outcomes[1] == "good"
-
-    asyncio.run(main())
-
-
-def test_scheduler_every_outcome_releases_the_version(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench(max_queued=10)
-        await one.learn()
-        gone = asyncio.ensure_future(one.run("gone"))
-        rest = [one.run("late", deadline=one.now - 1), one.run("big", cost=100), one.run("good")]
-        await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.gather(gone, *rest, return_exceptions=True)
-        one.versions.close()
-        one.versions.wait_closed()
-        assert one.closed == 1
-
-    asyncio.run(main())
+async def test_scheduler_every_outcome_releases_the_version(bench: Make) -> None:
+    one = bench(max_queued=10)
+    await one.learn()
+    gone = asyncio.ensure_future(one.run("gone"))
+    rest = [one.run("late", deadline=one.now - 1), one.run("big", cost=100), one.run("good")]
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, *rest, return_exceptions=True)
+    one.versions.close()
+    one.versions.wait_closed()
+    assert one.closed == 1
 
 
-def test_scheduler_close_fails_what_waits(bench: Callable[..., Bench]) -> None:
-    async def main() -> None:
-        one = bench()
-        await one.learn()
-        waiting = one.run("a")
-        await asyncio.sleep(0)
-        one.scheduler.close()
-        with pytest.raises(NotReady):
-            await waiting
-
-    asyncio.run(main())
-
-
-def test_batch_queue_counts_cost_and_expected_time_of_what_waits() -> None:
-    async def main() -> None:
-        queue, one = BatchQueue(2), Bench()
-        jobs = [one.job(n, key="k" if n < 3 else None, cost=n) for n in range(5)]
-        for job in jobs:
-            job.expected_s = 0.5
-            queue.add(job)
-        assert (len(queue), queue.cost, queue.expected_s) == (5, 10, 2.5)
-        assert queue.take() == jobs[:2]
-        assert queue.remove(jobs[2])
-        assert not queue.remove(jobs[2])
-        assert queue.take() == [jobs[3]]
-        assert queue.take() == [jobs[4]]
-        assert queue.take() == []
-        assert (len(queue), queue.cost, queue.expected_s) == (0, 0, 0.0)
-
-    asyncio.run(main())
-
-
-def test_latency_estimates_follow_new_measurements() -> None:
-    estimates = LatencyEstimates()
-    assert estimates.expected_s("a") is None
-    estimates.observe("a", 1.0)
-    assert estimates.expected_s("a") == 1.0
-    for _ in range(100):
-        estimates.observe("a", 3.0)
-    assert estimates.expected_s("a") == pytest.approx(3.0, abs=0.01)
-
-
-def test_compute_pool_parallel_runs_each_once_and_raises_the_failure() -> None:
-    pool, done = ComputePool(3), list[int]()
-    pool.parallel(100, done.append)
-    assert sorted(done) == list(range(100))
-    assert pool.idle == 3
-
-    def fail(number: int) -> None:
+def test_compute_pool_parallel_that_fails_raises_the_failure_and_is_idle_again() -> None:
+    def compute(number: int) -> None:
         if number == 5:
             raise ValueError("five")
 
+    pool = ComputePool(3)
     with pytest.raises(ValueError, match="five"):
-        pool.parallel(100, fail)
+        pool.parallel(100, compute)
     assert pool.idle == 3
     pool.close()

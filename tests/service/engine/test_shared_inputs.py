@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bundle.errors import FeatureError
 from bundle.manifest import CrossedIds, CrossKey, DenseFeature, EmbeddedFeature, Feature
 from service.errors import InvalidArgument
 from tests.service import reference
@@ -67,8 +66,3 @@ def test_input_read_as_id_and_as_number_is_sent_once(load: Load) -> None:
         np.testing.assert_allclose(vector, reference.query_vector(small, user, hour=float(user)), 1e-4, 1e-4)
     with pytest.raises(InvalidArgument, match="'hour' is not taken"):
         service.rank(context={"user": column(3), "hour": column(1.0)}, candidate_ids=small.ids[:4])
-
-
-def test_rank_without_an_input_that_crosses_need_is_rejected_by_its_name(load: Load) -> None:
-    with pytest.raises(FeatureError, match="'user': a value must be sent"):
-        load(features=CROSSED).rank(candidate_ids=np.array([1007]))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
-from bundle.manifest import BucketIds, EmbeddedFeature, HashIds, HeadEffect, TextIds
+from bundle.manifest import EmbeddedFeature, HashIds
 from service.engine.signatures import describe
 from tests.service.engine.served import Served
 
@@ -66,15 +65,10 @@ def test_describe_features_has_all_that_a_client_must_know(load: Load, id_kind: 
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ({"ids": BucketIds(boundaries=(18.0, 65.0))}, ["single", "float32", [], 0, "", "users"]),
         ({"ids": HashIds(buckets=9)}, ["single", "int64 or string", [], 0, "", "users"]),
         ({"place": 1, "places": 3}, ["dense", "int64", [3], 0, "", ""]),
-        (
-            {"kind": "bag", "combiner": "mean", "ids": TextIds(split="whitespace", ids=HashIds(buckets=50))},
-            ["single", "string", [], 0, "", "users"],
-        ),
     ],
-    ids=["buckets", "hash", "place", "words"],
+    ids=["hash", "place"],
 )
 def test_describe_feature_by_id_rule_has_what_is_to_be_sent(
     load: Load, entry: dict[str, Any], expected: list[Any]
@@ -98,10 +92,6 @@ def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
         "context": [[], "context"],
     }
     assert [form["runs"] for part in ranking["parts"] for form in part["forms"]] == [True] * 5
-    query = towers["query"]
-    assert pick(query, "parts formula") == [[], ""]
-    forms = [pick(form, "kind precision runs") for form in query["forms"]]
-    assert forms == [["saved_model", "f32", False], ["litert", "f32", True]]
 
 
 def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
@@ -116,13 +106,3 @@ def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
     assert pick(readers["mood"], "shape dtype take") == [[2], "float32", "values"]
     (store,) = details["contexts"]
     assert pick(store, "name size id_type features") == ["users", 3, "int64", ["user", "liked", "mood"]]
-
-
-def test_describe_precision_has_its_effects(load: Load) -> None:
-    version = load().version
-    tower, effect = version.towers["query"], HeadEffect(kendall_tau=0.98, overlap=0.9, k=10)
-    form = tower.entry.forms[0].model_copy(update={"precision": "bf16", "effect": {"vector": effect}})
-    entry = tower.entry.model_copy(update={"forms": (*tower.entry.forms[1:], form)})
-    towers = describe(replace(version, towers={"query": replace(tower, entry=entry)}, indexes={}))["towers"]
-    expected = {"kendall_tau": 0.98, "overlap": 0.9, "k": 10, "auc": None, "auc_original": None}
-    assert [each["effects"] for each in towers[0]["forms"]] == [{}, {"vector": expected}]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 
-from service.engine.requests import Embedding, Lookup, Ranking, Retrieval, Target
-from service.engine.validation import choose_corpus, choose_index, name_hint, sends_numbers
+from service.engine.validation import choose_corpus, choose_index, name_hint
 from service.errors import InvalidArgument, NotFound
-from tests.service.engine.served import Served, column
+from tests.service.engine.served import Served
 
 Load = Callable[..., Served]
 
@@ -20,21 +17,6 @@ Load = Callable[..., Served]
 def test_name_hint_without_a_close_name_lists_a_bounded_number() -> None:
     hint = name_hint("zzz", [f"feature{number:03d}" for number in range(500)], "takes")
     assert hint.count("feature") == 20
-
-
-@pytest.mark.parametrize(
-    ("request_", "expected"),
-    [
-        (Retrieval(Target(), vectors=np.ones(8, np.float32)), True),
-        (Retrieval(Target(), features={"user": column(1)}), False),
-        (Ranking(Target(), {"user": column(1), "liked": column(1000, weights=[1.0])}), True),
-        (Ranking(Target(), {"user": column(1)}, candidates={"year": column(0.5)}), True),
-        (Embedding(Target(), "query", {"mood": column(0.5, 1.0)}), True),
-        (Lookup(Target(), "user", column(1)), False),
-    ],
-)
-def test_sends_numbers_only_of_vectors_weights_and_dense_features(load: Load, request_: Any, expected: bool) -> None:
-    assert sends_numbers(load().small.manifest, request_) is expected
 
 
 def test_choose_among_several_requires_a_name(load: Load) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,15 +65,6 @@ class Driven:
         families = text_string_to_metric_families(self.metrics.render().decode())
         samples = (sample for family in families for sample in family.samples)
         return sum(each.value for each in samples if (each.name, each.labels) == (metric, labels))
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Waits for what another thread does."""
-    for _ in range(2000):
-        if happened():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen in 20 s")
 
 
 def flip(file: Path, at: int = 100) -> None:

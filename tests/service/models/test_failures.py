@@ -12,25 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.models.driven import Driven, Write, flip
+from tests.service.models.driven import Driven, Write
 
 Drive = Callable[..., Driven]
 Events = Callable[[], list[str]]
-
-
-def test_failed_version_is_tried_again_when_its_files_have_come_to_rest(write: Write, drive: Drive) -> None:
-    small = write()
-    vectors = small.directory / "indexes/movies/vectors.bin"
-    flip(vectors)
-    driven = drive()
-    for _ in range(3):
-        driven.scan()
-    assert driven.value("rowcast_loads_total", model="movies", outcome="failed") == 1
-    flip(vectors)
-    driven.scan()
-    assert driven.states() == {1: "failed"}
-    driven.scan()
-    assert driven.states() == {1: "available"}
 
 
 def test_version_copied_manifest_first_fails_once_and_is_then_served(

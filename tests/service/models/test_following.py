@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from service.errors import NotReady
-from service.models.poller import DRAINED
 from service.models.throttle import LoadThrottle
 from service.models.version import ModelVersion
 from tests.service.models.driven import Driven, Write
@@ -40,34 +39,6 @@ def test_rollback_takes_effect_at_once_and_lasts_until_a_newer_version_comes(two
     two.scan()
     assert two.serving() == 3
     assert two.states() == {3: "available", 1: "kept"}
-
-
-def test_label_moves_once_its_version_is_loaded(two: Driven, write: Write) -> None:
-    two.want(labels={"stable": 1})
-    write(version=3)
-    two.want(labels={"stable": 3})
-    assert two.serving(label="stable") == 1
-    two.scan()
-    assert two.serving(label="stable") == 3
-
-
-def test_drain_rejects_requests_until_it_is_undone(two: Driven) -> None:
-    two.state.update(lambda state: state.model_copy(update={"draining": True}))
-    two.poller.follow()
-    with pytest.raises(NotReady, match="drained"):
-        two.serving()
-    assert two.manager.suspended == DRAINED
-    two.state.update(lambda state: state.model_copy(update={"draining": False}))
-    two.poller.follow()
-    assert two.serving() == 2
-
-
-def test_desired_state_survives_a_restart(two: Driven, drive: Drive) -> None:
-    two.want(rolled_back={"to": 1, "above": 2})
-    two.want(labels={"next": 2})
-    again = drive()
-    assert (again.serving(), again.poller.revision) == (1, 2)
-    assert again.states() == {2: "available", 1: "available"}
 
 
 def test_version_missing_from_the_root_is_reported_until_it_comes(

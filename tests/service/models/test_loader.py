@@ -38,7 +38,7 @@ def test_load_maps_every_table_and_close_or_a_failed_warm_up_unmaps_them(write: 
     assert maps() == before
 
 
-def test_load_in_several_processes_needs_memory_for_each(
+def test_load_without_memory_for_each_process_or_above_its_limit_is_rejected(
     write: Write, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = write()
@@ -48,27 +48,8 @@ def test_load_in_several_processes_needs_memory_for_each(
     with pytest.raises(LoadRejected, match=message):
         loader(root, workers=3).load("movies", 1)
     loader(root, workers=2).load("movies", 1).close()
-
-
-def test_forecast_counts_no_table_and_grows_with_the_threads(write: Write) -> None:
-    small = write()
-    larger = write(version=2, size=4000)
-    one, eight = (forecast_bytes(small.manifest, None, threads) for threads in (1, 8))
-    towers = sum(file.bytes for file in small.manifest.files if file.path.endswith(".tflite"))
-    assert eight - one == 7 * towers
-    tables = {name: entry.model_copy(update={"rows": 10**12}) for name, entry in small.manifest.tables.items()}
-    assert forecast_bytes(small.manifest.model_copy(update={"tables": tables}), None, 1) == one
-    assert forecast_bytes(larger.manifest, None, 1) > one
-    saved = write(version=3, saved_model_only=frozenset({"candidate"}))
-    assert forecast_bytes(saved.manifest, None, 1) > one + (500 << 20), "it counts TensorFlow"
-
-
-def test_load_above_its_limit_is_rejected_before_anything_is_opened(write: Write, root: Path) -> None:
-    small = write()
-    needed = forecast_bytes(small.manifest, None, 2)
     with pytest.raises(LoadRejected, match="max_load_bytes"):
         loader(root, max_load_bytes=needed - 1).load("movies", 1)
-    loader(root, max_load_bytes=needed).load("movies", 1).close()
 
 
 def test_load_keeps_its_version_from_being_swept_until_it_is_closed(write: Write, root: Path) -> None:

@@ -103,14 +103,6 @@ def test_prefetch_reads_whole_tables_the_smallest_first_and_once(write: Write, d
     assert prefetched(driven) > once
 
 
-def test_prefetch_that_is_stopped_ends_after_a_chunk(write: Write, drive: Drive) -> None:
-    sizes = [table.bytes for table in write().manifest.tables.values()]
-    driven = drive(prefetch_max_bytes=1 << 40)
-    driven.poller.stop()
-    driven.poller.maintenance.prefetch()
-    assert 0 < prefetched(driven) < sum(sizes)
-
-
 def test_report_memory_of_the_loaded_versions(write: Write, drive: Drive) -> None:
     tables = write().manifest.tables.values()
     driven = drive()

@@ -14,22 +14,6 @@ from service.models.policy import Arrangement, Policy, arrangement, ranked
 NOTHING = DesiredModel()
 
 
-@pytest.mark.parametrize(
-    ("wanted", "known", "expected"),
-    [
-        (NOTHING, {1, 3, 2}, [3, 2, 1]),
-        (DesiredModel(unloaded=(3,)), {1, 2, 3}, [2, 1]),
-        (DesiredModel(pinned=(1, 2)), {1, 2, 3}, [2, 1]),
-        (DesiredModel(pinned=(9,)), {1, 2, 3}, []),
-        (DesiredModel(stopped=True), {1, 2, 3}, []),
-        (DesiredModel(rolled_back=RolledBack(to=2, above=5)), {1, 2, 3, 4, 5}, [2, 1]),
-        (DesiredModel(rolled_back=RolledBack(to=2, above=5)), {1, 2, 3, 4, 5, 6, 7}, [7, 6, 2, 1]),
-    ],
-)
-def test_ranked_returns_the_best_first(wanted: DesiredModel, known: set[int], expected: list[int]) -> None:
-    assert ranked(wanted, known) == expected
-
-
 BACK = DesiredModel(rolled_back=RolledBack(to=1, above=2))
 CANARY = DesiredModel(labels={"canary": 3})
 

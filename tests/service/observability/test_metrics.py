@@ -71,7 +71,7 @@ def workers(tmp_path: Path) -> Iterator[tuple[Worker, Worker]]:
         started = Worker(tmp_path), Worker(tmp_path)
         for worker in started:
             stack.callback(worker.kill)
-            worker.run("metrics.ready(True)")
+            worker.run("metrics.set('ready', 1)")
         yield started
 
 
@@ -88,14 +88,13 @@ def test_metrics_bugs_before_the_first_are_zero() -> None:
 def test_render_shows_what_was_counted() -> None:
     metrics = Metrics()
     for phase in PHASES:
-        metrics.phase("rank", phase, 0.001)
+        metrics.observe("phase_seconds", 0.001, "rank", phase)
     for seconds in (0.0003, 3.0):
         metrics.request_finished("grpc", "embed", "OK", seconds)
-    metrics.rejected("rank", "queue")
-    metrics.batch("rank", 3)
-    metrics.computed("rank", 3, 600)
-    metrics.computed("embed", 2)
-    metrics.oov_ids("m", "user", 4)
+    metrics.count("rejected_requests", 1, "rank", "queue")
+    metrics.observe("batch_requests", 3, "rank")
+    metrics.count("examples", 3, "rank")
+    metrics.count("oov_ids", 4, "m", "user")
     for features in (("user", "item"), ("user",)):
         metrics.looked_up("m", features, 2)
     page = samples(metrics.render())
@@ -106,28 +105,25 @@ def test_render_shows_what_was_counted() -> None:
         "rowcast_rejected_requests_total{call=rank,reason=queue}": 1,
         "rowcast_batch_requests_sum{call=rank}": 3,
         "rowcast_examples_total{call=rank}": 3,
-        "rowcast_candidates_total{call=rank}": 600,
-        "rowcast_examples_total{call=embed}": 2,
         "rowcast_oov_ids_total{feature=user,model=m}": 4,
         "rowcast_feature_examples_total{feature=user,model=m}": 4,
         "rowcast_feature_examples_total{feature=item,model=m}": 2,
     }
     assert {key: page[key] for key in expected} == expected
-    assert "rowcast_candidates_total{call=embed}" not in page
     assert not [key for key in page if key.endswith("_created")]
 
 
 def test_render_shows_what_is_set() -> None:
     metrics = Metrics()
-    metrics.desired_state(7, readable=False)
+    metrics.set("desired_state_revision", 7)
     metrics.root_scanned(readable=True)
-    metrics.certificate_expiry("server", 2e9)
+    metrics.set("certificate_expiry_timestamp_seconds", 2e9, "server")
     page = samples(metrics.render())
     rows = "numpy" if native.MISSING else "compiled"
     expected = {
         "rowcast_ready": 0,
         "rowcast_workers": 1,
-        "rowcast_desired_state_readable": 0,
+        "rowcast_desired_state_revision": 7,
         "rowcast_root_readable": 1,
         "rowcast_certificate_expiry_timestamp_seconds{certificate=server}": 2e9,
         f"rowcast_build_info{{format=3,product={version('rowcast')},rows={rows}}}": 1,
@@ -155,12 +151,22 @@ def test_versions_that_are_gone_count_as_none() -> None:
 
 def test_render_several_workers_any_of_them_shows_the_whole_service(workers: tuple[Worker, Worker]) -> None:
     one, other = workers
-    one.run("metrics.request_finished('http', 'rank', 'OK', 0.001)", "metrics.inflight(2)", "metrics.queue(1, 200)")
-    one.run("metrics.versions({'m': {'available': 1}}, {'m': 2})", "metrics.desired_state(5, True)")
-    one.run("metrics.model_memory('m', 100, 3000, 2000)", "metrics.looked_up('m', ('user',), 3)", "metrics.flush()")
-    other.run("metrics.request_finished('http', 'rank', 'OK', 0.003)", "metrics.inflight(3)", "metrics.queue(1, 300)")
-    other.run("metrics.versions({'m': {'available': 1, 'failed': 1}}, {'m': 1})", "metrics.desired_state(4, True)")
-    other.run("metrics.model_memory('m', 100, 3000, 2500)", "metrics.ready(False)")
+    one.run("metrics.request_finished('http', 'rank', 'OK', 0.001)", "metrics.set('inflight_requests', 2)")
+    one.run("metrics.set('queue_candidates', 200)")
+    one.run("metrics.versions({'m': {'available': 1}}, {'m': 2})", "metrics.set('desired_state_revision', 5)")
+    one.run(
+        "metrics.set('model_memory_bytes', 100, 'm')",
+        "metrics.set('model_resident_table_bytes', 2000, 'm')",
+        "metrics.looked_up('m', ('user',), 3)",
+        "metrics.flush()",
+    )
+    other.run("metrics.request_finished('http', 'rank', 'OK', 0.003)", "metrics.set('inflight_requests', 3)")
+    other.run("metrics.set('queue_candidates', 300)")
+    other.run(
+        "metrics.versions({'m': {'available': 1, 'failed': 1}}, {'m': 1})", "metrics.set('desired_state_revision', 4)"
+    )
+    other.run("metrics.set('model_memory_bytes', 100, 'm')", "metrics.set('model_resident_table_bytes', 2500, 'm')")
+    other.run("metrics.set('ready', 0)")
     page = one.page()
     expected = {
         "rowcast_requests_total{call=rank,code=OK,transport=http}": 2,
@@ -185,7 +191,11 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(workers: tup
 
 def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges(workers: tuple[Worker, Worker]) -> None:
     one, other = workers
-    other.run("metrics.ready(False)", "metrics.inflight(3)", "metrics.request_finished('grpc', 'embed', 'OK', 0.1)")
+    other.run(
+        "metrics.set('ready', 0)",
+        "metrics.set('inflight_requests', 3)",
+        "metrics.request_finished('grpc', 'embed', 'OK', 0.1)",
+    )
     assert (one.page()["rowcast_ready"], one.page()["rowcast_workers"]) == (0, 2)
     other.kill()
     page = one.page()

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from service.config import ServiceSettings, SettingsError
+from service.config import ServiceSettings
 from service.observability.metrics import Metrics
 from service.request_log.record import (
     BODY_BYTES_MAX,
     RecordedRequest,
     RequestLog,
     RequestWriter,
-    check_writable,
     read_newest,
     record_directory,
 )
@@ -46,17 +45,20 @@ def outcomes(metrics: Metrics) -> dict[str, float]:
     return {outcome: float(count) for outcome, count in found}
 
 
-def test_requests_are_read_back_the_newest_first_within_their_bound(tmp_path: Path) -> None:
+def test_requests_are_private_and_read_back_the_newest_first_within_their_bound(tmp_path: Path) -> None:
     requests = [request(number) for number in range(200)]
     requests.insert(197, request(197, FILE_BYTES))  # larger than a file: left out
-    write(tmp_path, requests)
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= FILE_BYTES * FILES_MAX
-    found = read_newest(tmp_path, 1000)
+    place = tmp_path / "m"
+    write(place, requests)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
+    assert sum(path.stat().st_size for path in place.iterdir()) <= FILE_BYTES * FILES_MAX
+    found = read_newest(place, 1000)
     assert len(found) > FILE_BYTES // 250
     del requests[197]
     assert found == requests[: -len(found) - 1 : -1]
-    assert read_newest(tmp_path, 3) == found[:3]
-    assert read_newest(tmp_path / "nowhere", 3) == []
+    assert read_newest(place, 3) == found[:3]
+    assert read_newest(place / "nowhere", 3) == []
 
 
 def test_files_of_other_processes_are_read_too_and_count_towards_the_bound(tmp_path: Path) -> None:
@@ -68,13 +70,6 @@ def test_files_of_other_processes_are_read_too_and_count_towards_the_bound(tmp_p
     slow.append(request(5))  # its file was removed: it begins another
     slow.close()
     assert [each.at for each in read_newest(tmp_path, 10)] == [6.0, 5.0, 3.0]
-
-
-def test_only_the_user_of_the_service_can_read_them(tmp_path: Path) -> None:
-    place = tmp_path / "movies"
-    write(place, [request(1)])
-    assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    assert [stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()] == [0o600]
 
 
 @pytest.mark.parametrize(
@@ -130,12 +125,3 @@ def test_disk_that_hangs_holds_up_neither_requests_nor_the_end(tmp_path: Path, m
     log.close()
     os.close(write_end)
     os.close(read_end)
-
-
-def test_check_writable_without_a_place_to_write_names_the_setting(tmp_path: Path) -> None:
-    check_writable(settings_of(tmp_path))
-    assert record_directory(settings_of(tmp_path)).is_dir()
-    (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match=r"--record-dir .* cannot be written"):
-        check_writable(settings_of(tmp_path, record_dir=tmp_path / "file"))
-    check_writable(settings_of(tmp_path, record_rate=0.0, record_dir=tmp_path / "file"))

@@ -25,8 +25,8 @@ RETRIEVE = pb.RetrieveRequest(k=5, features={"user": USER}).SerializeToString()
 class Service:
     """Versions under a root, each replayed before it is served."""
 
-    def __init__(self, root: Path, record_rate: float = 1.0) -> None:
-        self.settings = ServiceSettings(root=root, record_rate=record_rate)
+    def __init__(self, root: Path) -> None:
+        self.settings = ServiceSettings(root=root, record_rate=1.0)
         self.driven = Driven(root)
         self.driven.warm_up = Replay(self.settings, self.driven.manager).check
 
@@ -53,18 +53,13 @@ def without_default(small: SmallBundle) -> None:
 
 
 def test_replay_version_that_answers_what_was_recorded_is_served(service: Service, write: Write, caplog: Any) -> None:
-    retrieved = orjson.dumps({"features": {"user": 3}, "k": 2})
-    ranked = orjson.dumps({"context": {"user": 5}, "candidates": [1000, 1007]})
-    recommended = orjson.dumps({"context": {"user": 5}, "k": 2})
-    embedded = pb.EmbedRequest(features={"user": USER}).SerializeToString()
-    looked_up = pb.LookupRequest(feature="user", ids=USER).SerializeToString()
     service.record(
         ("retrieve", True, RETRIEVE),
-        ("retrieve", False, retrieved),
-        ("rank", False, ranked),
-        ("recommend", False, recommended),
-        ("embed", True, embedded),
-        ("lookup", True, looked_up),
+        ("retrieve", False, b'{"features": {"user": 3}, "k": 2}'),
+        ("rank", False, b'{"context": {"user": 5}, "candidates": [1000, 1007]}'),
+        ("recommend", False, b'{"context": {"user": 5}, "k": 2}'),
+        ("embed", True, pb.EmbedRequest(features={"user": USER}).SerializeToString()),
+        ("lookup", True, pb.LookupRequest(feature="user", ids=USER).SerializeToString()),
     )
     write(version=2)
     with caplog.at_level("INFO", "rowcast"):
@@ -72,16 +67,6 @@ def test_replay_version_that_answers_what_was_recorded_is_served(service: Servic
     assert service.driven.serving() == 2
     (line,) = [each for each in caplog.records if each.message == "requests_replayed"]
     assert (line.rowcast_fields["requests"], line.rowcast_fields["failed"]) == (6, 0)
-
-
-def test_replay_version_that_fails_what_the_current_one_answers_is_rejected(service: Service, write: Write) -> None:
-    service.record(("retrieve", True, RETRIEVE))
-    without_default(write(version=2))
-    service.driven.scan()
-    assert service.driven.serving() == 1
-    assert service.driven.states()[2] == "failed"
-    problem = service.driven.problem(2)
-    assert "1 of 1 recorded requests that version 1 answers fail; the newest, a retrieve: FeatureError" in problem
 
 
 def test_replay_holds_neither_what_both_versions_fail_nor_candidates_that_are_gone_against_one(
@@ -95,16 +80,9 @@ def test_replay_holds_neither_what_both_versions_fail_nor_candidates_that_are_go
     assert service.driven.serving() == 2, service.driven.problem(2)
 
 
-def test_replay_without_a_current_version_or_without_recording_rejects_nothing(
-    service: Service, write: Write, root: Path
-) -> None:
+def test_replay_without_a_current_version_rejects_nothing(service: Service, write: Write) -> None:
     service.record(("retrieve", True, RETRIEVE))
     service.driven.manager.suspend("drained")
     without_default(write(version=2))
     service.driven.scan()
     assert service.driven.states()[2] == "available"
-    unrecorded = Service(root, record_rate=0.0)
-    without_default(write(version=3))
-    unrecorded.driven.scan()
-    assert unrecorded.driven.serving() == 3
-    unrecorded.driven.manager.close()

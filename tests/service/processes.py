@@ -1,0 +1,75 @@
+"""What the tests of running services send to them and read of them."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.service import reference
+from tests.service.process import PROGRAM, WAIT_S, Process, until
+from tests.service.small_bundle import SmallBundle
+
+Write = Callable[..., SmallBundle]
+Launch = Callable[..., Process]
+RETRIEVE, BODY = "/v1/models/movies:retrieve", {"features": {"user": 3}, "k": 2}
+each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
+
+
+@contextmanager
+def client_of(service: Process, token: str = "", trusted: Path | None = None) -> Iterator[httpx.Client]:
+    """A client of a service that listens already."""
+    url = f"{'http' if trusted is None else 'https'}://127.0.0.1:{service.ports['http']}"
+    verify = trusted is not None and ssl.create_default_context(cafile=str(trusted))
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    with httpx.Client(base_url=url, verify=verify, headers=headers, timeout=WAIT_S) as client:
+        yield client
+
+
+def is_ready(client: httpx.Client) -> bool:
+    return client.get("/readyz").status_code == 200
+
+
+def versions_of(service: Process, path: str = "movies") -> set[int | None]:
+    """The versions that answer on connections of their own, which reach every worker."""
+    url = f"http://127.0.0.1:{service.ports['http']}/v1/models/{path}:retrieve"
+    return {httpx.post(url, json=BODY, timeout=WAIT_S).json().get("version") for _ in range(8)}
+
+
+def count_of(service: Process, sample: str) -> float:
+    with client_of(service) as client:
+        lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(sample))
+
+
+def wait_for(service: Process, workers: str) -> None:
+    """Waits until every worker is ready: each says so only of itself."""
+    service.event("listening")
+    until(lambda: count_of(service, "rowcast_workers") == int(workers) and count_of(service, "rowcast_ready") == 1)
+
+
+def workers_of(service: Process) -> list[psutil.Process]:
+    children = psutil.Process(service.process.pid).children()
+    running = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in running if "spawn_main" in str(each.cmdline())]
+
+
+def ctl(service: Process, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*PROGRAM, "ctl", "--ports-file", str(service.ports_file), "--json", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
+
+
+def nearest(small: SmallBundle) -> list[tuple[Any, float]]:
+    return reference.neighbors(small, reference.query_vector(small, 3), 2)
+
+
+def assert_found(neighbors: list[dict[str, Any]], expected: list[tuple[Any, float]]) -> None:
+    assert [each["id"] for each in neighbors] == [movie for movie, _ in expected]
+    assert [each["score"] for each in neighbors] == pytest.approx([score for _, score in expected], 1e-4)

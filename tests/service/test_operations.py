@@ -1,0 +1,152 @@
+"""What operators do to a running service: versions, commands, recordings, certificates and tokens."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from bundle.manifest import dump
+from service.request_log.record import read_newest
+from tests.service.grpc_api.requests import call, lookup, retrieve
+from tests.service.process import until
+from tests.service.processes import (
+    BODY,
+    RETRIEVE,
+    Launch,
+    Write,
+    assert_found,
+    client_of,
+    ctl,
+    each_number_of_workers,
+    is_ready,
+    nearest,
+    versions_of,
+    wait_for,
+)
+from tests.service.security.authorities import Authority
+
+OLD, NEW = "old-0123456789abcdef", "new-0123456789abcdef"
+
+
+@each_number_of_workers
+def test_ctl_arranges_versions_that_a_restart_keeps(workers: str, write: Write, launch: Launch) -> None:
+    write()
+    service = launch("--workers", workers)
+    wait_for(service, workers)
+    write(version=2)
+    status = json.loads(ctl(service, "label", "movies", "next", "2").stdout)
+    assert len(status["processes"]) == int(workers)
+    assert [each["version"] for each in status["models"][0]["versions"]] == [2, 1]
+    assert versions_of(service) == versions_of(service, "movies/labels/next") == {2}
+    for command, expected in (("rollback", {1}), ("unpin", {2}), ("pin", {1})):
+        done = ctl(service, command, "movies", *("1" for _ in expected if command == "pin"))
+        assert done.returncode == 0, done.stderr
+        assert versions_of(service) == expected
+    assert ctl(service, "pin", "movies", "7").returncode == 2
+    assert ctl(service, "drain").returncode == 0
+    assert service.stop() == 0
+    again = launch("--workers", workers)
+    with again.client() as client:
+        until(lambda: "drain" in client.get("/readyz").json()["error"]["message"])
+        answer = client.post(RETRIEVE, json=BODY)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NOT_READY")
+        until(lambda: ctl(again, "undrain").returncode == 0)
+    until(lambda: versions_of(again) == {1})
+
+
+def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
+    write: Write, root: Path, launch: Launch
+) -> None:
+    write()
+    service = launch("--record-rate", "1")
+    with service.client() as client, grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
+        until(lambda: is_ready(client))
+        assert client.post(RETRIEVE, json=BODY).status_code == 200
+        assert client.post("/v1/models/movies/versions/1:retrieve", json=BODY).status_code == 200  # not recorded
+        assert client.post(RETRIEVE, json={"k": 2}).status_code == 400
+        assert call(channel, "Lookup", lookup(5)).code == "OK"
+        until(lambda: len(read_newest(root / ".rowcast-recordings/movies", 9)) == 2)
+        broken = write(version=2)
+        features = {**broken.manifest.features}
+        features["city"] = features["city"].model_copy(update={"default": None})
+        page = dump(broken.manifest.model_copy(update={"features": features}))
+        (broken.directory / "manifest.json").write_bytes(page)
+        failed = service.event("version_failed")
+        assert (failed["version"], "1 of 2 recorded requests" in failed["problem"]) == (2, True)
+        assert client.post(RETRIEVE, json=BODY).json()["version"] == 1
+        write(version=3)
+        replayed = service.event("requests_replayed")
+        assert (replayed["version"], replayed["requests"], replayed["failed"]) == (3, 3, 0)
+        until(lambda: client.post(RETRIEVE, json=BODY).json()["version"] == 3)
+
+
+@each_number_of_workers
+def test_new_versions_under_load_cost_no_failed_or_mixed_answer(workers: str, write: Write, launch: Launch) -> None:
+    expected = {1: nearest(write())}
+    service = launch("--workers", workers)
+    answers, done = list[tuple[str, Any]](), threading.Event()
+    message = retrieve().SerializeToString()
+
+    def send(transport: int) -> None:
+        address = f"127.0.0.1:{service.ports['grpc']}"
+        with client_of(service) as client, grpc.insecure_channel(address) as channel:
+            while not done.is_set():
+                if transport:
+                    outcome = call(channel, "Retrieve", message)
+                    answers.append((outcome.code, 0))
+                else:
+                    answer = client.post(RETRIEVE, json=BODY)
+                    answers.append((str(answer.status_code), answer.json()))
+
+    wait_for(service, workers)
+    with ThreadPoolExecutor(4) as senders:
+        sent = [senders.submit(send, number % 2) for number in range(4)]
+        for version in (2, 3, 4):
+            expected[version] = nearest(write(version=version))
+            until(lambda version=version: versions_of(service) == {version})  # type: ignore[misc]
+        done.set()
+        for each in sent:
+            each.result()
+    assert {code for code, _ in answers} == {"OK", "200"}
+    for answer in [answer for _, answer in answers if answer]:
+        assert_found(answer["neighbors"], expected[answer["version"]])
+
+
+@each_number_of_workers
+def test_service_takes_new_certificates_and_tokens_while_it_serves(
+    workers: str, write: Write, launch: Launch, tmp_path: Path
+) -> None:
+    write()
+    before, after = Authority(tmp_path, "before"), Authority(tmp_path, "after")
+    signed, tokens = before.sign("server"), tmp_path / "tokens"
+    tokens.write_text(f"ranker {OLD}\n")
+    secrets = ("--tls-cert", str(signed.cert), "--tls-key", str(signed.key), "--tokens", str(tokens))
+    service = launch(*secrets, "--workers", workers)
+    service.event("listening")
+    with client_of(service, OLD, before.file) as kept:
+        until(lambda: is_ready(kept))
+        assert kept.get("/v1/models").status_code == 200
+        with client_of(service, NEW, before.file) as unknown:
+            assert unknown.get("/v1/models").status_code == 401
+        after.sign("server")
+        tokens.write_text(f"ranker {OLD}\nranker {NEW}\n")
+
+        def renewed() -> bool:
+            try:
+                with client_of(service, NEW, after.file) as client:
+                    return client.get("/v1/models").status_code == 200
+            except httpx.ConnectError:
+                return False
+
+        until(lambda: all(renewed() for _ in range(8)))
+        assert kept.get("/v1/models").status_code == 200
+        with client_of(service, NEW, before.file) as outdated, pytest.raises(httpx.ConnectError, match="CERTIFICATE_V"):
+            outdated.get("/livez")
+    assert service.stop() == 0
