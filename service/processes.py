@@ -170,6 +170,7 @@ def _serve_admin(settings: ServiceSettings, directory: Path, listener: socket.so
     plain = settings.tls_cert is None or on_loopback(settings.admin_host)
     config = uvicorn.Config(
         create_admin_app(settings, directory, tokens),
+        loop="asyncio",  # uvloop crashes when a process ends beside its thread
         lifespan="off",
         ssl_context_factory=None if plain else functools.partial(_ssl_context, settings),
         **_UVICORN,
