@@ -23,6 +23,21 @@ from service.errors import InvalidArgument, NotFound
 from service.models.version import LoadedStore, ModelVersion
 
 
+def known_positions(corpus: LoadedStore, ids: Ids) -> NDArray[np.int64]:
+    """Returns the positions of candidates that must be in the corpus.
+
+    Raises:
+      NoSuchCandidate: one is not; names it and the corpus.
+    """
+    positions = corpus.store.positions(ids)
+    if (positions < 0).any():
+        shown = validation.show_id(ids[positions < 0][0])
+        raise validation.NoSuchCandidate(
+            f"candidate {shown} is not in corpus {corpus.name!r} of {corpus.entry.size} candidates"
+        )
+    return positions
+
+
 def count_examples(manifest: Manifest, columns: Columns) -> int:
     """Returns how many examples packed columns hold: by offsets, else by the values of a single or dense feature.
 

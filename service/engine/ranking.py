@@ -83,4 +83,4 @@ def _candidates(
     corpus = validation.choose_corpus(model_version, missing) if missing and ids is not None else None
     if corpus is None or ids is None:
         return Candidates(offsets, request.candidates)
-    return Candidates(offsets, request.candidates, corpus, validation.known_positions(corpus, ids))
+    return Candidates(offsets, request.candidates, corpus, lookup.known_positions(corpus, ids))

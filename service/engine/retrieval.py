@@ -158,7 +158,7 @@ def _queries(
         )
     if request.ids is not None:
         validation.check_queries(int(request.ids.size), settings)
-        positions = validation.known_positions(index.corpus, request.ids)
+        positions = lookup.known_positions(index.corpus, request.ids)
         return np.array(index.vectors[positions], np.float32), positions
     if request.vectors is not None:
         return _sent_vectors(index.entry.dim, request.vectors, settings), None

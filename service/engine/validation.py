@@ -114,19 +114,6 @@ def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
         )
 
 
-def known_positions(corpus: LoadedStore, ids: Ids) -> NDArray[np.int64]:
-    """Returns the positions of candidates that must be in the corpus.
-
-    Raises:
-      NoSuchCandidate: one is not; names it and the corpus.
-    """
-    positions = corpus.store.positions(ids)
-    if (positions < 0).any():
-        shown = show_id(ids[positions < 0][0])
-        raise NoSuchCandidate(f"candidate {shown} is not in corpus {corpus.name!r} of {corpus.entry.size} candidates")
-    return positions
-
-
 def show_id(one: Any) -> str:
     """Returns an id as error messages show it."""
     return repr(one[:_SHOWN_CHARS]) if isinstance(one, str) else str(one)
