@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.hostile.callers import HTTP_ATTACKS, MIB, TOKEN, Attack, connections,
 from tests.hostile.grpc_callers import GRPC_ATTACKS
 from tests.hostile.tls_callers import TLS_ATTACKS
 from tests.service.clients import SIMPLE
-from tests.service.process import Process, until
+from tests.service.process import WAIT_S, Process, until
 from tests.service.security.authorities import Authority
 from tests.service.small_bundle import write_small_bundle
 
@@ -111,6 +112,13 @@ class Others:
         for thread in self._threads:
             thread.join()
 
+    def goes_on(self, way: str, count: int) -> bool:
+        """Waits for more than so many answers; returns whether they come."""
+        end = time.monotonic() + WAIT_S
+        while self.answers[way] <= count and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.answers[way] > count
+
     def _watch(self) -> None:
         while not self._done.wait(0.005):
             self.peak = max(self.peak, self._process.memory_info().rss)
@@ -151,7 +159,8 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
     with Others(service) as others:
         attack(service.ports[port])
         before = dict(others.answers)
-        until(lambda: all(others.answers[way] > count for way, count in before.items()))
+        for way, count in before.items():
+            assert others.goes_on(way, count), f"{way} is not answered any more: {others.failures[:3]}"
     assert others.failures == []
     assert others.peak - others.before < MAX_GROWTH_BYTES, f"{(others.peak - others.before) / MIB:.0f} MiB"
     assert service.process.process.poll() is None
