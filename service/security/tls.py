@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,11 +79,22 @@ class Certificates:
         return context
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Returns credentials of a gRPC server, which ask for the newest files at every new connection."""
+        """Returns credentials of a gRPC server, which take newer files at the next connection."""
+        served, lock = self._set.value().grpc, threading.Lock()
+
+        def newer() -> grpc.ServerCertificateConfiguration | None:
+            """Returns None unless the files have changed: gRPC's core crashes if it replaces a configuration while
+            other handshakes use it (grpc/grpc#36693), so it must not at every connection."""
+            nonlocal served
+            newest = self._set.value().grpc
+            with lock:
+                if newest is served:
+                    return None
+                served = newest
+                return newest
+
         return grpc.dynamic_ssl_server_credentials(
-            self._set.value().grpc,
-            lambda: self._set.value().grpc,
-            require_client_authentication=self._client_ca is not None,
+            served, newer, require_client_authentication=self._client_ca is not None
         )
 
 
