@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -41,21 +42,21 @@ class _Command(BaseModel):
 class ServiceCommand(_Command):
     """A command for all of the service."""
 
+    @abstractmethod
     def edit(self, desired: Desired) -> Desired:
         """Returns the desired state after the command."""
-        raise NotImplementedError
 
 
 class ModelCommand(_Command):
     """A command for one model."""
 
+    @abstractmethod
     def edit(self, desired: DesiredModel, facts: ModelFacts, /) -> DesiredModel:
         """Returns the desired state of the model after the command.
 
         Raises:
           ServiceError: the command contradicts the state.
         """
-        raise NotImplementedError
 
 
 class Load(ModelCommand):

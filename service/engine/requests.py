@@ -5,6 +5,7 @@ Every request holds n examples in packed columns; a single one is n = 1. Ids are
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,15 +41,15 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(ABC):
     """What requests of all calls have."""
 
     target: Target
 
     @property
+    @abstractmethod
     def cost(self) -> int:
         """What the call costs, in candidates ranked; a query or example counts as one."""
-        raise NotImplementedError
 
     @property
     def kind(self) -> Hashable:
