@@ -40,7 +40,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         self._dataplane, self._metrics = application.dataplane, application.metrics
         self._tokens, self._settings = application.tokens, application.settings
         # The size of a message is known only when it has been read: each may be the largest until then.
-        self._reading = asyncio.Semaphore(self._settings.max_inflight_bytes // self._settings.max_request_bytes)
+        self._reading = Reading(self._settings.max_inflight_bytes // self._settings.max_request_bytes)
 
     async def intercept_service(
         self, continuation: Continuation, details: HandlerCallDetails
@@ -98,7 +98,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         if request.call not in {"models", "model"}:
             self._dataplane.engine.check_admission(request.call, request.deadline)
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
-        message = await read(context, timeout_s, self._reading)
+        message = await self._reading.read(context, timeout_s)
         self._dataplane.budget.reserve(len(message), request.call)
         try:
             answer = await method(message, request)
@@ -110,21 +110,34 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         return answer
 
 
-async def read(context: ServicerContext, timeout_s: float, reading: asyncio.Semaphore) -> bytes:
-    """Reads the one message of a call.
+class Reading:
+    """Receives at most so many messages at a time: half of them for as long as a call may take, half for BRIEF_S."""
 
-    Raises:
-      DeadlineExceeded: it did not arrive in time.
-      TooLarge: it is too large, which gRPC has reported to the client before, or missing.
-    """
-    try:
-        async with asyncio.timeout(timeout_s), reading:
-            message = await context.read()
-    except TimeoutError:
-        raise DeadlineExceeded("the message did not arrive in time") from None
-    if message is grpc.aio.EOF:
-        raise TooLarge("the message is missing, or larger than the limit")
-    return bytes(message)
+    BRIEF_S = 0.5
+
+    def __init__(self, most: int) -> None:
+        self._patient, self._brief = asyncio.Semaphore(max(1, most // 2)), asyncio.Semaphore(max(1, most - most // 2))
+
+    async def read(self, context: ServicerContext, timeout_s: float) -> bytes:
+        """Reads the one message of a call.
+
+        Raises:
+          DeadlineExceeded: it did not arrive in time.
+          TooLarge: it is too large, which gRPC has reported to the client before, or missing.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                if not self._patient.locked():
+                    async with self._patient:
+                        message = await context.read()
+                else:  # Messages that never end must not keep others waiting for long.
+                    async with self._brief, asyncio.timeout(self.BRIEF_S):
+                        message = await context.read()
+        except TimeoutError:
+            raise DeadlineExceeded("the message did not arrive in time") from None
+        if message is grpc.aio.EOF:
+            raise TooLarge("the message is missing, or larger than the limit")
+        return bytes(message)
 
 
 def joined(metadata: Any) -> dict[str, str]:

@@ -15,7 +15,7 @@ from service.codec import protobuf
 from service.codec.failures import failure_of
 from service.codec.metadata import REQUEST_ID, request_id_of
 from service.errors import Overloaded, ServiceError, TooLarge
-from service.grpc_api.interceptors import CallInterceptor, Continuation, joined, read
+from service.grpc_api.interceptors import CallInterceptor, Continuation, Reading, joined
 from service.grpc_api.servicer import SERVICE
 from service.grpc_api.status import abort
 
@@ -31,7 +31,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
     def __init__(self, calls: CallInterceptor) -> None:
         """Takes what authenticates clients."""
         self._authenticate = calls.authenticate
-        self._reading = asyncio.Semaphore(MAX_READING)
+        self._reading = Reading(MAX_READING)
         self._streams: set[asyncio.Task[Any] | None] = set()
 
     def end_streams(self) -> None:
@@ -73,7 +73,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
             async for response in handler.stream_stream(requests, context):
                 await context.write(response)
             return
-        message = await read(context, MESSAGE_TIMEOUT_S, self._reading)
+        message = await self._reading.read(context, MESSAGE_TIMEOUT_S)
         if len(message) > MAX_MESSAGE_BYTES:
             raise TooLarge(f"the message has {len(message)} bytes; at most {MAX_MESSAGE_BYTES} are accepted")
         request = protobuf.parse(HealthCheckRequest, message)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import random
 import socket
 import time
+from collections.abc import Iterator
 
 from service.grpc_api.servicer import SERVICE
 from tests.hostile.callers import MIB, Attack, connections, idle_connections, other_protocols, read, send, slow_headers
@@ -29,6 +31,17 @@ def never_ended_calls(port: int) -> None:
             for stream in range(1, 801, 2):
                 send(connection, headers_of(stream) + frame(DATA, 0, stream, b"\0\0\x01\0\0" + bytes(2000)))
         time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def unfinished_messages(port: int) -> Iterator[None]:
+    """200 calls on one connection, each with the beginning of a message that never ends."""
+    begun = b"".join(
+        headers_of(stream) + frame(DATA, 0, stream, b"\0\0\0\1\0" + bytes(10)) for stream in range(1, 401, 2)
+    )
+    with connections(port, 1) as (connection,):
+        send(connection, PREFACE + begun)
+        yield
 
 
 def reset_calls(port: int) -> None:

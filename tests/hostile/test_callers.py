@@ -17,7 +17,7 @@ import pytest
 
 from service.grpc_api.servicer import SERVICE
 from tests.hostile.callers import HTTP_ATTACKS, MIB, TOKEN, Attack, connections, send
-from tests.hostile.grpc_callers import GRPC_ATTACKS
+from tests.hostile.grpc_callers import GRPC_ATTACKS, unfinished_messages
 from tests.hostile.tls_callers import TLS_ATTACKS
 from tests.service.clients import SIMPLE
 from tests.service.process import WAIT_S, Process, until
@@ -184,6 +184,18 @@ def test_http_over_tls_under_attack_stays_small_and_answers_others(attack: Attac
 @pytest.mark.parametrize("attack", TLS_ATTACKS[:2], ids=lambda attack: attack.__name__)
 def test_grpc_over_tls_under_attack_stays_small_and_answers_others(attack: Attack, secured_service: Attacked) -> None:
     endure("grpc", attack, secured_service)
+
+
+def test_grpc_messages_that_never_end_do_not_hold_other_calls(root: Path) -> None:
+    """Bound: half a second for each message, while half of the 64 slots are held."""
+    service = Attacked(root, None)
+    with service.channel() as channel:
+        retrieve = channel.unary_unary(f"/{SERVICE}/Retrieve")
+        retrieve(SIMPLE.body(), timeout=30)
+        with unfinished_messages(service.ports["grpc"]):
+            time.sleep(0.5)  # The calls have begun.
+            retrieve(SIMPLE.body(), timeout=6)  # well before body_timeout_s
+    service.process.kill()
 
 
 def test_admin_listener_held_by_silent_connections_answers_operators(service: Attacked) -> None:
