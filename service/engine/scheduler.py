@@ -1,8 +1,8 @@
 """When and where requests are computed.
 
 1. A request is rejected at once if the queue is full, or if its deadline would pass before its turn.
-2. Requests that arrive in one turn of the event loop, or while the process is busy, and that share a batch key are
-   computed as one batch. Nothing waits for company: an idle process computes at once.
+2. Requests that arrive in two turns of the event loop, or while the process is busy, and that share a batch key are
+   computed as one batch, up to 16. Nothing waits for company: an idle process computes at once.
 3. A batch that is expected to be short is computed on the event loop; a long one in the compute pool.
 4. Before a batch is computed, requests whose deadline passed or whose client left are dropped, each by itself.
 5. Every request gets the bits that it would get alone.
@@ -141,7 +141,7 @@ class Scheduler:
         inline_max_s: float,
         max_queued_candidates: int,
         retry_after_s: float,
-        batch_max: int = 8,
+        batch_max: int = 16,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins with no job.
@@ -245,7 +245,8 @@ class Scheduler:
     def _wake(self) -> None:
         if not self._dispatching:
             self._dispatching = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._dispatch)  # a turn later: what has arrived meanwhile joins the batch
 
     def _dispatch(self) -> None:
         """Hands long batches to idle threads and computes one short batch, so that the loop stays responsive."""
