@@ -6,9 +6,10 @@ import gc
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,9 @@ from bundle.store_writer import write_store
 from bundle.tables import ShardWriter
 from bundle.vocabularies import write_vocabulary
 from tests.export.forked_runs import ForkedRuns
+
+if TYPE_CHECKING:
+    from tests.service.small_bundle import SmallBundle
 
 
 def pytest_collection_finish() -> None:
@@ -211,6 +215,40 @@ def small_towers(request: pytest.FixtureRequest) -> Path:
     cache = request.config.cache
     assert cache is not None, "the towers are kept in pytest's cache: run without -p no:cacheprovider"
     return compiled_towers(cache.mkdir("small_towers_" + hashlib.sha256(script).hexdigest()[:16]))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty directory of bundles."""
+    bundles = tmp_path / "bundles"
+    bundles.mkdir()
+    return bundles
+
+
+@pytest.fixture(scope="session")
+def originals() -> dict[str, SmallBundle]:
+    """Bundles written in this run of the tests, by how they were: writing syncs every file, copying does not."""
+    return {}
+
+
+@pytest.fixture
+def write(
+    root: Path, small_towers: Path, originals: dict[str, SmallBundle], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., SmallBundle]:
+    """`write_small_bundle` into `root`."""
+    from tests.service.small_bundle import write_small_bundle
+
+    def written(model: str = "movies", version: int = 1, **options: object) -> SmallBundle:
+        how = repr((model, version, sorted(options.items())))
+        if how not in originals:
+            place = tmp_path_factory.mktemp("originals")
+            originals[how] = write_small_bundle(place, small_towers, model, version, **options)  # type: ignore[arg-type]
+        aside = root.parent / f"copied-{model}-{version}"
+        shutil.copytree(originals[how].directory, aside)
+        (root / model).mkdir(exist_ok=True)
+        return replace(originals[how], directory=aside.rename(root / model / str(version)))
+
+    return written
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.process import Process
+from tests.e2e.process import Process
 from tests.service.small_bundle import SmallBundle, write_small_bundle
 
 

@@ -17,9 +17,9 @@ from rowcast_client import Client
 
 from export.frameworks import load_tensorflow
 from export.main import main
+from tests.e2e.process import Process
 from tests.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
 from tests.export.exporting import toml
-from tests.service.process import Process
 
 USERS, ITEMS = 3000, 500
 RECIPE: dict[str, Any] = {

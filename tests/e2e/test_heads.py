@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from rowcast_client import Client, InvalidArgument
 
+from tests.e2e.process import Process
 from tests.service import reference
-from tests.service.process import Process
 from tests.service.small_bundle import SmallBundle, write_small_bundle
 from tests.service.small_pieces import STORED_USERS
 

@@ -14,8 +14,8 @@ import pytest
 from rowcast_client import Client
 
 from examples import replay, trained
+from tests.e2e.process import PROGRAM, Process
 from tests.golden.write_examples import unpacked
-from tests.service.process import PROGRAM, Process
 from tests.service.small_bundle import SmallBundle, write_small_bundle
 
 REPOSITORY = Path(__file__).parents[2]

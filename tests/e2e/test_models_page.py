@@ -13,7 +13,7 @@ import pytest
 
 from export.frameworks import load_tensorflow
 from export.main import main
-from tests.service.process import Process
+from tests.e2e.process import Process
 
 PAGE = (Path(__file__).parents[2] / "docs/models.md").read_text()
 BLOCKS = dict(re.findall(r"<!-- ([\w.]+) -->\n```\w*\n(.*?)```", PAGE, re.DOTALL))

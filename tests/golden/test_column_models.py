@@ -16,9 +16,9 @@ from export.inline.pipeline import prepare_inline, run_inline
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import read_recipe
+from tests.e2e.process import Process
 from tests.export.exporting import export
 from tests.golden import column_models
-from tests.service.process import Process
 
 tf = load_tensorflow()
 N = 16

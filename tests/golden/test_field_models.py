@@ -12,10 +12,10 @@ from rowcast_client import Client
 
 from bundle.manifest import EmbeddedFeature
 from export.frameworks import load_tensorflow
+from tests.e2e.process import Process
 from tests.export.exporting import export
 from tests.golden import field_models
 from tests.golden.rankers import as_sent, write_recipe
-from tests.service.process import Process
 
 tf = load_tensorflow()
 N = 24

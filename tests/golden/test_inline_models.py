@@ -13,10 +13,10 @@ from rowcast_client import Client, RowcastError
 from bundle.manifest import DenseFeature
 from export.errors import NotConvertible
 from export.frameworks import load_tensorflow
+from tests.e2e.process import Process
 from tests.export.exporting import export
 from tests.golden import inline_models
 from tests.golden.rankers import as_sent, write_recipe
-from tests.service.process import Process
 
 tf = load_tensorflow()
 N = 24

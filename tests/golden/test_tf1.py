@@ -11,9 +11,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from bundle.manifest import EmbeddedFeature, Manifest
+from tests.e2e.process import Process
 from tests.export.exporting import export
 from tests.golden import tf1_ranker
-from tests.service.process import Process
 
 pytestmark = pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")  # TF1's linear_model does it
 

@@ -10,10 +10,10 @@ from rowcast_client import Client
 
 from bundle.manifest import EmbeddedFeature
 from export.frameworks import load_tensorflow
+from tests.e2e.process import Process
 from tests.export.exporting import export
 from tests.golden import tutorial_models as tutorial
 from tests.golden.rankers import as_sent
-from tests.service.process import Process
 
 tf = load_tensorflow()
 RECIPE = """

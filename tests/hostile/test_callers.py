@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from service.grpc_api.servicer import SERVICE
+from tests.e2e.process import WAIT_S, Process, until
 from tests.hostile.callers import HTTP_ATTACKS, MIB, TOKEN, Attack, connections, send
 from tests.hostile.grpc_callers import GRPC_ATTACKS, unfinished_messages
 from tests.hostile.tls_callers import TLS_ATTACKS
 from tests.service.clients import SIMPLE
-from tests.service.process import WAIT_S, Process, until
 from tests.service.security.authorities import Authority
 from tests.service.small_bundle import write_small_bundle
 

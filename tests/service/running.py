@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,17 +27,10 @@ from service.config import ServiceSettings
 from service.dataplane import Application
 from service.engine.context import RequestContext
 from service.observability.logging import JsonLines
+from tests.e2e.process import until
 
 Result = TypeVar("Result")
 WAIT_S = 30.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for what a thread or another process brings about in its own time."""
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 class RunningService:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from service.grpc_api.servicer import SERVICE
 from tests.bench import cores
-from tests.service.process import WAIT_S, Process
+from tests.e2e.process import WAIT_S, Process
 from tests.service.small_bundle import write_small_bundle
 from tests.soak import overload, switches
 from tests.soak.publishing import MODEL

@@ -27,7 +27,7 @@ import psutil
 from rich.console import Console
 
 from service.grpc_api.servicer import SERVICE
-from tests.service.process import WAIT_S, Process, until
+from tests.e2e.process import WAIT_S, Process, until
 from tests.service.small_bundle import write_small_bundle
 from tests.soak.hostile_clients import ATTACKS
 from tests.soak.publishing import MODEL

@@ -13,7 +13,7 @@ import httpx
 
 from bundle import paths
 from bundle.manifest import Manifest, dump, parse
-from tests.service.process import WAIT_S, Process
+from tests.e2e.process import WAIT_S, Process
 
 MODEL = "movies"
 ROLLBACK_EVERY = 5

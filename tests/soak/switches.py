@@ -34,7 +34,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.grpc_api.servicer import SERVICE
 from tests.bench import cores
 from tests.bench.load import Endpoint, Load
-from tests.service.process import WAIT_S, Process
+from tests.e2e.process import WAIT_S, Process
 from tests.service.small_bundle import compiled_towers, write_small_bundle
 from tests.soak.blocks import Pressure, Round, compared, sent_and_failed
 from tests.soak.publishing import MODEL, Publisher

@@ -9,6 +9,7 @@ import pytest
 
 from service.errors import INTERNAL_MESSAGE
 from service.grpc_api.servicer import SERVICE
+from tests.e2e.process import until
 from tests.service.grpc_api.conftest import MAX_REQUEST_BYTES
 from tests.service.grpc_api.requests import (
     PREFACE,
@@ -20,7 +21,7 @@ from tests.service.grpc_api.requests import (
     request_frames,
     retrieve,
 )
-from tests.service.running import FailingTower, RunningService, WaitingTower, until
+from tests.service.running import FailingTower, RunningService, WaitingTower
 from tests.service.small_bundle import SmallBundle
 
 DIM = 8

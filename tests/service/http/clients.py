@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx
 
-from tests.service.running import RunningService, WaitingTower, until
+from tests.e2e.process import until
+from tests.service.running import RunningService, WaitingTower
 
 RETRIEVE = "/v1/models/movies:retrieve"
 PROTOBUF = {"content-type": "application/x-protobuf"}

@@ -13,8 +13,9 @@ import httpx
 import psutil
 import pytest
 
+from tests.e2e.process import until
 from tests.service.http.clients import BODY, RETRIEVE, connected, error_of, head, received
-from tests.service.running import RunningService, until
+from tests.service.running import RunningService
 
 MIB = 1 << 20
 GZIP = {"content-encoding": "gzip"}

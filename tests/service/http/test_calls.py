@@ -16,6 +16,7 @@ import pytest
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import INTERNAL_MESSAGE
+from tests.e2e.process import until
 from tests.service.http.clients import (
     BODY,
     PROTOBUF,
@@ -26,7 +27,7 @@ from tests.service.http.clients import (
     one_in_progress,
     waiting,
 )
-from tests.service.running import FailingTower, RunningService, log_lines, until
+from tests.service.running import FailingTower, RunningService, log_lines
 
 BODIES: dict[str, Any] = {
     "retrieve": BODY,

@@ -13,8 +13,8 @@ import httpx
 import psutil
 import pytest
 
+from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.service import reference
-from tests.service.process import PROGRAM, WAIT_S, Process, until
 from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]

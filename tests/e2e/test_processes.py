@@ -19,9 +19,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.processes import listen
-from tests.service.grpc_api.requests import call, retrieve
-from tests.service.process import PROGRAM, WAIT_S, Process, until
-from tests.service.processes import (
+from tests.e2e.process import PROGRAM, WAIT_S, Process, until
+from tests.e2e.services import (
     BODY,
     RETRIEVE,
     Launch,
@@ -36,6 +35,7 @@ from tests.service.processes import (
     wait_for,
     workers_of,
 )
+from tests.service.grpc_api.requests import call, retrieve
 from tests.sparse_tables import NAME, add_sparse_table
 
 

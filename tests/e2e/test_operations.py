@@ -14,9 +14,8 @@ import pytest
 
 from bundle.manifest import dump
 from service.request_log.record import read_newest
-from tests.service.grpc_api.requests import call, lookup, retrieve
-from tests.service.process import until
-from tests.service.processes import (
+from tests.e2e.process import until
+from tests.e2e.services import (
     BODY,
     RETRIEVE,
     Launch,
@@ -30,6 +29,7 @@ from tests.service.processes import (
     versions_of,
     wait_for,
 )
+from tests.service.grpc_api.requests import call, lookup, retrieve
 from tests.service.security.authorities import Authority
 
 OLD, NEW = "old-0123456789abcdef", "new-0123456789abcdef"
