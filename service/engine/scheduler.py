@@ -1,6 +1,6 @@
 """When and where requests are computed.
 
-1. A request is rejected at once if the queue is full, or if its deadline would pass before its turn.
+1. A request is rejected at once if the queue is full, or if its deadline leaves less than twice the expected time.
 2. Requests that arrive in two turns of the event loop, or while the process is busy, and that share a batch key are
    computed as one batch, up to 16. Nothing waits for company: an idle process computes at once.
 3. A batch that is expected to be short is computed on the event loop; a long one in the compute pool.
@@ -32,6 +32,8 @@ WATCH_S = 0.005
 """Requests that are expected to wait longer have their deadline timed and their connection watched."""
 _EWMA = 0.1
 _KINDS_MAX = 4096
+_MARGIN = 2
+"""Times what is expected, which is an average: with less, a long queue is answered just after the deadlines."""
 _GONE, _LATE = "the client has gone", "the deadline of the request has passed"
 
 
@@ -224,8 +226,8 @@ class Scheduler:
         waiting, wait_s = self.queued_cost, self.wait_s
         if waiting and waiting + cost > self._max_cost:
             raise self._overloaded(f"requests with {waiting} candidates are queued already", wait_s, "queue")
-        if wait_s and self._clock() + wait_s + expected_s > deadline:
-            told = f"the answer would take about {wait_s + expected_s:.2f} s, longer than the deadline allows"
+        if wait_s and self._clock() + _MARGIN * (wait_s + expected_s) > deadline:
+            told = f"the answer would take about {wait_s + expected_s:.2f} s, too long for the deadline"
             raise self._overloaded(told, wait_s, "deadline")
 
     def _overloaded(self, message: str, wait_s: float, reason: str) -> Overloaded:
