@@ -108,6 +108,9 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as problem:
+        problem.filename = str(path)
+        raise
     finally:
         os.close(descriptor)
 

@@ -20,7 +20,7 @@ from export.model.tracing import TracedModel
 from export.settings import ExportJob
 from export.tables.dumped import vectors_key
 from export.towers.descriptions import TableFacts
-from export.towers.weights import find_table_keys, why_missing
+from export.towers.weights import find_table_keys, model_place, why_missing
 from export.user_lines import at_line
 
 
@@ -60,6 +60,11 @@ def _by_name(found: Inventory, spec: TableFacts, traced: TracedModel, checkpoint
     """Returns what the checkpoint calls a table that is not where the model's objects lead to."""
     variable = traced.tables[spec.name]
     line = line_of_variable(variable)
+    if not job.checkpoint.object_path and (place := model_place(variable, traced.root, checkpoint)):
+        raise CheckpointError(
+            f"table {spec.name!r}: the model is not at the top of checkpoint {found.checkpoint} but under {place!r}, "
+            f'as tf.train.Checkpoint({place}=...) saves it: write checkpoint.object_path = "{place}"'
+        )
     if isinstance(variable, stand_in_class()) and line and spec.config_name not in {each.name for each in found.tables}:
         raise CheckpointError(
             f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in checkpoint "

@@ -80,7 +80,11 @@ def _why_not_compiled(problem: Exception) -> str:
     text = str(problem)
     lacking = sorted({name for listed, one in _LACKING.findall(text) for name in (listed or one).split(", ")})
     if lacking:
-        return f"LiteRT has no operation {', '.join(lacking)}"
+        loops = any(name.startswith("TensorList") for name in lacking)
+        cure = (
+            ": build recurrent layers with unroll=True in the factory, which reads the same checkpoint" if loops else ""
+        )
+        return f"LiteRT has no operation {', '.join(lacking)}{cure}"
     return next((line.strip() for line in text.splitlines() if line.strip()), type(problem).__name__)[
         :_REASON_CHARACTERS
     ]

@@ -162,6 +162,18 @@ def find_node(checkpoint: Checkpoint, graph: ObjectGraph, object_path: str) -> i
     return node
 
 
+def model_place(variable: Any, root: Any, checkpoint: Checkpoint) -> str:
+    """Returns the object at the top of a checkpoint that holds the model with a variable; "": there is none."""
+    graph = checkpoint.graph
+    if graph is None or isinstance(root, NamedGraph):
+        return ""
+    for child in sorted(graph.nodes[0].children):
+        place = find_places(root, checkpoint, child).get(resource(variable.handle))
+        if place is not None and place.key:
+            return child
+    return ""
+
+
 def find_left_over(root: Any, checkpoint: Checkpoint, object_path: str) -> list[LeftOver]:
     """Returns what the checkpoint holds of the model's objects beyond those that the model has; () where names tell."""
     graph = checkpoint.graph
