@@ -18,6 +18,8 @@ class Recall(Page):
     """Lower end of the 95 % Wilson interval."""
     queries: Positive
     target: float
+    representative: bool = True
+    """Whether the queries are examples of the recipe; else they were invented from what the features say."""
 
 
 class CostPoint(Page):

@@ -89,7 +89,7 @@ def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
     destination = str(prepared.destination.place(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:
         destination += f", staged in {prepared.destination.root} until it is sent"
-    notes = [Text(f"note: {note}") for note in (*prepared.stays, *prepared.also_stored)]
+    notes = [Text(f"note: {note}") for note in (*prepared.stays, *prepared.also_stored, *prepared.warnings)]
     written = Text(f"to be written: {destination}")
     return Group(plan_table(prepared.plan, pace), features, towers, *notes, *_left_out(prepared), written)
 
@@ -185,7 +185,8 @@ def published_page(published: Published) -> RenderableType:
     for name, index in page.indexes.items():
         recall = index.recall
         result = f"recall@{recall.k} {recall.value:.4f} (at least {recall.low:.4f}), asked for {recall.target}"
-        proofs.add_row(f"index {name}, {index.kind}", f"exact search, {recall.queries} queries", result)
+        queries = f"{recall.queries} {'queries' if recall.representative else 'invented queries: not representative'}"
+        proofs.add_row(f"index {name}, {index.kind}", f"exact search, {queries}", result)
         if index.recall_of_tables is not None:
             recall = index.recall_of_tables
             result = f"recall@{recall.k} {recall.value:.4f} (at least {recall.low:.4f})"

@@ -58,7 +58,12 @@ class Prepared:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of what is going to be written."""
-        return (*self.plan.notes, *self.traced.notes, *self.also_stored)
+        return (*self.plan.notes, *self.traced.notes, *self.also_stored, *self.warnings)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the recipe is likely a mistake."""
+        return tuple(_unlike_first_rows(self.pages))
 
     @cached_property
     def not_in_litert(self) -> dict[str, str]:
@@ -155,8 +160,28 @@ def corpus_files(job: ExportJob, base: Path) -> list[Path]:
     return [file.path for files in found for file in files]
 
 
+def _unlike_first_rows(pages: Mapping[str, manifest.Feature]) -> list[str]:
+    """Warns of features that read one table by one vocabulary, and begin at different rows of it."""
+    firsts: dict[tuple[str, str], dict[int, str]] = {}
+    for name, page in pages.items():
+        if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.VocabularyIds):
+            firsts.setdefault((page.table, page.ids.vocabulary), {}).setdefault(page.ids.first_row, name)
+    return [
+        f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary {vocabulary!r} from "
+        f"rows {' and '.join(map(str, rows))} on (first_row): one is likely wrong, which verify.expected would tell"
+        for (table, vocabulary), rows in firsts.items()
+        if len(rows) > 1
+    ]
+
+
 def _check_indexes(job: ExportJob) -> None:
     for name, part in job.indexes.items():
+        limits = sorted({"value", "of_tables"} & part.recall.model_fields_set)
+        if limits and job.verify.examples is None:
+            raise UsageError(
+                f"indexes.{name}.recall.{limits[0]} is a limit, which needs real queries: name a file of raw examples "
+                "as verify.examples, or leave the limit out; recall on invented queries stops nothing"
+            )
         if part.corpus not in job.candidates:
             known = ", ".join(sorted(job.candidates)) or "no candidates"
             raise UsageError(f"indexes.{name}.corpus names {part.corpus!r}; the recipe has {known}")

@@ -218,12 +218,12 @@ class CorpusPart(Part):
 
 
 class RecallPart(Part):
-    """Recall that an index must reach against exact search before it is published."""
+    """Recall that an index must reach against exact search before it is published, on the examples of `verify`."""
 
     k: PositiveInt = 10
     """Neighbors of each query that are compared."""
     value: float = Field(default=0.95, gt=0, le=1)
-    """The least recall; nothing is published below it."""
+    """The least recall; nothing is published below it. Without `verify.examples`, an aim that stops nothing."""
     queries: PositiveInt = 500
     """Replayed queries it is measured on, at most."""
     of_tables: float | None = Field(default=None, gt=0, le=1)
@@ -259,6 +259,9 @@ class VerifyPart(Part):
     """Examples replayed."""
     labels: dict[str, str] = {}
     """Output -> column of `examples` that holds its label, 0 or 1: precisions below f32 are then told by their AUC."""
+    expected: dict[str, str] = {}
+    """Output -> column of `examples` that holds what training recorded of it. The only check that finds ids that lead
+    to other rows than in training: the difference may be a twentieth of how much recorded values vary."""
     rows: PositiveInt = 4096
     """Rows compared per table unless `--full`."""
 

@@ -139,7 +139,8 @@ def reduced(job: ExportJob, model: ModelSpec, towers: Iterable[str]) -> ExportJo
         name: job.features.get(name, FeaturePart()).model_copy(update={"role": role}) for name, role in roles.items()
     }
     outputs = {name for part in kept.values() for name in part.outputs or ("result",)}
-    labels = {name: column for name, column in job.verify.labels.items() if name in outputs}
+    told = {key: getattr(job.verify, key) for key in ("labels", "expected")}
+    told = {key: {name: each for name, each in columns.items() if name in outputs} for key, columns in told.items()}
     read = {rule.vocabulary for part in parts.values() if (rule := part.ids).kind == "vocabulary"}
     return job.model_copy(
         update={
@@ -150,7 +151,7 @@ def reduced(job: ExportJob, model: ModelSpec, towers: Iterable[str]) -> ExportJo
             "candidates": corpora,
             "contexts": contexts,
             "indexes": indexes,
-            "verify": job.verify.model_copy(update={"labels": labels}),
+            "verify": job.verify.model_copy(update=told),
         }
     )
 

@@ -32,11 +32,13 @@ class Examples:
 
     Attributes:
       labels: [n] int64 of 0 and 1 by the output that they are the truth of, where the examples tell it.
+      recorded: [n, ...] float64 by output: what training recorded of it, where the examples tell it.
     """
 
     n: int
     columns: Mapping[str, Column]
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    recorded: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 def read_examples(
@@ -45,6 +47,7 @@ def read_examples(
     pages: Mapping[str, manifest.Feature],
     count: int,
     labels: Mapping[str, str] = MappingProxyType({}),
+    recorded: Mapping[str, str] = MappingProxyType({}),
 ) -> Examples:
     """Reads the first `count` examples of a Parquet file, or of one with a JSON object in each line.
 
@@ -75,7 +78,20 @@ def read_examples(
             columns[name] = _pack(table[name], weights)
         except (TypeError, ValueError, OverflowError) as problem:
             raise UsageError(f"verify.examples: {name!r} in {path} does not fit: {problem}") from problem
-    return Examples(n, columns, {output: _labels(table, column, path) for output, column in labels.items()})
+    truths = {output: _labels(table, column, path) for output, column in labels.items()}
+    return Examples(n, columns, truths, {name: _recorded(table, column, path) for name, column in recorded.items()})
+
+
+def _recorded(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[np.float64]:
+    if column not in table:
+        raise UsageError(f"verify.expected: {path} has no column {column!r}; it has {', '.join(table)}")
+    try:
+        values = np.asarray(table[column], np.float64)
+    except (TypeError, ValueError) as problem:
+        raise UsageError(f"verify.expected: column {column!r} of {path} holds no numbers: {problem}") from problem
+    if not np.isfinite(values).all():
+        raise UsageError(f"verify.expected: column {column!r} of {path} holds NaN or an infinity")
+    return values
 
 
 def _labels(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[np.int64]:

@@ -95,8 +95,9 @@ def check_precisions(job: ExportJob) -> None:
 
 def _check_labels(job: ExportJob) -> None:
     outputs = {name for part in job.towers.values() for name in part.outputs or ("result",)}
-    for output in job.verify.labels:
-        if output not in outputs:
-            raise UsageError(f"verify.labels names output {output!r}; the towers have {', '.join(sorted(outputs))}")
-    if job.verify.labels and job.verify.examples is None:
-        raise UsageError("verify.labels names columns of verify.examples, which is not given")
+    for key, columns in (("labels", job.verify.labels), ("expected", job.verify.expected)):
+        for output in columns:
+            if output not in outputs:
+                raise UsageError(f"verify.{key} names output {output!r}; the towers have {', '.join(sorted(outputs))}")
+        if columns and job.verify.examples is None:
+            raise UsageError(f"verify.{key} names columns of verify.examples, which is not given")

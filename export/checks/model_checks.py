@@ -39,7 +39,7 @@ def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: dict[str, m
     """Returns the examples of a recipe: those of its file, else made ones, the same in every run."""
     part = job.verify
     if part.examples is not None:
-        return read_examples(base / part.examples, model, pages, part.count, part.labels)
+        return read_examples(base / part.examples, model, pages, part.count, part.labels, part.expected)
     keys = {name: read_keys(base / page.file, page.dtype) for name, page in job.vocabularies.items()}
     keys.update({name: as_array(held) for name, held in model_vocabularies(model).items()})
     dumped = {name: KeyFile(table).sample() for name, table in open_dumps(job, base).items()}

@@ -26,7 +26,7 @@ from export.checkpoint.stretches import read_stretches
 from export.checks.examples import Examples, without_signs
 from export.cuts.filled_ids import masked_means_of_none
 from export.cuts.named_graphs import NamedGraph
-from export.errors import ExportError, NotConvertible, VerificationFailed
+from export.errors import ExportError, NotConvertible, UsageError, VerificationFailed
 from export.frameworks import load_tensorflow
 from export.model.calling import name_of_call, resolve_call
 from export.model.roots import build_root
@@ -44,6 +44,8 @@ __all__ = ["ReadRows", "Replay", "Results", "checkpoint_rows", "replay_finite", 
 Rows = NDArray[np.int64]
 Results = dict[str, dict[str, NDArray[Any]]]
 """Tower -> output -> [n, ...] float32."""
+_RECORDED_SHARE, _RECORDED_REST = 0.05, 1e-3
+"""Of the standard deviation and of the largest of recorded values: what bfloat16 on TPUs may explain."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,36 @@ def replay_finite(replay: Replay, read_rows: ReadRows) -> tuple[Replay, Results]
         raise VerificationFailed(
             f"{wrong} of the original model itself, which is no answer; the {what} do not fit the model: {cure}"
         )
+    _check_recorded(expected, replay.examples.recorded)
     return replay, expected
+
+
+def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:
+    """Holds what the model answers to what training recorded, which other arithmetic and precision computed.
+
+    Raises:
+      VerificationFailed: they differ by more than a share of how much the recorded values vary.
+    """
+    every = [(tower, output, values) for tower, outputs in found.items() for output, values in outputs.items()]
+    for tower, output, values in every:
+        if output not in recorded:
+            continue
+        right = recorded[output].reshape(len(values), -1)
+        if right.size != values.size:
+            raise UsageError(
+                f"verify.expected.{output}: {list(recorded[output].shape)} values were recorded, tower {tower!r} gives "
+                f"{list(values.shape)}"
+            )
+        difference = values.reshape(right.shape) - right
+        rms, varies = float(np.sqrt(np.square(difference).mean())), float(right.std())
+        if rms > _RECORDED_SHARE * varies + _RECORDED_REST * float(np.abs(right).max()):
+            row = int(np.abs(difference).max(axis=1).argmax())
+            raise VerificationFailed(
+                f"tower {tower!r}, output {output!r}: the model with the checkpoint's weights differs from "
+                f"verify.expected by {rms:.3g} (root mean square; recorded values vary by {varies:.3g}), most in "
+                f"example {row}: either ids lead to other rows than in training (first_row, a vocabulary, a hash), or "
+                "another checkpoint answered when they were recorded"
+            )
 
 
 def _not_finite(results: Results) -> str:

@@ -56,6 +56,26 @@ def write_corpus(path: Path, rows: Mapping[int, Mapping[str, str]] | None = None
     path.write_text("\n".join(lines) + "\n")
 
 
+def asked(count: int = 24) -> list[dict[str, Any]]:
+    """Raw examples, as callers would send them."""
+    return [
+        {
+            "user_id": row % 10,
+            "history": MOVIE_IDS[row : row + row % 4],
+            "hour": row % 24,
+            "movie_id": MOVIE_IDS[row % MOVIES],
+            "genres": genres_of(row),
+            "year": row / 30,
+        }
+        for row in range(count)
+    ]
+
+
+def write_examples(project: Path, examples: list[dict[str, Any]]) -> None:
+    """Writes the examples beside a recipe that names them."""
+    (project / "examples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in examples))
+
+
 def recipe_of(checkpoint: Path) -> Recipe:
     page = movies_recipe().model_dump(mode="json", include={"inputs", "towers"}, exclude_unset=True)
     return {

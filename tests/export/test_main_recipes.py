@@ -27,6 +27,8 @@ from tests.export.exporting import Recipe, changed, write_corpus, write_project
         ("towers.ranking.auc_loss_max", {"int8": 0.1}, "needs labels: name their columns in verify.labels"),
         ("verify.labels", {"click": "clicked"}, "verify.labels names output 'click'; the towers have "),
         ("verify.labels", {"score": "clicked"}, "verify.labels names columns of verify.examples, which is not given"),
+        ("verify.expected", {"score": "seen"}, "verify.expected names columns of verify.examples, which is not given"),
+        ("indexes.movies.recall", {"value": 0.9}, "indexes.movies.recall.value is a limit, which needs real queries"),
         ("contexts", {"users": {"file": "no.csv", "id": "userId"}}, "no.csv does not exist"),
         ("code", None, "key 'code' is missing"),
         ("model", "../x", "'../x' is no name"),
