@@ -18,13 +18,14 @@ from bundle.manifest import File
 
 @dataclass(frozen=True)
 class Finished:
-    """What a finished step left: its payload as JSON brought it back, and its files."""
+    """What a finished step left: the key of what it was made of, its payload as JSON brought it back, its files."""
 
+    key: str
     payload: Any
     files: tuple[File, ...]
 
 
-def append(journal: Path, step: str, payload: Any, written: Sequence[File]) -> Finished:
+def append(journal: Path, step: str, key: str, payload: Any, written: Sequence[File]) -> Finished:
     """Notes a step, safe from a loss of power.
 
     Returns:
@@ -32,7 +33,8 @@ def append(journal: Path, step: str, payload: Any, written: Sequence[File]) -> F
     Raises:
       OSError: the disk is full or broken; the journal is as it was.
     """
-    entry = orjson.dumps({"step": step, "payload": payload, "files": [file.model_dump() for file in written]})
+    page = {"step": step, "key": key, "payload": payload, "files": [file.model_dump() for file in written]}
+    entry = orjson.dumps(page)
     line = b"%08x %s\n" % (crc32c(entry), entry)
     with journal.open("ab", buffering=0) as file:
         start = file.tell()
@@ -66,4 +68,5 @@ def read(journal: Path) -> dict[str, Finished]:
 
 def _parsed(entry: bytes) -> tuple[str, Finished]:
     page = orjson.loads(entry)
-    return page["step"], Finished(page["payload"], tuple(File.model_validate(file) for file in page["files"]))
+    found = tuple(File.model_validate(file) for file in page["files"])
+    return page["step"], Finished(page["key"], page["payload"], found)

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -34,12 +35,9 @@ _ATTEMPTS = ".attempts-"
 class Staging:
     """One version while it is written. Used as a context, it lets go of its lock at the end and keeps its files."""
 
-    def __init__(self, root: Path, model: str, version: int, job: str = "") -> None:
-        """Begins a version, or resumes it where an earlier run of the same job stopped.
+    def __init__(self, root: Path, model: str, version: int) -> None:
+        """Begins a version, or resumes it where an earlier run stopped. `root`: directory of the bundles.
 
-        Args:
-          root: directory of the bundles.
-          job: tells what is being built; files staged for another job are swept.
         Raises:
           FormatError: the model's name or the version cannot be a directory's.
           DestinationExists: the version is there already.
@@ -55,15 +53,10 @@ class Staging:
         try:
             self._refuse_existing()
             self._steps = journal.read(self._aside(".journal"))
-            if "job" in self._steps and self._steps["job"].payload != job:
-                self._clear()
-                self._steps = {}
             self._trusted: set[str] = set()
             self.directory.mkdir(exist_ok=True)
             _end_attempts(self.directory)
             self.attempts.mkdir()
-            if "job" not in self._steps:
-                self.finish("job", job)
         except BaseException:
             self.close()
             raise
@@ -78,11 +71,12 @@ class Staging:
         """Where workers of this run write a file until it is whole: see `ShardWriter`."""
         return self.directory / f"{_ATTEMPTS}{self._run}"
 
-    def finish(self, step: str, payload: Any = None, written: Sequence[File] | None = None) -> None:
+    def finish(self, step: str, key: str, payload: Any = None, written: Sequence[File] | None = None) -> None:
         """Notes a step as finished, once its files are safe from a loss of power.
 
         Args:
           step: its name: the path of the file or directory under `directory` that it made, or any other name.
+          key: a digest of all that decides what it makes.
           payload: what a resumed run needs to know of it, as JSON.
           written: its files; None: those that `step` names, digested here.
         Raises:
@@ -94,16 +88,18 @@ class Staging:
             path = self.directory / file.path
             files.sync(path)
             files.sync(path.parent)
-        self._steps[step] = journal.append(self._aside(".journal"), step, payload, written)
+        self._steps[step] = journal.append(self._aside(".journal"), step, key, payload, written)
         self._trusted.add(step)
 
-    def finished(self, step: str) -> journal.Finished | None:
-        """Returns what a finished step left, None if it must be done (again).
+    def finished(self, step: str, key: str) -> journal.Finished | None:
+        """Returns what a finished step left; None: it must be done (again), e.g. since its key is another now.
 
         Files that an earlier run finished are read once, in full: a step whose files are not whole is not finished.
         """
         entry = self._steps.get(step)
-        if entry is not None and step not in self._trusted:
+        if entry is None or entry.key != key:
+            return None
+        if step not in self._trusted:
             plain = files.PlainFiles(self.directory)
             try:
                 for file in entry.files:
@@ -113,6 +109,15 @@ class Staging:
                 return None
             self._trusted.add(step)
         return entry
+
+    def files(self, step: str) -> tuple[File, ...]:
+        """Returns the files of a step that is finished; () if it is not."""
+        return self._steps[step].files if step in self._trusted else ()
+
+    def forget(self, step: str) -> None:
+        """Has a step done again by this run and every later one: what it made is wrong."""
+        if step in self._steps:
+            self.finish(step, "", None, ())
 
     def digests(self, path: str) -> tuple[File, ...]:
         """Digests a staged file, or all files of a staged directory in the order of their paths; () if none."""
@@ -149,8 +154,10 @@ class Staging:
         try:
             page.write_bytes(dump(manifest) if data is None else data)
             return self._publish()
-        except (OSError, DestinationExists):
+        except (OSError, DestinationExists) as problem:
             page.unlink(missing_ok=True)
+            if isinstance(problem, OSError):
+                problem.filename = problem.filename or str(page)
             raise
 
     def publish(self) -> Path:
@@ -220,6 +227,28 @@ class Staging:
         if self.directory.exists():
             _end_attempts(self.directory)
             shutil.rmtree(self.directory)
+
+
+def clean(root: Path, older_than_s: float = 0) -> tuple[list[Path], list[Path]]:
+    """Removes what runs left staged under a root, and no run is writing.
+
+    Args:
+      older_than_s: what was written to more recently stays.
+    Returns:
+      The staging directories that were removed, and those that another run is writing.
+    """
+    removed, busy = [], []
+    for directory in sorted(root.glob("*/.staging-*/")):
+        number = directory.name.removeprefix(".staging-")
+        journaled = directory.with_name(f"{directory.name}.journal")
+        written = max(path.stat().st_mtime for path in (directory, journaled) if path.exists())
+        if _VERSION.fullmatch(number) and time.time() - written >= older_than_s:
+            try:
+                Staging(root, directory.parent.name, int(number)).discard()
+                removed.append(directory)
+            except (VersionBusy, DestinationExists):
+                busy.append(directory)
+    return removed, busy
 
 
 def parts(staged: Path) -> Path:

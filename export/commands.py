@@ -297,6 +297,23 @@ def verify(
 
 
 @app.command()
+def clean(
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="Directory of the bundles, or one under --scratch.")],
+    days: Annotated[float, typer.Option("--older-than", min=0, help="Only what no run wrote to for so many days.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Removes what runs left staged that were stopped and will not be resumed. Bundles stay."""
+    from bundle import staging
+
+    if not root.is_dir():
+        raise UsageError(f"{root} is no directory")
+    removed, busy = staging.clean(root, days * 86_400)
+    lines = [f"removed {path}" for path in removed] + [f"kept {path}: a run is writing it" for path in busy]
+    page = {"removed": [*map(str, removed)], "busy": [*map(str, busy)]}
+    _print(page, "\n".join(lines) or "nothing is staged", as_json)
+
+
+@app.command()
 def explain(
     recipe: Explained,
     html: Html = None,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,21 @@ from export.checks import replay, table_effects
 from export.checks.examples import Examples
 from export.checks.model_checks import check_page, examples_of
 from export.checks.part_checks import check_parts, unverified
-from export.checks.table_rows import verify_tables
 from export.corpora import candidates, indexes
+from export.corpora.files import locate_corpus
 from export.errors import UsageError
 from export.jobs import executors
+from export.jobs.keys import content_of, key_of, versions
 from export.model.dense_copy import local_prefix
 from export.model.feature_pages import model_vocabularies
 from export.model.vocabularies import write_model_vocabulary, write_vocabulary
 from export.oracle.original import Replay, Results, checkpoint_rows, replay_finite
-from export.preparation import Prepared, corpus_files, prepare
+from export.preparation import Prepared, prepare
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import CorpusPart
-from export.tables.key_indexes import check_key_indexes, write_key_indexes
-from export.tables.staged import Draft, Published, copy_tables, created, provenance, staged
+from export.tables.key_indexes import write_key_indexes
+from export.tables.staged import Draft, Published, compare_tables, copy_tables, created, provenance, staged
 from export.towers.descriptions import ModelSpec
 from export.towers.files import TowerFiles
 from export.towers.pages import describe_tower, part_page
@@ -56,17 +56,10 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
     """Writes, verifies and publishes a bundle; resumes where an earlier run of the same job stopped.
 
     Raises:
-      VerificationFailed: what was written is wrong; all of it is removed.
+      VerificationFailed: what was written is wrong; what was compared with the checkpoint before stays staged.
       ExportError: nothing is published; what is finished stays staged for the next run.
     """
-    job, base = prepared.job, prepared.base
-    inputs = [part.file for part in job.vocabularies.values()]
-    inputs += [job.verify.examples] if job.verify.examples is not None else []
-    inputs += [job.checkpoint.layout] if job.checkpoint.layout is not None else []
-    inputs += [source] if (source := job.code.factory.rpartition(":")[0]).endswith(".py") else []
-    told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
-    files = [*(base / file for file in inputs), *corpus_files(job, base)]
-    with staged(prepared.destination, job.model, prepared.version, told, files) as draft:
+    with staged(prepared.destination, prepared.job.model, prepared.version) as draft:
         return Assembly(prepared, settings, progress, draft).publish()
 
 
@@ -80,7 +73,8 @@ class Assembly:
 
     def publish(self) -> Published:
         """Runs the steps in order and commits."""
-        begun, spec = created(self.stage), self.prepared.traced.spec
+        spec = self.prepared.traced.spec
+        begun = created(self.stage, key_of(self.job, self.prepared.inventory.fingerprint))
         with self.progress.step("vocabularies"):
             vocabularies = self._write_vocabularies()
         with self.progress.rows("candidates") as moved:
@@ -107,13 +101,14 @@ class Assembly:
             towers = self._verified_towers(replayed, forms, expected)
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
         with self.progress.rows("vectors", embedded) as moved:
-            self._write_vectors(features, towers, corpora, moved)
+            self._write_vectors(features, towers, corpora, tables, moved)
         with self.progress.step("indexes"):
             found_indexes = self._write_indexes(replayed, trained, towers, corpora)
         with self.progress.step("rows compared"):
             rows = None if self.settings.full else self.job.verify.rows
-            checks = verify_tables(self.prepared.checkpoint, self.directory, tables, rows)
-            check_key_indexes(self.prepared.checkpoint, self.directory, tables, keys, self.settings.full)
+            made_of_rows = [step for name in self.job.indexes for step in _index_steps(name)]
+            plan, checkpoint = self.prepared.plan, self.prepared.checkpoint
+            checks = compare_tables(checkpoint, plan, self.stage, tables, keys, rows, made_of_rows)
         page = Manifest(
             model=self.job.model,
             version=self.prepared.version,
@@ -147,7 +142,9 @@ class Assembly:
         held = model_vocabularies(self.prepared.traced.spec)
         for name in self._vocabularies:
             file = paths.vocabulary(name)
-            finished, part = self.stage.finished(file), self.job.vocabularies.get(name)
+            part = self.job.vocabularies.get(name)
+            key = key_of(part.dtype, content_of([self.prepared.base / part.file])) if part else key_of(held[name])
+            finished = self.stage.finished(file, key)
             if finished is not None:
                 size = int(finished.payload)
             elif part is not None:
@@ -155,7 +152,7 @@ class Assembly:
             else:
                 size = write_model_vocabulary(name, held[name], self.directory / file)
             if finished is None:
-                self.stage.finish(file, size)
+                self.stage.finish(file, key, size)
             text = part.dtype == "string" if part is not None else isinstance(held[name][0], str)
             pages[name] = manifest.Vocabulary(file=file, size=size, dtype="string" if text else "int64")
         for name, feature in self.prepared.pages.items():
@@ -218,12 +215,13 @@ class Assembly:
     ) -> dict[str, manifest.Corpus]:
         pages = {}
         for name, part in parts.items():
-            step = candidates.store_file(room, name)
-            finished = self.stage.finished(step)
+            step, features, base = candidates.store_file(room, name), self.prepared.pages, self.prepared.base
+            read = [file.path for file in locate_corpus(base, name, part, room)]
+            key = key_of(part, content_of(read), features)
+            finished = self.stage.finished(step, key)
             if finished is None:
-                features, base = self.prepared.pages, self.prepared.base
                 pages[name] = candidates.write_candidates(self.directory, name, part, features, base, moved, room)
-                self.stage.finish(step, pages[name].model_dump(mode="json"))
+                self.stage.finish(step, key, pages[name].model_dump(mode="json"))
             else:
                 pages[name] = manifest.Corpus.model_validate(finished.payload)
         return pages
@@ -233,14 +231,23 @@ class Assembly:
         features: FeatureReader,
         towers: Mapping[str, manifest.Tower],
         corpora: Mapping[str, manifest.Corpus],
+        tables: Mapping[str, manifest.Table],
         moved: Callable[[int], None],
     ) -> None:
         for name, part in self.job.indexes.items():
-            step = paths.index_vectors(name)
-            if self.stage.finished(step) is None:
-                corpus, tower = corpora[part.corpus], towers[part.candidate_tower]
+            step, corpus, tower = paths.index_vectors(name), corpora[part.corpus], towers[part.candidate_tower]
+            read = {
+                feature: (page, tables.get(getattr(page, "table", "")))
+                for feature, page in self.prepared.pages.items()
+                if any(feature in each.sources for each in tower.inputs)
+            }
+            files = [file for form in tower.forms for file in self.stage.files(form.path) if form.precision == "f32"]
+            written = [self.stage.files(paths.vocabulary(each)) for each in self._vocabularies]
+            content = [*files, *self.stage.files(corpus.file), *(file for each in written for file in each)]
+            key = key_of(part.corpus, read, content)
+            if self.stage.finished(step, key) is None:
                 candidates.write_vectors(self.directory, name, part.corpus, corpus, tower, features, moved)
-                self.stage.finish(step)
+                self.stage.finish(step, key)
 
     def _write_indexes(
         self,
@@ -251,26 +258,33 @@ class Assembly:
     ) -> dict[str, manifest.Index]:
         pages = {}
         for name, part in self.job.indexes.items():
-            step = paths.index_directory(name)
-            finished = self.stage.finished(step)
+            step, tower = paths.index_directory(name), towers[part.query_tower]
+            queries = self._queries(tower, replayed, replayed.features)
+            converted = any(replayed.converted_tables(each) for each in (part.query_tower, part.candidate_tower))
+            right = self._queries(tower, replayed, trained) if converted else queries
+            real = self.job.verify.examples is not None
+            key = key_of(part, self.stage.files(paths.index_vectors(name)), queries, right, real, versions())
+            finished = self.stage.finished(step, key)
             if finished is None:
-                tower = towers[part.query_tower]
-                queries = self._queries(tower, replayed, replayed.features)
                 encoders = self.settings.workers or min(_ENCODERS, executors.worker_count(0))
                 run = executors.LocalExecutor(encoders).run
-                page = indexes.build_index(self.directory, name, part, queries, run)
-                if any(replayed.converted_tables(each) for each in (part.query_tower, part.candidate_tower)):
+                page = indexes.build_index(self.directory, name, part, queries, run, representative=real)
+                if converted:
                     aside = self.directory / ".vectors"
                     made_of, corpus = towers[part.candidate_tower], corpora[part.corpus]
                     candidates.write_vectors(self.directory, name, part.corpus, corpus, made_of, trained, aside=aside)
-                    right = self._queries(tower, replayed, trained)
                     recall = indexes.recall_of_tables(self.directory, name, part, page, queries, right, aside)
                     page = page.model_copy(update={"recall_of_tables": recall})
                     aside.unlink()
                 pages[name] = page
-                self.stage.finish(step, pages[name].model_dump(mode="json"))
+                self.stage.finish(step, key, pages[name].model_dump(mode="json"))
             else:
                 pages[name] = manifest.Index.model_validate(finished.payload)
+            if not real:
+                self.notes.append(
+                    f"index {name!r}: recall on invented queries, which is not representative: name real ones as "
+                    "verify.examples"
+                )
         return pages
 
     def _queries(self, tower: manifest.Tower, replayed: Replay, features: FeatureReader) -> NDArray[Any]:
@@ -287,7 +301,10 @@ class Assembly:
             *(form.path for form in forms),
             *(candidates.store_file("candidates", name) for name in self.job.candidates),
             *(candidates.store_file("contexts", name) for name in self.job.contexts),
-            *(place for name in self.job.indexes for place in (paths.index_vectors(name), paths.index_directory(name))),
+            *(step for name in self.job.indexes for step in _index_steps(name)),
         ]
-        finished = [self.stage.finished(step) for step in named]
-        return tuple(file for step in finished if step is not None for file in step.files)
+        return tuple(file for step in named for file in self.stage.files(step))
+
+
+def _index_steps(name: str) -> tuple[str, str]:
+    return paths.index_vectors(name), paths.index_directory(name)

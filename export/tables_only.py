@@ -10,16 +10,17 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
-from export.checks.table_rows import SAMPLE_ROWS, verify_tables
+from export.checks.table_rows import SAMPLE_ROWS
 from export.errors import NotConvertible, UsageError
 from export.jobs import executors
 from export.jobs.destinations import Destination
+from export.jobs.keys import key_of
 from export.plan import AS_STORED, ExportPlan, Writing, check_exportable, plan_tables
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.space import check_space
-from export.tables.key_indexes import check_key_indexes, write_key_indexes
-from export.tables.staged import Published, copy_tables, created, provenance, staged
+from export.tables.key_indexes import write_key_indexes
+from export.tables.staged import Published, compare_tables, copy_tables, created, provenance, staged
 from runtime.object_store import Place
 
 NOTHING_SAID = Statements()
@@ -121,17 +122,15 @@ def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: 
       ExportError: whatever stops the job; nothing is published.
     """
     job, plan, number = prepared.job, prepared.plan, prepared.version
-    told = ["tables", prepared.inventory.fingerprint, repr(job)]
-    with staged(prepared.destination, job.model, number, told, []) as draft:
+    with staged(prepared.destination, job.model, number) as draft:
         stage = draft.stage
-        begun = created(stage)
+        begun = created(stage, key_of(prepared.inventory.fingerprint, repr(job)))
         with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, stage, settings, moved)
             keys = write_key_indexes(prepared.checkpoint, [table.spec for table in plan.tables], stage)
         with progress.step("rows compared"):
             rows = None if settings.full else SAMPLE_ROWS
-            checks = verify_tables(prepared.checkpoint, stage.directory, tables, rows)
-            check_key_indexes(prepared.checkpoint, stage.directory, tables, keys, settings.full)
+            checks = compare_tables(prepared.checkpoint, plan, stage, tables, keys, rows)
         page = manifest.Manifest(
             model=job.model,
             version=number,

@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,6 +48,7 @@ from export.inline.graph import InlineGraph, build_graph, open_vocabularies, var
 from export.inline.lookups import Lookups
 from export.jobs import executors
 from export.jobs.destinations import Destination, open_destination
+from export.jobs.keys import key_of
 from export.model.dense_copy import local_prefix
 from export.model.feature_pages import describe_features, model_vocabularies
 from export.model.roots import open_job
@@ -173,15 +173,13 @@ def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Pro
     """Writes, proves and publishes a SavedModel; resumes where an earlier run of the same job stopped copying.
 
     Raises:
-      VerificationFailed: it does not answer as the original model does; all of it is removed.
+      VerificationFailed: it does not answer as the original model does.
       ExportError: nothing is published; what is copied stays staged for the next run.
     """
-    job, base = prepared.job, prepared.base
-    inputs = [base / part.file for part in job.vocabularies.values()]
-    told = [job.model_dump_json(), prepared.inventory.fingerprint, installed_version("rowcast")]
-    with staged(Destination(prepared.root, None), job.model, prepared.version, told, inputs) as draft:
+    job = prepared.job
+    with staged(Destination(prepared.root, None), job.model, prepared.version) as draft:
         stage, directory = draft.stage, draft.stage.directory
-        begun = created(stage)
+        begun = created(stage, key_of(job, prepared.inventory.fingerprint))
         with progress.step("graph"):
             _clear(directory)
             objects = write_graph(prepared.graph, directory)
@@ -230,12 +228,12 @@ def _check_space(prepared: PreparedInline) -> None:
 
 
 def _clear(directory: Path) -> None:
-    """Removes the graph of an earlier run: TensorFlow does not write it twice alike."""
+    """Removes all that earlier runs left but tables: TensorFlow does not write a graph twice alike."""
     for path in directory.iterdir():
-        if path.name in ("assets", "assets.extra"):
-            shutil.rmtree(path)
-        elif path.is_file():
+        if path.is_file():
             path.unlink()
+        elif path.name != "variables" and not path.name.startswith("."):
+            shutil.rmtree(path)
 
 
 def _move(
@@ -251,14 +249,14 @@ def _move(
         file.truncate(plan.end)
     sums: dict[Chunk, int] = {}
     for chunk in plan.chunks:
-        finished = stage.finished(chunk.step) if chunk.destination else None
+        finished = stage.finished(chunk.step, key_of(repr(chunk))) if chunk.destination else None
         if finished is not None and copy_chunk(written(chunk)) == finished.payload:
             sums[chunk] = finished.payload
             moved(chunk.bytes)
 
     def note(chunk: Chunk, crc: int) -> None:
         if chunk.destination:
-            stage.finish(chunk.step, crc, [])
+            stage.finish(chunk.step, key_of(repr(chunk)), crc, [])
         sums[chunk] = crc
         moved(chunk.bytes)
 
@@ -284,7 +282,8 @@ def _prove(prepared: PreparedInline, directory: Path) -> dict[str, Any]:
         note = f"not replayed: the original model holds its large Keras Embeddings, {held} bytes, and {free} are free"
         return proof | {"note": f"{note}; the index holds the checkpoint's own entries"}
     if job.verify.examples is not None:
-        examples = read_examples(prepared.base / job.verify.examples, model, prepared.pages, job.verify.count)
+        part, file = job.verify, prepared.base / job.verify.examples
+        examples = read_examples(file, model, prepared.pages, part.count, recorded=part.expected)
     else:
         examples = make_examples(model, prepared.pages, keys, job.verify.count)
     features = _features(prepared, keys)

@@ -22,6 +22,7 @@ from bundle.errors import DestinationExists, VersionBusy
 from bundle.manifest import Manifest, dump
 from bundle.staging import Staging
 from export.errors import DestinationError, UsageError
+from export.jobs.keys import key_of
 from export.jobs.leases import Lease
 from export.places import place_of
 from export.plan import ExportPlan
@@ -176,20 +177,20 @@ def published_bytes(page: Manifest) -> int:
 
 def _send_files(stage: Staging, page: Manifest, target: RemotePath, moved: Callable[[int], None]) -> dict[str, Stamp]:
     """Sends every file that the manifest names and that is not there yet; returns what the store says of each."""
-    listed = [file.path for file in page.files]
-    listed += [shard.file for table in page.tables.values() for shard, _ in table.extents()]
+    digests = {file.path: file.crc32c for file in page.files}
+    digests |= {shard.file: shard.crc32c for table in page.tables.values() for shard, _ in table.extents()}
     sent: dict[str, Stamp] = {}
     running: dict[Future[Stamp], str] = {}
 
     def note(done: Future[Stamp]) -> None:
         path = running.pop(done)
         sent[path] = done.result()
-        stage.finish(_step(path), asdict(sent[path]), [])
+        stage.finish(_step(path), key_of(digests[path]), asdict(sent[path]), [])
         moved(sent[path].bytes)
 
     with ThreadPoolExecutor(UPLOADS, thread_name_prefix="rowcast-upload") as pool:
-        for path in sorted(set(listed)):
-            known = stage.finished(_step(path))
+        for path in sorted(digests):
+            known = stage.finished(_step(path), key_of(digests[path]))
             stamp = Stamp(**known.payload) if known is not None else None
             running[pool.submit(_send, stage.directory / path, target / path, stamp)] = path
         try:

@@ -141,10 +141,15 @@ def _receipt(directory: Path, task: TableTask | RestTask) -> Receipt | None:
     return receipt
 
 
-def _place(directory: Path, task: TableTask | RestTask) -> Path:
-    # Told by all that the task says: a receipt of another plan, or of a source that changed, is never found.
+def task_key(task: TableTask | RestTask) -> str:
+    """Returns a digest of what a task reads and writes: one of another plan, or of a changed source, has another."""
     plain = replace(task, directory="", attempts=None) if isinstance(task, TableTask) else task
-    return directory / "receipts" / f"{hashlib.sha256(_TASK.dump_json(plain)).hexdigest()}.json"
+    content = installed_version("rowcast").encode() + _TASK.dump_json(replace(plain, block_bytes=0))
+    return hashlib.sha256(content).hexdigest()
+
+
+def _place(directory: Path, task: TableTask | RestTask) -> Path:
+    return directory / "receipts" / f"{task_key(task)}.json"
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -16,6 +16,7 @@ from export.checkpoint.datafiles import check_unchanged, stamps_of
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import TableSpec
 from export.errors import CheckpointError, VerificationFailed
+from export.jobs.keys import key_of
 from export.tables.dumped import BLOCK_KEYS, KeyFile
 
 SAMPLED_BLOCKS, SAMPLED_KEYS = 64, 16
@@ -44,9 +45,10 @@ def write_key_indexes(
         if not table.keys or table.slot_of:
             continue
         file = paths.key_index(table.name)
-        if stage.finished(file) is None:
+        key = key_of(repr(table), repr(checkpoint.entries[table.keys]))
+        if stage.finished(file, key) is None:
             _write(checkpoint, table, stage.directory / file)
-            stage.finish(file, table.rows)
+            stage.finish(file, key)
         pages[table.name] = manifest.KeyIndex(file=file, size=table.rows)
     return pages
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
-from pathlib import Path
 
-from bundle import manifest, staging
+from bundle import manifest, paths, staging
 from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
 from export.checkpoint.datafiles import check_unchanged, stamps_of
+from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import Inventory
+from export.checks.table_rows import verify_tables
 from export.errors import (
     CheckpointError,
-    CheckpointOffline,
     DestinationError,
     ExportError,
     UsageError,
@@ -27,12 +25,14 @@ from export.errors import (
 )
 from export.jobs import executors
 from export.jobs.destinations import Destination, published_bytes
+from export.jobs.keys import versions
 from export.jobs.leases import Lease
-from export.jobs.task_files import take_up
+from export.jobs.task_files import take_up, task_key
 from export.plan import ExportPlan
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.space import check_space
+from export.tables.key_indexes import check_key_indexes
 from export.tables.links import link_files, linked_table
 from export.tables.shards import Receipt, carry_out, check_sources, manifest_table
 from export.tables.tasks import RestTask, TableTask
@@ -48,7 +48,6 @@ _CURES = {
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "; choose a root that can be written"),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "; choose a root that is a directory, or is not there yet"),
 }
-_LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "ai-edge-litert")
 
 
 @dataclass(frozen=True)
@@ -95,44 +94,28 @@ class Draft:
 
 
 @contextmanager
-def staged(
-    destination: Destination, model: str, version: int, told: Sequence[str], inputs: Sequence[Path]
-) -> Iterator[Draft]:
-    """Opens the staging directory of a version; files of another job, or of other inputs, are swept from it.
-
-    Args:
-      destination: of the bundle.
-      model: name of the bundle's model.
-      version: its version.
-      told: all that decides what is written but `inputs`.
-      inputs: files that are read besides the checkpoint.
-    """
-    digest = hashlib.sha256("\0".join(told).encode())
-    for path in inputs:
-        known = path.stat() if path.is_file() else None
-        digest.update(f"{path.name} {known and (known.st_size, known.st_mtime_ns)}".encode())
+def staged(destination: Destination, model: str, version: int) -> Iterator[Draft]:
+    """Opens the staging directory of a version. Whatever fails, what is finished stays there for the next run."""
     with (
         told_as_export_errors(),
-        staging.Staging(destination.root, model, version, digest.hexdigest()) as stage,
+        staging.Staging(destination.root, model, version) as stage,
         destination.held(model, version) as lease,
     ):
         try:
             yield Draft(stage, destination, lease)
-        except CheckpointOffline:
-            raise
-        except (VerificationFailed, CheckpointError):
-            # What is journaled may be what is wrong; a checkpoint that is copied anew looks the same to the next run.
-            stage.discard()
-            raise
+        except VerificationFailed as problem:
+            kept = f"nothing is published; {stage.directory} keeps what is finished, and the next run redoes the rest"
+            raise VerificationFailed(f"{problem}; {kept}") from problem
 
 
-def created(stage: staging.Staging) -> str:
-    """Returns when the version was begun: journaled, so that a resumed run writes the same page."""
-    finished = stage.finished("created")
-    if finished is None:
-        stage.finish("created", datetime.now(UTC).isoformat(timespec="seconds"), [])
-        finished = stage.finished("created")
-    return str(finished.payload) if finished else ""
+def created(stage: staging.Staging, key: str) -> str:
+    """Returns when the job of a key was begun: journaled, so that a resumed run writes the same page."""
+    finished = stage.finished("created", key)
+    if finished is not None:
+        return str(finished.payload)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    stage.finish("created", key, now, [])
+    return now
 
 
 def copy_tables(
@@ -152,14 +135,15 @@ def copy_tables(
     """
     receipts: list[Receipt] = []
     pending: list[TableTask | RestTask] = []
+    keys = {task.step: task_key(task) for task in plan.work}
 
     def note(task: TableTask | RestTask, receipt: Receipt) -> None:
-        stage.finish(task.step, receipt.model_dump(mode="json"), receipt.files(task))
+        stage.finish(task.step, keys[task.step], receipt.model_dump(mode="json"), receipt.files(task))
         receipts.append(receipt)
         moved(task.bytes)
 
     for task in plan.work:
-        finished = stage.finished(task.step)
+        finished = stage.finished(task.step, keys[task.step])
         if finished is None and (left := take_up(stage.directory, task)) is not None:
             note(task, left)
         elif finished is None:
@@ -175,7 +159,12 @@ def copy_tables(
     executor = executors.open_executor(settings.executor, settings.workers or (1 if small else 0))
     memory_bytes = max((task.memory_bytes for task in pending), default=0)
     executor.run(carry_out, pending, note, memory_bytes=memory_bytes, shared=_shared(plan, stage))
-    check_sources(plan, receipts)
+    try:
+        check_sources(plan, receipts)
+    except CheckpointError as problem:
+        for task in plan.work:
+            stage.forget(task.step)
+        raise CheckpointError(f"{problem}; the tables are copied again by the next run") from problem
     check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
     link_files(plan, stage.directory)
     tables = {
@@ -185,6 +174,37 @@ def copy_tables(
     for table in plan.tables:
         table.limits.check(table.spec.name, tables[table.spec.name].error)
     return tables
+
+
+def compare_tables(
+    checkpoint: Checkpoint,
+    plan: ExportPlan,
+    stage: staging.Staging,
+    tables: Mapping[str, manifest.Table],
+    keys: Mapping[str, manifest.KeyIndex],
+    sample: int | None,
+    made_of_rows: Sequence[str] = (),
+) -> dict[str, manifest.TableCheck]:
+    """Compares staged tables and their key indexes with the checkpoint; what differs is made again by the next run.
+
+    Args:
+      sample: rows of each table that are compared; None: all.
+      made_of_rows: steps that read them.
+    Raises:
+      VerificationFailed: a row or a key differs.
+    """
+    checks: dict[str, manifest.TableCheck] = {}
+    for name, table in tables.items():
+        try:
+            checks |= verify_tables(checkpoint, stage.directory, {name: table}, sample)
+            own = {name: keys[name]} if name in keys else {}
+            check_key_indexes(checkpoint, stage.directory, tables, own, sample is None)
+        except VerificationFailed:
+            wrong = [task.step for task in plan.tasks if task.table == name]
+            for step in (*wrong, paths.key_index(name), *made_of_rows):
+                stage.forget(step)
+            raise
+    return checks
 
 
 def _shared(plan: ExportPlan, stage: staging.Staging) -> list[str]:
@@ -197,15 +217,11 @@ def _shared(plan: ExportPlan, stage: staging.Staging) -> list[str]:
 
 def provenance(inventory: Inventory, model_code: str) -> manifest.Provenance:
     """Says what is exported, by what."""
-    libraries = {}
-    for name in _LIBRARIES:
-        with suppress(PackageNotFoundError):
-            libraries[name] = installed_version(name)
     return manifest.Provenance(
         checkpoint=inventory.checkpoint,
         step=inventory.step,
         fingerprint=inventory.fingerprint,
         model_code=model_code,
         exporter=f"rowcast {installed_version('rowcast')}",
-        libraries=libraries,
+        libraries=versions(),
     )

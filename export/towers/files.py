@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bundle import paths
@@ -16,6 +17,7 @@ from bundle.manifest import Precision
 from bundle.staging import Staging
 from export.checkpoint.reader import Checkpoint
 from export.checks.replay import WrittenForm
+from export.jobs.keys import content_of, key_of, versions
 from export.towers.compiled import compile_tower
 from export.towers.half_products import in_bfloat16
 from export.towers.parts import TracedPart
@@ -76,10 +78,11 @@ class TowerFiles:
                 forms.append(WrittenForm(tower, "saved_model", precision, half, part))
                 continue
             path = paths.compiled_tower(tower, precision, part)
-            finished = self.stage.finished(path)
+            key = key_of(precision, _content(self.stage.directory / saved), versions())
+            finished = self.stage.finished(path, key)
             if finished is None:
                 reason = compile_tower(self.stage.directory / saved, precision, self.stage.directory / path).reason
-                self.stage.finish(path, reason)
+                self.stage.finish(path, key, reason)
             else:
                 reason = str(finished.payload)
             if not reason:
@@ -91,10 +94,19 @@ class TowerFiles:
         return forms
 
     def _saved(self, cut: TracedTower | TracedPart, tower: str, part: str, precision: Precision) -> str:
-        path = paths.saved_model(tower, part, precision)
-        if self.stage.finished(path) is None:
+        """Writes a SavedModel aside in every run, which takes seconds: its content tells whether it is another one."""
+        path, fresh = paths.saved_model(tower, part, precision), self.stage.attempts / "saved_model"
+        write_saved_model(cut, self.root, self.checkpoint, self.object_path, fresh)
+        key = key_of(_content(fresh))
+        if self.stage.finished(path, key) is None:
             directory = self.stage.directory / path
-            shutil.rmtree(directory, ignore_errors=True)  # an interrupted run's
-            write_saved_model(cut, self.root, self.checkpoint, self.object_path, directory)
-            self.stage.finish(path)
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            fresh.rename(directory)
+            self.stage.finish(path, key)
+        shutil.rmtree(fresh, ignore_errors=True)
         return path
+
+
+def _content(directory: Path) -> list[str]:
+    return content_of(sorted(each for each in directory.rglob("*") if each.is_file()))

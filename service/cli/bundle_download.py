@@ -7,6 +7,7 @@ complete: of table shards every block, of other files the whole file.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -95,7 +96,7 @@ def pull(
     total = sum(extent.bytes for extent in extents)
     with _writing():
         if not _exists(final, source):
-            with Staging(root, manifest.model, manifest.version, f"pull {crc32c(source.data)}") as stage:
+            with Staging(root, manifest.model, manifest.version) as stage:
                 missing = _missing(stage.directory, extents)
                 downloaded = sum(block.bytes for block in missing)
                 if downloaded > (free := shutil.disk_usage(stage.directory).free):
@@ -138,6 +139,9 @@ def _exists(final: Path, source: BundleSource) -> bool:
 def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
     """Creates the files that do not exist, and returns the blocks that are not on disk yet."""
     missing: list[_Extent] = []
+    for path, end in {each.path: each.offset + each.bytes for each in sorted(extents, key=_end)}.items():
+        if (directory / path).exists() and (directory / path).stat().st_size > end:
+            os.truncate(directory / path, end)  # of another bundle
     new = {extent.path for extent in extents if not (directory / extent.path).exists()}
     for path in new:
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
@@ -148,6 +152,10 @@ def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
         elif extent.path in new or not extent.is_complete(directory):
             missing += extent.split()
     return missing
+
+
+def _end(extent: _Extent) -> int:
+    return extent.offset + extent.bytes
 
 
 def _download(blocks: Sequence[_Extent], source: RemotePath, target: Path, fetched: Callable[[int], object]) -> None:

@@ -95,7 +95,7 @@ def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> Ran
         for name in names
     }
     features["numbers"] = DenseFeature(kind="dense", role="context", shape=(NUMBERS,))
-    with Staging(root, model, 1, f"R {scale}") as stage:
+    with Staging(root, model, 1) as stage:
         tables = {name: write_table(stage.directory, name, _normal_rows(random, rows[name])) for name in names}
         towers = workload_towers.write_towers(stage.directory, "ranking")
         written = write_manifest(model, stage, tables, features, towers)
@@ -128,7 +128,7 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
         kind="tree_ah",
         recall=RecallPart(k=K, value=RECALL, queries=200),
     )
-    with Staging(root, model, 1, f"Q {scale}") as stage:
+    with Staging(root, model, 1) as stage:
         place = stage.directory
         tables = {"users": write_table(place, "users", [users]), "items": write_table(place, "items", [items])}
         towers = workload_towers.write_towers(place, "query", "candidate")

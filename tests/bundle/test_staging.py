@@ -12,8 +12,10 @@ import pytest
 from bundle import paths
 from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, VersionBusy
 from bundle.manifest import File, Manifest
-from bundle.staging import Staging, check_files, committed_versions, next_version, read_manifest
+from bundle.staging import Staging, check_files, clean, committed_versions, next_version, read_manifest
 from bundle.tables import ShardWriter
+
+KEY = "key"
 
 
 def visible(root: Path) -> list[str]:
@@ -109,14 +111,14 @@ def test_finish_on_a_full_disk_does_not_count(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Staging(tmp_path, "movies", 1) as stage:
-        stage.finish("before")
+        stage.finish("before", KEY)
         with monkeypatch.context() as patch:
             patch.setattr("os.fsync", full)
             with pytest.raises(OSError, match="No space"):
-                stage.finish("during")
-        stage.finish("after")
+                stage.finish("during", KEY)
+        stage.finish("after", KEY)
     with Staging(tmp_path, "movies", 1) as again:
-        assert [again.finished(step) is not None for step in ("before", "during", "after")] == [True, False, True]
+        assert [again.finished(step, KEY) is not None for step in ("before", "during", "after")] == [True, False, True]
 
 
 def test_second_run_on_a_version_is_refused_while_the_first_lives(tmp_path: Path) -> None:
@@ -131,33 +133,33 @@ def test_run_that_was_killed_lets_go_of_its_lock_and_is_resumed(tmp_path: Path) 
     code = (
         "import os, pathlib, sys\n"
         "from bundle.staging import Staging\n"
-        "stage = Staging(pathlib.Path(sys.argv[1]), 'movies', 1, 'job')\n"
+        "stage = Staging(pathlib.Path(sys.argv[1]), 'movies', 1)\n"
         "(stage.directory / 'whole').write_bytes(b'whole')\n"
-        "stage.finish('whole', {'rows': 5})\n"
+        "stage.finish('whole', 'key', {'rows': 5})\n"
         "(stage.directory / 'half').write_bytes(b'ha')\n"
         "os.kill(os.getpid(), 9)\n"
     )
     killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2], check=False)
     assert killed.returncode == -9
-    with Staging(tmp_path, "movies", 1, "job") as stage:
-        whole = stage.finished("whole")
+    with Staging(tmp_path, "movies", 1) as stage:
+        whole = stage.finished("whole", KEY)
         assert whole is not None
         assert whole.payload == {"rows": 5}
         assert [(file.path, file.bytes) for file in whole.files] == [("whole", 5)]
-        assert stage.finished("half") is None
+        assert stage.finished("half", KEY) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"whola", b"whole and more"])
 def test_step_whose_file_was_damaged_since_is_not_finished(tmp_path: Path, damage: bytes) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
         (stage.directory / "whole").write_bytes(b"whole")
-        stage.finish("whole")
-        assert stage.finished("whole") is not None
+        stage.finish("whole", KEY)
+        assert stage.finished("whole", KEY) is not None
     (tmp_path / "movies" / ".staging-1" / "whole").write_bytes(damage)
     with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("whole") is None
-        again.finish("whole")
-        assert again.finished("whole") is not None
+        assert again.finished("whole", KEY) is None
+        again.finish("whole", KEY)
+        assert again.finished("whole", KEY) is not None
 
 
 def test_step_with_a_directory_covers_its_files(tmp_path: Path) -> None:
@@ -165,48 +167,66 @@ def test_step_with_a_directory_covers_its_files(tmp_path: Path) -> None:
         (stage.directory / "towers" / "q").mkdir(parents=True)
         (stage.directory / "towers" / "q" / "b").write_bytes(b"b")
         (stage.directory / "towers" / "a").write_bytes(b"a")
-        stage.finish("towers")
+        stage.finish("towers", KEY)
         assert [file.path for file in stage.digests("towers")] == ["towers/a", "towers/q/b"]
         assert stage.digests("none") == stage.digests("../..") == ()
     (tmp_path / "movies" / ".staging-1" / "towers" / "q" / "b").unlink()
     with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("towers") is None
+        assert again.finished("towers", KEY) is None
 
 
 def test_step_with_given_files_trusts_their_digests(tmp_path: Path) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
         (stage.directory / "t").write_bytes(b"rows")
         file = stage.digests("t")[0]
-        stage.finish("table t", None, [file])
+        stage.finish("table t", KEY, None, [file])
         with pytest.raises(FileNotFoundError):
-            stage.finish("table u", None, [File(path="u", bytes=1, crc32c=1)])
+            stage.finish("table u", KEY, None, [File(path="u", bytes=1, crc32c=1)])
     with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("table t") is not None
-        assert again.finished("table u") is None
+        assert again.finished("table t", KEY) is not None
+        assert again.finished("table u", KEY) is None
 
 
 @pytest.mark.parametrize("torn", [1, 5, 9, 30])
 def test_journal_torn_by_a_crash_loses_its_last_line_only(tmp_path: Path, torn: int) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
-        stage.finish("a", 1)
-        stage.finish("b", "payload")
+        stage.finish("a", KEY, 1)
+        stage.finish("b", KEY, "payload")
     journal = tmp_path / "movies" / ".staging-1.journal"
     journal.write_bytes(journal.read_bytes()[:-torn])
     with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("a") is not None
-        assert again.finished("b") is None
-        again.finish("c")
+        assert again.finished("a", KEY) is not None
+        assert again.finished("b", KEY) is None
+        again.finish("c", KEY)
     with Staging(tmp_path, "movies", 1) as third:
-        assert [third.finished(step) is not None for step in "abc"] == [True, False, True]
+        assert [third.finished(step, KEY) is not None for step in "abc"] == [True, False, True]
 
 
-def test_staging_begun_for_another_job_is_swept(tmp_path: Path) -> None:
-    with Staging(tmp_path, "movies", 1, "checkpoint 1") as stage:
+def test_step_whose_key_is_another_is_done_again(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
         (stage.directory / "old").write_bytes(b"old")
-        stage.finish("old")
-    with Staging(tmp_path, "movies", 1, "checkpoint 2") as again:
-        assert again.finished("old") is None
-        assert not (again.directory / "old").exists()
+        stage.finish("old", "inputs of before")
+        stage.finish("kept", KEY)
+    with Staging(tmp_path, "movies", 1) as again:
+        assert again.finished("old", "inputs of now") is None
+        assert again.files("old") == ()
+        assert again.finished("kept", KEY) is not None
+        (again.directory / "old").write_bytes(b"new")
+        again.finish("old", "inputs of now")
+        assert [file.bytes for file in again.files("old")] == [3]
+    with Staging(tmp_path, "movies", 1) as third:
+        assert third.finished("old", "inputs of before") is None
+        assert third.finished("old", "inputs of now") is not None
+
+
+def test_step_that_is_forgotten_is_done_again(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        stage.finish("wrong", KEY)
+        stage.forget("wrong")
+        stage.forget("never done")
+        assert stage.finished("wrong", KEY) is None
+    with Staging(tmp_path, "movies", 1) as again:
+        assert again.finished("wrong", KEY) is None
 
 
 def test_worker_that_outlives_its_run_publishes_nothing(committed_bundle: Path, tmp_path: Path) -> None:
@@ -238,6 +258,21 @@ def test_two_attempts_at_one_file_never_mix(tmp_path: Path) -> None:
         second.close()
         assert (stage.directory / "shard").read_bytes() == b"the same"
         assert list(stage.attempts.iterdir()) == []
+
+
+def test_clean_removes_what_no_run_writes_and_keeps_the_rest(committed_bundle: Path, tmp_path: Path) -> None:
+    Staging(tmp_path, "movies", 3).close()
+    Staging(tmp_path, "songs", 1).close()
+    for name in (".staging-1", ".staging-1.journal"):
+        if (path := tmp_path / "songs" / name).exists():
+            os.utime(path, (0, 0))
+    with Staging(tmp_path, "movies", 4) as busy:
+        assert clean(tmp_path, older_than_s=3600) == ([tmp_path / "songs/.staging-1"], [])
+        assert clean(tmp_path) == ([tmp_path / "movies/.staging-3"], [busy.directory])
+        assert os.listdir(tmp_path / "songs") == []
+        busy.commit(copied(busy, committed_bundle))
+    assert clean(tmp_path) == ([], [])
+    assert visible(tmp_path) == ["4"]
 
 
 def test_discard_leaves_nothing(tmp_path: Path) -> None:

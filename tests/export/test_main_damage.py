@@ -12,7 +12,7 @@ import pytest
 
 from tests.export.commands import Command, Done, refused
 from tests.export.cutting import Cut
-from tests.export.exporting import Recipe, aside, changed, visible, write_project
+from tests.export.exporting import Recipe, aside, asked, changed, facts, visible, write_examples, write_project
 from tests.export.forked_runs import ForkedRuns
 
 DATA, INDEX = "ckpt-3.data-00000-of-00001", "ckpt-3.index"
@@ -93,7 +93,7 @@ def test_model_that_is_not_the_checkpoints_exits_3_and_names_its_variables(
     refused(command, project, 3, "there is no 'modle' among model, step")
 
 
-# What is not what was trained: 5; nothing is published, nothing is left.
+# What is not what was trained: 5; nothing is published, what is finished is kept.
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,14 @@ def test_model_that_is_not_the_checkpoints_exits_3_and_names_its_variables(
 def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
     command: Command, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str
 ) -> None:
-    project = write_project(tmp_path, changed(recipe, key, value))
-    refused(command, project, 5, told)
-    assert aside(project.parent / "bundles") == []
+    write_examples(tmp_path, asked())
+    limited = changed(recipe, key, value)
+    asks = changed(limited, "verify.examples", "examples.jsonl") if key == "indexes.movies" else limited
+    project = write_project(tmp_path, asks)
+    refused(command, project, 5, told, "keeps what is finished")
+    done = command("clean", project.parent / "bundles")
+    assert (done.code, aside(project.parent / "bundles")) == (0, [])
+    assert "removed" in done.out
 
 
 @pytest.mark.parametrize(
@@ -131,12 +136,14 @@ def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
     ],
 )
 def test_file_that_is_damaged_between_steps_exits_5_and_publishes_nothing(
-    forked: ForkedRuns, project: Path, after: str, file: str, told: str
+    forked: ForkedRuns, project: Path, undisturbed: Path, after: str, file: str, told: str
 ) -> None:
     output = project.parent / "output"
     assert forked.run(["run", str(project)], output, damages={"after": after, "file": file}) == 5
     assert told in Done(5, "", output.read_text()).told
     assert visible(project.parent / "bundles") == []
+    assert forked.run(["run", str(project)], output) == 0, output.read_text()
+    assert facts(project.parent / "bundles/movies/1") == facts(undisturbed)
     assert aside(project.parent / "bundles") == []
 
 

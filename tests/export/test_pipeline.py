@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ from tests.export.forked_runs import ForkedRuns
 
 Facts = tuple[dict[str, Any], dict[str, bytes]]
 KILLED = -signal.SIGKILL
-STEPS, TABLE_STEPS = 17, 8
-"""job, created, a vocabulary, a store, four tables, three towers in seven forms, vectors, index."""
+STEPS, TABLE_STEPS = 16, 7
+"""created, a vocabulary, a store, four tables, three towers in seven forms, vectors, index."""
 
 
 @pytest.fixture(scope="session")
@@ -139,22 +140,56 @@ def test_run_killed_after_its_rename_has_published(forked: ForkedRuns, project: 
     assert aside(project.parent / "bundles") == []
 
 
-@pytest.mark.parametrize("file", ["movies.csv", "movie_ids.txt", "tower_models.py", "recipe.toml"])
-def test_run_with_changed_inputs_takes_nothing_of_the_stopped_run(
-    forked: ForkedRuns, recipe: Recipe, project: Path, file: str
+def swap_movies(base: Path) -> None:
+    lines = (base / "movie_ids.txt").read_text().splitlines()
+    (base / "movie_ids.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
+
+
+def rename_a_movie(base: Path) -> None:
+    (base / "movies.csv").write_text((base / "movies.csv").read_text().replace('Movie "3"', 'Other "3"'))
+
+
+def ask_more(base: Path) -> None:
+    recipe = (base / "recipe.toml").read_text()
+    assert '"count" = 24' in recipe
+    (base / "recipe.toml").write_text(recipe.replace('"count" = 24', '"count" = 25'))
+
+
+@pytest.mark.parametrize("edit", [swap_movies, rename_a_movie, ask_more])
+@pytest.mark.parametrize("noted", [TABLE_STEPS, STEPS - 1])
+def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
+    forked: ForkedRuns, recipe: Recipe, project: Path, tmp_path: Path, edit: Callable[[Path], None], noted: int
 ) -> None:
     base, run = project.parent, ["run", str(project), "--version", "1"]
-    shard = base / "bundles/movies/.staging-1/tables/users/rows-00000-of-00001.bin"
-    assert forked.run(run, base / "output", noted=TABLE_STEPS) == KILLED
-    kept = shard.stat().st_ino
-    assert forked.run(run, base / "output", unnoted=1) == KILLED
-    assert shard.stat().st_ino == kept  # the same job goes on
-    if file == "recipe.toml":
-        write_project(base, changed(recipe, "verify.count", 25))
-    else:
-        (base / file).write_text((base / file).read_text() + "\n")
-    assert forked.run(run, base / "output", unnoted=1) == KILLED
-    assert not shard.exists()  # another one begins anew
+    assert forked.run(run, base / "output", noted=noted) == KILLED
+    shards = {path.name: path.stat().st_ino for path in (base / "bundles/movies/.staging-1/tables").rglob("*.bin")}
+    times = {path: path.stat() for path in base.iterdir() if path.is_file()}
+    edit(base)
+    for path, before in times.items():  # sizes and times are as they were
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert forked.run(run, base / "output") == 0, (base / "output").read_text()
+
+    bundle = base / "bundles/movies/1"
+    assert {path.name: path.stat().st_ino for path in (bundle / "tables").rglob("*.bin")} == shards
+    fresh = write_project(tmp_path / "fresh", recipe)
+    edit(fresh.parent)
+    assert forked.run(["run", str(fresh), "--version", "1"], tmp_path / "output") == 0
+    assert facts(bundle) == facts(fresh.parent / "bundles/movies/1")
+
+
+def test_check_that_fails_keeps_what_was_verified(forked: ForkedRuns, recipe: Recipe, tmp_path: Path) -> None:
+    impossible = changed(recipe, "towers.ranking.max_abs_error.int8", 1e-12)
+    project, run = write_project(tmp_path, impossible), ["run", str(tmp_path / "recipe.toml"), "--version", "1"]
+    assert forked.run(run, tmp_path / "output") == 5
+    staged = tmp_path / "bundles/movies/.staging-1"
+    assert f"{staged} keeps what is finished" in (tmp_path / "output").read_text()
+    files = [path for path in staged.rglob("*") if path.is_file() and ".attempts" not in str(path)]
+    kept = {path.relative_to(staged): path.stat().st_ino for path in files}
+    assert len(kept) > TABLE_STEPS
+    write_project(tmp_path, recipe)
+    assert forked.run(run, tmp_path / "output") == 0, (tmp_path / "output").read_text()
+    bundle = project.parent / "bundles/movies/1"
+    assert {path: (bundle / path).stat().st_ino for path in kept} == kept
 
 
 def test_run_while_another_writes_the_version_exits_6_and_the_other_publishes(

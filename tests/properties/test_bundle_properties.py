@@ -260,18 +260,21 @@ def test_manifest_survives_its_bytes(committed_bundle: Path, data: st.DataObject
 
 
 @settings(max_examples=25)
-@given(st.lists(st.tuples(TEXT, st.none() | st.integers(0, 9) | st.dictionaries(TEXT, TEXT)), max_size=6), st.data())
+@given(
+    st.lists(st.tuples(TEXT, st.none() | st.integers(0, 9) | st.dictionaries(TEXT, TEXT)), min_size=1, max_size=6),
+    st.data(),
+)
 def test_journal_cut_anywhere_keeps_a_prefix_of_its_steps(steps: list[tuple[str, Any]], data: st.DataObject) -> None:
     steps = [(f"step {number} {name}", payload) for number, (name, payload) in enumerate(steps)]
     with tempfile.TemporaryDirectory() as root:
         with Staging(Path(root), "m", 1) as stage:
             for step, payload in steps:
-                stage.finish(step, payload)
+                stage.finish(step, "key", payload)
         journal = Path(root) / "m" / ".staging-1.journal"
         whole = journal.read_bytes()
         journal.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
         with Staging(Path(root), "m", 1) as again:
-            found = [again.finished(step) for step, _ in steps]
+            found = [again.finished(step, "key") for step, _ in steps]
         kept = sum(one is not None for one in found)
         assert [one.payload for one in found if one is not None] == [payload for _, payload in steps[:kept]]
         assert all(one is None for one in found[kept:])
