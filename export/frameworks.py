@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from export.errors import NotConvertible
+
+SUPPORTED = {"tensorflow": "2.20", "tf-keras": "2.20", "keras": "3.15"}
+"""Releases whose internals the cutting of models relies on; others may move them."""
 
 
 def load_tensorflow() -> Any:
@@ -16,14 +20,26 @@ def load_tensorflow() -> Any:
     when `tf.keras` is first touched. A model that imports Keras 3 as `keras` is not affected.
 
     Raises:
-      NotConvertible: TensorFlow is not installed.
+      NotConvertible: TensorFlow is not installed, or not in a release that is supported.
     """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters is raised
     if "tensorflow" not in sys.modules:
+        _check_releases()
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the parity rule is stated for CPUs
     try:
         import tensorflow as tf
     except ImportError as problem:
         raise NotConvertible(f"towers need TensorFlow: {problem}; install rowcast[export]") from problem
     return tf
+
+
+def _check_releases() -> None:
+    for name, release in SUPPORTED.items():
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        if not found.startswith(f"{release}."):
+            told = f"rowcast-export {version('rowcast')} supports {name} {release}; found {found}"
+            raise NotConvertible(f"{told}: install '{name}~={release}.0'")

@@ -6,7 +6,9 @@ and values in a data file are not aligned to anything.
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,6 +24,8 @@ from export.errors import CheckpointError, CheckpointOffline
 from runtime.object_store import RemotePath, Stamp, is_url, local_stamp
 
 OPEN_FILES_MAX = 64
+EMPTY_READS_MAX, RETRY_S = 4, 0.05
+"""Reads in a row that bring nothing of a file that is long enough: then its storage fails. The wait between them."""
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -76,15 +80,20 @@ class DataFiles:
             known = [each for each in (size, end) if each is not None]
             self._remotely().read_into(file, offset, view, min(known, default=None))
             return
-        done = 0
+        done = empty = 0
         try:
             handle = self._handle(file)
             while done < len(view):
                 count = os.preadv(handle, [view[done:]], offset + done)
-                if count == 0:
+                if count == 0 and os.fstat(handle).st_size < offset + len(view):
                     raise CheckpointError(
                         f"data file {file} ends before byte {offset + len(view)}: it was cut short; copy it anew"
                     )
+                if count == 0:  # as a network filesystem may answer while it fails
+                    empty += 1
+                    if empty == EMPTY_READS_MAX:
+                        raise OSError(errno.EIO, "no bytes were read, though the file is long enough")
+                    time.sleep(RETRY_S)
                 done += count
         except FileNotFoundError as problem:
             raise CheckpointError(

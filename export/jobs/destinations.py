@@ -115,7 +115,7 @@ class Destination:
             return stage.commit(page)
         staging.check_files(stage.directory, page, tables="full")
         target = self.store / page.model / str(page.version)
-        sent = _send_files(stage, page, target, moved)
+        sent = _send_files(stage, page, target, lease, moved)
         for path, stamp in sent.items():
             if (target / path).stamp() != stamp:
                 raise DestinationError(
@@ -175,12 +175,22 @@ def published_bytes(page: Manifest) -> int:
     return sum(file.bytes for file in page.files) + shards
 
 
-def _send_files(stage: Staging, page: Manifest, target: RemotePath, moved: Callable[[int], None]) -> dict[str, Stamp]:
-    """Sends every file that the manifest names and that is not there yet; returns what the store says of each."""
+def _send_files(
+    stage: Staging, page: Manifest, target: RemotePath, lease: Lease, moved: Callable[[int], None]
+) -> dict[str, Stamp]:
+    """Sends every file that the manifest names and that is not there yet; returns what the store says of each.
+
+    Raises:
+      VersionBusy: the lease was taken over meanwhile: no further file is sent.
+    """
     digests = {file.path: file.crc32c for file in page.files}
     digests |= {shard.file: shard.crc32c for table in page.tables.values() for shard, _ in table.extents()}
     sent: dict[str, Stamp] = {}
     running: dict[Future[Stamp], str] = {}
+
+    def send(path: str, before: Stamp | None) -> Stamp:
+        lease.check()
+        return _send(stage.directory / path, target / path, before)
 
     def note(done: Future[Stamp]) -> None:
         path = running.pop(done)
@@ -192,7 +202,7 @@ def _send_files(stage: Staging, page: Manifest, target: RemotePath, moved: Calla
         for path in sorted(digests):
             known = stage.finished(_step(path), key_of(digests[path]))
             stamp = Stamp(**known.payload) if known is not None else None
-            running[pool.submit(_send, stage.directory / path, target / path, stamp)] = path
+            running[pool.submit(send, path, stamp)] = path
         try:
             for done in as_completed(list(running)):
                 note(done)

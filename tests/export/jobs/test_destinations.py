@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -193,3 +194,24 @@ def test_tables_to_a_url_stages_in_the_scratch_directory(
     done = command("tables", checkpoint, store, "--table", "a=t1", "--version", "1")
     assert done.code == 6
     assert "is there already" in done.err
+
+
+@pytest.mark.parametrize("store", ["local"], indirect=True)
+def test_publish_to_a_store_whose_lease_was_taken_over_sends_nothing_more(
+    checkpoint: Path, store: RemotePath, tmp_path: Path
+) -> None:
+    """As a run finds it that was frozen for longer than its lease lasts, and goes on."""
+    settings, said = ExportSettings(), Statements({name: name for name in VALUES})
+    destination = open_destination(str(store), Path(), tmp_path / "scratch")
+
+    class TakenOver(Progress):
+        def step(self, name: str, total: int | None = None) -> Any:
+            if name == "upload":
+                page = {"owner": "another", "host": "elsewhere", "time": "2999-01-01T00:00:00+00:00"}
+                (store / "m/.lease-1.json").write(orjson.dumps(page))
+            return super().step(name, total)
+
+    prepared = tables_only.prepare_tables(checkpoint, destination, tables_only.TablesJob("m", None, said), settings)
+    with pytest.raises(DestinationError, match="was taken over by another run on elsewhere"):
+        tables_only.export_tables(prepared, settings, TakenOver(Console(quiet=True)))
+    assert [name for name in (store / "m").listing() if name == "1"] == []
