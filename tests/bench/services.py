@@ -147,6 +147,10 @@ class Checkout:
         return commit.stdout.strip() + ("+" if changes else "") or str(self.directory)
 
 
+ANSWERS_READY = 16
+"""On connections of their own, which reach every worker: each says only of itself that it is ready."""
+
+
 class Service(Program):
     """A `rowcast-serve` over a root of bundles, on free ports.
 
@@ -170,7 +174,8 @@ class Service(Program):
         found = json.loads(self._ports.read_text())
         self.http, self.grpc = found["http"], found["grpc"]
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=5)
+            for _ in range(ANSWERS_READY):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=5)
         except (urllib.error.URLError, OSError):
             return False
         return True
