@@ -114,3 +114,15 @@ def test_inspect_of_a_stored_layout_names_its_parameters(command: Command, tmp_p
     layout.write_text(json.dumps({"tables": {"users": stated}}))
     done = command("inspect", tmp_path / "c", "--layout", layout)
     assert "sparse core 4 x 16, offset 0, rotation 1" in done.out
+
+
+def test_tables_that_are_linked_are_verified_in_full_or_not_at_all(command: Command, tmp_path: Path) -> None:
+    """Their rows lie in the checkpoint's own file: to compare some of them would tell nothing."""
+    large = np.arange(5000 * 4, dtype=np.float32).reshape(5000, 4)
+    write_bundle(tmp_path / "c", {"user/embeddings": large})
+    done = command("tables", tmp_path / "c", tmp_path / "out", "--tables", "link")
+    assert (done.code, "linked, not verified" in done.out) == (0, True), done.err
+    full = command("tables", tmp_path / "c", tmp_path / "out", "--tables", "link", "--full", "--json")
+    assert full.code == 0, full.err
+    checks = [staging.read_manifest(tmp_path / f"out/tables/{version}").verification.tables for version in (1, 2)]
+    assert [check["user"].rows_compared for check in checks] == [0, 5000]
