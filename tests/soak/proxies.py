@@ -28,6 +28,7 @@ from rich.console import Console
 
 from service.grpc_api.servicer import SERVICE
 from tests.e2e.process import WAIT_S, Process, until
+from tests.e2e.services import workers_of
 from tests.service.small_bundle import write_small_bundle
 from tests.soak.hostile_clients import ATTACKS
 from tests.soak.publishing import MODEL
@@ -55,17 +56,18 @@ class Services:
     def _start(self, index: int) -> Process:
         http, grpc_port, admin = map(str, self.ports[index])
         place = ("--state-file", str(self._root.parent / f"state-{index}.json"), "--admin-port", admin)
-        service = Process(self._root, "--workers", "2", "--http-port", http, "--grpc-port", grpc_port, *place)
+        leaves = ("--drain-delay-s", "3")  # proxies look every second
+        service = Process(self._root, "--workers", "2", "--http-port", http, "--grpc-port", grpc_port, *place, *leaves)
         service.event("listening")
         return service
 
     def worker_leaves(self) -> None:
         """Has one worker drain and leave."""
-        self._worker().terminate()
+        workers_of(self.running[0])[0].terminate()
 
     def worker_is_killed(self) -> None:
         """Ends one worker."""
-        self._worker().kill()
+        workers_of(self.running[0])[0].kill()
 
     def drains(self) -> None:
         """Has one service reject requests for a while."""
@@ -84,10 +86,6 @@ class Services:
         for service in self.running:
             service.stop()
             service.kill()
-
-    def _worker(self) -> psutil.Process:
-        children = psutil.Process(self.running[0].process.pid).children()
-        return next(each for each in children if "resource_tracker" not in " ".join(each.cmdline()))
 
     def processes(self) -> list[psutil.Process]:
         """Returns all processes of both."""
