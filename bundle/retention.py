@@ -10,10 +10,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from pathlib import Path
 
 from bundle import files, paths, staging
-from bundle.errors import NotCommitted
+from bundle.errors import DestinationExists, NotCommitted, VersionBusy
 
 _SWEPT = ".swept-"
 
@@ -93,3 +94,25 @@ def _locked_alone(bundle: Path) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def clean(root: Path, older_than_s: float = 0) -> tuple[list[Path], list[Path]]:
+    """Removes what runs left staged under a root, and no run is writing.
+
+    Args:
+      older_than_s: what was written to more recently stays.
+    Returns:
+      The staging directories that were removed, and those that another run is writing.
+    """
+    removed, busy = [], []
+    for directory in sorted(root.glob("*/.staging-*/")):
+        number = directory.name.removeprefix(".staging-")
+        journaled = directory.with_name(f"{directory.name}.journal")
+        written = max(path.stat().st_mtime for path in (directory, journaled) if path.exists())
+        if staging.VERSION.fullmatch(number) and time.time() - written >= older_than_s:
+            try:
+                staging.Staging(root, directory.parent.name, int(number)).discard()
+                removed.append(directory)
+            except (VersionBusy, DestinationExists):
+                busy.append(directory)
+    return removed, busy

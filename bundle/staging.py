@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +27,7 @@ from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCom
 from bundle.manifest import MANIFEST_BYTES_MAX, File, Manifest, dump, parse
 from bundle.mapped_files import checked_later
 
-_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _ATTEMPTS = ".attempts-"
 
 
@@ -43,7 +42,7 @@ class Staging:
           DestinationExists: the version is there already.
           VersionBusy: another run is writing it.
         """
-        if not paths.is_name(model) or not _VERSION.fullmatch(str(version)):
+        if not paths.is_name(model) or not VERSION.fullmatch(str(version)):
             raise FormatError(f"model {model!r} version {version} cannot name a directory")
         self._parent, self._model, self._version = root / model, model, version
         self._final = self._parent / str(version)
@@ -229,28 +228,6 @@ class Staging:
             shutil.rmtree(self.directory)
 
 
-def clean(root: Path, older_than_s: float = 0) -> tuple[list[Path], list[Path]]:
-    """Removes what runs left staged under a root, and no run is writing.
-
-    Args:
-      older_than_s: what was written to more recently stays.
-    Returns:
-      The staging directories that were removed, and those that another run is writing.
-    """
-    removed, busy = [], []
-    for directory in sorted(root.glob("*/.staging-*/")):
-        number = directory.name.removeprefix(".staging-")
-        journaled = directory.with_name(f"{directory.name}.journal")
-        written = max(path.stat().st_mtime for path in (directory, journaled) if path.exists())
-        if _VERSION.fullmatch(number) and time.time() - written >= older_than_s:
-            try:
-                Staging(root, directory.parent.name, int(number)).discard()
-                removed.append(directory)
-            except (VersionBusy, DestinationExists):
-                busy.append(directory)
-    return removed, busy
-
-
 def parts(staged: Path) -> Path:
     """Returns where other programs leave files for the version that is staged in a directory; gone with the version."""
     return staged.with_name(f"{staged.name}.parts")
@@ -399,7 +376,7 @@ def _locked(path: Path, what: str) -> int:
 
 def _numbered(parent: Path) -> list[tuple[int, Path]]:
     names = os.listdir(parent) if parent.is_dir() else []
-    return [(int(name), parent / name) for name in names if _VERSION.fullmatch(name)]
+    return [(int(name), parent / name) for name in names if VERSION.fullmatch(name)]
 
 
 def _is_committed(bundle: Path) -> bool:

@@ -6,7 +6,6 @@ Results go to stdout (as JSON with --json), progress and errors to stderr.
 from __future__ import annotations
 
 import gc
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import orjson
 import typer
 from rich.console import Console
 
@@ -50,7 +48,7 @@ from export.errors import CheckpointError, ExportError, UsageError
 from export.inspect import inventory_json, inventory_table, plan_table
 from export.places import place_of
 from export.progress import Progress
-from export.terminal import Shown, kept_clean, sentence
+from export.terminal import kept_clean, print_page, sentence
 from runtime.object_store import RemotePath
 
 if TYPE_CHECKING:
@@ -64,8 +62,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-PAGE_WIDTH = 160
-"""Of what is printed to a file or a pipe."""
 INTERRUPTED = 130  # as typer tells it
 _UsageMistake: Any = typer.BadParameter.__mro__[1]
 """What typer raises for an option or argument that cannot be meant; it does not export the class."""
@@ -100,9 +96,9 @@ def _inspected(checkpoint: str, said: Statements | None, as_json: bool) -> tuple
     except CheckpointError as problem:
         raise CheckpointError(problems[0] if problems else str(problem)) from problem
     if as_json:
-        _print(inventory_json(inventory, problems), None, as_json)
+        print_page(inventory_json(inventory, problems), None, as_json)
     else:
-        _print({}, inventory_table(inventory, problems), as_json)
+        print_page({}, inventory_table(inventory, problems), as_json)
     return problems
 
 
@@ -143,7 +139,7 @@ def plan(
             pace = measure_pace(prepared.plan)
             page, table = plan_page.plan_json(prepared, pace), plan_page.plan_page(prepared, pace)
             task_files.write_task_file(prepared.plan, tasks)
-    _print(page, table, as_json)
+    print_page(page, table, as_json)
 
 
 @app.command()
@@ -179,7 +175,7 @@ def run(
                 prepared = pipeline.prepare(job, recipe.parent, settings, version, wanted)
             published = pipeline.run(prepared, settings, progress)
             page, table = plan_page.published_json(published), plan_page.published_page(published)
-    _print(page | {"seconds": progress.seconds}, table, as_json)
+    print_page(page | {"seconds": progress.seconds}, table, as_json)
 
 
 @app.command()
@@ -236,7 +232,7 @@ def tables(
             published = tables_only.export_tables(prepared, settings, progress)
             page = plan_page.published_json(published) | {"seconds": progress.seconds}
             table = plan_page.published_page(published)
-    _print(page, table, as_json)
+    print_page(page, table, as_json)
 
 
 @app.command()
@@ -293,7 +289,7 @@ def verify(
                 from export.checks import model_checks
 
                 report = model_checks.audit_model(report, place, job, recipe.parent)
-    _print(report.to_json(), report.to_table(), as_json)
+    print_page(report.to_json(), report.to_table(), as_json)
 
 
 @app.command()
@@ -303,14 +299,14 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Removes what runs left staged that were stopped and will not be resumed. Bundles stay."""
-    from bundle import staging
+    from bundle import retention
 
     if not root.is_dir():
         raise UsageError(f"{root} is no directory")
-    removed, busy = staging.clean(root, days * 86_400)
+    removed, busy = retention.clean(root, days * 86_400)
     lines = [f"removed {path}" for path in removed] + [f"kept {path}: a run is writing it" for path in busy]
     page = {"removed": [*map(str, removed)], "busy": [*map(str, busy)]}
-    _print(page, "\n".join(lines) or "nothing is staged", as_json)
+    print_page(page, "\n".join(lines) or "nothing is staged", as_json)
 
 
 @app.command()
@@ -351,7 +347,7 @@ def explain(
 
         write_page(drawing, html)
         told += f"\n\nand as a page: {html}"
-    _print(asdict(drawing), Text(told), as_json)
+    print_page(asdict(drawing), Text(told), as_json)
 
 
 def _is_inline(job: ExportJob) -> bool:
@@ -377,17 +373,6 @@ def _at_work() -> Iterator[Progress]:
     gc.enable()
     with kept_clean(), Progress(errors) as progress:
         yield progress
-
-
-def _print(page: dict[str, Any], table: Any, as_json: bool) -> None:
-    if as_json:
-        try:
-            text = orjson.dumps(page, option=orjson.OPT_INDENT_2).decode()
-        except orjson.JSONEncodeError:  # a path that is no UTF-8, which only escapes can tell
-            text = json.dumps(page, indent=2)
-        sys.stdout.write(text + "\n")
-    else:
-        Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH).print(Shown(table))
 
 
 @contextmanager

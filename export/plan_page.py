@@ -169,11 +169,7 @@ def published_page(published: Published) -> RenderableType:
         errors = [error for name in names if (error := page.tables[name].error) is not None]
         how = f"right as {page.tables[names[0]].dtype}" if errors else "equal bit for bit"
         compared, rows = sum(check.rows_compared for check in checks), sum(check.rows for check in checks)
-        found = (
-            f"{compared} of {rows} rows {how}"
-            if compared
-            else "linked, not verified: --full sums its rows"
-        )
+        found = f"{compared} of {rows} rows {how}" if compared else "linked, not verified: --full sums its rows"
         proofs.add_row(told, "the checkpoint", found)
         if errors:
             largest, rms = max(error.max_abs for error in errors), max(error.rms for error in errors)

@@ -8,19 +8,23 @@ stdout stays one JSON page.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
+import orjson
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
 from export.errors import ExportError
 
 STDOUT, STDERR = 1, 2
+PAGE_WIDTH = 160
+"""Of what is printed to a file or a pipe."""
 SENTENCE_CHARS_MAX = 8000
 _TAIL_BYTES = 16 << 10
 _UNSEEN = "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
@@ -39,6 +43,18 @@ class Shown:
         for segment in console.render(self._page, options):
             text = segment.text if segment.control else _OBEYED_IN_PAGE.sub("\N{REPLACEMENT CHARACTER}", segment.text)
             yield Segment(text, segment.style, segment.control)
+
+
+def print_page(page: dict[str, Any], table: Any, as_json: bool) -> None:
+    """Prints a result to stdout: a page as JSON, or a table of rich."""
+    if as_json:
+        try:
+            text = orjson.dumps(page, option=orjson.OPT_INDENT_2).decode()
+        except orjson.JSONEncodeError:  # a path that is no UTF-8, which only escapes can tell
+            text = json.dumps(page, indent=2)
+        sys.stdout.write(text + "\n")
+    else:
+        Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH).print(Shown(table))
 
 
 def sentence(text: str) -> str:

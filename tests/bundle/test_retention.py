@@ -63,3 +63,16 @@ def test_sweep_old_finishes_what_a_killed_sweep_began(root: Path) -> None:
 def test_hold_version_that_is_gone_is_refused(root: Path) -> None:
     with pytest.raises(NotCommitted, match="removed"):
         retention.hold(root / "m" / "9")
+
+
+def test_clean_removes_what_no_run_writes_and_keeps_the_rest(tmp_path: Path) -> None:
+    staging.Staging(tmp_path, "movies", 3).close()
+    staging.Staging(tmp_path, "songs", 1).close()
+    os.utime(tmp_path / "songs/.staging-1", (0, 0))
+    with staging.Staging(tmp_path, "movies", 4) as busy:
+        (tmp_path / "movies/1").mkdir()
+        assert retention.clean(tmp_path, older_than_s=3600) == ([tmp_path / "songs/.staging-1"], [])
+        assert retention.clean(tmp_path) == ([tmp_path / "movies/.staging-3"], [busy.directory])
+    assert os.listdir(tmp_path / "songs") == []
+    assert retention.clean(tmp_path) == ([busy.directory], [])
+    assert os.listdir(tmp_path / "movies") == ["1"]

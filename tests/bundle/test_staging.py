@@ -12,7 +12,7 @@ import pytest
 from bundle import paths
 from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, VersionBusy
 from bundle.manifest import File, Manifest
-from bundle.staging import Staging, check_files, clean, committed_versions, next_version, read_manifest
+from bundle.staging import Staging, check_files, committed_versions, next_version, read_manifest
 from bundle.tables import ShardWriter
 
 KEY = "key"
@@ -258,21 +258,6 @@ def test_two_attempts_at_one_file_never_mix(tmp_path: Path) -> None:
         second.close()
         assert (stage.directory / "shard").read_bytes() == b"the same"
         assert list(stage.attempts.iterdir()) == []
-
-
-def test_clean_removes_what_no_run_writes_and_keeps_the_rest(committed_bundle: Path, tmp_path: Path) -> None:
-    Staging(tmp_path, "movies", 3).close()
-    Staging(tmp_path, "songs", 1).close()
-    for name in (".staging-1", ".staging-1.journal"):
-        if (path := tmp_path / "songs" / name).exists():
-            os.utime(path, (0, 0))
-    with Staging(tmp_path, "movies", 4) as busy:
-        assert clean(tmp_path, older_than_s=3600) == ([tmp_path / "songs/.staging-1"], [])
-        assert clean(tmp_path) == ([tmp_path / "movies/.staging-3"], [busy.directory])
-        assert os.listdir(tmp_path / "songs") == []
-        busy.commit(copied(busy, committed_bundle))
-    assert clean(tmp_path) == ([], [])
-    assert visible(tmp_path) == ["4"]
 
 
 def test_discard_leaves_nothing(tmp_path: Path) -> None:

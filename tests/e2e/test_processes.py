@@ -151,8 +151,8 @@ def test_service_maps_tables_larger_than_memory(workers: str, write: Write, laun
 def test_service_that_drains_loses_no_request(workers: str, write: Write, launch: Launch) -> None:
     write()
     service = launch("--workers", workers, "--drain-delay-s", "1.5")
-    with service.client() as client, half_sent(service) as finish:
-        until(lambda: is_ready(client))
+    wait_for(service, workers)
+    with client_of(service) as client, half_sent(service) as finish:
         with grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
             while next(watch).status != health_pb2.HealthCheckResponse.SERVING:  # of a worker that still loads

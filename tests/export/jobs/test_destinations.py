@@ -205,7 +205,7 @@ def test_publish_to_a_store_whose_lease_was_taken_over_sends_nothing_more(
     destination = open_destination(str(store), Path(), tmp_path / "scratch")
 
     class TakenOver(Progress):
-        def step(self, name: str, total: int | None = None) -> Any:
+        def step(self, name: str, total: int = 0) -> Any:
             if name == "upload":
                 page = {"owner": "another", "host": "elsewhere", "time": "2999-01-01T00:00:00+00:00"}
                 (store / "m/.lease-1.json").write(orjson.dumps(page))
