@@ -74,6 +74,7 @@ def test_run_on_a_disk_that_fills_at_every_step_exits_6_then_resumes_with_more_r
             break
         assert status == 6, output.read_text()
         assert told(output).startswith("rowcast-export: ")
+        assert not told(output).startswith("rowcast-export: the destination:")  # but with its path
         assert visible(disk.path) == []
         failed += 1
     assert status == 0

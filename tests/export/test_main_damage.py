@@ -89,6 +89,8 @@ def test_model_that_is_not_the_checkpoints_exits_3_and_names_its_variables(
     factory = "tower_models.py:build_movies_without_head"
     project = write_project(tmp_path, changed(recipe, "code.factory", factory))
     refused(command, project, 3, "head.kernel is float32 [24, 3] in the model (tower_models.py:", "head.bias")
+    project = write_project(tmp_path, changed(recipe, "checkpoint.object_path", ""))
+    refused(command, project, 3, "not at the top of checkpoint", 'write checkpoint.object_path = "model"')
     project = write_project(tmp_path, changed(recipe, "checkpoint.object_path", "modle"))
     refused(command, project, 3, "there is no 'modle' among model, step")
 

@@ -167,6 +167,11 @@ class One(tf.keras.Model):
             return self.out(vector + self.look(item))
         if way == "odd operation":
             return self.out(tf.math.betainc(tf.abs(vector), 2.0, 0.5))
+        if way == "loop":
+            steps = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None, 4])
+            for step in tf.range(tf.shape(vector)[0]):
+                steps = steps.write(step, vector)
+            return self.out(tf.reduce_sum(steps.stack(), axis=0))
         if way == "raises":
             raise ValueError("no such way")
         if way in RAISING:
@@ -221,6 +226,10 @@ def build_looks_up_twice():
 
 def build_odd_operation():
     return One("odd operation")
+
+
+def build_loop():
+    return One("loop")
 
 
 def build_raises():

@@ -53,7 +53,12 @@ def test_compile_tower_int8_is_smaller_and_near(ranking: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "lacking"), [("build_odd_operation", "Betainc"), ("build_half", "BiasAdd, MatMul")]
+    ("function", "lacking"),
+    [
+        ("build_odd_operation", "Betainc"),
+        ("build_half", "BiasAdd, MatMul"),
+        ("build_loop", "TensorListReserve: build recurrent layers with unroll=True in the factory"),
+    ],
 )
 def test_compile_tower_with_an_operation_that_litert_lacks_tells_the_reason(
     function: str, lacking: str, tmp_path: Path
@@ -63,7 +68,7 @@ def test_compile_tower_with_an_operation_that_litert_lacks_tells_the_reason(
     model = trace_towers(job, HERE)
     write_saved_model(model.towers[0], model.root, open_checkpoint(prefix), "model", tmp_path / "saved_model")
     made = compile_tower(tmp_path / "saved_model", "f32", tmp_path / "compiled.tflite")
-    assert made.reason == f"LiteRT has no operation {lacking}"
+    assert made.reason.startswith(f"LiteRT has no operation {lacking}")
     assert made.bytes == 0
     assert not (tmp_path / "compiled.tflite").exists()
 
