@@ -95,6 +95,7 @@ class ExportPlan:
       rest: what is read besides, to check stacks by their crc32c.
       left_out_bytes: slot variables, not read.
       workers: processes that run at a time.
+      fingerprint: of the checkpoint.
     """
 
     checkpoint: str
@@ -102,6 +103,7 @@ class ExportPlan:
     rest: tuple[RestTask, ...]
     left_out_bytes: int
     workers: int
+    fingerprint: str = ""
 
     @property
     def links(self) -> dict[str, str]:
@@ -226,7 +228,7 @@ def plan_tables(
             note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
         plans.append(TablePlan(spec, entry.slices, tasks, note=note, limits=way.limits))
     rest = _rest(checkpoint, [each.spec for each in plans if each.tasks], budget_bytes)
-    return ExportPlan(inventory.checkpoint, tuple(plans), rest, inventory.slot_bytes, workers)
+    return ExportPlan(inventory.checkpoint, tuple(plans), rest, inventory.slot_bytes, workers, inventory.fingerprint)
 
 
 def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec]:

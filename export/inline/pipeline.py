@@ -248,15 +248,16 @@ def _move(
     with plan.own.open("ab") as file:
         file.truncate(plan.end)
     sums: dict[Chunk, int] = {}
+    keys = {chunk: key_of(prepared.inventory.fingerprint, repr(chunk)) for chunk in plan.chunks}
     for chunk in plan.chunks:
-        finished = stage.finished(chunk.step, key_of(repr(chunk))) if chunk.destination else None
+        finished = stage.finished(chunk.step, keys[chunk]) if chunk.destination else None
         if finished is not None and copy_chunk(written(chunk)) == finished.payload:
             sums[chunk] = finished.payload
             moved(chunk.bytes)
 
     def note(chunk: Chunk, crc: int) -> None:
         if chunk.destination:
-            stage.finish(chunk.step, key_of(repr(chunk)), crc, [])
+            stage.finish(chunk.step, keys[chunk], crc, [])
         sums[chunk] = crc
         moved(chunk.bytes)
 

@@ -45,7 +45,7 @@ def write_key_indexes(
         if not table.keys or table.slot_of:
             continue
         file = paths.key_index(table.name)
-        key = key_of(repr(table), repr(checkpoint.entries[table.keys]))
+        key = key_of(checkpoint.fingerprint, repr(table), repr(checkpoint.entries[table.keys]))
         if stage.finished(file, key) is None:
             _write(checkpoint, table, stage.directory / file)
             stage.finish(file, key)

@@ -25,7 +25,7 @@ from export.errors import (
 )
 from export.jobs import executors
 from export.jobs.destinations import Destination, published_bytes
-from export.jobs.keys import versions
+from export.jobs.keys import key_of, versions
 from export.jobs.leases import Lease
 from export.jobs.task_files import take_up, task_key
 from export.plan import ExportPlan
@@ -135,7 +135,7 @@ def copy_tables(
     """
     receipts: list[Receipt] = []
     pending: list[TableTask | RestTask] = []
-    keys = {task.step: task_key(task) for task in plan.work}
+    keys = {task.step: key_of(plan.fingerprint, task_key(task)) for task in plan.work}
 
     def note(task: TableTask | RestTask, receipt: Receipt) -> None:
         stage.finish(task.step, keys[task.step], receipt.model_dump(mode="json"), receipt.files(task))
