@@ -126,7 +126,7 @@ class KeyedRule(Part):
 
 
 class FeaturePart(Part):
-    """What the graph does not tell of one feature. The feature is called as the model's input that feeds it."""
+    """What the graph does not say of one feature. The feature is called as the model's input that feeds it."""
 
     role: Role | None = None
     """None: of a context where a query tower reads it or a context store holds it, of a candidate where a candidate
@@ -134,7 +134,7 @@ class FeaturePart(Part):
     ids: IdentityIds | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
         default=IdentityIds(), discriminator="kind"
     )
-    """How what a caller sends becomes a row, where the model does not tell."""
+    """How what a caller sends becomes a row, where the model does not say."""
     unknown: Unknown = Unknown()
     """What an id outside the table becomes."""
     default: Any = None
@@ -163,7 +163,7 @@ class TowerPart(Part):
     precisions: tuple[Precision, ...] = ("f32",)
     """Which forms are made: f32 and int8 for LiteRT; bf16 is a SavedModel, for service hosts with TensorFlow."""
     serve: Precision = "f32"
-    """The precision that a service runs unless told otherwise."""
+    """The precision that a service runs by default."""
     kendall_tau_min: dict[Literal["int8", "bf16"], float] = {}
     """The least Kendall tau-b between the orders by the original's values and by the precision's, of every output."""
     overlap_min: dict[Literal["int8", "bf16"], float] = {}
@@ -223,12 +223,12 @@ class RecallPart(Part):
     k: PositiveInt = 10
     """Neighbors of each query that are compared."""
     value: float = Field(default=0.95, gt=0, le=1)
-    """The least recall; nothing is published below it. Without `verify.examples`, an aim that stops nothing."""
+    """The least recall; nothing is published below it. Without `verify.examples` it stops nothing."""
     queries: PositiveInt = 500
     """Replayed queries it is measured on, at most."""
     of_tables: float | None = Field(default=None, gt=0, le=1)
     """Where tables are converted: the least recall against exact search over vectors made of the checkpoint's own rows;
-    None: measured and told, whatever it is."""
+    None: measured and reported, whatever it is."""
 
 
 class IndexPart(Part):
@@ -258,7 +258,7 @@ class VerifyPart(Part):
     count: PositiveInt = 256
     """Examples replayed."""
     labels: dict[str, str] = {}
-    """Output -> column of `examples` that holds its label, 0 or 1: precisions below f32 are then told by their AUC."""
+    """Output -> column of `examples` that holds its label, 0 or 1: precisions below f32 are then judged by AUC."""
     expected: dict[str, str] = {}
     """Output -> column of `examples` that holds what training recorded of it. The only check that finds ids that lead
     to other rows than in training: the difference may be a twentieth of how much recorded values vary."""
@@ -298,7 +298,7 @@ class ExportJob(Part):
     vocabularies: dict[Name, VocabularyPart] = {}
     """Vocabulary files."""
     features: dict[str, FeaturePart] = {}
-    """What the model does not tell of a feature."""
+    """What the model does not say of a feature."""
     tables: dict[Name, TablePart] = {}
     """How tables are written."""
     candidates: dict[Name, CorpusPart] = {}

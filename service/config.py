@@ -84,7 +84,7 @@ class ServiceSettings(BaseSettings):
     record_rate: float = Field(default=0.0, ge=0, le=1)
     """Share of answered requests that is recorded on disk, to be replayed against a new version before it is served."""
     record_max_bytes: int = Field(default=32 * MIB, ge=64 << 10, le=1 << 32)
-    """Size of the recorded requests of a model, bytes; the older half is dropped to make room."""
+    """Size of the recorded requests of a model, bytes; beyond it the older half is dropped."""
     record_dir: Path | None = None
     """Directory of the recorded requests; default: `.rowcast-recordings` under the root."""
     poll_interval_s: float = Field(default=2.0, ge=0.05, le=3600)
