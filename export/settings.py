@@ -260,8 +260,9 @@ class VerifyPart(Part):
     labels: dict[str, str] = {}
     """Output -> column of `examples` that holds its label, 0 or 1: precisions below f32 are then judged by AUC."""
     expected: dict[str, str] = {}
-    """Output -> column of `examples` that holds what training recorded of it. The only check that finds ids that lead
-    to other rows than in training: the difference may be a twentieth of how much recorded values vary."""
+    """Output, or `tower.output` where several have it -> column of `examples` of what training recorded of it. The only
+    check that finds ids that lead to other rows than in training: the difference may be a twentieth of how much
+    recorded values vary."""
     rows: PositiveInt = 4096
     """Rows compared per table unless `--full`."""
 

@@ -139,6 +139,7 @@ def reduced(job: ExportJob, model: ModelSpec, towers: Iterable[str]) -> ExportJo
         name: job.features.get(name, FeaturePart()).model_copy(update={"role": role}) for name, role in roles.items()
     }
     outputs = {name for part in kept.values() for name in part.outputs or ("result",)}
+    outputs |= {f"{tower}.{name}" for tower, part in kept.items() for name in part.outputs or ("result",)}
     told = {key: getattr(job.verify, key) for key in ("labels", "expected")}
     told = {key: {name: each for name, each in columns.items() if name in outputs} for key, columns in told.items()}
     read = {rule.vocabulary for part in parts.values() if (rule := part.ids).kind == "vocabulary"}

@@ -94,9 +94,15 @@ def check_precisions(job: ExportJob) -> None:
 
 
 def _check_labels(job: ExportJob) -> None:
-    outputs = {name for part in job.towers.values() for name in part.outputs or ("result",)}
+    every = [(tower, name) for tower, part in job.towers.items() for name in part.outputs or ("result",)]
+    outputs = {name for _, name in every}
     for key, columns in (("labels", job.verify.labels), ("expected", job.verify.expected)):
         for output in columns:
+            of = [tower for tower, name in every if name == output]
+            if key == "expected" and len(of) > 1:
+                raise UsageError(f"verify.expected.{output}: towers {', '.join(of)} have it; write '{of[0]}.{output}'")
+            if key == "expected" and output in {f"{tower}.{name}" for tower, name in every}:
+                continue
             if output not in outputs:
                 raise UsageError(f"verify.{key} names output {output!r}; the towers have {', '.join(sorted(outputs))}")
         if columns and job.verify.examples is None:

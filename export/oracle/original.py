@@ -131,12 +131,13 @@ def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]])
     """
     every = [(tower, output, values) for tower, outputs in found.items() for output, values in outputs.items()]
     for tower, output, values in every:
-        if output not in recorded:
+        told = recorded.get(f"{tower}.{output}", recorded.get(output))
+        if told is None:
             continue
-        right = recorded[output].reshape(len(values), -1)
+        right = told.reshape(len(values), -1)
         if right.size != values.size:
             raise UsageError(
-                f"verify.expected.{output}: {list(recorded[output].shape)} values were recorded, tower {tower!r} gives "
+                f"verify.expected.{output}: {list(told.shape)} values were recorded, tower {tower!r} gives "
                 f"{list(values.shape)}"
             )
         difference = values.reshape(right.shape) - right

@@ -74,6 +74,8 @@ def test_outputs_that_training_recorded_find_ids_of_other_rows(
     write_examples(tmp_path, recorded)
     right = changed(with_examples(recipe), "verify.expected", {"score": "seen"})
     assert command("run", write_project(tmp_path, right)).code == 0
+    named = changed(right, "verify.expected", {"ranking.score": "seen"})
+    assert command("run", write_project(tmp_path, named)).code == 0
     (tmp_path / "shifted.txt").write_text("".join(f"{movie}\n" for movie in [*MOVIE_IDS[1:], MOVIE_IDS[0]]))
     done = command("run", write_project(tmp_path, changed(right, "vocabularies.movies.file", "shifted.txt")))
     assert done.code == 5

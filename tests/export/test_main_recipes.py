@@ -29,6 +29,7 @@ from tests.export.exporting import Recipe, changed, write_corpus, write_project
         ("verify.labels", {"score": "clicked"}, "verify.labels names columns of verify.examples, which is not given"),
         ("verify.expected", {"score": "seen"}, "verify.expected names columns of verify.examples, which is not given"),
         ("indexes.movies.recall", {"value": 0.9}, "indexes.movies.recall.value is a limit, which needs real queries"),
+        ("verify.expected", {"vector": "seen"}, "towers query, candidate have it; write 'query.vector'"),
         ("contexts", {"users": {"file": "no.csv", "id": "userId"}}, "no.csv does not exist"),
         ("code", None, "key 'code' is missing"),
         ("model", "../x", "'../x' is no name"),
