@@ -129,7 +129,7 @@ def test_service_with_a_tower_without_a_compiled_form_serves_its_saved_model(wri
     small = write(saved_model_only=frozenset({"query"}))
     service = launch("--require", "movies")
     with service.client() as client:
-        service.event("version_available")
+        until(lambda: is_ready(client))
         neighbors = client.post(RETRIEVE, json=BODY).json()["neighbors"]
     assert_found(neighbors, nearest(small))
 

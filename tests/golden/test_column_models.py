@@ -16,7 +16,7 @@ from export.inline.pipeline import prepare_inline, run_inline
 from export.progress import Progress
 from export.run_settings import ExportSettings
 from export.settings import read_recipe
-from tests.e2e.process import Process
+from tests.e2e.process import Process, until
 from tests.export.exporting import export
 from tests.golden import column_models
 
@@ -103,7 +103,7 @@ def test_columns_served_answers_equal_the_trained_model(
     service = Process(folder / "bundles")
     try:
         with service.client() as client:
-            service.event("version_available")
+            until(lambda: client.get("/readyz").status_code == 200)
             requests = [asked(place) for place in range(N)]
             answer = client.post(f"/v1/models/{page.model}:rank", json={"requests": requests})
             beyond = {**requests[0], "features": {"shop": [[40]]}}

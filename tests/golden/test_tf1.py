@@ -11,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from bundle.manifest import EmbeddedFeature, Manifest
-from tests.e2e.process import Process
+from tests.e2e.process import Process, until
 from tests.export.exporting import export
 from tests.golden import tf1_ranker
 
@@ -117,7 +117,7 @@ def test_tf1_served_answers_equal_the_sessions_predictions(folder: Path, page: M
     service = Process(folder / "bundles")
     try:
         with service.client() as client:
-            service.event("version_available")
+            until(lambda: client.get("/readyz").status_code == 200)
             body = {"context": CONTEXT, "features": sent, "heads": ["click", "buy"]}
             answer = client.post(f"/v1/models/{page.model}:rank", json=body)
         mapped = Path(f"/proc/{service.process.pid}/maps").read_text()
