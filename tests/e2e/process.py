@@ -42,6 +42,7 @@ class Lines:
         )
         self.others: list[str] = []
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._unread: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -54,13 +55,16 @@ class Lines:
                 self.others.append(line)
         self._lines.put(None)
 
-    def event(self, name: str) -> dict[str, Any]:
-        """Waits for a log line."""
+    def event(self, name: str, **fields: object) -> dict[str, Any]:
+        """Waits for a log line with these fields that was not returned before, whatever other lines came first."""
+        expected = {"event": name, **fields}
         while True:
-            line = self._lines.get(timeout=WAIT_S)
-            assert line is not None, f"it ended before {name!r}: {''.join(self.others)}"
-            if line["event"] == name:
-                return line
+            for place, line in enumerate(self._unread):
+                if all(line.get(field) == value for field, value in expected.items()):
+                    return self._unread.pop(place)
+            received = self._lines.get(timeout=WAIT_S)
+            assert received is not None, f"it ended before {name!r}: {''.join(self.others)}"
+            self._unread.append(received)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)

@@ -232,7 +232,7 @@ def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broke
     with service.clients()["grpc"] as client:
         assert check_retrieved(client, world, 0) == 1
         drop(world.bundles / "2", root, 2)
-        assert service.event("version_available")["version"] == 2
+        service.event("version_available", version=2)
         assert check_retrieved(client, world, 0) == 2
         broken = root.parent / "broken"
         shutil.copytree(world.bundles / "2", broken)
@@ -242,8 +242,7 @@ def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broke
         tower[len(tower) // 2] ^= 1
         (broken / "towers/query/compiled-f32.tflite").write_bytes(tower)
         drop(broken, root, 3)
-        failed = service.event("version_failed")
-        assert failed["version"] == 3
+        failed = service.event("version_failed", version=3)
         assert "towers/query/compiled-f32.tflite" in json.dumps(failed)
         states = {each.version: (each.state, each.problem) for each in client.models()[0].versions}
         assert states[2] == ("available", "")

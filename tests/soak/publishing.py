@@ -108,9 +108,8 @@ class Publisher:
         """Publishes a version and waits until every process has logged it: a request would cost the service more."""
         self.version += 1
         self._write(self._root / MODEL, self.version, change)
-        left = self._workers
-        while left:
-            left -= self._service.event(event)["version"] == self.version
+        for _ in range(self._workers):
+            self._service.event(event, version=self.version)
 
     def _write(self, model: Path, version: int, change: Change | None = None) -> None:
         aside = model / f".{version}"
