@@ -17,7 +17,7 @@ from bundle.stores import StoredColumns
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible
-from export.settings import CorpusPart
+from export.recipe.schema import CorpusPart
 from runtime.errors import InvalidInput
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import Tower, open_tower

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from export.corpora import tfrecords
 from export.errors import NotConvertible, UsageError
-from export.settings import CorpusPart
+from export.recipe.schema import CorpusPart
 
 Format = Literal["csv", "parquet", "tfrecord"]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bundle import paths
 from bundle.manifest import CostPoint, Distance, Index, Recall
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
-from export.settings import IndexPart
+from export.recipe.schema import IndexPart
 from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
 from runtime.exact import ExactIndex, normalised
 from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex, settle

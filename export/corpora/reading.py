@@ -14,7 +14,7 @@ from bundle.manifest import Feature, readers_of, told_by
 from export.corpora.cells import INTEGER, NUMBER, Cells, holds_lists
 from export.corpora.files import CorpusFile, Origin, RowBatch, read_batches
 from export.errors import NotConvertible, UsageError
-from export.settings import CorpusPart
+from export.recipe.schema import CorpusPart
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.corpora.files import CorpusFile
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
 
 Positions = NDArray[np.int64]
 Rows = Generator[dict[str, Any], None, int]

@@ -22,10 +22,10 @@ from bundle.errors import DestinationExists, VersionBusy
 from bundle.manifest import Manifest, dump
 from bundle.staging import Staging
 from export.errors import DestinationError, UsageError
-from export.jobs.keys import key_of
 from export.jobs.leases import Lease
 from export.places import place_of
-from export.plan import ExportPlan
+from export.step_keys import key_of
+from export.tables.plan import ExportPlan
 from runtime.object_store import Place, RemotePath, Stamp
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)

@@ -21,7 +21,7 @@ from bundle import files, staging
 from bundle.checksums import digest
 from export.errors import DestinationError, UsageError
 from export.jobs.executors import LocalExecutor
-from export.plan import ExportPlan
+from export.tables.plan import ExportPlan
 from export.tables.shards import Receipt, carry_out
 from export.tables.tasks import RestTask, TableTask
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.cuts.interception import lookups_intercepted
-from export.cuts.lookups import Lookup, MakeTable, batch_size
-from export.cuts.named_graphs import NamedGraph
 from export.errors import ExportError, NotConvertible, UsageError
-from export.frameworks import load_tensorflow
-from export.model.origins import PYTHON_CODE, Source, identifier, origin, sources_of
-from export.settings import InputPart
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.named_graphs import NamedGraph
+from export.graph.origins import PYTHON_CODE, Source, identifier, origin, sources_of
+from export.lookups.interception import lookups_intercepted
+from export.lookups.records import Lookup, MakeTable, batch_size
+from export.recipe.schema import InputPart, name_of_call
 from export.user_lines import at_line, current_line, line_of_exception, line_of_operation
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -62,11 +62,6 @@ class RawTrace:
     lengths: Mapping[str, Any]
     result: Any
     lookups: tuple[Recorded, ...]
-
-
-def name_of_call(path: str) -> str:
-    """Returns how messages call `towers.NAME.call`; "" is the model's own."""
-    return f"call {path!r}" if path else "the model's call"
 
 
 def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:

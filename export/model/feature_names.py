@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bundle.manifest import ChainedIds, IdRule, JoinedIds, SeveralIds, TextIds, VocabularyIds, vocabularies_of
-from export.cuts.lookups import table_name
-from export.model.origins import distinct_identifiers
-from export.towers.descriptions import DenseSpec, FeatureSpec, Keys, ModelSpec, TensorSpec, TowerSpec
+from export.graph.origins import distinct_identifiers
+from export.graph.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TensorSpec, TowerSpec
+from export.lookups.records import table_name
 
 Features = Mapping[str, FeatureSpec | DenseSpec]
 

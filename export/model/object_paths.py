@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from export.cuts.lookups import table_name
-from export.frameworks import load_tensorflow
-from export.model.origins import resource
-from export.towers.descriptions import TableFacts
+from export.frameworks.loading import load_tensorflow
+from export.graph.origins import resource
+from export.graph.specs import TableFacts
+from export.lookups.records import table_name
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
 _COLUMN = re.compile(r"/(embedding_weights|embeddings|weights)$")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from bundle.manifest import Role
 from export.errors import UsageError
-from export.settings import ExportJob
-from export.towers.descriptions import ModelSpec
+from export.graph.specs import ModelSpec
+from export.recipe.schema import ExportJob
 
 
 def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:

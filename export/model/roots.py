@@ -8,11 +8,11 @@ from typing import Any
 
 from export.checkpoint.averages import find_averages
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.cuts.named_graphs import AVERAGE, load_named
 from export.errors import CheckpointError
+from export.frameworks.named_graphs import AVERAGE, load_named
 from export.model.code import load_factory
 from export.places import place_of
-from export.settings import ExportJob
+from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps, with_dumps
 
 

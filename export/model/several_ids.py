@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from export.cuts.places import per_example
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
+from export.graph.input_paths import per_example
+from export.graph.origins import identifier, join
 from export.model.calling import Recorded
-from export.model.origins import identifier, join
 
 
 def flattened_from(ids: Any) -> int:

@@ -13,14 +13,14 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Inventory, Statements
-from export.cuts.named_graphs import NamedGraph
-from export.cuts.stand_ins import line_of_variable, stand_in_class
 from export.errors import CheckpointError, NotConvertible
+from export.frameworks.named_graphs import NamedGraph
+from export.frameworks.placeholders import line_of_variable, stand_in_class
+from export.graph.specs import TableFacts
 from export.model.tracing import TracedModel
-from export.settings import ExportJob
+from export.model.weights import find_table_keys, model_place, why_missing
+from export.recipe.schema import ExportJob
 from export.tables.dumped import vectors_key
-from export.towers.descriptions import TableFacts
-from export.towers.weights import find_table_keys, model_place, why_missing
 from export.user_lines import at_line
 
 

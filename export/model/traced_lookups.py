@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bundle.manifest import ArithmeticIds, ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
-from export.cuts.chains import crossed_by, find_chain, followed_by, may_be_none
-from export.cuts.graph_rules import blamed, cure_of
-from export.cuts.lookups import Lookup
-from export.cuts.places import Followed, Values
-from export.cuts.several_inputs import find_several
-from export.cuts.texts import changed_text, find_text
-from export.cuts.whole_ids import FoundIds, reach_of
 from export.errors import NotConvertible, UsageError
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
+from export.graph.input_paths import Followed, Values
+from export.graph.origins import Source, sources_of
+from export.graph.specs import FeatureSpec, TableFacts
+from export.id_rules.arithmetic import FoundIds, reach_of
+from export.id_rules.chains import crossed_by, find_chain, followed_by, may_be_none
+from export.id_rules.crosses import find_several
+from export.id_rules.recognition import blamed, cure_of
+from export.id_rules.texts import changed_text, find_text
+from export.lookups.records import Lookup
 from export.model.calling import RawTrace, Recorded
-from export.model.origins import Source, sources_of
+from export.model.inline_lookups import may_stay
 from export.model.several_ids import by_example, columns_of, flattened_from
-from export.settings import InputPart
-from export.towers.descriptions import FeatureSpec, TableFacts
-from export.towers.inline_lookups import may_stay
+from export.recipe.schema import InputPart
 from export.user_lines import at_line, line_of_operation
 
 

@@ -10,24 +10,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from export.checks.head_effects import check_precisions
-from export.cuts.interception import lookups_intercepted
-from export.cuts.lookups import Lookup, MakeTable
-from export.cuts.named_graphs import NamedGraph
-from export.cuts.stand_ins import give_value, stand_in_class
 from export.errors import NotConvertible, UsageError
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.named_graphs import NamedGraph
+from export.frameworks.placeholders import give_value, stand_in_class
+from export.graph.origins import join, needed, resource
+from export.graph.pruning import TracedCall, TracedTower, prune, tower_results
+from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
+from export.lookups.interception import lookups_intercepted
+from export.lookups.records import Lookup, MakeTable
 from export.model.calling import RawTrace, trace_call, zeros
 from export.model.feature_names import FeatureNames, finally_named
 from export.model.object_paths import name_tables, object_paths
-from export.model.origins import join, needed, resource
 from export.model.roots import build_root
+from export.model.settling import Settled, divide, put_inside, reads_beside
 from export.model.traced_lookups import Resolved, resolve_lookups
-from export.settings import ExportJob, TowerPart
+from export.recipe.precisions import check_precisions
+from export.recipe.schema import ExportJob, TowerPart
 from export.tables.dumped import open_dumps
-from export.towers.descriptions import DenseSpec, FeatureSpec, ModelSpec, TableFacts
-from export.towers.pruning import TracedCall, TracedTower, prune, tower_results
-from export.towers.settling import Settled, divide, put_inside, reads_beside
 
 Call = tuple[str, tuple[str, ...]]
 """Path of what is called, and names of the inputs that it takes."""

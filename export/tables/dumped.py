@@ -23,7 +23,7 @@ from export.errors import CheckpointError, UsageError
 from export.places import place_of
 
 if TYPE_CHECKING:
-    from export.settings import ExportJob
+    from export.recipe.schema import ExportJob
 
 BLOCK_KEYS = 1 << 20
 SAMPLED_BLOCKS, SAMPLED_KEYS = 16, 256

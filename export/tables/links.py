@@ -14,7 +14,7 @@ from pathlib import Path
 from bundle import files, manifest
 from bundle.manifest import Shard
 from export.errors import CheckpointError, DestinationError
-from export.plan import ExportPlan, TablePlan
+from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
 
 

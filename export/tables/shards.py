@@ -24,9 +24,9 @@ from export.checkpoint.layouts import lane_ranges
 from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, DestinationError
-from export.plan import ExportPlan, TablePlan
 from export.tables.conversions import Conversion, ErrorSums, table_error
 from export.tables.dealing import stripes_of
+from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
 from export.tables.tasks import HANDED_BYTES, RestTask, TableTask
 from export.tables.write_behind import BUFFERS, WriteBehind

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bundle import manifest
 from export.model.tracing import TracedModel
-from export.settings import ExportJob
+from export.recipe.schema import ExportJob
 from export.towers.packing import pack_part, pack_tower
 from export.towers.parts import Split, split_tower
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bundle.manifest import Precision
 from export.errors import DestinationError
-from export.frameworks import load_tensorflow
-from export.towers.descriptions import SIGNATURE
+from export.frameworks.loading import load_tensorflow
+from export.graph.specs import SIGNATURE
 
 _REASON_CHARACTERS = 300
 _LACKING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE)

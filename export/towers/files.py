@@ -16,12 +16,12 @@ from bundle import paths
 from bundle.manifest import Precision
 from bundle.staging import Staging
 from export.checkpoint.reader import Checkpoint
-from export.checks.replay import WrittenForm
-from export.jobs.keys import content_of, key_of, versions
+from export.graph.pruning import TracedTower
+from export.graph.specs import WrittenForm
+from export.step_keys import content_of, key_of, versions
 from export.towers.compiled import compile_tower
 from export.towers.half_products import in_bfloat16
 from export.towers.parts import TracedPart
-from export.towers.pruning import TracedTower
 from export.towers.savedmodels import write_saved_model
 
 

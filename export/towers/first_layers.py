@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from export.frameworks import load_tensorflow
-from export.towers.data_flow import CONTEXT, DataFlow
-from export.towers.pruning import TracedTower, narrowed
+from export.frameworks.loading import load_tensorflow
+from export.graph.data_flow import CONTEXT, DataFlow
+from export.graph.pruning import TracedTower, narrowed
 
 COLUMNS_MIN = 64
 """Of the context, in the input of a layer: with fewer, to hand on the layer's width costs more than it saves."""

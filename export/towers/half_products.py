@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
+from export.graph.pruning import TracedTower, narrowed
 from export.towers.parts import TracedPart
-from export.towers.pruning import TracedTower, narrowed
 
 _TRANSPOSED = {
     "MatMul": ("transpose_a", "transpose_b"),

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from export.frameworks import load_tensorflow
-from export.model.origins import distinct_identifiers, needed
-from export.towers.descriptions import TensorSpec
+from export.frameworks.loading import load_tensorflow
+from export.graph.origins import distinct_identifiers, needed
+from export.graph.pruning import TracedTower, narrowed
+from export.graph.specs import TensorSpec
 from export.towers.parts import TracedPart
-from export.towers.pruning import TracedTower, narrowed
 
 FEATURES_MAX = 8
 """Inputs of one dtype that are handed over one by one; more are packed (measured: docs/towers.md)."""

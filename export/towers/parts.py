@@ -15,10 +15,10 @@ from typing import Any
 
 from bundle import manifest
 from bundle.tower_pages import Per
-from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, named
-from export.towers.descriptions import TensorSpec
+from export.graph.data_flow import CANDIDATE, CONTEXT, DataFlow, named
+from export.graph.pruning import TracedTower, narrowed
+from export.graph.specs import TensorSpec
 from export.towers.first_layers import divide_layers
-from export.towers.pruning import TracedTower, narrowed
 
 MULTIPLY_ADDS_MIN = 256
 """For one example: a part that would save less is not made, since each part is called on its own."""

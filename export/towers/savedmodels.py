@@ -7,12 +7,12 @@ from typing import Any
 
 from export.checkpoint.reader import Checkpoint
 from export.errors import DestinationError, NotConvertible
-from export.frameworks import load_tensorflow
-from export.towers.descriptions import SIGNATURE
+from export.frameworks.loading import load_tensorflow
+from export.graph.pruning import TracedTower, tables_of
+from export.graph.specs import SIGNATURE
+from export.model.weights import restore_weights
 from export.towers.parts import TracedPart
-from export.towers.pruning import TracedTower, tables_of
 from export.towers.renumbering import renumber
-from export.towers.weights import restore_weights
 
 
 def write_saved_model(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from export.graph.data_flow import fill
+from export.graph.pruning import TracedTower
 from export.towers.compiled import compile_tower
-from export.towers.data_flow import fill
-from export.towers.pruning import TracedTower
 from export.towers.savedmodels import save_function
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle import manifest, paths
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
+from export.graph.pruning import TracedTower, narrowed
+from export.graph.specs import TensorSpec, TowerSpec
 from export.towers.compiled import compile_tower
-from export.towers.descriptions import TensorSpec, TowerSpec
+from export.towers.manifest_towers import part_page
 from export.towers.packing import pack_part, pack_tower
-from export.towers.pages import part_page
 from export.towers.parts import TracedPart, split_tower
-from export.towers.pruning import TracedTower, narrowed
 from export.towers.savedmodels import save_function
 from runtime.litert import CompiledTower
 from runtime.tower_inputs import tower_inputs

@@ -24,7 +24,7 @@ from bundle.staging import Staging
 from bundle.store_writer import write_store
 from bundle.tables import ShardWriter, TableReader
 from export.corpora.indexes import build_index
-from export.settings import IndexPart, RecallPart
+from export.recipe.schema import IndexPart, RecallPart
 from runtime.towers import open_tower
 from tests.bench import workload_towers
 from tests.bench.workload_towers import CANDIDATE, CONTEXT, DIM, ITEM_DIM, NUMBERS

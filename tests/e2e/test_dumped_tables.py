@@ -15,8 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from rowcast_client import Client
 
-from export.frameworks import load_tensorflow
-from export.main import main
+from export.cli.main import main
+from export.frameworks.loading import load_tensorflow
 from tests.e2e.process import Process
 from tests.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
 from tests.export.exporting import toml

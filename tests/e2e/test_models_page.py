@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from export.frameworks import load_tensorflow
-from export.main import main
+from export.cli.main import main
+from export.frameworks.loading import load_tensorflow
 from tests.e2e.process import Process
 
 PAGE = (Path(__file__).parents[2] / "docs/models.md").read_text()

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from bundle.manifest import Manifest
 from examples import demo_models
-from export import pipeline
-from export.progress import Progress
-from export.run_settings import ExportSettings
-from export.settings import read_recipe
-from export.subset import LeftOut, Wanted
-from export.tables.staged import Published
+from export.jobs import bundle_job
+from export.jobs.progress import Progress
+from export.jobs.staged import Published
+from export.model.subset import LeftOut, Wanted
+from export.recipe.schema import read_recipe
+from export.recipe.settings import ExportSettings
 
 
 @dataclass(frozen=True)
@@ -45,5 +45,5 @@ def train_and_export(name: str, folder: Path, model: str | None = None) -> tuple
         tf.config.run_functions_eagerly(False)
     job, wanted = read_recipe(folder / "recipe.toml"), Wanted(towers=example.exporting[1::2])
     job = job.model_copy(update={"model": model or job.model})
-    prepared = pipeline.prepare(job, folder, settings, wanted=wanted)
-    return pipeline.run(prepared, settings, Progress(Console(quiet=True))), prepared.left_out
+    prepared = bundle_job.prepare(job, folder, settings, wanted=wanted)
+    return bundle_job.run(prepared, settings, Progress(Console(quiet=True))), prepared.left_out

@@ -2,9 +2,9 @@
 
 import pytest
 
-from export import pipeline
-from export.run_settings import ExportSettings
-from export.settings import read_recipe
+from export.jobs import bundle_job
+from export.recipe.schema import read_recipe
+from export.recipe.settings import ExportSettings
 from tests.examples.showing import Asked, ask
 
 RANKING = {"ranking_users", "ranking_movies", "ranking_hours", "genres"}
@@ -31,5 +31,5 @@ def test_plan_proves_that_no_operation_kept_reaches_the_other_tables(cotrained: 
 
 def test_one_input_is_looked_up_in_two_tables(cotrained: Asked) -> None:
     job = read_recipe(cotrained.folder / "recipe.toml")
-    features = pipeline.prepare(job, cotrained.folder, ExportSettings()).traced.spec.features
+    features = bundle_job.prepare(job, cotrained.folder, ExportSettings()).traced.spec.features
     assert {"history@ranking_movies", "history@retrieval_movies", "movie_id@ranking_movies"} <= set(features)

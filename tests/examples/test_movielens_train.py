@@ -16,7 +16,7 @@ from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode
 from examples.movielens.settings import Settings
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.settings import read_recipe
+from export.recipe.schema import read_recipe
 
 PLANTED = generated.Shape(users=240, movies=3_000, ratings=20_000, clusters=24)
 SETTINGS = Settings(epochs=8, negatives=512)

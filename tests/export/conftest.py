@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from export.main import main
+from export.cli.main import main
 from tests.export.commands import Command, Done
 from tests.export.cutting import Cut, ads_recipe, cut, movies_recipe
 from tests.export.exporting import Recipe, recipe_of, write_project

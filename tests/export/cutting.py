@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from bundle import manifest
 from bundle.features import FeatureReader
 from bundle.tables import TableReader
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
 from export.model.code import load_factory
-from export.model.feature_pages import describe_features
+from export.model.manifest_features import describe_features
 from export.model.tracing import TracedModel, trace_towers
-from export.settings import ExportJob
+from export.recipe.schema import ExportJob
 from tests.conftest import write_table
 
 HERE = Path(__file__).parent

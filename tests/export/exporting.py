@@ -14,11 +14,11 @@ from rich.console import Console
 
 from bundle import staging
 from bundle.manifest import Manifest
-from export import pipeline
-from export.progress import Progress
-from export.run_settings import ExportSettings
-from export.settings import read_recipe
-from export.tables.staged import Published
+from export.jobs import bundle_job
+from export.jobs.progress import Progress
+from export.jobs.staged import Published
+from export.recipe.schema import read_recipe
+from export.recipe.settings import ExportSettings
 from tests.export.cutting import HERE, movies_recipe
 
 MOVIES = 40
@@ -141,8 +141,8 @@ def write_project(directory: Path, recipe: Recipe) -> Path:
 def export(recipe: Path, version: int | None = None, progress: Progress | None = None) -> Published:
     """Runs a job in this process."""
     settings = ExportSettings()
-    prepared = pipeline.prepare(read_recipe(recipe), recipe.parent, settings, version)
-    return pipeline.run(prepared, settings, progress or Progress(Console(quiet=True)))
+    prepared = bundle_job.prepare(read_recipe(recipe), recipe.parent, settings, version)
+    return bundle_job.run(prepared, settings, progress or Progress(Console(quiet=True)))
 
 
 def visible(root: Path) -> list[str]:

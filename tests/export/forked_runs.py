@@ -126,7 +126,7 @@ def _die_when(dies: Mapping[str, Any]) -> None:
 
 
 def _child(order: Mapping[str, Any]) -> None:
-    from export.main import main
+    from export.cli.main import main
 
     file = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
@@ -146,15 +146,15 @@ def _child(order: Mapping[str, Any]) -> None:
 
 def _serve(tables_only: bool) -> None:
     if tables_only:
-        from export import commands, plan_page  # noqa: F401
-        from export import tables_only as command  # noqa: F401
+        from export.cli import commands, plan_page  # noqa: F401
+        from export.jobs import tables_job  # noqa: F401
     else:
-        from export.frameworks import load_tensorflow
+        from export.frameworks.loading import load_tensorflow
 
         load_tensorflow()
         import tensorflow_recommenders  # noqa: F401
 
-        from export import pipeline  # noqa: F401
+        from export.jobs import bundle_job  # noqa: F401
 
     for line in sys.stdin:
         sys.stdout.flush()

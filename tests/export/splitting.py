@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
+from export.graph.pruning import TracedTower
 from export.model.tracing import trace_towers
-from export.settings import ExportJob
+from export.recipe.schema import ExportJob
 from export.towers.parts import TracedPart
-from export.towers.pruning import TracedTower
 from runtime.tower_inputs import tower_inputs
 from tests.export.cutting import HERE, IDS, RAGGED, recipe
 

@@ -30,7 +30,7 @@ from bundle import paths
 from bundle.manifest import EmbeddedFeature
 from export.corpora.candidates import write_candidates, write_vectors
 from export.corpora.indexes import build_index
-from export.settings import CorpusPart, IndexPart
+from export.recipe.schema import CorpusPart, IndexPart
 from tests.export.corpora.example_files import example, record
 from tests.export.corpora.test_candidates import _features, _reader, _tower
 
@@ -76,7 +76,7 @@ import json, sys
 from pathlib import Path
 from bundle.manifest import EmbeddedFeature
 from export.corpora.candidates import write_candidates
-from export.settings import CorpusPart
+from export.recipe.schema import CorpusPart
 from tests.export.corpora.test_candidates import _features
 
 base, file = Path(sys.argv[1]), sys.argv[2]

@@ -14,10 +14,10 @@ from bundle.manifest import Table
 from bundle.tables import TableReader
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.checks.table_rows import verify_tables
 from export.errors import NotConvertible, VerificationFailed
-from export.plan import ExportPlan, Writing, plan_tables
+from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import Receipt, check_sources, copy_rows, manifest_table
+from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.bundles import write_bundle
 
 ROWS, DIM = 5000, 6

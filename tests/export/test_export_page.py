@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from bundle import staging
-from export import errors, pipeline, plan_page
+from export import errors
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.checks.audit import audit
-from export.inspect import inventory_json
-from export.pace import measure_pace
-from export.run_settings import ExportSettings
-from export.settings import read_recipe
-from export.tables.staged import Published
+from export.cli import plan_page
+from export.cli.inspect import inventory_json
+from export.jobs import bundle_job
+from export.jobs.pace import measure_pace
+from export.jobs.staged import Published
+from export.recipe.schema import read_recipe
+from export.recipe.settings import ExportSettings
+from export.verify.audit import audit
 from tests.export.commands import Command
 from tests.export.cutting import Cut
 
@@ -27,7 +29,7 @@ TEXT = Path(__file__).parents[2].joinpath("docs/export.md").read_text()
 @pytest.fixture(scope="session")
 def pages(undisturbed: Path, movies: Cut) -> dict[str, dict[str, Any]]:
     recipe = undisturbed.parents[2] / "recipe.toml"
-    prepared = pipeline.prepare(read_recipe(recipe), recipe.parent, ExportSettings())
+    prepared = bundle_job.prepare(read_recipe(recipe), recipe.parent, ExportSettings())
     published = Published(undisturbed, staging.read_manifest(undisturbed), ())
     return {
         "inspect": inventory_json(recognise(open_checkpoint(movies.prefix))),

@@ -14,11 +14,11 @@ from bundle import staging
 from bundle.manifest import HeadEffect, Manifest
 from bundle.stores import CandidateStore
 from export.checkpoint.reader import open_checkpoint
-from export.checks.audit import audit
-from export.checks.head_effects import check_effects
-from export.checks.model_checks import audit_model
 from export.errors import VerificationFailed
-from export.settings import ExportJob, read_recipe
+from export.recipe.schema import ExportJob, read_recipe
+from export.verify.audit import audit
+from export.verify.head_effects import check_effects
+from export.verify.model_checks import audit_model
 from tests.export.commands import Command
 from tests.export.cutting import HERE, save_checkpoint
 from tests.export.exporting import toml

@@ -10,8 +10,8 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import numpy as np
 import tensorflow as tf
 
-from export.cuts.places import Followed
-from export.model.origins import Source
+from export.graph.input_paths import Followed
+from export.graph.origins import Source
 
 TEXTS = np.array(["red", "", "1", "-3", "blue", "7", "\u00e9", "x" * 70, "0"], object)
 INTEGERS = np.array(

@@ -20,10 +20,10 @@ from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots
 from export.checkpoint.specs import Statements
-from export.checks.table_rows import verify_tables
 from export.errors import CheckpointError
-from export.plan import Writing, plan_tables
+from export.tables.plan import Writing, plan_tables
 from export.tables.shards import carry_out, check_sources, manifest_table
+from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.dump_files import collection_dump
 from tests.hostile.damage import case_files, trial
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bundle.manifest import DenseFeature, Manifest
-from export.frameworks import load_tensorflow
-from export.inline.pipeline import prepare_inline, run_inline
-from export.progress import Progress
-from export.run_settings import ExportSettings
-from export.settings import read_recipe
+from export.frameworks.loading import load_tensorflow
+from export.jobs.progress import Progress
+from export.jobs.saved_model_job import prepare_inline, run_inline
+from export.recipe.schema import read_recipe
+from export.recipe.settings import ExportSettings
 from tests.e2e.process import Process, until
 from tests.export.exporting import export
 from tests.golden import column_models

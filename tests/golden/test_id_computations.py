@@ -11,11 +11,11 @@ from bundle.casts import CastFirst
 from bundle.manifest import ChainedIds, IdRule, VocabularyIds, vocabularies_of
 from bundle.rules import OneInput, rule_of
 from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
-from export.cuts.chains import find_chain
-from export.cuts.places import Values
-from export.cuts.whole_ids import FoundIds
-from export.frameworks import load_tensorflow
-from export.inline import id_rules
+from export.frameworks.loading import load_tensorflow
+from export.graph.input_paths import Values
+from export.id_rules import operations
+from export.id_rules.arithmetic import FoundIds
+from export.id_rules.chains import find_chain
 from tests.golden.id_computations import Computation
 
 CONFIGURATIONS = 240
@@ -41,8 +41,8 @@ def rows_inside(page: OneInput, found: FoundIds, made: Computation) -> NDArray[n
         places = tf.range(len(keys), dtype=tf.int64)
         known = tf.constant(keys, tf.string if isinstance(keys[0], str) else tf.int64)
         tables[rule.vocabulary] = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, places), -1)
-    ids = sent if found.cast is None else id_rules.cast(found.cast, sent)
-    rows: NDArray[np.int64] = id_rules.rows_of(page, ids, tables).numpy()
+    ids = sent if found.cast is None else operations.cast(found.cast, sent)
+    rows: NDArray[np.int64] = operations.rows_of(page, ids, tables).numpy()
     return rows
 
 

@@ -12,7 +12,7 @@ from rowcast_client import Client, RowcastError
 
 from bundle.manifest import DenseFeature
 from export.errors import NotConvertible
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
 from tests.e2e.process import Process
 from tests.export.exporting import export
 from tests.golden import inline_models

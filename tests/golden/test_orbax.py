@@ -18,10 +18,10 @@ from export.checkpoint.layout_file import read_layouts
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Statements
-from export.checks.table_rows import verify_tables
 from export.errors import CheckpointError, NotConvertible
-from export.plan import Writing, plan_tables
+from export.tables.plan import Writing, plan_tables
 from export.tables.shards import carry_out, check_sources, manifest_table
+from export.verify.table_rows import verify_tables
 from tests.hostile.damage import case_files, trial
 from tests.hostile.ordeal import deadline, endure, memory_limit
 

@@ -14,7 +14,7 @@ from bundle import manifest as pages
 from bundle.rules import rule_of
 from bundle.texts import Text
 from bundle.vocabularies import StringKeys, Vocabulary
-from export.inline import id_rules
+from export.id_rules import operations
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -105,4 +105,4 @@ def test_words_in_a_self_contained_savedmodel_are_those_of_a_service(
     values = np.array(texts, object)
     words, offsets = Text("title", page).words(values)
     found = [[word.encode() for word in each] for each in np.split(words, offsets[1:-1])]
-    assert id_rules.words(page, tf.constant(values)).to_list() == found
+    assert operations.words(page, tf.constant(values)).to_list() == found

@@ -15,11 +15,11 @@ from bundle.columns import Column
 from bundle.features import open_features
 from bundle.paths import compiled_tower
 from export.errors import CheckpointError
-from export.inline.pipeline import prepare_inline, run_inline
+from export.jobs.progress import Progress
+from export.jobs.saved_model_job import prepare_inline, run_inline
 from export.model.roots import open_job
-from export.progress import Progress
-from export.run_settings import ExportSettings
-from export.settings import ExportJob, read_recipe
+from export.recipe.schema import ExportJob, read_recipe
+from export.recipe.settings import ExportSettings
 from runtime.litert import CompiledTower
 from tests.export.exporting import export
 from tests.golden import tf1_averages

@@ -9,7 +9,7 @@ import pytest
 from rowcast_client import Client
 
 from bundle.manifest import EmbeddedFeature
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
 from tests.e2e.process import Process
 from tests.export.exporting import export
 from tests.golden import tutorial_models as tutorial

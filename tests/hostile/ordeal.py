@@ -17,10 +17,10 @@ from rich.console import Console
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.variables import NUMPY_DTYPES
+from export.cli.inspect import inventory_json, inventory_table
+from export.cli.terminal import Shown, sentence
 from export.errors import ExportError
-from export.inspect import inventory_json, inventory_table
-from export.plan import plan_tables
-from export.terminal import Shown, sentence
+from export.tables.plan import plan_tables
 
 CPU_S_MAX = 5.0
 OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -11,10 +11,10 @@ import pytest
 
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
+from export.cli.inspect import inventory_json, inventory_table
 from export.errors import CheckpointError, DestinationError, ExportError
-from export.inspect import inventory_json, inventory_table
-from export.plan import plan_tables
-from export.space import check_space
+from export.jobs.space import check_space
+from export.tables.plan import plan_tables
 from tests.export.checkpoint.dump_files import collection_dump, head, hugectr_dump, sok_dump
 from tests.hostile.mutations import flip
 from tests.hostile.ordeal import deadline

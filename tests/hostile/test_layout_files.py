@@ -15,7 +15,7 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Statements
 from export.errors import ExportError
-from export.plan import plan_tables
+from export.tables.plan import plan_tables
 from tests.export.checkpoint.bundles import write_bundle
 from tests.export.checkpoint.test_layout_file import SPEC_TEXT, STACK, TOML, spec_bytes, stated
 from tests.hostile.mutations import NUMBERS, flip, reword

@@ -18,7 +18,7 @@ from export.checkpoint.sstable import TableError, read_table
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.checkpoint.wire import WireError, read_fields, read_varint
 from export.errors import CheckpointError
-from export.plan import Writing, plan_tables
+from export.tables.plan import Writing, plan_tables
 from export.tables.shards import check_sources, copy_rows, manifest_table
 from tests.export.checkpoint import bundles
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, node, object_graph, write_bundle

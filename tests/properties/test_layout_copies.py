@@ -16,10 +16,10 @@ from export.checkpoint.layouts import Layout, Mod, SparseCore, stored_rows
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Inventory, TableSpec
-from export.checks.table_rows import verify_tables
 from export.errors import CheckpointError, VerificationFailed
-from export.plan import ExportPlan, Writing, plan_tables
+from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import Receipt, carry_out, check_sources, manifest_table
+from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.bundles import write_bundle
 
 Values = np.ndarray[Any, Any]

@@ -20,7 +20,7 @@ atexit.register(shutil.rmtree, _BYTECODE, ignore_errors=True)
 
 INSTALLED = ("env", "-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPYCACHEPREFIX={_BYTECODE}", sys.executable)
 """A Python that keeps compiled modules, as an installed package has them; a checkout may be run without any."""
-EXPORT = (*INSTALLED, "-m", "export.main")
+EXPORT = (*INSTALLED, "-m", "export.cli.main")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from bundle.tables import ShardWriter, TableReader
 from export.corpora import candidates
 from export.corpora.candidates import write_candidates, write_vectors
 from export.errors import DestinationError, NotConvertible
-from export.settings import CorpusPart
+from export.recipe.schema import CorpusPart
 from tests.runtime.tower_files import write_tower_files
 
 ROWS = 900

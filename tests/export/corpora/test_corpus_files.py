@@ -16,7 +16,7 @@ from export.corpora.candidates import write_candidates
 from export.corpora.files import locate_corpus
 from export.corpora.samples import read_rows
 from export.errors import NotConvertible, UsageError
-from export.settings import CorpusPart
+from export.recipe.schema import CorpusPart
 from tests.export.corpora.example_files import write_examples
 
 FEATURES: dict[str, Feature] = {

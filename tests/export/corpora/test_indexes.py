@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bundle import paths
 from export.corpora.indexes import build_index, choose, recall_of_tables, wilson_low
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
-from export.settings import IndexPart
+from export.recipe.schema import IndexPart
 from runtime.scann import ScannIndex
 
 Vectors = NDArray[np.float32]

@@ -24,7 +24,7 @@ from bundle.manifest import (
 from bundle.stores import StoredColumns
 from export.corpora.candidates import write_candidates
 from export.errors import NotConvertible, UsageError
-from export.settings import CorpusPart
+from export.recipe.schema import CorpusPart
 
 
 def _embedded(kind: str, ids: Any = None, default: Any = None) -> EmbeddedFeature:

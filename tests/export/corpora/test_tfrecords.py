@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from export.corpora import tfrecords
 from export.corpora.tfrecords import read_examples
 from export.errors import ExportError, NotConvertible, UsageError
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
 from tests.export.corpora.example_files import example, masked, record, write_examples
 
 NAMES = ["id", "tags", "score", "title", "gone"]

@@ -14,14 +14,14 @@ from rich.console import Console
 
 from bundle.errors import VersionBusy
 from bundle.manifest import parse
-from export import tables_only
 from export.checkpoint.specs import Statements
 from export.errors import DestinationError, ExportError, UsageError
+from export.jobs import tables_job
 from export.jobs.destinations import open_destination, published_bytes
 from export.jobs.leases import Lease
-from export.progress import Progress
-from export.run_settings import ExportSettings
-from export.tables.staged import Published
+from export.jobs.progress import Progress
+from export.jobs.staged import Published
+from export.recipe.settings import ExportSettings
 from runtime.object_store import RemotePath, located
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
@@ -49,9 +49,9 @@ def export(checkpoint: Path, store: RemotePath, scratch: Path, version: int | No
     settings, said = ExportSettings(), Statements({name: name for name in VALUES})
     destination = open_destination(str(store), Path(), scratch)
     progress = Progress(Console(quiet=True))
-    job = tables_only.TablesJob("m", version, said)
-    return tables_only.export_tables(
-        tables_only.prepare_tables(checkpoint, destination, job, settings), settings, progress
+    job = tables_job.TablesJob("m", version, said)
+    return tables_job.export_tables(
+        tables_job.prepare_tables(checkpoint, destination, job, settings), settings, progress
     )
 
 
@@ -211,7 +211,7 @@ def test_publish_to_a_store_whose_lease_was_taken_over_sends_nothing_more(
                 (store / "m/.lease-1.json").write(orjson.dumps(page))
             return super().step(name, total)
 
-    prepared = tables_only.prepare_tables(checkpoint, destination, tables_only.TablesJob("m", None, said), settings)
+    prepared = tables_job.prepare_tables(checkpoint, destination, tables_job.TablesJob("m", None, said), settings)
     with pytest.raises(DestinationError, match="was taken over by another run on elsewhere"):
-        tables_only.export_tables(prepared, settings, TakenOver(Console(quiet=True)))
+        tables_job.export_tables(prepared, settings, TakenOver(Console(quiet=True)))
     assert [name for name in (store / "m").listing() if name == "1"] == []

@@ -15,10 +15,10 @@ import pytest
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError, DestinationError, ExportError
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
 from export.jobs.attempts import ATTEMPTS_MAX
 from export.jobs.executors import LocalExecutor, worker_count
-from export.plan import plan_tables
+from export.tables.plan import plan_tables
 from tests.export import task_functions
 from tests.export.checkpoint.bundles import write_bundle
 

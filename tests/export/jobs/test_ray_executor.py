@@ -19,9 +19,9 @@ from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError
 from export.jobs.attempts import ATTEMPTS_MAX
 from export.jobs.ray_executor import RayExecutor
-from export.plan import Writing, plan_tables
-from export.run_settings import ExportSettings
-from export.tables.staged import copy_tables
+from export.jobs.staged import copy_tables
+from export.recipe.settings import ExportSettings
+from export.tables.plan import Writing, plan_tables
 from tests.export import task_functions
 from tests.export.checkpoint.bundles import write_bundle
 

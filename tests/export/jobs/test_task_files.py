@@ -11,7 +11,7 @@ from bundle import staging
 from export.checkpoint.layouts import Mod, Plain, SparseCore
 from export.checkpoint.specs import TableSpec
 from export.jobs.task_files import read_task_file, write_task_file
-from export.plan import ExportPlan, TablePlan
+from export.tables.plan import ExportPlan, TablePlan
 from export.tables.tasks import RestTask, TableTask
 from tests.export.commands import Command
 from tests.export.exporting import aside, facts

@@ -5,10 +5,10 @@ from typing import Any, Literal
 import pytest
 
 from export.errors import UsageError
+from export.graph.specs import DenseSpec, ModelSpec, TensorSpec, TowerSpec
 from export.model.roles import input_roles
-from export.settings import ExportJob
-from export.subset import reduced
-from export.towers.descriptions import DenseSpec, ModelSpec, TensorSpec, TowerSpec
+from export.model.subset import reduced
+from export.recipe.schema import ExportJob
 from tests.export.cutting import recipe
 
 Role = Literal["query", "candidate", "ranking"]

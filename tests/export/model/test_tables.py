@@ -12,11 +12,11 @@ import pytest
 from export.checkpoint.layouts import Mod, stored_rows
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.specs import Inventory
-from export.cuts.stand_ins import remember_line
 from export.errors import CheckpointError, NotConvertible, UsageError
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.placeholders import remember_line
 from export.model.tables import recognise_tables
-from export.settings import ExportJob
+from export.recipe.schema import ExportJob
 from tests.export.checkpoint.bundles import write_bundle
 from tests.export.cutting import Cut
 

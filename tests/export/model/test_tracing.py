@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from export.errors import NotConvertible, UsageError
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
+from export.graph.specs import DenseSpec, FeatureSpec, TableFacts
 from export.model.tracing import trace_towers
-from export.settings import ExportJob
-from export.towers.descriptions import DenseSpec, FeatureSpec, TableFacts
-from export.towers.pages import check_limits
+from export.recipe.schema import ExportJob
+from export.towers.manifest_towers import check_limits
 from tests.export.cutting import HERE, IDS, Cut, movies_recipe, one_recipe, recipe
 
 

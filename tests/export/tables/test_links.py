@@ -17,11 +17,11 @@ from export.checkpoint.layouts import Mod
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Inventory, Statements
-from export.checks.table_rows import verify_tables
 from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.jobs.destinations import open_destination
-from export.plan import ExportPlan, Writing, plan_tables
 from export.tables.links import link_files, linked_table
+from export.tables.plan import ExportPlan, Writing, plan_tables
+from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.bundles import write_bundle
 
 VALUES = np.random.default_rng(3).standard_normal((101, 6)).astype(np.float32)

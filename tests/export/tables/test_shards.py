@@ -18,7 +18,7 @@ import pytest
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError, DestinationError
-from export.plan import ExportPlan, Writing, plan_tables
+from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import Receipt, check_sources, copy_rows, manifest_table
 from tests.export.checkpoint.bundles import entry, header, table, write_bundle
 
@@ -172,10 +172,10 @@ MEMORY_PROBE = """
 import json, pathlib, sys
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
-from export.inspect import inventory_json, inventory_table
-from export.plan import Writing, plan_tables
+from export.cli.inspect import inventory_json, inventory_table
+from export.tables.plan import Writing, plan_tables
 from export.tables.shards import check_sources, copy_rows, manifest_table
-from export.checks.table_rows import verify_tables
+from export.verify.table_rows import verify_tables
 
 def peak():  # of this program alone: getrusage would tell that of the parent, if larger
     status = pathlib.Path("/proc/self/status").read_text()

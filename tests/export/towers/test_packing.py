@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from export.graph.pruning import TracedTower
 from export.towers.packing import pack_part, pack_tower
 from export.towers.parts import split_tower
-from export.towers.pruning import TracedTower
 from tests.export.cutting import IDS
 from tests.export.splitting import AGE, FEATURES, made_values, run, run_parts, traced
 

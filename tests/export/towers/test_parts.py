@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from export.graph.pruning import TracedTower
 from export.towers.half_products import in_bfloat16
 from export.towers.parts import Split, split_tower
-from export.towers.pruning import TracedTower
 from tests.export.cutting import IDS, RAGGED
 from tests.export.splitting import AGE, CONTEXT, FEATURES, TASKS, made_values, run, run_parts, traced
 

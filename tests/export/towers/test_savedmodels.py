@@ -7,10 +7,10 @@ import pytest
 
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError
-from export.frameworks import load_tensorflow
+from export.frameworks.loading import load_tensorflow
 from export.model.tracing import trace_towers
+from export.model.weights import find_table_keys, restore_weights
 from export.towers.savedmodels import write_saved_model
-from export.towers.weights import find_table_keys, restore_weights
 from runtime.savedmodel import SavedModelTower
 from tests.export.cutting import HERE, Cut, movies_recipe
 

@@ -1,0 +1,155 @@
+"""What is in a checkpoint, told to people (tables for a terminal) and to programs (JSON values)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from export.checkpoint.layouts import Mod, SparseCore
+from export.checkpoint.specs import Inventory, TableSpec
+from export.checkpoint.variables import Entry
+from export.figures import count_text, page_table, size_text
+
+if TYPE_CHECKING:
+    from export.jobs.pace import Pace
+    from export.tables.plan import ExportPlan
+
+VARIABLES_SHOWN = 20
+TABLES_SHOWN = 100
+LINES_SHOWN = 20
+
+
+def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the inventory as JSON values; every variable of the checkpoint is in it once.
+
+    Args:
+      inventory: what `recognise` made of the checkpoint.
+      problems: with its data files; none: it is complete.
+    """
+    return {
+        "checkpoint": inventory.checkpoint,
+        "fingerprint": inventory.fingerprint,
+        "storage": inventory.storage,
+        "saved_by": "objects" if inventory.objects else "names",
+        "step": inventory.step,
+        "complete": not problems,
+        "problems": list(problems),
+        "tables": {table.name: _table_json(table) for table in inventory.tables},
+        "refused": [{"name": each.name, "key": each.key, "reason": each.reason} for each in inventory.refused],
+        "slots": [
+            {"name": each.name, "key": each.key, "of": each.of or None, "bytes": each.bytes} for each in inventory.slots
+        ],
+        "slot_bytes": inventory.slot_bytes,
+        "duplicates": [{"key": each.key, "of": each.of, "bytes": each.bytes} for each in inventory.duplicates],
+        "dense": [_entry_json(entry) for entry in inventory.dense],
+        "candidates": [entry.key for entry in inventory.candidates],
+    }
+
+
+def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> RenderableType:
+    """Returns the inventory for a terminal: tables, what is left out, and the largest of the other variables."""
+    step = "no step recorded" if inventory.step is None else f"step {inventory.step}"
+    saved = "saved as objects" if inventory.objects else "saved by names"
+    if inventory.storage != "TensorFlow":
+        saved = f"saved by {inventory.storage}"
+    parts: list[RenderableType] = [Text(f"checkpoint {inventory.checkpoint}, {step}, {saved}, {inventory.fingerprint}")]
+    parts += _lines(f"incomplete: {problem}" for problem in problems) or [Text("all data files are there")]
+    shown = sorted(sorted(inventory.tables, key=lambda spec: -spec.bytes)[:TABLES_SHOWN], key=lambda spec: spec.name)
+    title = "tables" if len(shown) == len(inventory.tables) else f"tables ({len(inventory.tables)}), the largest"
+    tables = page_table(title, "table", "rows", "dim", "dtype", "size", "layout", "slices", "slots", "origin")
+    for spec in shown:
+        slots = ", ".join(slot.name for slot in spec.slots)
+        slices = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
+        row = (str(spec.rows), str(spec.dim), spec.dtype, size_text(spec.bytes), _layout_text(spec), slices)
+        tables.add_row(escape(spec.name), *row, escape(slots), spec.origin)
+    parts.append(tables if inventory.tables else Text("no table is recognised"))
+    parts += _lines(f"stored twice, read once: {each.key} is {each.of}" for each in inventory.duplicates)
+    parts += _lines(f"note: table {spec.name}: {spec.note}" for spec in inventory.tables if spec.note)
+    parts += _lines(f"not exported: {refused.name}: {refused.reason}" for refused in inventory.refused)
+    if inventory.slots:
+        count, saved_bytes = count_text(len(inventory.slots), "optimizer variable"), size_text(inventory.slot_bytes)
+        parts.append(Text(f"left out: {count}, which saves {saved_bytes}"))
+    candidates = inventory.candidates
+    known = {entry.key for entry in candidates}
+    others = sorted(
+        (entry for entry in inventory.dense if entry.key not in known), key=lambda entry: (-entry.bytes, entry.key)
+    )
+    parts += _variables(f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates)
+    parts += _variables(f"other variables ({len(others)})", others)
+    return Group(*parts)
+
+
+def plan_table(plan: ExportPlan, pace: Pace | None = None, notes: Sequence[str] = ()) -> RenderableType:
+    """Returns a plan for a terminal: what would be read and written, what that takes, and what else is to be known."""
+    tables = page_table("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
+    for table in plan.tables:
+        spec = table.spec
+        counts = (str(spec.slices), f"{table.shards}, linked" if table.linked else str(table.shards))
+        shape = (str(spec.rows), str(spec.dim), table.dtype, size_text(table.bytes))
+        tables.add_row(escape(spec.name), *shape, _layout_text(spec), *counts)
+    total = (
+        f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written, "
+        + (f"{size_text(plan.linked_bytes)} linked, " if plan.links else "")
+        + f"{count_text(len(plan.tasks) + len(plan.links), 'file')}, "
+        f"{count_text(len(plan.work), 'task')} on {count_text(plan.workers, 'worker')} with at most "
+        f"{size_text(plan.peak_memory_bytes)} of memory"
+        + (f"; {size_text(plan.left_out_bytes)} of slot variables left out" if plan.left_out_bytes else "")
+    )
+    told = [Text(f"note: {note}") for note in (*notes, *plan.notes)]
+    return Group(tables, *told, Text(total), *([Text(pace.told())] if pace is not None else []))
+
+
+def _lines(told: Iterable[str]) -> list[Text]:
+    """Returns the first lines of one kind, and how many more there are."""
+    lines = list(told)
+    more = [Text(f"... and {len(lines) - LINES_SHOWN} more; --json tells all")] if len(lines) > LINES_SHOWN else []
+    return [Text(line) for line in lines[:LINES_SHOWN]] + more
+
+
+def _variables(title: str, entries: Sequence[Entry]) -> list[RenderableType]:
+    """Returns variables under a line that may be wider than their table; nothing of none."""
+    if not entries:
+        return []
+    if len(entries) > VARIABLES_SHOWN:
+        title += f", the first {VARIABLES_SHOWN}; --json tells all"
+    variables = page_table("", "variable", "shape", "dtype", "size")
+    for entry in entries[:VARIABLES_SHOWN]:
+        variables.add_row(escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes))
+    return [Text(title), variables]
+
+
+def _layout_text(spec: TableSpec) -> str:
+    """Returns a table's layout for reading, e.g. `sparse core 8 x 240, offset 128, rotation 4`."""
+    layout = spec.layout
+    if isinstance(layout, SparseCore):
+        place = f", offset {layout.offset}, rotation {layout.rotation}" if layout.offset or layout.rotation else ""
+        return f"sparse core {layout.cores} x {layout.core_rows}{place}"
+    return f"mod {layout.lanes}" if isinstance(layout, Mod) else "plain"
+
+
+def _table_json(spec: TableSpec) -> dict[str, Any]:
+    return {
+        "key": spec.key,
+        "rows": spec.rows,
+        "dim": spec.dim,
+        "dtype": spec.dtype,
+        "bytes": spec.bytes,
+        "layout": {"kind": spec.layout.kind, **asdict(spec.layout)},
+        "stored": list(spec.stored),
+        "origin": spec.origin,
+        "path": spec.path,
+        "slices": spec.slices,
+        "files": spec.files,
+        "slots": [slot.name for slot in spec.slots],
+        "keys": spec.keys or None,
+        "note": spec.note or None,
+    }
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {"key": entry.key, "shape": entry.shape, "dtype": entry.dtype, "bytes": entry.bytes}

@@ -1,0 +1,212 @@
+"""Runs model code of TF1: a function that builds a graph whose variables are known by the names that a Saver wrote.
+
+Such code belongs in a graph. There its variables are made whole (a partitioned one is one variable in a checkpoint),
+without memory, and once for each name, so that all traces of a model share them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from export.errors import NotConvertible
+from export.frameworks.hooks import hooked
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.placeholders import stand_in_class
+
+AVERAGE = "/ExponentialMovingAverage"
+"""Ends the name of a variable's moving average."""
+_TF1: set[str] = set()
+"""Factories whose code has switched TensorFlow to TF1's behaviour."""
+
+
+class NamedGraph:
+    """A function of one dict of inputs that builds a graph, or an object that has such methods.
+
+    Attributes:
+      variables: what it has made so far, by name.
+      averages: whether their values are the moving averages of a checkpoint, where it has some.
+    """
+
+    def __init__(
+        self, build: Any, reference: str, variables: dict[str, Any] | None = None, averages: bool = False
+    ) -> None:
+        """Takes what the factory that the recipe calls `reference` has returned."""
+        self._build, self._reference, self.averages = build, reference, averages
+        self.variables: dict[str, Any] = {} if variables is None else variables
+
+    def __getattr__(self, step: str) -> NamedGraph:
+        return NamedGraph(getattr(self._build, step), self._reference, self.variables, self.averages)
+
+    def key(self, name: str, held: Container[str]) -> str:
+        """Returns the key of a variable's value in a checkpoint that holds these; "" if it holds none.
+
+        Source: TensorFlow 2.20, python/training/moving_averages.py, ExponentialMovingAverage.variables_to_restore.
+        """
+        keys = (f"{name}{AVERAGE}", name) if self.averages else (name,)
+        return next((key for key in keys if key in held), "")
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Any:
+        """Builds the graph inside the one that is being traced."""
+        tf = load_tensorflow()
+        build = tf.autograph.experimental.do_not_convert(self._build)
+        with _named(self.variables), _behaviour(self._reference), _quiet():
+            return build(dict(inputs))
+
+    def try_with(self, variables: Iterable[Any]) -> None:
+        """Gives variables some value, so that what reads them can be tried before trained values are restored."""
+        random = np.random.default_rng(0)
+        for variable in variables:
+            shape = tuple(variable.shape.as_list())
+            value = random.normal(0, 0.1, shape) if variable.dtype.is_floating else np.zeros(shape)
+            variable.assign(value.astype(variable.dtype.as_numpy_dtype))
+
+    def run(self, inputs: Mapping[str, Any], read: Callable[[str], Any]) -> Any:
+        """Builds the graph for these inputs and runs it.
+
+        Args:
+          inputs: their values.
+          read: returns the trained value of a variable by its name; None of a table, which is gathered from elsewhere.
+        """
+        tf = load_tensorflow()
+        function = tf.compat.v1.wrap_function(
+            self, [{name: tf.type_spec_from_value(value) for name, value in inputs.items()}]
+        )
+        wanted = {id(outer) for outer, _ in function.graph.captures}
+        for name, variable in self.variables.items():
+            value = read(name) if id(variable.handle) in wanted else None
+            if value is not None:
+                variable.assign(value)
+        values = tf.nest.flatten(dict(inputs), expand_composites=True)
+        with _as_it_is():
+            return function._call_flat(values, function.captured_inputs)
+
+
+def load_named(reference: str, load: Callable[[], Any], averages: bool = False) -> NamedGraph:
+    """Loads model code as TF1's programs run: in a graph.
+
+    Args:
+      reference: the recipe's `code.factory`.
+      load: imports the code and calls its factory.
+      averages: as of NamedGraph.
+    Raises:
+      NotConvertible: it returns no function.
+    """
+    tf = load_tensorflow()
+    from tensorflow.python import tf2
+    from tensorflow.python.framework import ops
+
+    # Eager execution cannot be switched on again, and the exporter needs it: inside the graph nothing is eager anyway.
+    with _quiet(), tf.Graph().as_default(), hooked(ops.disable_eager_execution, lambda original: None):  # noqa: ARG005
+        build = load()
+    if not tf2.enabled():
+        _TF1.add(reference)
+        tf.compat.v1.enable_v2_behavior()
+    if hasattr(build, "_trackable_children") or not (callable(build) or hasattr(build, "__dict__")):
+        raise NotConvertible(
+            f"factory {reference} returned a {type(build).__name__}, and the checkpoint knows variables by their names "
+            "alone; let it return a function of one dict of inputs that builds the graph, or load the checkpoint into "
+            "the model and save that with tf.train.Checkpoint"
+        )
+    return NamedGraph(build, reference, averages=averages)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps to itself that TF1 is deprecated, which TensorFlow says at every call."""
+    from tensorflow.python.util import deprecation
+
+    with deprecation.silence(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is deprecated and will be removed")
+        yield
+
+
+@contextlib.contextmanager
+def _as_it_is() -> Iterator[None]:
+    """Runs graphs without rewriting them first, which takes longer than to run one of thousands of columns once."""
+    options = load_tensorflow().config.optimizer
+    before = options.get_experimental_options()
+    options.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        options.set_experimental_options({"disable_meta_optimizer": before.get("disable_meta_optimizer", False)})
+
+
+@contextlib.contextmanager
+def _behaviour(reference: str) -> Iterator[None]:
+    """Gives code that asked for TF1's behaviour its shapes, equality and control flow."""
+    if reference not in _TF1:
+        yield
+        return
+    v1 = load_tensorflow().compat.v1
+    v1.disable_v2_tensorshape()
+    v1.disable_tensor_equality()
+    v1.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        v1.enable_v2_tensorshape()
+        v1.enable_tensor_equality()
+        v1.enable_control_flow_v2()
+
+
+@contextlib.contextmanager
+def _named(held: dict[str, Any]) -> Iterator[None]:
+    """Lets every variable be one of `held`, which is added to."""
+    tf = load_tensorflow()
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import embedding_ops, variable_scope
+
+    def create(_make: Callable[..., Any], **how: Any) -> Any:
+        with ops.name_scope(how.get("name"), "Variable", skip_on_eager=False) as scope:
+            name = ops.name_from_scope_name(scope)
+        shape, dtype = _told(how)
+        if name not in held:
+            held[name] = _without_memory(name, shape, dtype, bool(how.get("trainable", True)))
+        variable = held[name]
+        for collection in how.get("collections") or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES]:
+            tf.compat.v1.add_to_collection(collection, variable)
+        return variable
+
+    def looked_up(original: Callable[..., Any], **how: Any) -> Any:
+        if how["partition_strategy"] == "mod" and isinstance(how["params"], stand_in_class()):
+            how["params"].mod = True
+        return original(**how)
+
+    store = variable_scope._VariableStore
+    get_variable = store.get_variable
+
+    def get_whole(self: Any, *arguments: Any, **how: Any) -> Any:
+        return get_variable(self, *arguments, **{**how, "partitioner": None})
+
+    store.get_variable = get_whole
+    try:
+        with tf.variable_creator_scope(create), hooked(embedding_ops.embedding_lookup, looked_up):
+            yield
+    finally:
+        store.get_variable = get_variable
+
+
+def _told(how: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Returns shape and dtype of a variable that is asked for."""
+    tf = load_tensorflow()
+    shape, dtype, value = how.get("shape"), how.get("dtype"), how.get("initial_value")
+    if shape is None or dtype is None:
+        with tf.Graph().as_default():
+            made = tf.convert_to_tensor(value() if callable(value) else value, dtype)
+        shape, dtype = made.shape if shape is None else shape, made.dtype
+    return tf.TensorShape(shape), tf.as_dtype(dtype)
+
+
+def _without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
+    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+    kind = stand_in_class() if shape.rank == 2 and dtype.is_floating else UninitializedVariable
+    tf = load_tensorflow()
+    with tf.init_scope(), tf.name_scope(""):
+        return kind(shape=shape, dtype=dtype, name=name, trainable=trainable)

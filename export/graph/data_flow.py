@@ -1,0 +1,194 @@
+"""What depends on what in a traced tower: inputs behind each tensor, what its operations cost, which tensors hold rows.
+
+A tensor may be handed from one part of a tower to another if it holds a row for each example, computed from that
+example alone. No list of operations can tell that for all of TensorFlow, so it is tried: the tower runs on made
+examples, then on the same ones in another order and number, and a tensor that holds rows follows them. The replay with
+the trained weights, where contexts are run once and repeated, is what proves it (export/verify/part_checks.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.frameworks.loading import load_tensorflow
+from export.graph.pruning import TracedTower, narrowed
+
+CONTEXT, CANDIDATE = 1, 2
+"""Bits: what a tensor depends on."""
+
+_MOVING = frozenset(
+    {
+        *("BroadcastTo", "Cast", "ConcatV2", "Const", "EnsureShape", "ExpandDims", "Fill", "GatherV2", "Identity"),
+        *("IdentityN", "OnesLike", "Pack", "Placeholder", "Range", "ReadVariableOp", "Reshape", "ResourceGather"),
+        *("Shape", "Slice", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice", "Tile", "Transpose"),
+        *("Unpack", "ZerosLike", "NoOp", "Size", "Rank", "Prod"),
+    }
+)
+"""Operations that compute nothing worth counting."""
+_LOOPING = frozenset({"While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf"})
+_LOOP_COST = 100_000
+_PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
+_HANDED = ("float32", "int32", "int64")
+_MADE, _AGAIN = 6, (4, 1, 1, 5, 0, 2, 3, 3)
+"""Examples that are made, and which of them are run again."""
+
+
+class DataFlow:
+    """The graph of one tower, whose inputs are of a context or of a candidate."""
+
+    def __init__(self, tower: TracedTower, per: Mapping[str, int]) -> None:
+        """Takes a tower, and CONTEXT, CANDIDATE or both of each input by name."""
+        self.tower = tower
+        self.graph = tower.function.graph
+        self.inputs = dict(
+            zip((tensor.name for tensor in self.graph.inputs), tower.spec.inputs, strict=False)
+        )  # what follows the inputs are captures
+        self.outputs: dict[str, Any] = dict(tower.function.structured_outputs)
+        self._per: dict[str, int] = {name: per[spec.name] for name, spec in self.inputs.items()}
+        self._sweep()
+
+    def _sweep(self) -> None:
+        for operation in self.graph.get_operations():  # in the order of their making, inputs first
+            bits = 0
+            for tensor in operation.inputs:
+                bits |= self._per.get(tensor.name, 0)
+            for control in operation.control_inputs:
+                for tensor in control.outputs:
+                    bits |= self._per.get(tensor.name, 0)
+            for tensor in operation.outputs:
+                self._per.setdefault(tensor.name, bits)
+
+    def per(self, tensor: Any) -> int:
+        """Returns what a tensor depends on: 0, CONTEXT, CANDIDATE or both."""
+        return self._per[tensor.name]
+
+    def upstream(
+        self, tensors: Iterable[Any], stops: Collection[str], values: bool = False
+    ) -> tuple[list[Any], set[str]]:
+        """Walks back from tensors, not beyond `stops` (names of tensors), nor, for `values`, to what gives a shape.
+
+        Returns:
+          The operations on the way that depend on an input, and the stops that were reached, inputs among them.
+        """
+        found: dict[str, Any] = {}
+        reached: set[str] = set()
+        queue = list(tensors)
+        while queue:
+            tensor = queue.pop()
+            if tensor.name in stops or tensor.name in self.inputs:
+                reached.add(tensor.name)
+            elif self.per(tensor) and tensor.op.name not in found:
+                found[tensor.op.name] = tensor.op
+                if not (values and tensor.op.type == "Shape"):
+                    queue.extend(tensor.op.inputs)
+        return list(found.values()), reached
+
+    def cost(self, operations: Iterable[Any]) -> int:
+        """Returns about how many multiply-adds some operations make for one example."""
+        return sum(_cost(operation) for operation in operations)
+
+    @property
+    def loops(self) -> bool:
+        """Whether a loop of TF1 goes through the graph, where what an operation depends on may stand behind it."""
+        return any(operation.type in ("Enter", "NextIteration") for operation in self.graph.get_operations())
+
+    @cached_property
+    def rows(self) -> set[str]:
+        """Names of the tensors that hold a row for each example, made of that example alone."""
+        fill(self.tower.variables)
+        known: dict[str, Any] = {}
+        for operation in self.graph.get_operations():
+            for tensor in operation.outputs:
+                if self.per(tensor) and _may_hold_rows(tensor):
+                    known[tensor.name] = tensor
+        feeds = list(self.graph.inputs[: len(self.inputs)])
+        tensors = {str(place): tensor for place, tensor in enumerate(known.values())}
+        function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, tensors)
+        made = [_made(tensor, place) for place, tensor in enumerate(feeds)]
+        tf = load_tensorflow()
+        # By this way in, since the public one puts all arguments into the text of an error that it then drops.
+        once, again = (
+            function._call_flat([tf.constant(array) for array in arrays], function.captured_inputs)
+            for arrays in (made, [array[list(_AGAIN)] for array in made])
+        )
+        return {
+            name
+            for name, place in zip(known, tensors, strict=True)
+            if _follows(once[place].numpy(), again[place].numpy())
+        }
+
+
+def fill(variables: Iterable[Any]) -> None:
+    """Gives made values to variables that were built without any, until they are restored from the checkpoint."""
+    random = np.random.default_rng(0)
+    for variable in variables:
+        if not variable.is_initialized():
+            made = random.normal(0, 0.1, variable.shape.as_list())
+            variable.assign(made.astype(variable.dtype.as_numpy_dtype))
+
+
+def _may_hold_rows(tensor: Any) -> bool:
+    shape = tensor.shape
+    return tensor.dtype.name in _HANDED and bool(shape.rank) and shape[0] is None and None not in shape.as_list()[1:]
+
+
+def _made(tensor: Any, seed: int) -> NDArray[Any]:
+    random = np.random.default_rng(seed)
+    shape = [_MADE, *(size or 1 for size in tensor.shape.as_list()[1:])]
+    if tensor.dtype.is_floating:
+        return random.standard_normal(shape).astype(tensor.dtype.as_numpy_dtype)
+    if tensor.dtype.name == "string":
+        return random.integers(0, 2, shape).astype(str).astype(object)
+    return random.integers(0, 2, shape).astype(tensor.dtype.as_numpy_dtype)
+
+
+def _follows(once: NDArray[Any], again: NDArray[Any]) -> bool:
+    if once.shape[0] != _MADE or again.shape[0] != len(_AGAIN):
+        return False
+    expected = once[list(_AGAIN)]
+    scale = np.abs(np.nan_to_num(expected, posinf=0, neginf=0)).max(initial=1.0)
+    return bool(np.allclose(expected, again, rtol=1e-4, atol=1e-5 * float(scale), equal_nan=True))
+
+
+def _cost(operation: Any) -> int:
+    if operation.type in _LOOPING:
+        return _LOOP_COST
+    if operation.type in _MOVING:
+        return 0
+    made = max((_numbers(tensor) for tensor in operation.outputs), default=0)
+    if operation.type == "Einsum":
+        return _einsum_cost(operation)
+    if operation.type.startswith(("Conv", "DepthwiseConv")):
+        return made * int(math.prod(size or 1 for size in operation.inputs[1].shape.as_list()[:-1]))
+    if operation.type in _PRODUCTS:
+        transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+        inner = operation.inputs[0].shape[-2 if transposed else -1]
+        return made * (inner or 1)
+    taken = max((_numbers(tensor) for tensor in operation.inputs if tensor.dtype.is_floating), default=0)
+    return max(made, taken)
+
+
+def _einsum_cost(operation: Any) -> int:
+    sizes: dict[str, int] = {}
+    terms = operation.get_attr("equation").decode().partition("->")[0].replace("...", "").split(",")
+    for term, tensor in zip(terms, operation.inputs, strict=True):
+        sizes.update(zip(reversed(term), (size or 1 for size in reversed(tensor.shape.as_list())), strict=False))
+    return int(math.prod(sizes.values()))
+
+
+def _numbers(tensor: Any) -> int:
+    """Returns how many values a tensor holds of one example; a size that is not known counts as 1."""
+    if tensor.shape.rank is None:
+        return 1
+    return math.prod(size or 1 for size in tensor.shape.as_list())
+
+
+def named(operation: Any) -> str:
+    """Names an operation in a message."""
+    return f"{operation.name!r} ({operation.type})"

@@ -1,0 +1,354 @@
+"""Prunes a traced call to what some of its results need: one small function for each tower.
+
+Which features, and so which tables, a tower needs follows from what remains reachable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from export.errors import NotConvertible, UsageError
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.placeholders import bytes_of, line_of_early
+from export.graph.bag_inputs import feed_bags
+from export.graph.origins import PYTHON_CODE, Needed, Source, distinct_identifiers, join, needed, resource, sources_of
+from export.graph.specs import FeatureSpec, TensorSpec, TowerSpec
+from export.recipe.schema import InputPart, TowerPart, name_of_call
+from export.user_lines import at_line, line_of_operation
+
+_TAKEN = ("float32", "int32", "int64", "string")
+_RETURN = "let it return a dict of tensors or one tensor, or let the recipe call a method of the model that does"
+
+
+@dataclass(frozen=True)
+class TracedTower:
+    """A tower as a pruned function.
+
+    Attributes:
+      spec: what it is.
+      function: takes the tensors of `spec.inputs`, in their order; returns a dict by the names of `spec.outputs`.
+      variables: the dense variables that it reads, in the order of `spec.variables`.
+    """
+
+    spec: TowerSpec
+    function: Any
+    variables: tuple[Any, ...]
+
+    @property
+    def operations(self) -> int:
+        """How many operations are left: all that its outputs depend on."""
+        return len(self.function.graph.get_operations())
+
+
+@dataclass
+class TracedCall:
+    """One traced call of the model, in which placeholders stand for what its lookups return.
+
+    Attributes:
+      function: the whole call, a TensorFlow WrappedFunction.
+      inputs: its declared inputs as they arrive in the graph.
+      lengths: placeholders of how many ids each example has, by ragged or sparse input.
+      result: what it returns.
+      parts: what the recipe says of the inputs.
+      bags: placeholders of the values of ragged and sparse inputs, as `feed_bags` makes them.
+      features, activations, configs: by the feature's name: what is looked up, its placeholder, its FeatureConfig.
+    """
+
+    function: Any
+    inputs: Mapping[str, Any]
+    lengths: Mapping[str, Any]
+    result: Any
+    parts: Mapping[str, InputPart]
+    bags: dict[str, Any] = field(default_factory=dict)
+    features: dict[str, FeatureSpec] = field(default_factory=dict)
+    activations: dict[str, Any] = field(default_factory=dict)
+    configs: dict[str, Any] = field(default_factory=dict)
+
+
+def prune(
+    name: str,
+    part: TowerPart,
+    trace: TracedCall,
+    stand_ins: Mapping[str, str],
+) -> TracedTower:
+    """Cuts one tower out of a traced call.
+
+    Args:
+      name, part: the recipe's tower.
+      trace: the call.
+      stand_ins: name of each table of an embedding layer by the resource that stands for it.
+    Raises:
+      UsageError: the call does not return what the recipe's outputs name.
+      NotConvertible: the tower needs more than activations and dense inputs; names what, and the cure.
+    """
+    tf = load_tensorflow()
+    results, keys = tower_results(name, part, trace.result)
+    with trace.function.graph.as_default():
+        results = {which: tf.cast(tensor, tf.float32) for which, tensor in results.items()}
+    feed_bags(results.values(), trace.activations.values(), trace.inputs, trace.lengths, trace.parts, trace.bags)
+    _take_batch_from_activations(results.values(), trace)
+    found = needed(results.values(), trace.activations.values())
+    inputs = {
+        which: trace.activations[which] for which in trace.activations if trace.activations[which].name in found.stops
+    }
+    inputs.update(_dense_inputs(name, found, trace))
+    _refuse_tables(name, found, captures_of(trace.function, found), stand_ins)
+    _refuse_python(name, found)
+    _refuse_untrained(name, found, trace.function)
+    if not inputs:
+        raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
+    names = distinct_identifiers(inputs)
+    function, variables = narrowed(name, trace.function, list(inputs.values()), results)
+    half = _half(found)
+    spec = TowerSpec(
+        name=name,
+        role=part.role,
+        call=part.call,
+        call_inputs=tuple(trace.inputs),
+        keys=keys,
+        inputs=tuple(_edge(names[which], tensor, which) for which, tensor in inputs.items()),
+        outputs=tuple(_edge(which, tensor) for which, tensor in results.items()),
+        result=_result_name(name, part, results),
+        variables=tuple(variable.name for variable in variables),
+        half=half,
+        largest_bytes=max((bytes_of(variable) for variable in variables), default=0),
+    )
+    return TracedTower(spec, function, variables)
+
+
+def _half(found: Needed) -> str:
+    """Returns the dtype of less than float32 that is computed in, if there is one."""
+    dtypes = (tensor.dtype.name for operation in found.operations for tensor in operation.outputs)
+    return next((name for name in dtypes if name in ("bfloat16", "float16")), "")
+
+
+def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    """Cuts a function of its own out of a traced one.
+
+    Args:
+      name: of the tower, for messages.
+      function: a TensorFlow WrappedFunction.
+      feeds: tensors of its graph that the new function takes, in their order.
+      fetches: tensors of its graph that it returns, by name.
+    Returns:
+      The function, and the variables that it reads.
+    Raises:
+      NotConvertible: it needs something that is no variable.
+    """
+    tf = load_tensorflow()
+    graph, everything = function.graph, function.graph.captures
+    found = needed(fetches.values(), feeds)
+    captures = captures_of(function, found)
+    for operation in found.operations:  # tf.nn.silu and others have gradients of their own, by what is pruned here
+        if operation.type == "IdentityN" and "_gradient_op_type" in operation.node_def.attr:
+            operation._clear_attr("_gradient_op_type")
+    _set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
+    try:
+        cut = function.prune(list(feeds), dict(fetches))
+        if any(each.shape.rank is None for each in cut.structured_outputs.values()):
+            # Shapes that code told, as Keras does of what a lookup table gives, are lost unless the graph holds them.
+            with graph.as_default():
+                told = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
+            cut = function.prune(list(feeds), told)
+    finally:
+        _set_captures(graph, everything)
+    known = {resource(variable.handle): variable for variable in graph.variables}
+    return cut, _variables(name, known, found, captures)
+
+
+def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
+    """Returns what results capture: the variable or constant outside the graph, and its placeholder within."""
+    reached = {placeholder.name for placeholder in found.placeholders}
+    return [pair for pair in function.graph.captures if pair[1].name in reached]
+
+
+def _set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
+    graph.function_captures.reset_captures([outer for outer, _ in pairs], [inner for _, inner in pairs])
+
+
+def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Returns the tensors that a tower gives, and where they are in what its call returns.
+
+    Raises:
+      UsageError: the call does not return what the recipe's outputs name.
+      NotConvertible: a result is no dense tensor of floats with the batch alone open.
+    """
+    tf = load_tensorflow()
+    where = f"towers.{name}: {name_of_call(part.call)}"
+    if not part.outputs:
+        if isinstance(returned, Mapping):
+            known = ", ".join(map(str, returned))
+            raise UsageError(f"{where} returns several results ({known}); name those wanted in towers.{name}.outputs")
+        if not isinstance(returned, tf.Tensor):
+            raise UsageError(f"{where} returns a {type(returned).__name__}; {_RETURN}")
+        chosen: dict[str, Any] = {"result": returned}
+        keys: dict[str, str | None] = {"result": None}
+    else:
+        if not isinstance(returned, Mapping):
+            cure = f"leave towers.{name}.outputs out" if isinstance(returned, tf.Tensor) else _RETURN
+            raise UsageError(f"{where} returns no dict but a {type(returned).__name__}; {cure}")
+        for key in part.outputs.values():
+            if key not in returned:
+                raise UsageError(
+                    f"{where} returns {', '.join(map(str, returned))}; towers.{name}.outputs names {key!r}"
+                )
+        chosen = {which: returned[key] for which, key in part.outputs.items()}
+        keys = dict(part.outputs)
+    for which, tensor in chosen.items():
+        if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
+            raise NotConvertible(f"{where}: output {which!r} is {tensor}; a dense tensor of floats was expected")
+        if (
+            tensor.shape.rank is None
+            or tensor.shape.rank < 1
+            or None in tensor.shape[1:]
+            or tensor.shape[0] is not None
+        ):
+            raise NotConvertible(
+                f"{where}: output {which!r} has shape {tensor.shape}; [batch, ...], and only the batch open, is needed"
+            )
+    return chosen, keys
+
+
+def _result_name(name: str, part: TowerPart, results: Mapping[str, Any]) -> str:
+    result = part.result or (next(iter(results)) if len(results) == 1 else None)
+    if result not in results:
+        raise UsageError(
+            f"towers.{name}.result is {part.result!r}; it must be one of its outputs: {', '.join(results)}"
+        )
+    return str(result)
+
+
+def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> None:
+    """Lets `tf.shape` of ids or lengths read the shape of what was looked up: the batch is most often all it is for."""
+    tf = load_tensorflow()
+    found = needed(results, trace.activations.values())
+    readers = {
+        feature.inputs[0]: name for name, feature in reversed(trace.features.items()) if len(feature.inputs) == 1
+    }
+    asked = {tensor.name: which for which, tensor in trace.lengths.items() if which in readers}
+    dense = [which for which, feature in trace.features.items() if feature.encoding == "dense"]
+    asked.update({trace.inputs[which].name: which for name in dense for which in trace.features[name].inputs})
+    for operation in found.operations:
+        if operation.type == "Shape" and operation.inputs[0].name in asked:
+            ids, activation = operation.inputs[0], trace.activations[readers[asked[operation.inputs[0].name]]]
+            rest = ids.shape.as_list()[1:]
+            with trace.function.graph.as_default():
+                first = activation[..., 0]
+                if math.prod(first.shape.as_list()[1:]) == math.prod(rest):
+                    same = tf.reshape(first, [-1, *rest])
+                else:
+                    one_each = first[(slice(None), *[0] * (first.shape.rank - 1))]
+                    same = tf.tile(tf.reshape(one_each, [-1, *[1] * len(rest)]), [1, *rest])
+                if ids.dtype == tf.string:
+                    join(operation.outputs[0], tf.shape(same, operation.outputs[0].dtype))
+                    continue
+                same = tf.cast(same, ids.dtype)
+            operation._update_input(0, same)
+
+
+def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]:
+    """Returns what a tower takes beside activations: dense inputs, and of others how many ids they hold, and these."""
+    sources = sources_of(trace.inputs)
+    lengths = {tensor.name: which for which, tensor in trace.lengths.items()}
+    bags = {tensor.name: which for which, tensor in trace.bags.items()}
+    inputs: dict[str, Any] = {}
+    for placeholder in found.placeholders:
+        if placeholder.name in bags and placeholder.dtype.name in _TAKEN:
+            inputs[bags[placeholder.name]] = placeholder
+            continue
+        if placeholder.name in lengths:
+            inputs[f"{lengths[placeholder.name]}@lengths"] = placeholder
+            continue
+        source = sources.get(placeholder.name)
+        if placeholder.name in bags:
+            source = Source(bags[placeholder.name].rpartition("@")[0], "dense")
+        if source is None:
+            continue
+        if source.part != "dense" or placeholder.dtype.name not in _TAKEN:
+            what = f"input {source.name!r} of dtype {placeholder.dtype.name}"
+            line = _line_of_reader(placeholder, found)
+            raise NotConvertible(
+                f"tower {name!r} reads {what} itself{line}, beside its lookup; only dense numbers, and how many ids an "
+                "example has, go into a tower: give the model what it needs of it as a dense input"
+            )
+        inputs[f"{source.name}@values"] = placeholder
+    order = list(trace.inputs)
+    return {which: inputs[which] for which in sorted(inputs, key=lambda each: order.index(each.rpartition("@")[0]))}
+
+
+def _refuse_untrained(name: str, found: Needed, function: Any) -> None:
+    """Refuses rows that were read while the model was made, and kept: TensorFlow neither trains nor saves them."""
+    tf = load_tensorflow()
+    held = [tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"]
+    held += [outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32]
+    lines = [line for line in map(line_of_early, held) if line is not None]
+    if lines:
+        raise NotConvertible(
+            f"tower {name!r} takes rows of a table that were read while the model was made{at_line(lines[0])}, as of a "
+            "layer that is given numbers in place of inputs, positions(tf.range(8)) of a functional model: they are "
+            "constants, which no training changes and no checkpoint holds. Look them up in the call of a layer or of a "
+            "model of your own, and train that"
+        )
+
+
+def _refuse_python(name: str, found: Needed) -> None:
+    for operation in found.operations:
+        if operation.type in PYTHON_CODE:
+            raise NotConvertible(
+                f"tower {name!r} runs Python code by operation {operation.name!r} (tf.py_function or tf.numpy_function)"
+                f"{at_line(line_of_operation(operation))}, which no bundle can hold; do the same with TensorFlow's own "
+                "operations, or before the model and give it the result as an input"
+            )
+
+
+def _refuse_tables(name: str, found: Needed, captures: list[tuple[Any, Any]], stand_ins: Mapping[str, str]) -> None:
+    for outer, inner in captures:
+        if resource(outer) in stand_ins:
+            raise NotConvertible(
+                f"tower {name!r} reads table {stand_ins[resource(outer)]!r} other than by its embedding layer"
+                f"{_line_of_reader(inner, found)}; no such table goes into a tower: look rows up by the layer only"
+            )
+
+
+def _line_of_reader(tensor: Any, found: Needed) -> str:
+    """Returns the user's line that first reads a tensor, as the part of a sentence."""
+    readers = (each for each in found.operations if any(read is tensor for read in each.inputs))
+    return at_line(next((line for each in readers if (line := line_of_operation(each))), ""))
+
+
+def _variables(
+    name: str, variables: Mapping[str, Any], found: Needed, captures: list[tuple[Any, Any]]
+) -> tuple[Any, ...]:
+    read = []
+    for outer, inner in captures:
+        if outer.dtype.name != "resource":
+            continue  # a constant of the model's code
+        if _table_of(outer) is not None:
+            continue
+        variable = variables.get(resource(outer))
+        if variable is None:
+            line = _line_of_reader(inner, found)
+            raise NotConvertible(
+                f"tower {name!r} reads a resource that is no variable (a hash table that changes?){line}; do that "
+                "before the model and give it the result as an input"
+            )
+        read.append(variable)
+    return tuple(read)
+
+
+def tables_of(function: Any) -> list[Any]:
+    """Returns the lookup tables of the model, of `tf.lookup`, that a traced function reads."""
+    found = {id(table): table for outer, _ in function.graph.captures if (table := _table_of(outer)) is not None}
+    return list(found.values())
+
+
+def _table_of(handle: Any) -> Any:
+    parent = getattr(handle, "_parent_trackable", lambda: None)()
+    return parent if isinstance(parent, load_tensorflow().lookup.StaticHashTable) else None
+
+
+def _edge(name: str, tensor: Any, feature: str = "") -> TensorSpec:
+    return TensorSpec(name, tensor.dtype.name, tuple(tensor.shape.as_list()), feature)

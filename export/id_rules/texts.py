@@ -1,0 +1,200 @@
+"""Recognises in a graph ids that are the words of a text, and tells as data how it is changed and split.
+
+Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`, `regex_replace`, `split`,
+`unicode_split` and `ngrams`, which the layer TextVectorization of tf-keras 2.20 and Keras 3.15 consists of.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from re import _constants as codes  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any, Literal, NamedTuple
+
+from bundle.manifest import HashIds, TextIds, TextStep, VocabularyIds
+from export.frameworks.loading import load_tensorflow
+from export.graph.input_paths import Followed, Values, per_example, run
+from export.graph.origins import Source, needed
+from export.id_rules.arithmetic import FoundIds
+from export.id_rules.recognition import find_ids
+
+CHANGES = frozenset({"StringLower", "StringUpper", "StringStrip", "StaticRegexReplace"})
+_WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0, **dict.fromkeys(CHANGES, 0)}
+"""Which output of an operation is the words."""
+_COUNTED = frozenset(
+    {
+        *("StridedSlice", "Cast", "Size", "Greater", "Max", "AddV2", "Mul", "Maximum", "Minimum", "Reshape", "Const"),
+        *("DenseBincount", "Cumsum", "ConcatV2", "Identity"),
+    }
+)
+"""What TensorFlow counts the words of each text with."""
+
+
+class _Split(NamedTuple):
+    """Words of a text, `at` once or in runs of `ngrams`.
+
+    Attributes:
+      text: that is split.
+      starts: the tensor that the words of each text are counted from.
+    """
+
+    at: Literal["whitespace", "characters"]
+    text: Any
+    starts: Any
+    ngrams: tuple[int, ...] = ()
+
+
+def find_text(ids: Any, call: Followed, rows: int | None, splits: Any = None) -> FoundIds | None:
+    """Returns which input ids are the words of, and how they are made of it; None if they are otherwise.
+
+    Args:
+      ids: a tensor, flat where it is of the words of several texts.
+      call: it is of.
+      rows: of the table.
+      splits: where the words of each text begin; None: each text is one word.
+    """
+    for operation in needed([ids], []).operations:
+        if operation.type not in _WORDS:
+            continue
+        words = operation.outputs[_WORDS[operation.type]]
+        strings = Source(words.name, "dense")
+        # Whatever makes a row of a string makes one of a word.
+        rows_of = Values(ids) if splits is None else _never_masked(Values(ids), call, words)
+        found = find_ids(rows_of, replace(call, sources={**call.sources, words.name: strings}), rows)
+        if isinstance(found, FoundIds) and found.source == strings:
+            return _told(words, found, call, splits)
+    return None
+
+
+def _never_masked(rows: Values, call: Followed, words: Any) -> Values:
+    """Returns rows without those that Keras' layers give "" instead, which is no word of a text that is split."""
+    made = call.origin(rows)
+    if isinstance(made, Source) or made.type != "SelectV2":
+        return rows
+    condition, _, others = made.inputs
+    masked = condition.type == "Equal" and condition.inputs[0].tensor is words
+    none = load_tensorflow().get_static_value(condition.inputs[1].tensor) if masked else None
+    return others if none == b"" else rows
+
+
+def _told(words: Any, found: FoundIds, call: Followed, splits: Any) -> FoundIds | None:
+    split = _split(words) if splits is not None else None
+    if (splits is not None and (split is None or not _counts(splits, split.starts))) or found.cast is not None:
+        return None
+    changed = changed_text(words if split is None else split.text, call)
+    if changed is None or not isinstance(found.rule, HashIds | VocabularyIds):
+        return None
+    source, steps = changed
+    if split is None and len(steps) == 0:
+        return None
+    how = {} if split is None else {"split": split.at, "ngrams": split.ngrams}
+    return replace(found, source=source, rule=TextIds(steps=steps, ids=found.rule, **how))
+
+
+def _split(words: Any) -> _Split | None:
+    """Returns how words were split; None if that is not known."""
+    made = words.op
+    if made.type == "StringNGrams":
+        return _runs(made)
+    if made.type == "StringSplitV2":
+        separator = load_tensorflow().get_static_value(made.inputs[1])
+        plain = separator == b"" and made.get_attr("maxsplit") == -1
+        return _Split("whitespace", made.inputs[0], made.outputs[0]) if plain else None
+    decoded = [each for each in needed([words], []).operations if each.type == "UnicodeDecode"]
+    plain = made.type == "UnicodeEncode" and made.get_attr("output_encoding") == b"UTF-8" and len(decoded) == 1
+    if not plain or not _one_by_one(made, decoded[0]):
+        return None
+    (code_points,) = decoded
+    told = {name: code_points.get_attr(name) for name in ("input_encoding", "replace_control_characters")}
+    if told != {"input_encoding": b"UTF-8", "replace_control_characters": False}:
+        return None
+    return _Split("characters", code_points.inputs[0], code_points.outputs[0])
+
+
+def _one_by_one(encoded: Any, decoded: Any) -> bool:
+    """Tells whether each code point that was decoded is encoded again by itself."""
+    values, starts = encoded.inputs
+    while values.op.type in ("Reshape", "ExpandDims"):
+        values = values.op.inputs[0]
+    each = load_tensorflow().get_static_value(starts.op.inputs[1]) if starts.op.type == "Mul" else None
+    return values is decoded.outputs[1] and each == 1
+
+
+def _runs(made: Any) -> _Split | None:
+    words, starts = made.inputs
+    split = _split(words) if words.op.type != "StringNGrams" else None
+    told = {name: made.get_attr(name) for name in ("separator", "pad_width", "preserve_short_sequences")}
+    if split is None or told != {"separator": b" ", "pad_width": 0, "preserve_short_sequences": False}:
+        return None
+    if not _counts(starts, split.starts):
+        return None
+    return split._replace(starts=made.outputs[1], ngrams=tuple(made.get_attr("ngram_widths")))
+
+
+def _counts(splits: Any, starts: Any) -> bool:
+    """Tells whether splits say no more than how many words each text has."""
+    if splits is starts:
+        return True
+    found = needed([splits], [])
+    own = [each for each in found.operations if each is not starts.op and each.type not in _COUNTED]
+    walked = {each.type for each in found.operations}
+    reached = any(each is starts.op for each in found.operations)
+    before = {each.name for each in needed(starts.op.inputs, []).operations}
+    return reached and "Cumsum" in walked and all(each.name in before for each in own)
+
+
+def changed_text(text: Any, call: Followed) -> tuple[Source, tuple[TextStep, ...]] | None:
+    """Returns the input that a text is made of, and each change of it, the first one first."""
+    steps: list[TextStep] = []
+    while True:
+        made = call.origin(Values(text))
+        if isinstance(made, Source):
+            name = next(name for name, each in call.sources.items() if each == made)
+            whole = made.part == "dense" and made.place is None
+            whole = whole and per_example(text.graph.get_tensor_by_name(name)) == 1
+            return (made, tuple(steps[::-1])) if whole else None
+        step = _step(made.tensor.op) if made.type in CHANGES else None
+        if step is None:
+            return None
+        steps.append(step)
+        text = made.tensor.op.inputs[0]
+
+
+def _step(change: Any) -> TextStep | None:
+    if change.type == "StringStrip":
+        return TextStep(do="strip")
+    if change.type in ("StringLower", "StringUpper"):
+        ascii_only = change.get_attr("encoding") == b""
+        return TextStep(do="lower" if change.type == "StringLower" else "upper") if ascii_only else None
+    pattern, by = change.get_attr("pattern"), change.get_attr("rewrite")
+    if not change.get_attr("replace_global") or b"\\" in by or not by.isascii():
+        return None
+    return _replaced(pattern, by, change)
+
+
+def _replaced(pattern: bytes, by: bytes, change: Any) -> TextStep | None:
+    """Returns what replaces a set of ASCII characters, or one text, as TensorFlow itself does."""
+    try:
+        parsed = list(parser.parse(pattern.decode()))
+    except (re.error, UnicodeDecodeError):
+        return None
+    if parsed and all(kind is codes.LITERAL for kind, _ in parsed):
+        step = TextStep(do="replace", what="".join(chr(code) for _, code in parsed), by=by.decode())
+        (done,) = run(change, [_strings([f"a{step.what * 2}b"])])
+        return step if done.tolist() == [f"a{step.by * 2}b".encode()] else None
+    if len(parsed) != 1 or parsed[0][0] is not codes.IN:
+        return None
+    tried = [chr(code) for code in (*range(128), 0x80, 0xE9, 0x2014, 0x10FFFF)]
+    (done,) = run(change, [_strings(tried)])
+    gone = [text for text, after in zip(tried, done.tolist(), strict=True) if after != text.encode()]
+    right = all(after in (text.encode(), by) for text, after in zip(tried, done.tolist(), strict=True))
+    ranges = [kind for kind, _ in parsed[0][1]]
+    plain = all(kind in (codes.LITERAL, codes.RANGE) for kind in ranges) and all(map(str.isascii, gone))
+    return TextStep(do="replace_any", what="".join(gone), by=by.decode()) if right and plain and gone else None
+
+
+def _strings(texts: list[str]) -> Any:
+    import numpy as np
+
+    return np.array([text.encode() for text in texts], object)

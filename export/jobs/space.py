@@ -1,0 +1,51 @@
+"""Whether a plan fits the disk."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from bundle import staging
+from bundle.keys import ENTRY_BYTES, index_bytes
+from export.errors import DestinationError
+from export.figures import size_text
+from export.tables.plan import ExportPlan
+
+_BLOCK_BYTES = 512
+"""In which a file system counts, whatever its own blocks."""
+
+
+def check_space(plan: ExportPlan, directory: Path, finished_bytes: int | None = None) -> None:
+    """Refuses a plan that does not fit the disk.
+
+    Args:
+      plan: the plan.
+      directory: where it writes; it, or the nearest directory above it that exists, tells the disk.
+      finished_bytes: what an earlier run has written already; None: what it left staged, all of which this run will
+        either go on with or remove first.
+    Raises:
+      DestinationError: it does not fit; tells both sizes.
+    """
+    existing = next((place for place in (directory, *directory.absolute().parents) if place.is_dir()), Path("/"))
+    finished_bytes = _staged_bytes(plan) if finished_bytes is None else finished_bytes
+    free = shutil.disk_usage(existing).free
+    put_aside = sorted((task.scratch_bytes for task in plan.tasks), reverse=True)[: plan.workers]
+    keyed = [table.spec.rows for table in plan.tables if table.spec.keys and not table.spec.slot_of]
+    indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)  # sorted aside, and then written
+    needed = plan.bytes - finished_bytes + sum(put_aside) + (0 if finished_bytes else indexes)
+    if needed > free:
+        raise DestinationError(
+            f"{directory} has {size_text(free)} free, the tables need {size_text(needed)}: "
+            f"{size_text(needed - free)} more; free some, or export to another disk"
+        )
+
+
+def _staged_bytes(plan: ExportPlan) -> int:
+    """Returns how much of the disk is taken by what lies where the plan would write, and beside it for its job."""
+    blocks = 0
+    for place in dict.fromkeys(Path(task.directory) for task in plan.tasks):
+        for file in (*place.rglob("*"), *staging.parts(place).rglob("*")):
+            with suppress(FileNotFoundError):  # another run may be at work there, and is told of later
+                blocks += file.lstat().st_blocks
+    return blocks * _BLOCK_BYTES

@@ -1,0 +1,179 @@
+"""Only the tables of a checkpoint, without model code: a bundle without towers, whose tables answer lookups by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bundle import manifest, paths
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.checkpoint.slot_tables import with_slots
+from export.checkpoint.specs import Inventory, Statements
+from export.errors import NotConvertible, UsageError
+from export.jobs import executors
+from export.jobs.destinations import Destination
+from export.jobs.progress import Progress
+from export.jobs.space import check_space
+from export.jobs.staged import Published, compare_tables, copy_tables, created, provenance, staged
+from export.recipe.settings import ExportSettings
+from export.step_keys import key_of
+from export.tables.key_indexes import write_key_indexes
+from export.tables.plan import AS_STORED, ExportPlan, Writing, check_exportable, plan_tables
+from export.verify.table_rows import SAMPLE_ROWS
+from runtime.object_store import Place
+
+NOTHING_SAID = Statements()
+
+
+@dataclass(frozen=True)
+class TablesJob:
+    """What the user asked for.
+
+    Attributes:
+      model: name of the bundle's model.
+      version: of the bundle; None: the next free one.
+      said: what the user says of tables where metadata does not; others that are identified are exported too.
+      names: of the tables that are exported; () is all.
+      how: how each is written.
+      dtypes: (table, dtype of its rows in the bundle) where it is not that of `how`; slot variables stay as they are.
+      keep_slots: whether the slot variables of tables are exported as well.
+    """
+
+    model: str = "tables"
+    version: int | None = None
+    said: Statements = NOTHING_SAID
+    names: tuple[str, ...] = ()
+    how: Writing = AS_STORED
+    dtypes: tuple[tuple[str, str], ...] = ()
+    keep_slots: bool = False
+
+
+@dataclass(frozen=True)
+class PreparedTables:
+    """A job that is known to be possible as far as can be told without writing.
+
+    Attributes:
+      wanted: names of the tables, without their slot variables.
+      notes: what is left out unasked, and why.
+    """
+
+    job: TablesJob
+    checkpoint: Checkpoint
+    inventory: Inventory
+    wanted: tuple[str, ...]
+    notes: tuple[str, ...]
+    destination: Destination
+    version: int
+    plan: ExportPlan
+
+
+def prepare_tables(
+    checkpoint_path: Place, destination: Destination, job: TablesJob, settings: ExportSettings
+) -> PreparedTables:
+    """Opens the checkpoint and plans its tables; writes nothing.
+
+    What is a table but cannot be exported is left out, and told in the notes; not so a table that the user named.
+
+    Args:
+      checkpoint_path: directory, prefix or .index file.
+      destination: of the bundle.
+      job: what the user asked for.
+      settings: how the job runs.
+
+    Raises:
+      NotConvertible: no table is identified; lists the candidates.
+      ExportError: the job cannot be done as asked.
+    """
+    if not paths.is_name(job.model):
+        raise UsageError(
+            f"--model {job.model!r} is no name: letters, digits, '_', '.', '-', beginning with a letter or digit"
+        )
+    checkpoint = open_checkpoint(checkpoint_path)
+    inventory = recognise(checkpoint, job.said)
+    notes = _left_out(inventory, job)
+    wanted = _wanted(inventory, notes, job.names)
+    for name, _ in job.dtypes:
+        if name not in wanted:
+            raise UsageError(f"--dtype {name}=...: no table of that name is exported; these are: {', '.join(wanted)}")
+    inventory = with_slots(checkpoint, inventory, wanted) if job.keep_slots else inventory
+    number = job.version or destination.next_version(job.model)
+    names = [table.name for table in inventory.tables if (table.slot_of or table.name) in wanted]
+    plan = plan_tables(
+        checkpoint,
+        inventory,
+        destination.root / job.model / f".staging-{number}",
+        tables=names,
+        writing={name: _how(job, name) if name in wanted else replace(job.how, dtype=None) for name in names},
+        budget_bytes=settings.budget_bytes,
+        workers=executors.worker_count(settings.workers),
+    )
+    destination.refuse_links(plan)
+    check_space(plan, destination.root)
+    if job.keep_slots and len(names) == len(wanted):
+        notes["--with-slots"] = "no slot variables are kept: the checkpoint tells none that belongs to a table"
+    return PreparedTables(job, checkpoint, inventory, wanted, tuple(notes.values()), destination, number, plan)
+
+
+def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: Progress) -> Published:
+    """Writes, verifies and publishes the tables; resumes where an earlier run of the same job stopped.
+
+    Raises:
+      ExportError: whatever stops the job; nothing is published.
+    """
+    job, plan, number = prepared.job, prepared.plan, prepared.version
+    with staged(prepared.destination, job.model, number) as draft:
+        stage = draft.stage
+        begun = created(stage, key_of(prepared.inventory.fingerprint, repr(job)))
+        with progress.step("tables", plan.moved_bytes) as moved:
+            tables = copy_tables(plan, stage, settings, moved)
+            keys = write_key_indexes(prepared.checkpoint, [table.spec for table in plan.tables], stage)
+        with progress.step("rows compared"):
+            rows = None if settings.full else SAMPLE_ROWS
+            checks = compare_tables(prepared.checkpoint, plan, stage, tables, keys, rows)
+        page = manifest.Manifest(
+            model=job.model,
+            version=number,
+            created=begun,
+            provenance=provenance(prepared.inventory, ""),
+            tables=tables,
+            keys=keys,
+            features={name: _feature(name, keyed=name in keys) for name in prepared.wanted},
+            towers={},
+            verification=manifest.Verification(tables=checks, examples=0, tolerance="no towers"),
+            files=tuple(file for page in keys.values() for file in stage.digests(page.file)),
+        )
+        return Published(draft.publish(page, progress), page, (*prepared.notes, *prepared.plan.notes))
+
+
+def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:
+    ids = manifest.KeyedIds(keys=table) if keyed else manifest.IdentityIds()
+    return manifest.EmbeddedFeature(kind="single", table=table, role="context", ids=ids)
+
+
+def _wanted(inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the tables that are exported; refuses a checkpoint without any, and a name that it does not have."""
+    if names:
+        return tuple(inventory.table(name).name for name in names)
+    wanted = tuple(table.name for table in inventory.tables if table.name not in notes)
+    if not wanted:
+        reasons = "; ".join(["no table is identified", *notes.values()])
+        raise NotConvertible(f"checkpoint {inventory.checkpoint}: {reasons}; {inventory.naming_help()}")
+    return wanted
+
+
+def _how(job: TablesJob, name: str) -> Writing:
+    return replace(job.how, dtype=dict(job.dtypes).get(name, job.how.dtype))
+
+
+def _left_out(inventory: Inventory, job: TablesJob) -> dict[str, str]:
+    """Returns why tables are not exported, by their names; one that the user named is refused later instead."""
+    asked = {*job.said.named, *job.said.mod, *(each.name for each in job.said.layouts), *job.names}
+    why = {each.name: f"{each.name!r} is not exported: {each.reason}" for each in inventory.refused}
+    for table in inventory.tables:
+        try:
+            check_exportable(table, _how(job, table.name))
+        except NotConvertible as problem:
+            if table.name not in asked:
+                why[table.name] = f"not exported: {problem}"
+    return why

@@ -1,0 +1,271 @@
+"""What a categorical feature column does to ids, told as data.
+
+Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, and feature_column.py for the classes of TF1, which
+have the same fields under the same names with a leading underscore.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from bundle.id_pages import CROSS_KEY
+from bundle.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdentityIds, IdRule, Unknown, VocabularyIds
+from export.errors import NotConvertible
+from export.frameworks.loading import load_tensorflow
+from export.graph.input_paths import Followed, Values
+from export.graph.origins import Source
+from export.graph.specs import Keys
+from export.id_rules.buckets import find_steps
+from export.lookups.records import Tensors, table_name
+
+Read = Callable[[str], Tensors]
+"""Returns a raw input of the model by its key, of rank 2 or more."""
+
+
+@dataclass(frozen=True)
+class ColumnRule:
+    """How a categorical column turns raw inputs into rows.
+
+    Attributes:
+      inputs: keys of the raw inputs; several of a cross.
+      rule, unknown, keys: as in Lookup.
+      weights: key of the input that holds a weight beside each id.
+      sequence: whether each place has a row of its own.
+      one: whether an example always has exactly one id.
+    """
+
+    inputs: tuple[str, ...]
+    rule: IdRule | None = None
+    unknown: Unknown | None = None
+    keys: tuple[Keys, ...] = ()
+    weights: str | None = None
+    sequence: bool = False
+    one: bool = False
+
+
+def is_a(column: Any, *kinds: str) -> bool:
+    """Tells whether a column, or what it derives from, is TensorFlow's of one of these kinds, of TF1 or TF2."""
+    names = {name for kind in kinds for name in (f"{kind}Column", f"_{kind}Column")}
+    return any(
+        each.__name__ in names and each.__module__.startswith("tensorflow.python.feature_column")
+        for each in type(column).__mro__
+    )
+
+
+def rows_of(column: Any) -> int:
+    """Returns how many ids a categorical column of TF1 or TF2 has."""
+    return int(column.num_buckets if hasattr(column, "num_buckets") else column._num_buckets)
+
+
+def column_rule(column: Any, read: Read) -> ColumnRule:
+    """Returns what a categorical column does.
+
+    Raises:
+      NotConvertible: it does what no rule of a manifest says; names it, and the cure.
+    """
+    for kinds, told in _RULES.items():
+        if is_a(column, *kinds):
+            return told(column, read)
+    raise NotConvertible(
+        f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is not known; use one of "
+        "TensorFlow's own categorical columns"
+    )
+
+
+def _sequence(column: Any, read: Read) -> ColumnRule:
+    inner = column_rule(column.categorical_column, read)
+    if inner.weights is not None or len(inner.inputs) > 1:
+        raise NotConvertible(f"column {column.name!r} is a sequence of weighted or crossed ids; take neither")
+    return replace(inner, sequence=True)
+
+
+def _weighted(column: Any, read: Read) -> ColumnRule:
+    return replace(column_rule(column.categorical_column, read), weights=column.weight_feature_key)
+
+
+def _identity(column: Any, _read: Read) -> ColumnRule:
+    default = column.default_value
+    return ColumnRule((column.key,), None, None if default is None else Unknown(rule="row", row=int(default)))
+
+
+def _hashed(column: Any, _read: Read) -> ColumnRule:
+    return ColumnRule((column.key,), HashIds(buckets=int(column.hash_bucket_size)))
+
+
+def _buckets(column: Any, _read: Read) -> ColumnRule:
+    key, rule = _bucketized(column)
+    return ColumnRule((key,), rule, one=True)
+
+
+def _vocabulary(column: Any, _read: Read) -> ColumnRule:
+    keys = column.vocabulary_list if hasattr(column, "vocabulary_list") else _lines(column)
+    known: Keys
+    if column.dtype.is_integer:
+        known = tuple(int(key) for key in keys)
+    else:
+        known = tuple(key.decode() if isinstance(key, bytes) else str(key) for key in keys)
+    oov = int(column.num_oov_buckets)
+    rule = VocabularyIds(
+        vocabulary=table_name(column.key, "vocabulary"), oov_buckets=oov, oov_first_row=len(known) if oov else 0
+    )
+    default = -1 if oov or column.default_value is None else int(column.default_value)
+    unknown = Unknown() if default < 0 else Unknown(rule="row", row=default)
+    return ColumnRule((column.key,), rule, unknown, (known,))
+
+
+def _lines(column: Any) -> list[str]:
+    tf = load_tensorflow()
+    where = f"column {column.key!r}: vocabulary_file {column.vocabulary_file!r}"
+    if getattr(column, "file_format", None) == "tfrecord_gzip":
+        raise NotConvertible(f"{where} is a TFRecord file; write it as text, one key a line")
+    try:
+        with tf.io.gfile.GFile(column.vocabulary_file, "rb") as file:
+            lines: list[str] = file.read().decode().removesuffix("\n").split("\n")
+    except (tf.errors.OpError, UnicodeDecodeError) as problem:
+        raise NotConvertible(f"{where} cannot be read: {problem}") from problem
+    size = column.vocabulary_size
+    if size is not None and len(lines) < size:
+        raise NotConvertible(f"{where} has {len(lines)} lines; vocabulary_size is {size}")
+    return lines if size is None else lines[:size]
+
+
+def _bucketized(column: Any) -> tuple[str, BucketIds]:
+    source = column.source_column
+    if tuple(source.shape) != (1,):
+        raise NotConvertible(
+            f"column {column.name!r} makes buckets of {source.shape} numbers an example; give each its own column"
+        )
+    return source.key, bucket_rules(column)[0]
+
+
+def bucket_rules(column: Any) -> list[BucketIds]:
+    """Returns the rule of each of the numbers that a bucketised column has for an example.
+
+    The buckets of each number lie behind those of the one before it.
+    Raises:
+      NotConvertible: they are normalised by what no rule tells; names the column, and the cure.
+    """
+    source = column.source_column
+    numbers, boundaries = math.prod(source.shape), tuple(float(each) for each in column.boundaries)
+    found: list[BucketIds] | None = [BucketIds(boundaries=boundaries)] * numbers
+    if source.normalizer_fn is not None:
+        found = _normalised(source.normalizer_fn, list(source.shape), boundaries)
+    if found is None:
+        raise NotConvertible(
+            f"column {column.name!r} makes buckets of what normalizer_fn returns, which does not rise with the number, "
+            "or is no computation that is known to; apply the inverse to its boundaries, and leave normalizer_fn out"
+        )
+    size = len(boundaries) + 1
+    return [rule.model_copy(update={"first_row": rule.first_row + at * size}) for at, rule in enumerate(found)]
+
+
+def _normalised(
+    normalizer: Callable[[Any], Any], shape: list[int], boundaries: tuple[float, ...]
+) -> list[BucketIds] | None:
+    """Returns the buckets that each number falls into when they are normalised; None if no step function does so."""
+    tf = load_tensorflow()
+
+    def bucket(number: Any) -> Any:
+        return tf.raw_ops.Bucketize(input=normalizer(number), boundaries=list(boundaries))
+
+    with tf.init_scope():
+        function = tf.compat.v1.wrap_function(bucket, [tf.TensorSpec([None, *shape], tf.float32)])
+    number, captured = function.inputs[0], {inner.name: outer for outer, inner in function.graph.captures}
+    call = Followed({number.name: Source("number", "dense")}, captured)
+    made, size = function.outputs[0], math.prod(shape)
+    steps = [find_steps(Values(made, at, size), call, len(boundaries) + 1) for at in range(size)]
+    known = [each for each in steps if each is not None]
+    places = [source.place or 0 for source, _ in known]
+    return [rule for _, rule in known] if places == list(range(size)) else None
+
+
+def _crossed(column: Any, read: Read) -> ColumnRule:
+    found = [_key_of(column, leaf, read) for leaf in _leaves(column)]
+    # TensorFlow's operation takes what is sparse first; the ids of columns are.
+    found.sort(key=lambda each: each.dense)
+    hash_key = CROSS_KEY if column.hash_key is None else int(column.hash_key)
+    keys = tuple(each.key for each in found)
+    rule = CrossedIds(keys=keys, buckets=int(column.hash_bucket_size), hash_key=hash_key)
+    return ColumnRule(
+        tuple(each.input for each in found), rule, keys=tuple(listed for each in found for listed in each.listed)
+    )
+
+
+class _Crossed(NamedTuple):
+    """One of the inputs of a cross, with the keys of its vocabulary if it has one."""
+
+    input: str
+    key: CrossKey
+    dense: bool = False
+    listed: tuple[Keys, ...] = ()
+
+
+def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
+    tf = load_tensorflow()
+    if isinstance(leaf, str):
+        values = read(leaf)
+        dense = not isinstance(values, tf.SparseTensor)
+        if dense and values.shape.as_list()[1:] != [1]:
+            raise NotConvertible(
+                f"column {column.name!r} crosses dense input {leaf!r} of shape {values.shape}; one value an example "
+                "was expected: declare it as sparse in the recipe"
+            )
+        return _Crossed(leaf, CrossKey(dtype=_sent(values)), dense)
+    if is_a(leaf, "Bucketized"):
+        key, rule = _bucketized(leaf)
+        if rule.first_row:
+            raise NotConvertible(
+                f"column {column.name!r} crosses buckets of {key!r} that no number falls into; leave out the "
+                "boundaries that are not reached"
+            )
+        return _Crossed(key, CrossKey(dtype="int64", boundaries=rule.boundaries))
+    if not is_a(leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"):
+        raise NotConvertible(
+            f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; inputs, and columns of "
+            "buckets, identities and vocabularies are crossed"
+        )
+    told, values = column_rule(leaf, read), read(leaf.key)
+    ids = told.rule if isinstance(told.rule, VocabularyIds) else None
+    rows = told.unknown is not None and (ids is not None or told.unknown.row is not None)
+    return _Crossed(
+        leaf.key,
+        CrossKey(
+            dtype=_sent(values),
+            ids=(ids or IdentityIds()) if rows else None,
+            rows=rows_of(leaf) if rows else None,
+            unknown_row=told.unknown.row if told.unknown is not None else None,
+            padding=None if isinstance(values, tf.SparseTensor) else padding_of(values),
+        ),
+        listed=told.keys,
+    )
+
+
+def _sent(values: Tensors) -> Literal["int64", "string"]:
+    return "string" if values.dtype.name == "string" else "int64"
+
+
+def padding_of(ids: Any) -> int | str:
+    """Returns what stands in a dense tensor where there is no id.
+
+    Source: TensorFlow 2.20, feature_column_v2.py, _to_sparse_input_and_drop_ignore_values.
+    """
+    return "" if ids.dtype.name == "string" else -1
+
+
+def _leaves(column: Any) -> list[Any]:
+    """Returns what is crossed, crosses of crosses taken apart, as TensorFlow does."""
+    return [leaf for key in column.keys for leaf in (_leaves(key) if is_a(key, "Crossed") else [key])]
+
+
+_RULES: dict[tuple[str, ...], Callable[[Any, Read], ColumnRule]] = {
+    ("SequenceCategorical",): _sequence,
+    ("WeightedCategorical",): _weighted,
+    ("IdentityCategorical",): _identity,
+    ("HashedCategorical",): _hashed,
+    ("VocabularyListCategorical", "VocabularyFileCategorical"): _vocabulary,
+    ("Bucketized",): _buckets,
+    ("Crossed",): _crossed,
+}

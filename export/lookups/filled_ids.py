@@ -1,0 +1,202 @@
+"""Intercepts what fills ragged ids up to be dense, as TextVectorization does, and lookups of what comes of it.
+
+Words that are told by a rule (`id_rules/texts.py`) become a sequence where they are filled up to a length, and a bag
+where their rows are averaged under Keras' mask: then it does not matter how long the longest text of a batch is.
+Source: tf-keras 2.20, layers/pooling/global_average_pooling1d.py and layers/core/embedding.py; Keras 3.15, likewise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bundle.manifest import HashIds, TextIds
+from export.frameworks.hooks import calls_replaced
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.placeholders import stand_in_class
+from export.graph.input_paths import Followed
+from export.graph.origins import Source, hands_on, needed
+from export.graph.specs import Kind, TableFacts
+from export.id_rules.arithmetic import FoundIds
+from export.id_rules.texts import find_text
+from export.lookups.gathers import facts_of
+from export.lookups.records import Answer, Lookup
+
+_ANY = 1 << 62
+_EXACT_MAX = 1 << 24
+"""Rows up to here are exact in float32."""
+_KERAS_3 = "keras.src.layers.pooling.global_average_pooling1d"
+
+
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """Ragged ids that were filled up.
+
+    Attributes:
+      ids: a RaggedTensor.
+      length: which they were cut or filled up to; None: the longest one's.
+      apart: whether no word has the row 0, which fills up.
+    """
+
+    ids: Any
+    length: int | None
+    apart: bool
+
+
+class FilledIds:
+    """Remembers words that were filled up, and rows that were read by them."""
+
+    def __init__(self, answer: Answer) -> None:
+        """Takes what answers a lookup."""
+        self._answer = answer
+        self._ids: dict[str, Filled] = {}
+        self._rows: dict[str, tuple[Any, Filled]] = {}
+
+    def fill(self, ids: Any, length: int | None, default: Any, made: Any) -> Any:
+        """Returns `made`, which is ragged ids filled up; of words with a length, numbers that a service makes."""
+        tf = load_tensorflow()
+        integers = isinstance(made, tf.Tensor) and ids.dtype.is_integer and ids.ragged_rank == 1
+        told = words_of(ids) if integers and default in (None, 0) else None
+        if told is None:
+            return made
+        count = _rows_of(told)
+        if length is not None and count <= _EXACT_MAX:
+            numbers = self._answer(_lookup(None, TableFacts("", ids.values.op.name, count, 1), ids, length=length))
+            made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
+        self._ids[made.name] = Filled(ids, length, _apart(told))
+        return made
+
+    def gather(self, variable: Any, ids: Any) -> Any:
+        """Returns the rows of words that were filled up; None of all other ids."""
+        filled = self._of(ids)
+        if filled is None or variable.dtype != load_tensorflow().float32:
+            return None
+        if filled.length is None:  # whose rows it depends on its company: those under a mask do not
+            found = super(stand_in_class(), variable).sparse_read(ids)  # type: ignore[misc]
+        else:
+            found = self._answer(_lookup(variable, facts_of(variable), filled.ids, length=filled.length, filler_row=0))
+        self._rows[found.name] = variable, filled
+        return found
+
+    def averaged(self, rows: Any, mask: Any) -> Any:
+        """Returns the mean of rows of words under a mask; None where the mask is another than `ids != 0`."""
+        tf = load_tensorflow()
+        if tf.executing_eagerly() or not isinstance(rows, tf.Tensor) or not isinstance(mask, tf.Tensor):
+            return None
+        variable, filled = self._rows.get(_handed_on(rows, self._rows).name, (None, None))
+        if filled is None or not filled.apart or mask.op.type != "NotEqual":
+            return None
+        ids, other = mask.op.inputs
+        if self._of(ids) is not filled or tf.get_static_value(other) != 0:
+            return None
+        return self._answer(
+            _lookup(variable, facts_of(variable), filled.ids, "bag", combiner="mean", ids_max=filled.length)
+        )
+
+    def _of(self, ids: Any) -> Filled | None:
+        return self._ids.get(_handed_on(ids, self._ids).name) if hasattr(ids, "op") else None
+
+
+def words_of(ids: Any) -> FoundIds | None:
+    """Returns how ragged ids are the words of texts; None if they are others, or no call of the model is traced."""
+    tf = load_tensorflow()
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or not getattr(graph, "name", "").startswith("wrapped_function"):
+        return None
+    with tf.init_scope():  # tables are asked for their keys
+        captured = {inner.name: outer for outer, inner in graph.captures}
+        inputs = [each for each in needed([ids.values], []).placeholders if each.name not in captured]
+        call = Followed({each.name: Source(each.name, "dense") for each in inputs}, captured)
+        return find_text(ids.values, call, _ANY, ids.row_splits)
+
+
+def _rows_of(told: FoundIds) -> int:
+    """Returns how many rows the words of a text may have."""
+    assert isinstance(told.rule, TextIds)  # noqa: S101 - what find_text tells
+    rule = told.rule.ids
+    if isinstance(rule, HashIds):
+        return rule.first_row + rule.buckets
+    listed = rule.first_row + len(told.keys[0])
+    unknown = 0 if told.unknown is None else (told.unknown.row or 0) + 1
+    return max(listed, rule.oov_first_row + rule.oov_buckets, unknown)
+
+
+def _apart(told: FoundIds) -> bool:
+    """Tells whether no word has the row 0."""
+    assert isinstance(told.rule, TextIds)  # noqa: S101 - what find_text tells
+    rule = told.rule.ids
+    if isinstance(rule, HashIds):
+        return rule.first_row > 0 and rule.mask is None
+    others = rule.oov_first_row > 0 or not rule.oov_buckets
+    return rule.first_row > 0 and others and (told.unknown is None or told.unknown.row != 0)
+
+
+def _lookup(variable: Any, table: TableFacts, ids: Any, kind: Kind = "sequence", **how: Any) -> Lookup:
+    told = {"combiner": None, "length": None, **how}
+    path = table.config_name
+    return Lookup(
+        path=path, table=table, variable=variable, ids=(ids,), weights=None, kind=kind, encoding="ragged", **told
+    )
+
+
+def _handed_on(tensor: Any, known: Mapping[str, Any]) -> Any:
+    """Returns the tensor behind operations that change neither values nor shape, as soon as it is known."""
+    while tensor.name not in known and hands_on(tensor.op):
+        before = tensor.op.inputs[0]
+        if str(before.shape) != str(tensor.shape):
+            break
+        tensor = before
+    return tensor
+
+
+@contextlib.contextmanager
+def masked_means_intercepted(filled: FilledIds) -> Iterator[None]:
+    """Answers GlobalAveragePooling1D of rows of words, under their mask, within the `with`."""
+
+    def mean(layer: Any, rows: Any, mask: Any, plain: Callable[[], Any]) -> Any:
+        tf = load_tensorflow()
+        found = filled.averaged(rows, mask) if layer.data_format == "channels_last" else None
+        if found is None:
+            return plain()
+        found = tf.cast(found, rows.dtype)
+        return tf.expand_dims(found, 1) if layer.keepdims else found
+
+    with _pooling_replaced(mean):
+        yield
+
+
+@contextlib.contextmanager
+def masked_means_of_none() -> Iterator[None]:
+    """Lets the mean of rows that are all masked be zeros, as a bundle has it, where Keras divides zero by zero."""
+
+    def mean(_layer: Any, _rows: Any, mask: Any, plain: Callable[[], Any]) -> Any:
+        tf = load_tensorflow()
+        found = plain()
+        if mask is None or not tf.is_tensor(found):
+            return found
+        kept = tf.reduce_any(tf.cast(mask, tf.bool), 1)
+        kept = tf.reshape(kept, [-1, *[1] * (found.shape.rank - 1)])
+        return tf.where(kept, found, tf.zeros_like(found))
+
+    with _pooling_replaced(mean):
+        yield
+
+
+def _pooling_replaced(mean: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    return calls_replaced("GlobalAveragePooling1D", _KERAS_3, lambda call: _asking(mean, call))
+
+
+def _asking(mean: Callable[..., Any], call: Any) -> Any:
+    autograph = load_tensorflow().autograph.experimental
+
+    def asked(self: Any, inputs: Any, mask: Any = None) -> Any:
+        return mean(self, inputs, mask, lambda: call(self, inputs, mask=mask))
+
+    apart = autograph.do_not_convert(asked)
+
+    def called(self: Any, inputs: Any, mask: Any = None) -> Any:  # Keras asks for its signature
+        return apart(self, inputs, mask)
+
+    return called

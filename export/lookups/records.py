@@ -1,0 +1,113 @@
+"""What an interception tells of one lookup, whichever way the model looks up.
+
+Every interception is a context manager: within the `with`, what the user's code calls is answered by `answer(lookup)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bundle import paths
+from bundle.manifest import IdRule, Unknown
+from export.errors import ExportError, NotConvertible
+from export.frameworks.loading import load_tensorflow
+from export.graph.specs import Combiner, Encoding, Keys, Kind, TableFacts
+from export.user_lines import at_line, current_line
+
+Tensors = Any
+"""A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """One reading of one table, with one combiner.
+
+    Attributes:
+      path: of the feature, layer or column, for messages.
+      table: what it reads; of an indicator, how many rows its ids may have.
+      variable: the table's variable, as the model holds it; None of an indicator.
+      ids: what the ids are computed from, before `rule`; several only of a cross.
+      weights: beside the ids.
+      kind, encoding, combiner, length: as in FeatureSpec; of one dense id in a dimension of its own, `length` is 1.
+      config: a layer's FeatureConfig, if it has one.
+      rule: what the model itself does to ids; None: they are rows, or the recipe tells.
+      unknown: what the model itself does with ids outside the table; None: the recipe tells.
+      keys: of each vocabulary that `rule` reads, as `vocabularies_of` gives them.
+      padding: the id that only fills a dense tensor up, and is none.
+      max_norm: which no row's norm exceeds when it is combined or handed on: longer ones are scaled.
+      empty_row: of a bag, the row that it reads where nothing else is left in it.
+      filler_row: of a sequence, the row that fills it up; None: zeros do.
+      ids_max: of a bag, how many ids of an example it takes at most.
+    """
+
+    path: str
+    table: TableFacts
+    variable: Any
+    ids: tuple[Tensors, ...]
+    weights: Tensors | None
+    kind: Kind
+    encoding: Encoding
+    combiner: Combiner | None
+    length: int | None
+    config: Any = None
+    rule: IdRule | None = None
+    unknown: Unknown | None = None
+    keys: tuple[Keys, ...] = ()
+    padding: int | str | None = None
+    max_norm: float | None = None
+    empty_row: int | None = None
+    filler_row: int | None = None
+    ids_max: int | None = None
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Of the activation; None is the batch."""
+        return (None, self.table.dim) if self.length is None else (None, self.length, self.table.dim)
+
+
+MakeTable = Callable[[TableFacts], Any]
+Answer = Callable[[Lookup], Any]
+
+
+@contextlib.contextmanager
+def refusals_freed() -> Iterator[list[ExportError]]:
+    """Yields a list for errors; the last one is raised free of the pages that Keras and AutoGraph wrap it in."""
+    refusals: list[ExportError] = []
+    try:
+        yield refusals
+    except Exception as problem:
+        if refusals:
+            raise refusals[-1] from problem
+        raise
+
+
+def with_line(problem: ExportError) -> ExportError:
+    """Returns an error that names the user's line that is running."""
+    line = current_line()
+    return problem if line in str(problem) else type(problem)(f"{problem}{at_line(line)}")
+
+
+def table_name(name: str, what: str) -> str:
+    """Returns what a table is called in a bundle.
+
+    Args:
+      name: as the model calls it; what no file may be called is replaced by `_`.
+      what: the table, for messages.
+    Raises:
+      NotConvertible: nothing of it can be a name.
+    """
+    made = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in name)
+    if not paths.is_name(made):
+        raise NotConvertible(f"{what} {name!r} cannot be called so in a bundle: begin with a letter or digit")
+    return made
+
+
+def batch_size(ids: Tensors) -> Any:
+    """Returns the number of examples that ids are of, as a scalar tensor."""
+    tf = load_tensorflow()
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.nrows()
+    return tf.shape(ids)[0]

@@ -1,0 +1,117 @@
+"""Lookups that a tower does itself: rows of a table inside it by ids that it computes, combined as a service does.
+
+Other operations than TensorFlow's own lookups have, since LiteRT runs these, and since empty bags at the end of a batch
+are to be there.
+Source: TensorFlow 2.20, python/ops/embedding_ops.py (what is pruned, how weights count).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.placeholders import stand_in_class
+from export.id_rules.operations import rows_of
+from export.lookups.ragged import dense_rows
+from export.lookups.records import Lookup
+
+
+def may_stay(lookup: Lookup) -> bool:
+    """Tells whether a tower can do a lookup: of a plain variable, by ids that are computed in its graph."""
+    plain = isinstance(lookup.variable, stand_in_class()) and not lookup.variable.mod
+    return plain and len(lookup.ids) == 1 and not lookup.keys
+
+
+def look_up(lookup: Lookup) -> Any:
+    """Returns what the placeholder of a lookup stands for, [batch or ids, ..., dim] float32, within its graph."""
+    tf = load_tensorflow()
+    (ids,) = lookup.ids
+    if getattr(lookup.variable, "from_end", False):
+        ids = _from_end(ids, lookup.table.rows)
+    if lookup.encoding == "dense" and lookup.kind != "bag":
+        return _one_each(lookup, ids)
+    if lookup.kind == "sequence":
+        rows = ids.with_values(tf.cast(lookup.variable.sparse_read(ids.values), tf.float32))
+        return dense_rows(rows, lookup.length)
+    return _combined(lookup, _bags(ids))
+
+
+def _from_end(ids: Any, rows: int) -> Any:
+    tf = load_tensorflow()
+    flat = getattr(ids, "values", ids)
+    counted = tf.where(flat < 0, flat + tf.constant(rows, flat.dtype), flat)
+    if isinstance(ids, tf.SparseTensor):
+        return tf.SparseTensor(ids.indices, counted, ids.dense_shape)
+    return ids.with_values(counted) if isinstance(ids, tf.RaggedTensor) else counted
+
+
+def _one_each(lookup: Lookup, ids: Any) -> Any:
+    tf = load_tensorflow()
+    if lookup.rule is None and lookup.unknown is None and lookup.padding is None:
+        return tf.cast(lookup.variable.sparse_read(ids), tf.float32)
+    rows, kept = _rows(lookup, ids)
+    vectors = tf.cast(lookup.variable.sparse_read(tf.where(kept, rows, tf.zeros_like(rows))), tf.float32)
+    return vectors * tf.expand_dims(tf.cast(kept, tf.float32), -1)
+
+
+def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
+    """Returns rows of ids, as a column that has a rule makes them, and which of them count: others are padding."""
+    tf = load_tensorflow()
+    rows = ids if lookup.rule is None else rows_of(lookup.rule, ids, {})
+    if lookup.unknown is not None and lookup.unknown.row is not None:
+        known = (rows >= 0) & (rows < lookup.table.rows)
+        rows = tf.where(known, rows, tf.constant(lookup.unknown.row, rows.dtype))
+    if lookup.padding is None:
+        return rows, rows >= 0
+    return rows, (rows >= 0) & (ids != tf.constant(lookup.padding, ids.dtype))
+
+
+class _Bags(NamedTuple):
+    """Ids of a batch: [m] of them, the [m] examples that they are of, and how many examples there are."""
+
+    ids: Any
+    examples: Any
+    n: Any
+
+
+def _bags(ids: Any) -> _Bags:
+    tf = load_tensorflow()
+    if isinstance(ids, tf.RaggedTensor):
+        return _Bags(ids.values, ids.value_rowids(), ids.nrows())
+    if isinstance(ids, tf.SparseTensor):
+        return _Bags(ids.values, ids.indices[:, 0], ids.dense_shape[0])
+    n, length = tf.shape(ids, tf.int64)[0], ids.shape[1]
+    return _Bags(tf.reshape(ids, [-1]), tf.reshape(tf.tile(tf.expand_dims(tf.range(n), 1), [1, length]), [-1]), n)
+
+
+def _combined(lookup: Lookup, bags: _Bags) -> Any:
+    tf = load_tensorflow()
+    (rows, kept), weights = _rows(lookup, bags.ids), tf.ones(tf.shape(bags.ids))
+    if lookup.weights is not None:
+        weights = tf.cast(getattr(lookup.weights, "values", lookup.weights), tf.float32)
+    if lookup.encoding != "ragged":  # what is pruned counts nothing, wherever it reads
+        if lookup.weights is not None and lookup.combiner != "sum":
+            kept &= weights > 0
+        rows, weights = tf.where(kept, rows, tf.zeros_like(rows)), tf.where(kept, weights, tf.zeros_like(weights))
+    else:
+        kept = tf.ones_like(rows, tf.bool)
+    of, n = tf.cast(bags.examples, tf.int32), tf.cast(bags.n, tf.int32)
+
+    def added(values: Any) -> Any:
+        return tf.math.unsorted_segment_sum(values, of, n)
+
+    found = added(_read(lookup, rows) * weights[:, tf.newaxis])
+    if lookup.combiner != "sum":
+        squared = lookup.combiner == "sqrtn"
+        divisor = added((weights * weights if squared else weights)[:, tf.newaxis])
+        found = tf.math.divide_no_nan(found, tf.sqrt(divisor) if squared else divisor)
+    if lookup.empty_row is None:
+        return found
+    empty = added(tf.cast(kept, tf.float32)[:, tf.newaxis]) <= 0
+    return tf.where(empty, _read(lookup, tf.constant([lookup.empty_row], rows.dtype)), found)
+
+
+def _read(lookup: Lookup, rows: Any) -> Any:
+    tf = load_tensorflow()
+    vectors = tf.cast(lookup.variable.sparse_read(rows), tf.float32)
+    return vectors if lookup.max_norm is None else tf.clip_by_norm(vectors, lookup.max_norm, axes=[1])

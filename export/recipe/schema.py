@@ -1,0 +1,375 @@
+"""ExportJob, what to export (the recipe), and ExportSettings, how (budget, workers); unknown keys are refused."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from bundle.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
+from export.errors import UsageError
+
+
+class Part(BaseModel):
+    """A frozen part of the recipe."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+
+
+class CheckpointPart(Part):
+    """Which checkpoint, and where the model sits in its object graph."""
+
+    path: str
+    """A directory (its newest checkpoint), a prefix, or a prefix' `.index` file, relative to the recipe; or its URL."""
+    object_path: str = ""
+    """Attribute path of the model in the checkpoint, e.g. `model` for `tf.train.Checkpoint(model=...)`."""
+    by: Literal["objects", "names"] | None = None
+    """How variables are found: by the model's objects, or by their names as TF1's Saver wrote them; None: by names
+    where the checkpoint has no object graph."""
+    averages: bool = False
+    """Whether variables of which a moving average is kept are taken from that: TF1's `ExponentialMovingAverage`, Keras'
+    `use_ema`, slot variables called `average`."""
+    layout: str | None = None
+    """A layout file, relative to the recipe: how tables lie in variables where the checkpoint cannot say it."""
+
+
+class CodePart(Part):
+    """The user's model code."""
+
+    factory: str
+    """`package.module:function` or `file.py:function`, relative to the recipe; called without arguments. It returns the
+    built, untrained model, or, of TF1, a function of one dict of inputs that builds the graph."""
+    table_threshold: int = Field(default=10_000, ge=0)
+    """Rows up to which a table that is read by plain gathers may stay inside its towers."""
+    inline_bytes_max: int = Field(default=64 << 20, ge=0)
+    """The most bytes of a table that stays inside a tower because it cannot be cut out of it."""
+
+
+class InputPart(Part):
+    """One input of the model's calls."""
+
+    dtype: Literal["int32", "int64", "float32", "string"]
+    """Of the tensor that the call takes."""
+    shape: tuple[PositiveInt, ...] = ()
+    """Of one example, without the batch; [] is a single value, as of ragged and sparse inputs."""
+    kind: Literal["dense", "ragged", "sparse"] = "dense"
+    """How a batch of it is given to the call."""
+    weights_for: str | None = None
+    """This input holds the weights of the named one."""
+    length_max: PositiveInt = 64
+    """Of a ragged or sparse one whose values a tower takes itself: how many an example may have; more are refused."""
+
+
+class VocabularyPart(Part):
+    """A vocabulary: one key a line, in the order of the rows."""
+
+    file: str
+    """UTF-8, one key a line, in the order of the rows."""
+    dtype: Literal["int64", "string"] = "string"
+    """Of the keys."""
+
+
+class VocabularyRule(Part):
+    """ids = { kind = "vocabulary", vocabulary = NAME, first_row = N, oov_buckets = N, oov_first_row = N }"""
+
+    kind: Literal["vocabulary"]
+    """Row = `first_row` + position of the id in the vocabulary."""
+    vocabulary: Name
+    """One of the vocabularies."""
+    first_row: int = Field(default=0, ge=0)
+    """Row of the first key."""
+    oov_buckets: int = Field(default=0, ge=0)
+    """Rows for ids that the vocabulary does not hold: `oov_first_row` + their hash mod `oov_buckets`."""
+    oov_first_row: int | None = Field(default=None, ge=0)
+    """Needed with `oov_buckets`: in TensorFlow's tables the row behind the last key, in Keras' layers 0, or 1 with a
+    `mask`, where `first_row` is the row behind these."""
+    oov_hash: Literal["fingerprint", "modulo"] = "fingerprint"
+    """fingerprint: as of hashed ids. modulo: an integer is its own hash, as Keras' IntegerLookup has it."""
+    mask: int | str | None = None
+    """The id that is row 0 whatever the vocabulary says, as the `mask_token` of Keras' layers."""
+
+    @model_validator(mode="after")
+    def _placed(self) -> VocabularyRule:
+        if self.oov_buckets and self.oov_first_row is None:
+            raise ValueError("'oov_first_row' is given with 'oov_buckets'")
+        return self
+
+
+class HashRule(Part):
+    """ids = { kind = "hash", buckets = N }; buckets defaults to the table's rows."""
+
+    kind: Literal["hash"]
+    """Row = FarmHash Fingerprint64 of the string, or of the integer in decimal, mod `buckets`."""
+    buckets: PositiveInt | None = None
+    """None: the table's rows."""
+    dtype: Literal["int64", "string"] = "int64"
+    """Of the ids in a self-contained SavedModel, whose signatures take no other; a service takes both."""
+
+
+class BucketRule(Part):
+    """ids = { kind = "buckets", boundaries = [...] }."""
+
+    kind: Literal["buckets"]
+    """Row = number of `boundaries` that are <= the value."""
+    boundaries: tuple[float, ...]
+    """Ascending."""
+
+
+class KeyedRule(Part):
+    """ids = { kind = "keyed" }: of a table that is imported with its keys."""
+
+    kind: Literal["keyed"]
+    """Row = the position of the id among the table's own keys."""
+
+
+class FeaturePart(Part):
+    """What the graph does not say of one feature. The feature is called as the model's input that feeds it."""
+
+    role: Role | None = None
+    """None: of a context where a query tower reads it or a context store holds it, of a candidate where a candidate
+    tower or a corpus does, else of a context. Needed where they disagree about what a ranking tower reads."""
+    ids: IdentityIds | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
+        default=IdentityIds(), discriminator="kind"
+    )
+    """How what a caller sends becomes a row, where the model does not say."""
+    unknown: Unknown = Unknown()
+    """What an id outside the table becomes."""
+    default: Any = None
+    """The value when a caller leaves the feature out, written as a request writes it; none: it must be sent."""
+
+
+class TowerPart(Part):
+    """One tower: a call of the model and the outputs wanted of it."""
+
+    role: Literal["query", "candidate", "ranking"]
+    """What the service uses it for."""
+    call: str = ""
+    """Attribute path of what is called: "" is the model itself, `rank` one of its methods."""
+    inputs: tuple[str, ...] = ()
+    """Names of the inputs the call takes, as one dict; [] is all of them."""
+    outputs: dict[Name, str] = {}
+    """Output name -> key in what the call returns (a dict); {} when it returns one tensor, which becomes `result`."""
+    result: str | None = None
+    """The output that is the vector or the score; needed when there are several."""
+    formula: str | None = None
+    """What candidates are ordered by, over the names of outputs: numbers, + - * / ^, brackets, min, max, exp, log,
+    sqrt, sigmoid, e.g. `click^0.7 * like^0.3`; None: `result`."""
+    split: bool = True
+    """Of a ranking tower: also cut it by data flow into what runs once for a context, once for a candidate, and only
+    for the outputs that are asked for."""
+    precisions: tuple[Precision, ...] = ("f32",)
+    """Which forms are made: f32 and int8 for LiteRT; bf16 is a SavedModel, for service hosts with TensorFlow."""
+    serve: Precision = "f32"
+    """The precision that a service runs by default."""
+    kendall_tau_min: dict[Literal["int8", "bf16"], float] = {}
+    """The least Kendall tau-b between the orders by the original's values and by the precision's, of every output."""
+    overlap_min: dict[Literal["int8", "bf16"], float] = {}
+    """The least share of the original's best tenth (at most 100) that stay the best, of every output."""
+    auc_loss_max: dict[Literal["int8", "bf16"], float] = {}
+    """The most that an output's area under the ROC curve may fall; needs `verify.labels`."""
+    max_abs_error: dict[Precision, float] = {}
+    """Limit of the difference from the original model where the parity rule does not bind: of int8 and bf16, and of f32
+    in a tower that computes in bfloat16 or float16 itself or reads a table whose rows are converted."""
+
+
+class TablePart(Part):
+    """How one table is written."""
+
+    shard_rows: PositiveInt | None = None
+    """Rows in a shard; None: as many as fit 4 GiB."""
+    key: str | None = None
+    """Variable of the checkpoint that holds it, or the name it has there or in `dump`, where metadata does not say."""
+    mod: bool = False
+    """Its variable was saved by TF1 in partitions over which the `mod` strategy spread the rows."""
+    dump: str | None = None
+    """Directory that SOK or HugeCTR dumped tables to, which holds this one instead of the checkpoint; ids are keys."""
+    dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
+    """Of its rows in the bundle, int8 with a scale for each row; None: as stored, float64 as float32."""
+    max_abs_error: float | None = Field(default=None, ge=0)
+    """Largest difference of a converted value from the checkpoint's that is published."""
+    rms_error: float | None = Field(default=None, ge=0)
+    """Largest root of the mean square of these differences."""
+    cosine_min: float | None = Field(default=None, ge=-1, le=1)
+    """Least cosine between a row and what it was converted to."""
+
+
+class CorpusPart(Part):
+    """A candidate corpus: CSV, Parquet or TFRecord files with a row, or a `tf.train.Example`, per candidate."""
+
+    file: str | tuple[str, ...]
+    """A file, a directory of part files, a pattern as `items/part-*.csv`, or a list of these; in the order of names."""
+    format: Literal["csv", "parquet", "tfrecord"] | None = None
+    """None: by suffix: `.csv` (with a header), `.parquet`, `.tfrecord` or `.tfrecords`, perhaps with `.gz`."""
+    compression: Literal["none", "gzip"] | None = None
+    """Of CSV and TFRecord files; None: gzip where the name ends in `.gz`."""
+    prebatched: bool = False
+    """A TFRecord holds many candidates: as many as `id` has values; other features: equally many values for each."""
+    id: str
+    """Column of the candidate's id: integers or strings, unique, without nulls."""
+    features: dict[str, str] = {}
+    """Feature -> column that holds its value, as a caller would send it."""
+    attributes: tuple[str, ...] = ()
+    """Columns returned on request (and, later, filtered on)."""
+    list_separator: str = "|"
+    """Between the values of a bag in a CSV column."""
+
+
+class RecallPart(Part):
+    """Recall that an index must reach against exact search before it is published, on the examples of `verify`."""
+
+    k: PositiveInt = 10
+    """Neighbors of each query that are compared."""
+    value: float = Field(default=0.95, gt=0, le=1)
+    """The least recall; nothing is published below it. Without `verify.examples` it stops nothing."""
+    queries: PositiveInt = 500
+    """Replayed queries it is measured on, at most."""
+    of_tables: float | None = Field(default=None, gt=0, le=1)
+    """Where tables are converted: the least recall against exact search over vectors made of the checkpoint's own rows;
+    None: measured and reported, whatever it is."""
+
+
+class IndexPart(Part):
+    """A nearest-candidate index over a corpus."""
+
+    corpus: Name
+    """What is searched."""
+    query_tower: Name
+    """Whose vectors ask."""
+    candidate_tower: Name
+    """Whose vectors are searched."""
+    distance: Distance = "dot_product"
+    """What near means; scores are larger for nearer candidates, whatever it is."""
+    kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
+    """auto: brute force below 20 000 candidates, else a tree with asymmetric hashing and reordering."""
+    recall: RecallPart = RecallPart()
+    """The recall to reach."""
+    parameters: dict[str, Any] = {}
+    """ScaNN parameters that replace the chosen ones: num_leaves, leaves_to_search, dimensions_per_block, reorder."""
+
+
+class VerifyPart(Part):
+    """What is checked before anything is published."""
+
+    examples: str | None = None
+    """A Parquet or JSON-lines file of raw examples (a column per input); None: made from the feature specs."""
+    count: PositiveInt = 256
+    """Examples replayed."""
+    labels: dict[str, str] = {}
+    """Output -> column of `examples` that holds its label, 0 or 1: precisions below f32 are then judged by AUC."""
+    expected: dict[str, str] = {}
+    """Output, or `tower.output` where several have it -> column of `examples` of what training recorded of it. The only
+    check that finds ids that lead to other rows than in training: the difference may be a twentieth of how much
+    recorded values vary."""
+    rows: PositiveInt = 4096
+    """Rows compared per table unless `--full`."""
+
+
+class OutputPart(Part):
+    """Where the bundle goes: `<root>/<model>/<version>/`."""
+
+    root: str
+    """Directory of the bundles, relative to the recipe, or its URL (`s3://bucket/bundles`)."""
+    tables: Literal["copy", "link", "inline", "inline-link"] = "copy"
+    """copy: into the bundle. link: hard links into the checkpoint where rows lie in order. inline: no bundle but one
+    self-contained SavedModel for TensorFlow Serving. inline-link: the same, over hard links into the checkpoint."""
+    serving_default: Name | None = None
+    """The tower that is `serving_default` of a self-contained SavedModel; None: the first one."""
+    with_slots: bool = False
+    """Also writes the slot variables of tables, as tables `<table>.slot.<slot>`, for a warm restart."""
+
+
+class ExportJob(Part):
+    """The recipe."""
+
+    model: Name
+    """Name of the model in the root, in URLs and in requests."""
+    checkpoint: CheckpointPart
+    """What was trained."""
+    code: CodePart
+    """The model code."""
+    inputs: dict[str, InputPart]
+    """Inputs of the model's calls, by name."""
+    towers: dict[Name, TowerPart]
+    """Towers to cut out of the model."""
+    output: OutputPart
+    """Where the bundle goes."""
+    vocabularies: dict[Name, VocabularyPart] = {}
+    """Vocabulary files."""
+    features: dict[str, FeaturePart] = {}
+    """What the model does not say of a feature."""
+    tables: dict[Name, TablePart] = {}
+    """How tables are written."""
+    candidates: dict[Name, CorpusPart] = {}
+    """Candidate corpora."""
+    contexts: dict[Name, CorpusPart] = {}
+    """Stored features of contexts (users) by id, read as corpora are; a request may then send the id alone."""
+    indexes: dict[Name, IndexPart] = {}
+    """Nearest-candidate indexes."""
+    verify: VerifyPart = VerifyPart()
+    """What is checked before anything is published."""
+
+
+def _nearest(wrong: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(wrong, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(sorted(known))}"
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    """Returns the field names that the recipe allows beside the last part of `location`."""
+    model: Any = ExportJob
+    for part in location[:-1]:
+        fields = getattr(model, "model_fields", None)
+        if fields is not None:
+            model = fields[part].annotation if part in fields else None
+        else:
+            arguments: tuple[Any, ...] = getattr(model, "__args__", ())
+            model = arguments[1] if len(arguments) == 2 else None
+        if model is None:
+            return []
+    return list(getattr(model, "model_fields", {}))
+
+
+def explain(problem: ValidationError) -> str:
+    """Returns the first mistake of a recipe in one sentence: the key, the value, what was expected."""
+    # A misspelt key is both unknown and missing: told as unknown, with the spelling that was meant.
+    first = min(problem.errors(), key=lambda error: error["type"] != "extra_forbidden")
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(first["loc"])
+        return f"unknown key {where!r}" + (_nearest(str(first["loc"][-1]), known) if known else "")
+    if first["type"] == "missing":
+        return f"key {where!r} is missing"
+    told = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {told} (got {first['input']!r})"
+
+
+def read_recipe(path: Path) -> ExportJob:
+    """Reads a recipe.
+
+    Raises:
+      UsageError: no such file, no TOML, or a key that is unknown, missing or of the wrong type; names it.
+    """
+    try:
+        page = tomllib.loads(path.read_text())
+    except FileNotFoundError as problem:
+        raise UsageError(f"recipe {path} does not exist") from problem
+    except OSError as problem:
+        raise UsageError(f"recipe {path} cannot be read: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"recipe {path} cannot be read: it is no UTF-8 text, a TOML file was expected") from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise UsageError(f"recipe {path} cannot be read as TOML: {problem}") from problem
+    except RecursionError as problem:
+        raise UsageError(f"recipe {path} cannot be read: it is nested too deep") from problem
+    try:
+        return ExportJob.model_validate(page)
+    except ValidationError as problem:
+        raise UsageError(f"recipe {path}: {explain(problem)}") from problem
+
+
+def name_of_call(path: str) -> str:
+    """Returns how messages call `towers.NAME.call`; "" is the model's own."""
+    return f"call {path!r}" if path else "the model's call"

@@ -1,0 +1,194 @@
+"""The graph of a self-contained SavedModel: raw ids in, the towers' results out, lookups inside, no table's value.
+
+Each tower becomes one signature: what `lookups` answers goes into the tower as it was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bundle import manifest
+from export.checkpoint.specs import TableSpec
+from export.errors import DestinationError, UsageError
+from export.frameworks.loading import load_tensorflow
+from export.graph.origins import distinct_identifiers, resource
+from export.graph.pruning import TracedTower, tables_of
+from export.graph.specs import SIGNATURE, Keys
+from export.model.calling import input_spec
+from export.model.manifest_features import model_vocabularies
+from export.model.tracing import TracedModel
+from export.recipe.schema import ExportJob, InputPart
+from export.saved_model.lookups import Lookups
+from export.towers.renumbering import renumber
+
+
+@dataclass(frozen=True)
+class InlineGraph:
+    """What was traced, before it is written.
+
+    Attributes:
+      module: what TensorFlow saves.
+      signatures: by their names.
+      inputs: signature -> input of the recipe -> names of the tensors that carry it.
+      tables: the variable of each stored table, by its attribute.
+      weights: the towers' own variables, by their attributes.
+    """
+
+    module: Any
+    signatures: Mapping[str, Any]
+    inputs: Mapping[str, Mapping[str, tuple[str, ...]]]
+    tables: Mapping[str, str]
+    weights: Mapping[str, Any]
+
+
+def build_graph(
+    job: ExportJob,
+    traced: TracedModel,
+    pages: Mapping[str, manifest.Feature],
+    tables: Mapping[str, TableSpec],
+    vocabularies: Mapping[str, Path],
+) -> InlineGraph:
+    """Traces one signature for each tower; allocates no table.
+
+    Args:
+      job, traced, pages: the recipe, its model and the description of its features.
+      tables: where the checkpoint stores each table.
+      vocabularies: the file of each vocabulary, one key a line.
+    Raises:
+      UsageError: inputs of the recipe cannot be told apart in a signature.
+      NotConvertible: an input is read in ways that ask for different dtypes.
+    """
+    tf = load_tensorflow()
+    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+    module = tf.Module(name=job.model)
+    stored: dict[str, Any] = {}
+    for spec in tables.values():
+        if spec.key not in stored:
+            attribute = f"table_{len(stored)}"
+            shape, dtype = spec.stored, tf.as_dtype(spec.dtype)
+            stored[spec.key] = UninitializedVariable(shape=shape, dtype=dtype, trainable=False, name=attribute)
+            setattr(module, attribute, stored[spec.key])
+    weights: dict[str, Any] = {}
+    for variable in _distinct(traced.towers):
+        weights[f"weight_{len(weights)}"] = variable
+        setattr(module, f"weight_{len(weights) - 1}", variable)
+    known = open_vocabularies(job, traced, pages, vocabularies)
+    module.vocabularies = list(known.values())
+    module.tables = [table for tower in traced.towers for table in tables_of(tower.function)]
+
+    def gather(table: str, rows: Any) -> Any:
+        return tf.gather(stored[tables[table].key], rows)
+
+    lookups = Lookups(job, traced, pages, tables, known, gather)
+    signatures, inputs = {}, {}
+    for tower in traced.towers:
+        name = tower.spec.name
+        signatures[name], inputs[name] = _signature(tower, lookups)
+    default = job.output.serving_default or next(iter(signatures))
+    if default not in signatures:
+        raise UsageError(f"output.serving_default is {default!r}; the recipe's towers: {', '.join(signatures)}")
+    signatures[SIGNATURE], inputs[SIGNATURE] = signatures[default], inputs[default]
+    attributes = {f"table_{number}": key for number, key in enumerate(stored)}
+    return InlineGraph(module, signatures, inputs, attributes, weights)
+
+
+def write_graph(graph: InlineGraph, directory: Path) -> bytes:
+    """Writes `saved_model.pb` and `assets/`, and no variable.
+
+    Returns:
+      The object graph that the variables' checkpoint must hold, a TrackableObjectGraph.
+    Raises:
+      DestinationError: the directory cannot be written.
+    """
+    tf = load_tensorflow()
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+    from tensorflow.python.saved_model.save import save_and_return_nodes
+
+    try:
+        save_and_return_nodes(
+            graph.module, str(directory), signatures=dict(graph.signatures), experimental_skip_checkpoint=True
+        )
+        renumber(directory)
+    except (OSError, tf.errors.OpError) as problem:
+        raise DestinationError(f"the SavedModel cannot be written to {directory}: {problem}") from problem
+    objects = TrackableObjectGraph()
+    root = objects.nodes.add()
+    for attribute in (*graph.tables, *graph.weights):
+        root.children.add(node_id=len(objects.nodes), local_name=attribute)
+        variable = objects.nodes.add()
+        variable.attributes.add(name="VARIABLE_VALUE", full_name=attribute, checkpoint_key=variable_key(attribute))
+    return bytes(objects.SerializeToString(deterministic=True))
+
+
+def variable_key(attribute: str) -> str:
+    """Returns the key of a variable that is an attribute of the module."""
+    return f"{attribute}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def open_vocabularies(
+    job: ExportJob, traced: TracedModel, pages: Mapping[str, manifest.Feature], files: Mapping[str, Path]
+) -> dict[str, Any]:
+    """Returns TensorFlow's lookup tables, key -> position, -1 if unknown, of all vocabularies that features read.
+
+    Args:
+      job, traced, pages: the recipe, its model, which holds some, and the description of its features.
+      files: the file of each vocabulary of the recipe, one key a line.
+    """
+    held = model_vocabularies(traced.spec)
+    embedded = [page for page in pages.values() if isinstance(page, manifest.EmbeddedFeature)]
+    used = {rule.vocabulary for page in embedded for rule in manifest.vocabularies_of(page.ids)}
+    return {
+        name: _held(held[name]) if name in held else _in_file(files[name], job.vocabularies[name].dtype)
+        for name in sorted(used)
+    }
+
+
+def _held(keys: Keys) -> Any:
+    tf = load_tensorflow()
+    known = tf.constant(keys, tf.string if keys and isinstance(keys[0], str) else tf.int64)
+    positions = tf.range(len(keys), dtype=tf.int64)
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, positions), -1)
+
+
+def _in_file(path: Path, dtype: str) -> Any:
+    tf = load_tensorflow()
+    lookup = tf.lookup
+    lines = lookup.TextFileInitializer(
+        str(path), tf.as_dtype(dtype), lookup.TextFileIndex.WHOLE_LINE, tf.int64, lookup.TextFileIndex.LINE_NUMBER
+    )
+    return lookup.StaticHashTable(lines, -1)
+
+
+def _signature(tower: TracedTower, lookups: Lookups) -> tuple[Any, dict[str, tuple[str, ...]]]:
+    """Traces one tower on raw inputs; a ragged or sparse one is several tensors, called as TensorFlow calls them."""
+    tf = load_tensorflow()
+    parts = lookups.parts(tower)
+    names = distinct_identifiers(parts)
+    specs = {names[name]: input_spec(part) for name, part in parts.items()}
+    inputs = {name: _tensor_names(names[name], part) for name, part in parts.items()}
+    taken = [each for tensors in inputs.values() for each in tensors]
+    if len(set(taken)) < len(taken):
+        twice = next(each for each in taken if taken.count(each) > 1)
+        raise UsageError(
+            f"tower {tower.spec.name!r}: two inputs need a tensor {twice!r} (a ragged input NAME is sent as NAME and "
+            "NAME_1, a sparse one as NAME, NAME_1 and NAME_2); rename one in the model and the recipe"
+        )
+
+    def serve(**inputs: Any) -> dict[str, Any]:
+        return lookups.run(tower, {name: inputs[names[name]] for name in parts})
+
+    return tf.function(serve, autograph=False).get_concrete_function(**specs), inputs
+
+
+def _tensor_names(name: str, part: InputPart) -> tuple[str, ...]:
+    """Returns the tensors of an input: values and row splits of a ragged one, indices, values and shape of a sparse."""
+    count = {"dense": 1, "ragged": 2, "sparse": 3}[part.kind]
+    return (name, *(f"{name}_{number}" for number in range(1, count)))
+
+
+def _distinct(towers: Iterable[TracedTower]) -> list[Any]:
+    return list({resource(variable.handle): variable for tower in towers for variable in tower.variables}.values())

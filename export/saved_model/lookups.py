@@ -1,0 +1,304 @@
+"""Lookups inside the graph of a self-contained SavedModel: raw ids in, what the cut towers take out.
+
+Ids become rows by the features' pages, rows become rows of the variable as the checkpoint stores it
+(`export/checkpoint/layouts.py` has the formula; a stack is shared by its tables), and the gathered vectors go through
+TensorFlow's own lookup, combiner and all: that of the layer where it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bundle import manifest
+from export.checkpoint.specs import TableSpec
+from export.errors import NotConvertible
+from export.frameworks.loading import load_tensorflow
+from export.graph.pruning import TracedTower
+from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.id_rules.operations import Vocabularies, cast, crossed, joined, rows_of, words
+from export.lookups.embedding_layers import original_lookup
+from export.model.tracing import TracedModel
+from export.recipe.schema import ExportJob, HashRule, InputPart, KeyedRule
+
+Gather = Callable[[str, Any], Any]
+"""(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the stored dtype."""
+
+
+class Lookups:
+    """Answers the lookups of towers inside a graph."""
+
+    def __init__(
+        self,
+        job: ExportJob,
+        traced: TracedModel,
+        pages: Mapping[str, manifest.Feature],
+        tables: Mapping[str, TableSpec],
+        vocabularies: Vocabularies,
+        gather: Gather,
+    ) -> None:
+        """Takes what decides an answer.
+
+        Args:
+          job, traced, pages: the recipe, its model and the description of its features.
+          tables: where the checkpoint stores each table.
+          vocabularies: of the recipe and of the model.
+          gather: reads rows as they are stored.
+        """
+        self._job, self._traced, self._pages, self._tables = job, traced, pages, tables
+        self._vocabularies, self._gather = vocabularies, gather
+        self._original = original_lookup()
+
+    def parts(self, tower: TracedTower) -> dict[str, InputPart]:
+        """Returns the recipe's inputs that a tower needs, with the dtype of what a caller sends.
+
+        Raises:
+          NotConvertible: an input is read in ways that ask for different dtypes.
+        """
+        needed: dict[str, InputPart] = {}
+        for tensor in tower.spec.inputs:
+            spec = self._traced.spec.features[tensor.feature]
+            for name in spec.reads:
+                dtype = sent_dtype(name, self._traced.spec, self._job)
+                needed[name] = self._job.inputs[name].model_copy(update={"dtype": dtype})
+            if spec.weights is not None:
+                needed[spec.weights] = self._job.inputs[spec.weights]
+        return {name: needed[name] for name in self._job.inputs if name in needed}
+
+    def run(self, tower: TracedTower, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a tower's results for raw inputs."""
+        tf = load_tensorflow()
+        arguments = []
+        for tensor in tower.spec.inputs:
+            spec = self._traced.spec.features[tensor.feature]
+            if isinstance(spec, FeatureSpec):
+                arguments.append(self._activation(spec, inputs))
+            elif spec.take == "lengths":
+                arguments.append(self._lengths(spec.reads[0], inputs[spec.reads[0]]))
+            elif spec.take != "values":
+                arguments.append(_padded(spec, inputs))
+            else:
+                arguments.append(_cast(inputs[spec.reads[0]], spec.dtype))
+        results = tower.function(*arguments)
+        return {tensor.name: tf.identity(results[tensor.name]) for tensor in tower.spec.outputs}
+
+    def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
+        tf = load_tensorflow()
+        if spec.encoding == "dense" and spec.kind != "bag" and not isinstance(spec.rule, manifest.SeveralIds):
+            ids = inputs[spec.reads[0]]
+            if spec.place is not None:
+                ids = tf.reshape(ids, [-1, spec.places])[:, spec.place]
+            values = tf.reshape(ids, [-1])
+            rows = self._rows(spec, values)
+            if (padding := self._page(spec).padding) is not None:
+                rows = tf.where(values == tf.constant(padding, values.dtype), tf.constant(-1, tf.int64), rows)
+            vectors = self._vectors(spec, rows)
+            return vectors if spec.kind == "single" else tf.reshape(vectors, [-1, spec.length, vectors.shape[1]])
+        ids, weights = self._ids(spec, inputs)
+        rows = self._rows(spec, ids.values)
+        if spec.kind == "bag":  # leaves unknown ids out; a sequence keeps their places
+            known = rows >= 0
+            ids, weights = _retained(ids, known), None if weights is None else _retained(weights, known)
+            rows = tf.boolean_mask(rows, known)
+        if spec.name in self._traced.configs:
+            return self._by_layer(spec, ids, rows, weights)
+        if spec.kind == "single":  # of several inputs
+            return self._vectors(spec, rows)
+        if spec.kind == "sequence":
+            whole = ids.with_values(self._vectors(spec, rows))
+            filled_by = self._vectors(spec, tf.constant([_or_none(spec.filler_row)], tf.int64))  # -1: zeros
+            return whole.to_tensor(filled_by[0], shape=[None, spec.length, whole.shape[-1]])
+        return self._combined(spec, ids, rows, weights)
+
+    def _ids(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of several inputs rows."""
+        tf = load_tensorflow()
+        page, name = self._page(spec), spec.reads[0]
+        if isinstance(page.ids, manifest.CrossedIds):
+            each = [_unpadded(_ragged(inputs[key]), spec.padding_of(key), None)[0] for key in spec.reads]
+            return crossed(page.ids, each, self._vocabularies), None
+        if isinstance(page.ids, manifest.JoinedIds):
+            each = [_ragged(inputs[key]) for key in spec.reads]
+            return each[0].with_values(joined(page.ids, [key.values for key in each], self._vocabularies)), None
+        if isinstance(page.ids, manifest.TextIds):
+            return words(page.ids, tf.reshape(inputs[name], [-1])), None
+        weights = None if spec.weights is None else inputs[spec.weights]
+        if spec.name in self._traced.configs:
+            return inputs[name], weights
+        ids = _ragged(inputs[name])
+        if weights is not None:
+            weights = ids.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
+        return _unpadded(ids, page.padding, weights)
+
+    def _by_layer(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
+        """Looks up as an embedding layer does.
+
+        Its own lookup runs on the gathered vectors alone, one for each id, whatever dtype and order the table is stored
+        in; the row behind them is what TensorFlow fills empty examples with before it zeroes them.
+        """
+        tf = load_tensorflow()
+        vectors = self._vectors(spec, rows)
+        vectors = tf.concat([vectors, tf.zeros([1, vectors.shape[1]])], 0)
+        vectors.read_value = lambda: vectors  # sequences are read from a variable
+        config = self._traced.configs[spec.name]
+        return self._original(_with_values(ids, _places(rows)), weights, {config.table: vectors}, config)
+
+    def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
+        """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which keeps every weight."""
+        tf = load_tensorflow()
+        beside = None if weights is None else _sparse(weights)
+        places = _sparse(_with_values(ids, _places(rows)))
+        vectors = self._vectors(spec, tf.concat([rows, [tf.constant(_or_none(spec.empty_row), tf.int64)]], 0))
+        how = {"combiner": spec.combiner, "max_norm": spec.max_norm}
+        if spec.encoding != "ragged":
+            empty = None if spec.empty_row is None else tf.size(rows, tf.int64)
+            return tf.nn.safe_embedding_lookup_sparse([vectors], places, beside, default_id=empty, **how)
+        found = tf.nn.embedding_lookup_sparse([vectors], places, beside, **how)
+        missing = tf.cast(places.dense_shape[0], tf.int32) - tf.shape(found)[0]  # empty examples at the end
+        return tf.pad(found, [[0, missing], [0, 0]])
+
+    def _lengths(self, name: str, value: Any) -> Any:
+        """Returns how many ids each example has; of a dense input, up to the last one that is no padding."""
+        tf = load_tensorflow()
+        if isinstance(value, tf.Tensor):
+            found = tf.reshape(value, [tf.shape(value)[0], -1])
+            places = tf.range(1, tf.shape(found, tf.int64)[1] + 1)
+            readers = [spec for spec in self._traced.spec.inputs[name] if isinstance(spec, FeatureSpec)]
+            padding = next((spec.padding_of(name) for spec in readers if spec.padding_of(name) is not None), None)
+            taken = tf.ones_like(found, tf.bool) if padding is None else found != tf.constant(padding, found.dtype)
+            return tf.reduce_max(tf.where(taken, places, tf.zeros([], tf.int64)), 1)
+        return tf.cast(_ragged(value).row_lengths(), tf.int64)
+
+    def _rows(self, spec: FeatureSpec, values: Any) -> Any:
+        """Returns rows of a table for flat ids, -1 where they stay unknown."""
+        tf = load_tensorflow()
+        page = self._page(spec)
+        values = values if page.cast is None else cast(page.cast, values)
+        rows = rows_of(page.ids, values, self._vocabularies)  # a cross has made its rows: they are taken as they are
+        count = self._traced.spec.rows_of(spec)
+        rows = tf.where(rows < 0, rows + count, rows) if page.from_end else rows
+        known = (rows >= 0) & (rows < count)
+        if page.unknown.rule == "refuse":
+            told = f"feature {spec.name}: an id is not in table {spec.table}, and the feature refuses unknown ids"
+            with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [told])]):
+                return tf.identity(rows)
+        stands = -1 if page.unknown.rule == "zeros" else page.unknown.row or 0
+        return tf.where(known, rows, tf.constant(stands, tf.int64))
+
+    def _page(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
+        page = self._pages[spec.name]
+        assert isinstance(page, manifest.EmbeddedFeature)  # noqa: S101 - described from this very spec
+        return page
+
+    def _vectors(self, spec: FeatureSpec, rows: Any) -> Any:
+        """Returns [m, dim] float32 for [m] rows; zeros where a row is -1."""
+        tf = load_tensorflow()
+        if spec.ordinal:
+            return tf.cast(tf.maximum(rows, 0), tf.float32)[:, tf.newaxis]
+        if spec.indicator is not None:
+            return tf.one_hot(rows, spec.indicator)
+        table = self._tables[spec.table]
+        known = rows >= 0
+        layout = table.layout
+        within = tf.where(known, rows, tf.zeros([], tf.int64))
+        stored = tf.gather(tf.constant(layout.bases()), within % layout.lanes) + within // layout.lanes
+        vectors = tf.cast(self._gather(spec.table, stored)[:, : table.dim], tf.float32)
+        return tf.where(known[:, tf.newaxis], vectors, tf.zeros([], tf.float32))
+
+
+def sent_dtype(name: str, model: ModelSpec, job: ExportJob) -> str:
+    """Returns the dtype of what callers send for an input.
+
+    Raises:
+      NotConvertible: it is read in ways that ask for different ones.
+    """
+    own = job.inputs[name].dtype
+    stated = {
+        isinstance(spec, FeatureSpec) and spec.rule is None
+        for spec in model.inputs[name]
+        if isinstance(spec, FeatureSpec) or spec.take in ("values", "padded")
+    }
+    asked = {_stated_dtype(name, job) if each else own for each in stated} or {own}
+    if len(asked) > 1:
+        raise NotConvertible(
+            f"input {name!r} would be sent as {' and as '.join(sorted(asked))}: it is read by the recipe's rule "
+            f"(features.{name}.ids) and otherwise, too, which a self-contained SavedModel does not do; write a bundle "
+            '(output.tables = "copy" or "link")'
+        )
+    return asked.pop()
+
+
+def _stated_dtype(name: str, job: ExportJob) -> str:
+    """Returns the dtype of ids whose rule the recipe tells."""
+    rule = job.features[name].ids if name in job.features else None
+    if rule is None or isinstance(rule, manifest.IdentityIds | KeyedRule):
+        return job.inputs[name].dtype
+    if isinstance(rule, HashRule):
+        return rule.dtype
+    return "float32" if rule.kind == "buckets" else job.vocabularies[rule.vocabulary].dtype
+
+
+def _or_none(row: int | None) -> int:
+    return -1 if row is None else row
+
+
+def _places(rows: Any) -> Any:
+    tf = load_tensorflow()
+    return tf.range(tf.size(rows, tf.int64))
+
+
+def _ragged(value: Any) -> Any:
+    """Returns ids by example, in their order."""
+    tf = load_tensorflow()
+    if isinstance(value, tf.RaggedTensor):
+        return value
+    if isinstance(value, tf.SparseTensor):
+        return tf.RaggedTensor.from_value_rowids(value.values, value.indices[:, 0], value.dense_shape[0])
+    flat = tf.reshape(value, [tf.shape(value)[0], -1])
+    return tf.RaggedTensor.from_uniform_row_length(tf.reshape(flat, [-1]), tf.shape(flat, tf.int64)[1])
+
+
+def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
+    """Returns [batch, most] of a bag that a tower takes itself, or of its weights; more are refused."""
+    tf = load_tensorflow()
+    (name,), (most,) = spec.reads, spec.shape
+    bags = _ragged(inputs[name])
+    if spec.weights is not None:
+        weights = inputs[spec.weights]
+        bags = bags.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
+    told = f"input {name} has more than the {most} values of an example that a tower takes"
+    within = tf.reduce_all(bags.row_lengths() <= most)
+    with tf.control_dependencies([tf.debugging.Assert(within, [told])]):
+        return _cast(bags.to_tensor(shape=[None, most]), spec.dtype)
+
+
+def _cast(values: Any, dtype: str) -> Any:
+    return values if dtype == "string" else load_tensorflow().cast(values, dtype)
+
+
+def _unpadded(ids: Any, padding: int | str | None, weights: Any) -> tuple[Any, Any]:
+    tf = load_tensorflow()
+    if padding is None:
+        return ids, weights
+    held = ids.values != tf.constant(padding, ids.values.dtype)
+    return _retained(ids, held), None if weights is None else _retained(weights, held)
+
+
+def _retained(ids: Any, known: Any) -> Any:
+    """Returns a bag without the values that are not known."""
+    tf = load_tensorflow()
+    if isinstance(ids, tf.SparseTensor):
+        return tf.sparse.retain(ids, known)
+    return tf.ragged.boolean_mask(ids, ids.with_values(known))
+
+
+def _with_values(ids: Any, values: Any) -> Any:
+    tf = load_tensorflow()
+    if isinstance(ids, tf.SparseTensor):
+        return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+    return ids.with_values(values)
+
+
+def _sparse(ids: Any) -> Any:
+    tf = load_tensorflow()
+    return ids if isinstance(ids, tf.SparseTensor) else ids.to_sparse()

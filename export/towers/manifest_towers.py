@@ -1,0 +1,119 @@
+"""Traced towers, what the recipe says of them and what was verified -> the manifest's pages of towers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from bundle import manifest
+from bundle.errors import FormulaError
+from bundle.formula import parse_formula
+from export.errors import NotConvertible, UsageError
+from export.graph.specs import ModelSpec, TensorSpec, TowerSpec
+from export.recipe import schema
+from export.towers.parts import PartSpec
+
+
+def check_limits(job: schema.ExportJob, model: ModelSpec, converted: Collection[str] = ()) -> None:
+    """Refuses limits of float32 towers that the parity rule binds.
+
+    Args:
+      job: the recipe.
+      model: what was traced.
+      converted: tables whose rows in the bundle are not the checkpoint's own.
+    Raises:
+      UsageError: a tower neither computes in half precision nor reads such a table.
+    """
+    for name, tower in model.towers.items():
+        free = tower.half or set(converted) & set(model.of(name).tables)
+        if "f32" in job.towers[name].max_abs_error and not free:
+            raise UsageError(
+                f"towers.{name}.max_abs_error.f32: the tower computes in float32, which the parity rule binds"
+            )
+
+
+def check_rankings(model: ModelSpec) -> None:
+    """Checks that whatever a ranking tower gives is one number for each candidate, as services answer with.
+
+    Raises:
+      NotConvertible: an output is several numbers.
+    """
+    for name, tower in model.towers.items():
+        for output in tower.outputs:
+            count = _size(output)
+            if tower.role == "ranking" and count != 1:
+                raise NotConvertible(
+                    f"towers.{name}: output {output.name!r} is {count} numbers for each candidate, and a ranking takes "
+                    "one; let the call return those that are wanted under names of their own, as "
+                    "{'first': scores[:, 0], 'second': scores[:, 1]}"
+                )
+
+
+def _size(output: TensorSpec) -> int:
+    return math.prod(size or 1 for size in output.shape)
+
+
+def check_formulas(job: schema.ExportJob, model: ModelSpec) -> None:
+    """Checks each tower's formula against the outputs that it has.
+
+    Raises:
+      UsageError: it is no formula, names what is no output or not one number for each candidate, or its tower does not
+        rank.
+    """
+    for name, tower in model.towers.items():
+        text = job.towers[name].formula
+        if text is None:
+            continue
+        where = f"towers.{name}.formula"
+        if tower.role != "ranking":
+            raise UsageError(f"{where}: a {tower.role} tower ranks nothing; leave it out")
+        try:
+            formula = parse_formula(text)
+        except FormulaError as problem:
+            raise UsageError(f"{where}: {problem}") from problem
+        outputs = {output.name: output for output in tower.outputs}
+        for output in formula.names:
+            if output not in outputs:
+                raise UsageError(f"{where} names {output!r}; the tower has {', '.join(outputs)}")
+            if _size(outputs[output]) != 1:
+                raise UsageError(f"{where}: output {output!r} is not one number for each candidate")
+
+
+def part_page(spec: PartSpec) -> manifest.TowerPart:
+    """Returns the page of one part, without its forms."""
+    return manifest.TowerPart(
+        name=spec.name,
+        per=spec.per,
+        inputs=tuple(tensor.input_page for tensor in spec.inputs),
+        outputs=tuple(tensor.output_page for tensor in spec.outputs),
+        forms=(),
+    )
+
+
+def describe_tower(
+    spec: TowerSpec,
+    job: schema.ExportJob,
+    forms: tuple[manifest.TowerForm, ...],
+    parts: tuple[manifest.TowerPart, ...] = (),
+) -> manifest.Tower:
+    """Turns a traced tower, its forms and its parts into the manifest's page of it.
+
+    Raises:
+      NotConvertible: the precision to be served has no form.
+    """
+    serve = job.towers[spec.name].serve
+    if serve not in {form.precision for form in forms}:
+        raise NotConvertible(
+            f"tower {spec.name!r} is to be served in {serve}, and LiteRT cannot run it; set towers.{spec.name}.serve "
+            "to 'f32'"
+        )
+    return manifest.Tower(
+        role=spec.role,
+        inputs=tuple(tensor.input_page for tensor in spec.inputs),
+        outputs=tuple(tensor.output_page for tensor in spec.outputs),
+        result=spec.result,
+        forms=forms,
+        serve=serve,
+        formula=job.towers[spec.name].formula,
+        parts=parts,
+    )

@@ -1,0 +1,135 @@
+"""The judge of candidates: what a finished bundle holds of them, against the corpus' file and the original model.
+
+Sampled candidates are read from the file anew, by plain readers, and their vectors computed by the original model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import files
+from bundle.features import Column
+from bundle.manifest import Manifest
+from bundle.stores import StoredColumns
+from export.corpora.files import CorpusFile, locate_corpus
+from export.corpora.samples import read_rows
+from export.errors import VerificationFailed
+from export.recipe.schema import CorpusPart, ExportJob
+from export.verify.examples import Examples
+from export.verify.parity import allowed
+
+SAMPLE = 256
+"""Candidates compared of each corpus and index."""
+
+Positions = NDArray[np.int64]
+Original = Callable[[str, Examples], NDArray[Any]]
+"""(candidate tower, candidates as examples) -> [n, dim] vectors of the original model."""
+
+
+def check_candidates(root: Path, page: Manifest, job: ExportJob, base: Path, original: Original) -> None:
+    """Compares a sample of every corpus with its file, and of every index with the original model.
+
+    Args:
+      root: directory of the staged bundle.
+      page: its manifest.
+      job: the recipe.
+      base: its folder.
+      original: the original model.
+    Raises:
+      VerificationFailed: an id, feature, attribute or vector is another candidate's, or wrong; names the candidate.
+    """
+    stores = {name: StoredColumns(files.locate(root, each.file), each) for name, each in page.candidates.items()}
+    for name, part in job.candidates.items():
+        _check_store(stores[name], _sample(stores[name].size), name, part, locate_corpus(base, name, part))
+    for name, part in job.contexts.items():
+        held = StoredColumns(files.locate(root, page.contexts[name].file), page.contexts[name])
+        _check_store(held, _sample(held.size), name, part, locate_corpus(base, name, part, "contexts"))
+    for name, index in page.indexes.items():
+        store, corpus = stores[index.corpus], page.candidates[index.corpus]
+        positions = _sample(store.size)
+        taken = page.inputs_of(
+            source for tensor in page.towers[index.candidate_tower].inputs for source in tensor.sources
+        )
+        columns = store.features(positions, [each for each in corpus.features if each in taken])
+        right = original(index.candidate_tower, Examples(positions.size, columns))
+        written = np.memmap(files.locate(root, index.vectors), "<f4", "r", shape=(store.size, index.dim))[positions]
+        limit = job.towers[index.candidate_tower].max_abs_error.get("f32")
+        missed = ~(np.abs(written.astype(np.float64) - right) <= allowed(right, limit))
+        if missed.any():
+            place = int(np.argmax(missed.any(axis=1)))
+            raise VerificationFailed(
+                f"index {name!r}: the vector of candidate {store.ids(positions).tolist()[place]!r} (row "
+                f"{positions[place] + 1} of corpus {index.corpus!r}) is not what the original model gives; "
+                f"{int(missed.any(axis=1).sum())} of {positions.size} compared are wrong; nothing is published"
+            )
+
+
+def _sample(size: int) -> Positions:
+    return np.unique(np.linspace(0, size - 1, min(size, SAMPLE)).round().astype(np.int64))
+
+
+def _check_store(
+    store: StoredColumns, positions: Positions, name: str, part: CorpusPart, files: list[CorpusFile]
+) -> None:
+    columns_read = [part.id, *part.features.values(), *part.attributes]
+    rows = read_rows(files, positions, columns_read, part.id if part.prebatched else None)
+    if len(rows) != positions.size:
+        raise VerificationFailed(f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle")
+    told = files[0].path.name if len(files) == 1 else f"the {len(files)} files"
+    ids = store.ids(positions).tolist()
+    if _places(store, set(ids)) != positions.tolist():
+        raise VerificationFailed(f"corpus {name!r}: ids stand at other positions, too")
+    columns = store.features(positions, list(part.features))
+    attributes = store.attributes(positions, list(part.attributes))
+    for place, row in enumerate(rows):
+        held = {"id": (part.id, ids[place])}
+        held |= {
+            f"feature {key!r}": (column, _values(columns[key], place, len(rows)))
+            for key, column in part.features.items()
+        }
+        held |= {f"attribute {key!r}": (key, attributes[key][place]) for key in part.attributes}
+        for what, (column, value) in held.items():
+            if not _same(row[column], value, part.list_separator):
+                raise VerificationFailed(
+                    f"corpus {name!r}, row {positions[place] + 1}: {what} is {value!r} in the bundle, column "
+                    f"{column!r} of {told} says {row[column]!r}; nothing is published"
+                )
+
+
+def _places(store: StoredColumns, ids: set[Any]) -> list[int]:
+    """Returns the positions of some ids, looking at all."""
+    places: list[int] = []
+    first = 0
+    for held in store.id_slices():
+        places += [first + place for place, value in enumerate(held.to_pylist()) if value in ids]
+        first += len(held)
+    return places
+
+
+def _values(column: Column, place: int, n: int) -> list[Any]:
+    each = column.values.size // n
+    start, stop = (place * each, (place + 1) * each) if column.offsets is None else column.offsets[place : place + 2]
+    return list(column.values[int(start) : int(stop)].tolist())
+
+
+def _same(cell: Any, value: Any, separator: str) -> bool:
+    """Tells whether a cell of the file, text or a value, says what the bundle holds."""
+    if isinstance(cell, list) and not isinstance(value, list):  # of an Example
+        cell = cell[0] if cell else None
+    if isinstance(value, list):
+        cells = cell.split(separator) if isinstance(cell, str) and len(value) > 1 else cell
+        cells = [] if cells is None or cells == "" else cells if isinstance(cells, list) else [cells]
+        return len(cells) == len(value) and all(_same(*pair, separator) for pair in zip(cells, value, strict=True))
+    if value is None:
+        return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+    if isinstance(value, float):
+        return bool(np.isclose(float(cell), value, rtol=1e-6, atol=0))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(cell) == value
+    return str(cell) == str(value)

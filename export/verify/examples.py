@@ -1,0 +1,374 @@
+"""Examples that are replayed: read from a file as callers would send them, or made from the features with known ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import manifest
+from bundle.features import Column
+from bundle.rules import rule_of
+from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from export.errors import UsageError
+from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
+
+BAG_SIZES = 6
+"""Made bags hold 0 to 5 ids, made sequences up to two more than fit."""
+
+Keys = Mapping[str, NDArray[Any]]
+"""Keys of each vocabulary in the order of their rows: [size] int64 or object holding str."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """`n` examples by input; an input without a column takes its default.
+
+    Attributes:
+      labels: [n] int64 of 0 and 1 by the output that they are the truth of, where the examples tell it.
+      recorded: [n, ...] float64 by output: what training recorded of it, where the examples tell it.
+    """
+
+    n: int
+    columns: Mapping[str, Column]
+    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    recorded: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+def read_examples(
+    path: Path,
+    model: ModelSpec,
+    pages: Mapping[str, manifest.Feature],
+    count: int,
+    labels: Mapping[str, str] = MappingProxyType({}),
+    recorded: Mapping[str, str] = MappingProxyType({}),
+) -> Examples:
+    """Reads the first `count` examples of a Parquet file, or of one with a JSON object in each line.
+
+    It has a column (or key) for each input; one with a default may be left out. Weights stand in the column of
+    their input.
+
+    Raises:
+      UsageError: no such file, not of that kind, or without an input; names it.
+    """
+    try:
+        table = _read_parquet(path, count) if path.suffix == ".parquet" else _read_json_lines(path, count)
+    except FileNotFoundError as problem:
+        raise UsageError(f"verify.examples: {path} does not exist") from problem
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"verify.examples: {path} cannot be read: {problem}") from problem
+    n = max((len(values) for values in table.values()), default=0)
+    if n == 0:
+        raise UsageError(f"verify.examples: {path} holds no example")
+    columns = {}
+    for name, readers in model.inputs.items():
+        if name not in table:
+            if pages[readers[0].name].default is None:
+                raise UsageError(f"verify.examples: {path} has no {name!r}, which has no default; it has {list(table)}")
+            continue
+        weighted = [spec.weights for spec in readers if spec.weights]
+        weights = table.get(weighted[0]) if weighted else None
+        try:
+            columns[name] = _pack(table[name], weights)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise UsageError(f"verify.examples: {name!r} in {path} does not fit: {problem}") from problem
+    truths = {output: _labels(table, column, path) for output, column in labels.items()}
+    return Examples(n, columns, truths, {name: _recorded(table, column, path) for name, column in recorded.items()})
+
+
+def _recorded(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[np.float64]:
+    if column not in table:
+        raise UsageError(f"verify.expected: {path} has no column {column!r}; it has {', '.join(table)}")
+    try:
+        values = np.asarray(table[column], np.float64)
+    except (TypeError, ValueError) as problem:
+        raise UsageError(f"verify.expected: column {column!r} of {path} holds no numbers: {problem}") from problem
+    if not np.isfinite(values).all():
+        raise UsageError(f"verify.expected: column {column!r} of {path} holds NaN or an infinity")
+    return values
+
+
+def _labels(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[np.int64]:
+    if column not in table:
+        raise UsageError(f"verify.labels: {path} has no column {column!r}; it has {', '.join(table)}")
+    values = table[column]
+    wrong = [value for value in values if value not in (0, 1)]
+    if wrong:
+        raise UsageError(f"verify.labels: column {column!r} of {path} holds {wrong[0]!r}; 0 or 1 was expected")
+    return np.array(values, np.int64)
+
+
+def make_examples(
+    model: ModelSpec,
+    pages: Mapping[str, manifest.Feature],
+    keys: Keys,
+    count: int,
+    seed: int = 0,
+    dumped: Keys = MappingProxyType({}),
+) -> Examples:
+    """Makes examples whose ids are all known: bags of 0 to 5 ids with repeated ones, numbers around zero.
+
+    Args:
+      model: the traced features and tables.
+      pages: the manifest's features.
+      keys: of each vocabulary.
+      count: how many.
+      seed: the same seed gives the same examples.
+      dumped: some keys of each table whose rows are found by key.
+    """
+    random = np.random.default_rng(seed)
+    columns = {}
+    for name, readers in model.inputs.items():
+        embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
+        numbers = [spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "values"]
+        bags = [spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "padded"]
+        if not embedded and (numbers or bags):
+            columns[name] = Column(_numbers(numbers[0], count, random)) if numbers else _bags(bags[0], count, random)
+            if any(spec.weights is not None for spec in readers if not numbers):
+                columns[name] = _weighted(columns[name], random)
+            continue
+        below = min((each.below for each in numbers if each.below is not None), default=None)
+        spec = min(embedded, key=_telling, default=None)
+        sizes = _sizes(spec, numbers, count)
+        sizes = np.minimum(sizes, bags[0].shape[0]) if bags else sizes
+        reached = [_reach(each, model.rows_of(each)) for each in embedded]
+        first, rows = (
+            max(low for low, _ in [*reached, (0, 0)]),
+            min(high for _, high in [*reached, (0, below or 1 << 62)]),
+        )
+        crossed = spec is not None and len(spec.reads) > 1  # whose `ids_dtype` is that of its first input
+        beyond = below or 1 << (31 if crossed or (spec and spec.ids_dtype == "int32") else 40)
+        page = pages[spec.name] if spec else None
+        if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.KeyedIds):
+            ids = random.choice(dumped[page.ids.keys], int(sizes.sum()))
+        else:
+            text = spec.rule if spec is not None and isinstance(spec.rule, manifest.TextIds) else None
+            size = int(sizes.sum())
+            known = _texts(text, keys, size, random) if text is not None else None
+            ids = _known_ids(name, page, (first, rows), beyond, keys, size, random) if known is None else known
+            if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
+                ids = ids.astype(str).astype(object)
+            ids = _computable(ids, embedded, model, keys, beyond, random)
+        if spec and not crossed and spec.ids_dtype.startswith("int") and ids.dtype.kind == "f":
+            ids = np.floor(ids).astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        again = offsets[:-1][sizes > 1]
+        ids[again[::2] + 1] = ids[again[::2]]
+        weights = None
+        if any(each.weights is not None for each in embedded):
+            weights = random.uniform(0.25, 2.0, ids.size).astype(np.float32)
+            if not any(each.encoding == "dense" for each in embedded):  # where a weight of 0 is one that is not there
+                weights[::7] = 0
+        one_each = spec is not None and spec.one_each and spec.place is None
+        columns[name] = Column(ids, None if one_each else offsets, weights)
+    return Examples(count, columns)
+
+
+def without_signs(examples: Examples, model: ModelSpec) -> Examples:
+    """Returns the same with the absolute value of each number that a tower takes."""
+    numbers = {
+        name
+        for name, readers in model.inputs.items()
+        if any(isinstance(each, DenseSpec) and each.take == "values" for each in readers)
+    }
+    columns = {
+        name: column._replace(values=np.abs(column.values)) if name in numbers else column
+        for name, column in examples.columns.items()
+    }
+    return replace(examples, columns=columns)
+
+
+def _telling(spec: FeatureSpec) -> tuple[int, bool, bool]:
+    """Puts first what tells most of an input: alone, one id of an example, which keys there are."""
+    listed = spec.rule is not None and isinstance(manifest.first_of(spec.rule), manifest.VocabularyIds)
+    return len(spec.reads), not spec.one_each, not listed
+
+
+def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -> NDArray[np.int64]:
+    if numbers:  # the ids are read as numbers, too, and so are equally many in all examples
+        return np.full(count, int(np.prod(numbers[0].shape, dtype=np.int64)), np.int64)
+    if spec is None:
+        return np.arange(count, dtype=np.int64) % BAG_SIZES
+    if spec.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
+        return np.full(count, 1 if spec.place is None else spec.places, np.int64)
+    if spec.length is None:
+        filled = spec.places is not None and spec.padding is None  # by nothing: there are just so many
+        below = min(BAG_SIZES, BAG_SIZES if spec.places is None else spec.places + 1)
+        return np.full(count, spec.places) if filled else np.arange(count, dtype=np.int64) % below
+    if spec.encoding == "dense":
+        return np.full(count, spec.length, np.int64)
+    return np.arange(count, dtype=np.int64) % (spec.length + 3)
+
+
+def _known_ids(
+    name: str,
+    page: manifest.Feature | None,
+    reached: tuple[int, int],
+    beyond: int,
+    keys: Keys,
+    size: int,
+    random: np.random.Generator,
+) -> NDArray[Any]:
+    rule = manifest.first_of(page.ids) if isinstance(page, manifest.EmbeddedFeature) else manifest.IdentityIds()
+    if isinstance(rule, manifest.SeveralIds) and page is not None:
+        key = rule.keys[page.inputs.index(name)]
+        if key.boundaries is not None:
+            rule = manifest.BucketIds(boundaries=key.boundaries)
+        elif key.ids is not None and isinstance(manifest.first_of(key.ids), manifest.VocabularyIds):
+            rule = manifest.first_of(key.ids)
+        else:
+            ids = random.integers(0, beyond, size)
+            return ids if key.dtype == "int64" else ids.astype(str).astype(object)
+    if isinstance(rule, manifest.VocabularyIds):
+        known = keys[rule.vocabulary]
+        return known[random.integers(0, max(1, min(known.size, reached[1] - rule.first_row)), size)]
+    if isinstance(rule, manifest.HashIds):
+        return random.integers(0, beyond, size)
+    if isinstance(rule, manifest.BucketIds):
+        low, high = (min(rule.boundaries, default=0.0), max(rule.boundaries, default=0.0))
+        return random.uniform(low - 1, high + 1, size).astype(np.float32)
+    low, high = reached
+    ids = random.integers(low, max(low + 1, min(high, beyond)), size)
+    cast = page.cast if isinstance(page, manifest.EmbeddedFeature) else None
+    if cast is None or cast.of != "float32":
+        return ids
+    return (ids + (-0.25 if cast.rounding == "up" else 0.25)).astype(np.float32)
+
+
+def _texts(rule: manifest.TextIds, keys: Keys, size: int, random: np.random.Generator) -> NDArray[Any]:
+    """Returns [size] object: texts of words that are known, mostly; every eighth has none."""
+    known = ["x", "X!"]
+    if isinstance(rule.ids, manifest.VocabularyIds):
+        known += keys[rule.ids.vocabulary].tolist()
+    space = "" if rule.split == "characters" else " "
+    counts = np.arange(size) % 8 if rule.split else np.ones(size, np.int64)
+    made = np.empty(size, object)
+    made[:] = [space.join(known[place] for place in random.integers(0, len(known), count)) for count in counts]
+    return made
+
+
+def _computable(
+    ids: NDArray[Any],
+    specs: Sequence[FeatureSpec],
+    model: ModelSpec,
+    keys: Keys,
+    beyond: int,
+    random: np.random.Generator,
+) -> NDArray[Any]:
+    """Replaces ids of which a model computes no row by others; where one in many thousands has a row, not all are."""
+    rules = []
+    for each in specs:
+        if isinstance(each.rule, manifest.ComputedIds | manifest.ChainedIds) and each.unknown is None:
+            read = {rule.vocabulary for rule in manifest.vocabularies_of(each.rule)}
+            rules.append(rule_of("", model.rows_of(each), each.rule, {name: _opened(keys[name]) for name in read}))
+    if not rules or ids.dtype.kind not in "ifO":
+        return ids
+
+    def known(tried: NDArray[Any]) -> NDArray[np.bool_]:
+        whole = tried if tried.dtype == object else np.floor(tried).astype(np.int64)
+        return np.asarray(np.all([rule.resolve(whole) >= 0 for rule in rules], axis=0))
+
+    if ids.dtype == object:
+        right = known(ids)
+        return np.where(right, ids, random.choice(ids[right], ids.size)) if right.any() else ids
+    reaches = (1 << 10, 1 << 16, 1 << 23) if ids.dtype.kind == "f" else (1 << 10, 1 << 16, 1 << 23, 1 << 31, beyond)
+    others = np.concatenate([random.integers(-reach, reach, 1 << 14) for reach in reaches if reach <= beyond])
+    others = others[known(others)]
+    wrong = ~known(ids)
+    if others.size:
+        ids = ids.copy()
+        ids[wrong] = random.choice(others, int(wrong.sum())) + (ids[wrong] % 1 if ids.dtype.kind == "f" else 0)
+    return ids
+
+
+def _opened(keys: NDArray[Any]) -> Vocabulary:
+    return Vocabulary(StringKeys(keys.tolist()) if keys.dtype == object else IntegerKeys(keys))
+
+
+def _reach(spec: FeatureSpec, rows: int) -> tuple[int, int]:
+    """Returns from which id to which the rows of a table are asked for."""
+    rule = spec.rule
+    if not isinstance(rule, manifest.ArithmeticIds):
+        return 0, rows
+    first = max(0, -rule.shift)
+    return first, 1 << 62 if rule.buckets is not None else (rows - rule.first_row) * rule.divisor - rule.shift
+
+
+def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArray[Any]:
+    size = count * int(np.prod(spec.shape, dtype=np.int64))
+    if spec.dtype == "float32":
+        return random.standard_normal(size).astype(np.float32)
+    if spec.dtype == "string":
+        return random.integers(0, 100, size).astype(str).astype(object)
+    return random.integers(0, spec.below or 2, size)  # what integers mean is not known here: 0 and 1 fit most
+
+
+def _bags(spec: DenseSpec, count: int, random: np.random.Generator) -> Column:
+    sizes = np.arange(count) % min(BAG_SIZES, spec.shape[0] + 1)
+    values = _numbers(replace(spec, shape=()), int(sizes.sum()), random)
+    return Column(values, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+
+def _weighted(column: Column, random: np.random.Generator) -> Column:
+    return column._replace(weights=random.uniform(0.25, 2.0, column.values.size).astype(np.float32))
+
+
+def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    batch = next(pq.ParquetFile(path).iter_batches(batch_size=count), None)
+    return {} if batch is None else dict(batch.to_pydict())
+
+
+def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
+    examples = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            example = json.loads(line)
+            if not isinstance(example, dict):
+                raise ValueError(f"line {number} is no JSON object")
+            examples.append(example)
+            if len(examples) == count:
+                break
+    names = list(dict.fromkeys(name for example in examples for name in example))
+    for name in names:
+        without = sum(name not in example for example in examples)
+        if without:
+            raise ValueError(f"{name!r} is left out in {without} of {len(examples)} examples")
+    return {name: [example[name] for example in examples] for name in names}
+
+
+def _pack(values: list[Any], weights: list[Any] | None) -> Column:
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    flat = [_flat(value) for value in lists]
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in flat])]).astype(np.int64)
+    one_each = not any(isinstance(value, list) for value in values)
+    packed = _array([value for part in flat for value in part])
+    if weights is None:
+        return Column(packed, None if one_each else offsets)
+    beside = [weight for part in weights for weight in part]
+    return Column(packed, None if one_each else offsets, np.asarray(beside, np.float32))
+
+
+def _flat(value: list[Any]) -> list[Any]:
+    return [inner for part in value for inner in (_flat(part) if isinstance(part, list) else [part])]
+
+
+def _array(values: list[Any]) -> NDArray[Any]:
+    if not values:
+        return np.empty(0, np.int64)
+    if all(isinstance(value, str) for value in values):
+        return np.array(values, object)
+    if any(isinstance(value, str | bool) or value is None for value in values):
+        raise ValueError("strings, booleans or nulls among numbers")
+    return np.asarray(values)

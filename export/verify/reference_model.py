@@ -1,0 +1,283 @@
+"""The original model, uncut, restored from the checkpoint by TensorFlow, as far as examples need it.
+
+A table may be larger than memory, so only the rows that the examples read are there (`reference_tables.py`).
+Nothing else can read a table that left the towers: one that is read whole stays inside (`export/model/settling.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import BundleError
+from bundle.features import FeatureReader
+from bundle.manifest import TableSource, TextIds
+from export.checkpoint.layouts import stored_rows
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.stretches import read_stretches
+from export.errors import ExportError, NotConvertible, UsageError, VerificationFailed
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.named_graphs import NamedGraph
+from export.graph.specs import FeatureSpec, ModelSpec
+from export.lookups.filled_ids import masked_means_of_none
+from export.model.calling import resolve_call
+from export.model.roots import build_root
+from export.model.weights import path_steps
+from export.recipe.schema import ExportJob, name_of_call
+from export.tables.dumped import KeyFile
+from export.tables.sources import layout_of
+from export.user_lines import at_line, line_of_exception
+from export.verify.examples import Examples, without_signs
+from export.verify.reference_inputs import OracleInputs
+from export.verify.reference_tables import OracleTables, ReadRows
+
+__all__ = ["ReadRows", "Replay", "Results", "checkpoint_rows", "replay_finite", "replay_original"]
+
+Rows = NDArray[np.int64]
+Results = dict[str, dict[str, NDArray[Any]]]
+"""Tower -> output -> [n, ...] float32."""
+_RECORDED_SHARE, _RECORDED_REST = 0.05, 1e-3
+"""Of the standard deviation and of the largest of recorded values: what bfloat16 on TPUs may explain."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What is replayed.
+
+    Attributes:
+      job, base: the recipe and its folder.
+      model: what was traced.
+      prefix: the checkpoint.
+      examples: as callers send them.
+      features: the bundle's reader of them.
+      converted: tables whose rows in the bundle are not the checkpoint's own.
+    """
+
+    job: ExportJob
+    base: Path
+    model: ModelSpec
+    prefix: Path
+    examples: Examples
+    features: FeatureReader
+    converted: frozenset[str] = frozenset()
+
+    def converted_tables(self, tower: str) -> list[str]:
+        """Returns the converted tables that a tower reads."""
+        return sorted(self.converted & set(self.model.of(tower).tables))
+
+
+def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) -> ReadRows:
+    """Returns a reader of tables as a checkpoint stores them."""
+
+    def read(table: str, rows: Rows) -> NDArray[Any]:
+        if table not in sources:
+            raise NotConvertible(f"table {table!r} is not known in checkpoint {checkpoint.prefix}")
+        key = sources[table].key
+        stored = stored_rows(layout_of(sources[table]), rows)
+        order = np.argsort(stored)
+        ordered = stored[order]
+        values = np.empty((rows.size, *checkpoint.entries[key].shape[1:]), np.float32)
+        breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
+        cuts = [(int(first), int(last)) for first, last in pairwise([0, *breaks, rows.size]) if last > first]
+        stretches = [(int(ordered[first]), last - first) for first, last in cuts]
+        for (first, last), found in zip(cuts, read_stretches(checkpoint, key, stretches), strict=True):
+            values[order[first:last]] = found
+        return values
+
+    return read
+
+
+def replay_finite(replay: Replay, read_rows: ReadRows) -> tuple[Replay, Results]:
+    """Runs the original model on examples of which all its outputs are numbers.
+
+    Numbers that were made lie around zero. Models that take logarithms or roots of them are given those without a sign.
+
+    Args:
+      replay, read_rows: as of `replay_original`.
+    Returns:
+      What was replayed, and each output of each tower.
+    Raises:
+      VerificationFailed: as `replay_original`; or an output is no number: names the tower, the output and the example.
+    """
+    expected = replay_original(replay, read_rows)
+    made = replay.job.verify.examples is None
+    if made and _not_finite(expected):
+        replay = replace(replay, examples=without_signs(replay.examples, replay.model))
+        expected = replay_original(replay, read_rows)
+    wrong = _not_finite(expected)
+    if wrong:
+        cure = "write some that callers would send, and name their file as verify.examples" if made else "correct them"
+        what = "made examples" if made else "verify.examples"
+        raise VerificationFailed(
+            f"{wrong} of the original model itself, which is no answer; the {what} do not fit the model: {cure}"
+        )
+    _check_recorded(expected, replay.examples.recorded)
+    return replay, expected
+
+
+def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:
+    """Holds what the model answers to what training recorded, which other arithmetic and precision computed.
+
+    Raises:
+      VerificationFailed: they differ by more than a share of how much the recorded values vary.
+    """
+    every = [(tower, output, values) for tower, outputs in found.items() for output, values in outputs.items()]
+    for tower, output, values in every:
+        told = recorded.get(f"{tower}.{output}", recorded.get(output))
+        if told is None:
+            continue
+        right = told.reshape(len(values), -1)
+        if right.size != values.size:
+            raise UsageError(
+                f"verify.expected.{output}: {list(told.shape)} values were recorded, tower {tower!r} gives "
+                f"{list(values.shape)}"
+            )
+        difference = values.reshape(right.shape) - right
+        rms, varies = float(np.sqrt(np.square(difference).mean())), float(right.std())
+        if rms > _RECORDED_SHARE * varies + _RECORDED_REST * float(np.abs(right).max()):
+            row = int(np.abs(difference).max(axis=1).argmax())
+            raise VerificationFailed(
+                f"tower {tower!r}, output {output!r}: the model with the checkpoint's weights differs from "
+                f"verify.expected by {rms:.3g} (root mean square; recorded values vary by {varies:.3g}), most in "
+                f"example {row}: either ids lead to other rows than in training (first_row, a vocabulary, a hash), or "
+                "another checkpoint answered when they were recorded"
+            )
+
+
+def _not_finite(results: Results) -> str:
+    """Names an output that is no number, and its example; "" if all are."""
+    for tower, outputs in results.items():
+        for output, values in outputs.items():
+            wrong = np.argwhere(~np.isfinite(values))
+            if wrong.size:
+                value = values[tuple(wrong[0])]
+                return f"tower {tower!r}, output {output!r}: example {wrong[0][0]} is {value}"
+    return ""
+
+
+def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
+    """Runs the original model on examples, on a CPU.
+
+    Args:
+      replay: the model, the checkpoint and the examples.
+      read_rows: reads rows of the checkpoint's tables.
+    Returns:
+      Each output of each tower.
+    Raises:
+      NotConvertible: the model code raises, or does not answer each example.
+      FeatureError: an example does not fit its feature.
+      VerificationFailed: the bundle finds other rows for their ids than TensorFlow does.
+    """
+    tf = load_tensorflow()
+    model, job = replay.model, replay.job
+    fed = OracleInputs(job, replay.base, model, replay.examples, replay.features)
+    facts = {
+        name: replace(table, rows=np.iinfo(np.int64).max) if name in fed.dumped else table
+        for name, table in model.tables.items()
+    }
+    whole_max = max(job.code.inline_bytes_max, *(tower.largest_bytes for tower in model.towers.values()))
+    tables = OracleTables(facts, fed.touched, _by_key(read_rows, fed.dumped), whole_max)
+    returned: dict[tuple[str, tuple[str, ...]], Any] = {}
+    eagerly = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        with tables.answering(), _means_of_none(model), tf.device("/CPU:0"):
+            root = build_root(job, replay.base)
+            given = {name: fed.value(name) for tower in model.towers.values() for name in tower.call_inputs}
+            calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
+            named = isinstance(root, NamedGraph)
+            for path, inputs in () if named else sorted(calls):  # builds what the factory has not
+                _called(root, path, {name: given[name] for name in inputs}, replay)
+            tables.know(root)
+            if not named:
+                _restore(root, replay.prefix, job.checkpoint.object_path)
+            for path, inputs in calls:
+                returned[path, inputs] = _called(root, path, {name: given[name] for name in inputs}, replay)
+    finally:
+        tf.config.run_functions_eagerly(eagerly)
+    results: Results = {}
+    for name, tower in model.towers.items():
+        whole = returned[(tower.call, tower.call_inputs)]
+        results[name] = {
+            output: tf.cast(whole if key is None else whole[key], tf.float32).numpy()
+            for output, key in tower.keys.items()
+        }
+        for output, values in results[name].items():
+            if len(values) != replay.examples.n:
+                raise NotConvertible(
+                    f"tower {name!r}, output {output!r}: the model gives {len(values)} answers for {replay.examples.n} "
+                    "examples; give what it joins or reduces an axis behind the first, which is the batch"
+                )
+    return results
+
+
+def _means_of_none(model: ModelSpec) -> AbstractContextManager[None]:
+    """Lets the mean of no word be zeros, where words of texts are averaged."""
+    rules = [spec.rule for spec in model.features.values() if isinstance(spec, FeatureSpec) and spec.kind == "bag"]
+    return masked_means_of_none() if any(isinstance(rule, TextIds) for rule in rules) else nullcontext()
+
+
+def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
+    """Returns a reader that is asked for keys instead of rows where a table has keys; zeros for those it lacks."""
+
+    def read(table: str, ids: Rows) -> NDArray[Any]:
+        if table not in dumped:
+            return read_rows(table, ids)
+        rows = dumped[table].rows(ids)
+        held = np.unique(rows[rows >= 0])
+        known = read_rows(table, held)
+        values = np.zeros((ids.size, *known.shape[1:]), np.float32)
+        values[rows >= 0] = known[np.searchsorted(held, rows[rows >= 0])]
+        return values
+
+    return read
+
+
+def _called(root: Any, path: str, inputs: Mapping[str, Any], replay: Replay) -> Any:
+    try:
+        if isinstance(root, NamedGraph):
+            return _named(root, path).run(inputs, _reader(root, replay))
+        return resolve_call(root, path)(inputs)
+    except (ExportError, BundleError):
+        raise
+    except Exception as problem:
+        told = " ".join(str(problem).split())
+        raise NotConvertible(
+            f"{name_of_call(path)} raised {type(problem).__name__} on the replayed examples"
+            f"{at_line(line_of_exception(problem))}: {told[:300]}"
+        ) from problem
+
+
+def _named(root: NamedGraph, path: str) -> NamedGraph:
+    return reduce(getattr, path.split(".") if path else (), root)
+
+
+def _reader(root: NamedGraph, replay: Replay) -> Callable[[str], Any]:
+    """Returns a reader of variables by their names, by TensorFlow itself; tables that left the towers are gathered."""
+    reader = load_tensorflow().train.load_checkpoint(str(replay.prefix))
+    left = {table.config_name for table in replay.model.tables.values()}
+    held = reader.get_variable_to_shape_map()
+    return lambda name: None if name in left else reader.get_tensor(root.key(name, held) or name)
+
+
+def _restore(root: Any, prefix: Path, object_path: str) -> None:
+    """Restores the model by TensorFlow itself; the small tables are no part of its object graph."""
+    tf = load_tensorflow()
+    steps = path_steps(object_path)
+    if not steps:
+        tf.train.Checkpoint(root).restore(str(prefix)).expect_partial()
+        return
+    owner = root
+    for step in reversed(steps[1:]):
+        holder = tf.Module()
+        setattr(holder, step, owner)
+        owner = holder
+    tf.train.Checkpoint(**{steps[0]: owner}).restore(str(prefix)).expect_partial()

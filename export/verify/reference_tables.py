@@ -1,0 +1,175 @@
+"""The tables of the original model while it is replayed: rows come from the checkpoint when they are asked for.
+
+An embedding layer reads a small variable that holds the rows that the examples touch; ids are replaced by positions in
+it on their way into TensorFlow's own lookup, which combines as it always does. What is gathered from a plain variable
+is read from the checkpoint then and there, so the model's own id rules and combiners run as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.frameworks.hooks import hooked
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.normalizations import normalizations_restored
+from export.frameworks.placeholders import bytes_of, gathering, restoring_up_to, stand_in_class, tables_unallocated
+from export.graph.origins import resource
+from export.graph.specs import TableFacts
+from export.lookups.embedding_layers import intercepted, original_lookup
+from export.lookups.gathers import keras_3_gathers
+from export.lookups.ragged import ragged_lookups_by_row
+from export.lookups.records import Lookup
+from export.model.object_paths import object_paths
+
+Rows = NDArray[np.int64]
+ReadRows = Callable[[str, Rows], NDArray[Any]]
+"""(name of a table, [m] ascending rows) -> [m, columns] values of the checkpoint; the first columns are the table's."""
+
+_NONE = np.iinfo(np.int64).max
+
+
+class OracleTables:
+    """Answers every lookup of the original model."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, TableFacts],
+        touched: Callable[[str], Rows],
+        read_rows: ReadRows,
+        inline_bytes_max: int,
+    ) -> None:
+        """Takes what is known of the tables.
+
+        Args:
+          tables: those that left the towers, by name.
+          touched: returns the rows of a table that the examples ask for, ascending.
+          read_rows: reads them from the checkpoint.
+          inline_bytes_max: tables up to this size may be inside a tower, and are restored whole.
+        """
+        self._tables, self._touched, self._read_rows = tables, touched, read_rows
+        self._inline_bytes_max = inline_bytes_max
+        self._held: dict[int, Rows] = {}
+        self._by_place = {table.config_name: name for name, table in tables.items()}
+        self._names: dict[str, str | None] = {}
+        self._root: Any = None
+        self._paths: dict[str, tuple[str, Any]] = {}
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[OracleTables]:
+        """Answers lookups within the `with`, in which the model is built and called."""
+        from tensorflow.python.ops import embedding_ops
+        from tensorflow.python.ops.ragged import ragged_embedding_ops
+
+        original = original_lookup()  # before it is replaced
+
+        def answer(lookup: Lookup) -> Any:
+            ids = self._positions(lookup)
+            return original(ids, lookup.weights, {lookup.config.table: lookup.variable}, lookup.config)
+
+        with (
+            tables_unallocated() as self._made,
+            restoring_up_to(self._inline_bytes_max),
+            intercepted(self._small, answer, tracked=False),
+            gathering(self._gather),
+            keras_3_gathers(),
+            normalizations_restored(kept=False),
+            ragged_lookups_by_row(),
+            hooked(embedding_ops.embedding_lookup_sparse, _whole_batch),
+            hooked(ragged_embedding_ops.embedding_lookup_sparse, _whole_batch),
+        ):
+            yield self
+
+    def know(self, root: Any) -> None:
+        """Tells the built model, in which tables have their places; those that left are not to be restored."""
+        self._root = root
+        for variable in self._made:
+            variable.restored = self._name(variable) is None and bytes_of(variable) <= self._inline_bytes_max
+
+    def _name(self, variable: Any) -> str | None:
+        key = resource(variable.handle)
+        if key not in self._names:
+            if key not in self._paths:  # it was made since
+                self._paths = object_paths(self._root)
+            path, _ = self._paths.get(key, ("", None))
+            self._names[key] = self._by_place.get(path or variable.name.partition(":")[0])
+        return self._names[key]
+
+    def _gather(self, variable: Any, ids: Any) -> Any:
+        tf = load_tensorflow()
+        if self._root is None and not tf.executing_eagerly():
+            return None  # Keras asks for shapes only
+        if self._root is None:  # the factory calls the model that it builds: the values matter to nobody
+            return tf.zeros([*tf.convert_to_tensor(ids).shape, variable.shape[1]], variable.dtype)
+        name = self._name(variable)
+        if name is None:
+            return None
+        ids = tf.convert_to_tensor(ids)
+        rows, dim = self._tables[name].rows, self._tables[name].dim
+
+        def read(wanted: NDArray[Any]) -> NDArray[np.float32]:
+            inside = (wanted >= 0) & (wanted < rows)
+            asked, place = np.unique(np.where(inside, wanted, -1).astype(np.int64), return_inverse=True)
+            known = asked >= 0
+            values = np.zeros((asked.size, dim), np.float32)
+            values[known] = np.asarray(self._read_rows(name, asked[known]), np.float32)[:, :dim]
+            return values[place.reshape(wanted.shape)]
+
+        if tf.executing_eagerly():
+            found = tf.constant(read(ids.numpy()))
+        else:
+            found = tf.ensure_shape(tf.numpy_function(read, [ids], tf.float32), [*ids.shape, dim])
+        return tf.cast(found, variable.dtype)
+
+    def _small(self, table: TableFacts) -> Any:
+        known = table.name in self._tables
+        held = self._touched(table.name) if known else np.empty(0, np.int64)
+        values = np.zeros((held.size + 1, table.dim), np.float32)  # the last stands for every other id
+        if held.size:
+            values[:-1] = np.asarray(self._read_rows(table.name, held), np.float32)[:, : table.dim]
+        variable = _variable(values, table.config_name)
+        self._held[id(variable)] = np.append(held, _NONE)
+        return variable
+
+    def _positions(self, lookup: Lookup) -> Any:
+        """Returns the ids of a lookup as positions in its small table."""
+        tf = load_tensorflow()
+        (looked_up,) = lookup.ids
+        if id(lookup.variable) not in self._held:  # a table of the user's own
+            if isinstance(lookup.variable, stand_in_class()) and lookup.table.name in self._tables:
+                self._names[resource(lookup.variable.handle)] = lookup.table.name
+            return looked_up
+        held = self._held[id(lookup.variable)]
+
+        def position(ids: Any) -> Any:
+            wanted = tf.cast(ids, tf.int64)
+            place = tf.reshape(tf.searchsorted(held, tf.reshape(wanted, [-1]), out_type=tf.int64), tf.shape(wanted))
+            return tf.where(tf.gather(held, place) == wanted, place, tf.constant(held.size - 1, tf.int64))
+
+        if isinstance(looked_up, tf.RaggedTensor):
+            return looked_up.with_values(position(looked_up.values))
+        if isinstance(looked_up, tf.SparseTensor):
+            return tf.SparseTensor(looked_up.indices, position(looked_up.values), looked_up.dense_shape)
+        return position(looked_up)
+
+
+def _variable(values: NDArray[np.float32], name: str) -> Any:
+    """Makes a variable that is none of the model's."""
+    tf = load_tensorflow()
+    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+    variable = UninitializedVariable(shape=values.shape, dtype=tf.float32, name=name)
+    variable.assign(values)
+    return variable
+
+
+def _whole_batch(original: Callable[..., Any], **how: Any) -> Any:
+    """Fills up what TensorFlow leaves out: rows of empty bags at the end of a batch."""
+    tf = load_tensorflow()
+    found, ids = original(**how), how["sp_ids"]
+    n = ids.nrows(tf.int32) if isinstance(ids, tf.RaggedTensor) else tf.cast(ids.dense_shape[0], tf.int32)
+    return tf.pad(found, [[0, n - tf.shape(found)[0]], [0, 0]])

@@ -1,0 +1,135 @@
+"""The command line: results on stdout, progress and one line of error on stderr."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.export.commands import Command, refused
+from tests.export.cutting import Cut
+from tests.export.exporting import Recipe, write_project
+
+PROGRAM = Path(sys.executable).with_name("rowcast-export")
+NAMED = "genres=model/embedding/_tpu_embedding/genres.Sall"
+
+
+def test_inspect_tells_tables_and_imports_no_tensorflow(movies: Cut) -> None:
+    program = (
+        "import sys, export.cli.main\n"
+        f"sys.argv = ['rowcast-export', 'inspect', {str(movies.prefix)!r}, '--json']\n"
+        "try: export.cli.main.main()\n"
+        "finally: assert 'tensorflow' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    page = json.loads(done.stdout)
+    assert {name: (table["rows"], table["dim"]) for name, table in page["tables"].items()} == {
+        "users": (50, 8),
+        "movies": (40, 8),
+        "hours": (24, 4),
+        "genres/all": (9, 4),
+    }
+    assert done.stderr == ""
+
+
+def test_plan_tells_all_and_touches_nothing(command: Command, project: Path) -> None:
+    page = command("plan", project, "--json").page
+    assert page["destination"] == str(project.parent / "bundles/movies/1")
+    assert page["towers"]["query"]["features"] == ["history", "hour", "user_id"]
+    assert page["features"]["history"]["combiner"] == "mean"
+    assert not (project.parent / "bundles").exists()
+    shown = command("plan", project)
+    assert shown.code == 0
+    assert "genres_all" in shown.out.replace("…", "")
+    assert not (project.parent / "bundles").exists()
+
+
+def test_run_as_a_program_prints_json_alone_and_no_native_chatter(recipe: Recipe, tmp_path: Path) -> None:
+    project = write_project(tmp_path, recipe)
+    model = project.parent / "tower_models.py"
+    model.write_text(model.read_text() + '\nprint("model code says")\n')
+    done = subprocess.run(
+        [PROGRAM, "run", project, "--json"], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    page = json.loads(done.stdout)
+    assert page["bundle"] == str(tmp_path / "bundles/movies/1")
+    assert page["recall"]["movies"]["value"] == 1.0
+    assert page["max_abs_error"]["ranking"]["litert f32"]["score"] < 1e-4
+    assert [note for note in page["notes"] if "recall on invented queries" not in note] == []
+    lines = done.stderr.splitlines()
+    steps = [line for line in lines if re.search(r"^  \w.* [0-9.]+ s( |$)", line)]
+    assert {line for line in lines if line not in steps} == {"model code says"}
+    assert [line.split("  ")[1] for line in steps] == list(page["seconds"])
+
+
+def test_run_shows_what_was_proved(undisturbed: Path) -> None:
+    output = (undisturbed.parents[2] / "output").read_text()
+    for shown in ("50 of 50 rows equal", "original model, 24", "largest difference", "recall@10 1.0000", "published"):
+        assert shown in " ".join(output.replace("│", " ").split()), shown
+
+
+def test_verify_of_a_bundle_and_its_checkpoint_finds_all_in_order(
+    command: Command, undisturbed: Path, movies: Cut
+) -> None:
+    page = command("verify", undisturbed, "--checkpoint", movies.prefix, "--full", "--json").page
+    assert page["tables"]["users"] == {"rows_compared": 50, "rows": 50}
+    assert "tower ranking, litert int8" in page["opened"]
+    assert "index movies" in page["opened"]
+    shown = command("verify", undisturbed, "--checkpoint", movies.prefix).out
+    assert "rows of table users" in shown
+    assert "is whole" in shown
+
+
+def test_tables_without_model_code_then_verify(command: Command, movies: Cut, tmp_path: Path) -> None:
+    page = command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").page
+    assert page["bundle"] == str(tmp_path / "tables/1")
+    assert set(page["verification"]["tables"]) == {"users", "movies", "hours", "genres"}
+    raw = (tmp_path / "tables/1/tables/genres/rows-00000-of-00001.bin").read_bytes()
+    assert raw == movies.tables["genres_all"].tobytes()
+    assert command("verify", page["bundle"], "--checkpoint", movies.prefix).code == 0
+    again = command("tables", movies.prefix, tmp_path, "--table", NAMED, "--version", 1)
+    assert again.code == 6
+    assert "is there already" in again.told
+    assert command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").page["version"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run"],
+        ["run", "r.toml", "--nope"],
+        ["tables", "c", "o", "--budget-bytes", "5"],
+        ["rum"],
+        ["verify", "/"],
+        ["inspect", ""],
+    ],
+)
+def test_arguments_that_cannot_be_meant_exit_2(command: Command, arguments: list[str]) -> None:
+    done = command(*arguments)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+
+
+def test_misspelt_option_is_told_in_one_line_with_where_to_look(command: Command) -> None:
+    done = command("inspect", "somewhere", "--tabel", "a=b")
+    assert (done.code, done.out) == (2, "")
+    assert "--tabel" in done.told
+    assert "`rowcast-export inspect --help`" in done.told
+
+
+def test_no_arguments_show_the_commands(command: Command) -> None:
+    done = command()
+    assert (done.code, done.err) == (0, "")
+    assert "inspect" in done.out
+
+
+def test_environment_setting_out_of_its_limits_exits_2(
+    command: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROWCAST_EXPORT_BUDGET_BYTES", "5")
+    refused(command, project, 2, "budget_bytes", "ROWCAST_EXPORT_")

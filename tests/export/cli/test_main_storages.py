@@ -1,0 +1,83 @@
+"""The command line on checkpoints that are no TensorBundle: Orbax' trees, Keras' files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from bundle import staging
+from bundle.tables import TableReader
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
+from export.model.weights import find_places
+from tests.export.checkpoint.orbax_trees import write_step
+from tests.export.commands import Command
+from tests.export.exporting import visible
+
+Write = Callable[[Path], Path]
+TABLE = np.arange(40, dtype=np.float32).reshape(10, 4)
+STACK = np.arange(64, dtype=np.float32).reshape(16, 4)
+LAYOUT = {"key": "params.sc_embedding_variables.a_b.table", "kind": "sparse_core", "cores": 2, "dim": 3}
+
+
+def orbax(directory: Path) -> Path:
+    leaves = {"params.user.embedding": TABLE, "opt_state.0.mu.user.embedding": TABLE + 1}
+    write_step(directory, "7", leaves | {"params.sc_embedding_variables.a_b.table": STACK})
+    return directory
+
+
+def keras(directory: Path) -> Path:
+    with h5py.File(directory / "model.weights.h5", "w") as file:
+        file.create_dataset("layers/embedding/vars/0", data=TABLE)
+        file.create_dataset("optimizer/vars/0", data=np.int64(7))
+        file.create_dataset("optimizer/vars/2", data=TABLE + 1)
+    return directory
+
+
+def rows_of(directory: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    tables = staging.read_manifest(directory).tables
+    return {name: TableReader(directory, table).gather(np.arange(table.rows)) for name, table in tables.items()}
+
+
+@pytest.mark.parametrize(("write", "name", "slots"), [(orbax, "user", ["mu"]), (keras, "embedding", [])])
+def test_tables_and_verify_of_other_storages(
+    command: Command, tmp_path: Path, write: Write, name: str, slots: list[str]
+) -> None:
+    (tmp_path / "c").mkdir()
+    checkpoint = write(tmp_path / "c")
+    page = command("inspect", checkpoint, "--json").page
+    assert (page["storage"], page["step"], page["complete"]) == (write.__name__.capitalize(), 7, True)
+    assert page["tables"][name]["slots"] == slots
+    said = ("--tables", name)
+    page = command("tables", checkpoint, tmp_path / "out", *said, "--json").page
+    assert list(page["verification"]["tables"]) == [name]
+    bundle = tmp_path / "out/tables/1"
+    np.testing.assert_array_equal(rows_of(bundle)[name], TABLE)
+    audit = command("verify", bundle, "--checkpoint", checkpoint, "--full", "--json").page
+    assert audit["tables"][name]["rows_compared"] == 10
+
+
+def test_tables_of_a_stack_asks_for_its_layout_and_takes_it(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    done = command("tables", orbax(tmp_path / "c"), tmp_path / "out", "--tables", "a_b")
+    assert done.code == 4
+    assert "--layout" in done.told
+    assert visible(tmp_path / "out") == []
+    tables = {"a": LAYOUT | {"rows": 9}, "b": LAYOUT | {"rows": 3, "offset": 5, "rotation": 1}}
+    (tmp_path / "layout.json").write_text(json.dumps({"tables": tables}))
+    command("tables", tmp_path / "c", tmp_path / "out", "--layout", tmp_path / "layout.json", "--json").page  # noqa: B018
+    rows = rows_of(tmp_path / "out/tables/1")
+    np.testing.assert_array_equal(rows["a"], STACK[[0, 8, 1, 9, 2, 10, 3, 11, 4], :3])
+    np.testing.assert_array_equal(rows["b"], STACK[[13, 5, 14], :3])
+    np.testing.assert_array_equal(rows["user"], TABLE)
+
+
+@pytest.mark.parametrize("write", [orbax, keras])
+def test_weights_of_other_storages_are_refused_with_the_cure(tmp_path: Path, write: Write) -> None:
+    with pytest.raises(CheckpointError, match=f"saved by {write.__name__.capitalize()}, without an object graph"):
+        find_places(None, open_checkpoint(write(tmp_path)), "model")

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from export.cli.terminal import SENTENCE_CHARS_MAX, Shown, kept_clean, sentence
+
+NOISE = """
+import os, sys
+from export.errors import ExportError
+from export.cli.terminal import kept_clean
+def work(end):
+    with kept_clean():
+        os.write(1, b"native result\\n")
+        os.write(2, b"native warning\\n")
+        print("model code says")
+        print("progress", file=sys.stderr)
+        end()
+def fine(): pass
+def bug(): raise KeyError("bug")
+def told(): raise ExportError("told")
+def interrupted():
+    try: raise KeyboardInterrupt
+    except KeyboardInterrupt as at: raise ImportError("initialization failed") from at
+"""
+
+
+def ran(end: str) -> subprocess.CompletedProcess[str]:
+    program = f"{NOISE}\nwork({end})\nprint('result')\nos.write(2, b'native again\\n')\n"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_kept_clean_native_lines_go_aside_and_prints_to_stderr() -> None:
+    done = ran("fine")
+    assert done.stdout == "result\n"
+    assert done.stderr == "model code says\nprogress\nnative again\n"
+
+
+def test_kept_clean_bug_shows_the_native_lines_with_the_traceback() -> None:
+    done = ran("bug")
+    assert done.stdout == ""
+    assert done.stderr.index("native warning") < done.stderr.index("Traceback") < done.stderr.index("KeyError")
+
+
+def test_kept_clean_export_error_shows_no_native_lines() -> None:
+    done = ran("told")
+    assert "ExportError: told" in done.stderr
+    assert "native warning" not in done.stderr
+
+
+def test_kept_clean_interrupt_that_a_native_module_tells_as_its_own_failure_is_an_interrupt() -> None:
+    done = ran("interrupted")
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert "native warning" not in done.stderr
+
+
+def test_kept_clean_streams_in_memory_are_left_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with kept_clean():
+        print("model code says")  # noqa: T201
+    print("result")  # noqa: T201
+    assert (out.getvalue(), err.getvalue()) == ("result\n", "model code says\n")
+
+
+HOSTILE = "a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e"
+
+
+def test_shown_names_cannot_command_the_terminal() -> None:
+    table = Table("variable", title=HOSTILE)
+    table.add_row(escape(HOSTILE))
+    screen = io.StringIO()
+    Console(file=screen, width=100, force_terminal=True, color_system=None).print(Shown(Group(table, Text(HOSTILE))))
+    assert "\ufffd[31m" in screen.getvalue()
+    assert "[bold]e" in screen.getvalue()
+    assert not set("\x1b\x07\u202e\x9b\udcff") & set(screen.getvalue())
+
+
+def test_sentence_is_one_line_that_cannot_command_the_terminal() -> None:
+    assert sentence(f"table {HOSTILE}\n is gone") == (r"table a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e\n is gone")
+    told = sentence("x" * 10**6 + "cure")
+    assert len(told) == SENTENCE_CHARS_MAX + 5
+    assert told.endswith("cure")

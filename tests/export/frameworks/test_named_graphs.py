@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.errors import NotConvertible
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.named_graphs import load_named
+from export.frameworks.placeholders import gathering, stand_in_class
+
+tf = load_tensorflow()
+v1 = tf.compat.v1
+INPUTS = {"ids": tf.constant([3, 0, 6]), "numbers": tf.constant([[1.0, 2.0], [0.5, 0.0], [3.0, 1.0]])}
+
+
+def build() -> Any:
+    def ranker(features: dict[str, Any]) -> Any:
+        with v1.variable_scope("ranker", partitioner=v1.fixed_size_partitioner(3)):
+            table = v1.get_variable("table", [8, 4])
+            kernel = v1.get_variable("kernel", [6, 2])
+        joined = tf.concat([tf.nn.embedding_lookup(table, features["ids"]), features["numbers"]], 1)
+        shift = tf.Variable(tf.ones([2]), name="shift")
+        again = tf.Variable(tf.zeros([2]), name="shift")
+        v1.train.get_or_create_global_step()
+        return {"score": tf.sigmoid(tf.matmul(joined, kernel) * shift + again)}
+
+    return ranker
+
+
+def trained(prefix: Path) -> Any:
+    """Writes a checkpoint as a TF1 program does; returns its predictions."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        scores = build()({name: tf.constant(value.numpy()) for name, value in INPUTS.items()})["score"]
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(prefix), write_meta_graph=False)
+        return session.run(scores)
+
+
+def test_named_graph_runs_a_savers_checkpoint_as_the_session_did(tmp_path: Path) -> None:
+    expected = trained(tmp_path / "model.ckpt")
+    root = load_named("model.py:build", build)
+    read = tf.train.load_checkpoint(str(tmp_path / "model.ckpt")).get_tensor
+    np.testing.assert_array_equal(root.run(INPUTS, read)["score"].numpy(), expected)
+    assert set(root.variables) == set(dict(tf.train.list_variables(str(tmp_path))))
+
+
+def test_named_graph_whose_table_is_gathered_elsewhere_reads_none_of_it(tmp_path: Path) -> None:
+    expected = trained(tmp_path / "model.ckpt")
+    reader = tf.train.load_checkpoint(str(tmp_path / "model.ckpt"))
+    root = load_named("model.py:build", build)
+
+    def gather(variable: Any, ids: Any) -> Any:
+        return tf.gather(reader.get_tensor("ranker/table"), ids) if variable.shape == (8, 4) else None
+
+    def read(name: str) -> Any:
+        return None if name == "ranker/table" else reader.get_tensor(name)
+
+    with gathering(gather):
+        np.testing.assert_array_equal(root.run(INPUTS, read)["score"].numpy(), expected)
+
+
+def test_named_graph_traced_twice_makes_each_variable_once_and_whole() -> None:
+    root = load_named("model.py:build", build)
+    specs = [{name: tf.type_spec_from_value(value) for name, value in INPUTS.items()}]
+    v1.wrap_function(root, specs)
+    first = dict(root.variables)
+    v1.wrap_function(root, specs)
+    assert first == root.variables
+    assert isinstance(first["ranker/table"], stand_in_class())
+    assert first["ranker/table"].shape == (8, 4)
+
+
+def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_leaves_ours() -> None:
+    def switching() -> Any:
+        v1.disable_v2_behavior()
+
+        def model(features: dict[str, Any]) -> Any:
+            return features["numbers"] * features["numbers"].shape[1].value
+
+        return model
+
+    root = load_named("model.py:switching", switching)
+    assert tf.executing_eagerly()
+    np.testing.assert_array_equal(root.run(INPUTS, lambda name: None), INPUTS["numbers"] * 2)
+    assert tf.constant([[1]]).shape[1] == 1
+
+
+def test_load_named_no_function_is_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"model\.py:wrong returned a Sequential, and the checkpoint knows"):
+        load_named("model.py:wrong", tf.keras.Sequential)

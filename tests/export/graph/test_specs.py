@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from bundle import manifest
+from export.errors import NotConvertible
+from export.graph.specs import (
+    DenseSpec,
+    FeatureSpec,
+    ModelSpec,
+    TableFacts,
+    TensorSpec,
+    TowerSpec,
+)
+from export.recipe.schema import ExportJob
+from export.towers.manifest_towers import describe_tower
+from tests.export.cutting import movies_recipe
+
+TOWER = TowerSpec(
+    name="query",
+    role="query",
+    call="",
+    call_inputs=("user", "age"),
+    keys={"vector": "query"},
+    inputs=(TensorSpec("user", "float32", (None, 2), "user"), TensorSpec("input_2nd", "float32", (None,), "2nd")),
+    outputs=(TensorSpec("vector", "float32", (None, 4)),),
+    result="vector",
+)
+MODEL = ModelSpec(
+    tables={"users": TableFacts("users", "users", 10, 2)},
+    features={
+        "user": FeatureSpec("user", "users", "single", "dense"),
+        "seen": FeatureSpec("seen", "users", "bag", "ragged", "mean", weights="seen_weights"),
+        "recent": FeatureSpec("recent", "users", "sequence", "sparse", length=3),
+        "2nd": DenseSpec("2nd", "float32", (2,)),
+    },
+    towers={"query": TOWER},
+)
+
+
+def job(**parts: Any) -> ExportJob:
+    return movies_recipe(**parts)
+
+
+def test_describe_tower_joins_what_was_traced_with_its_forms() -> None:
+    form = manifest.TowerForm(
+        kind="litert", precision="f32", path="towers/query/c.tflite", max_abs_error={"vector": 1e-6}
+    )
+    page = describe_tower(TOWER, job(), (form,))
+    assert [(part.name, part.feature) for part in page.inputs] == [("user", "user"), ("input_2nd", "2nd")]
+    assert (page.role, page.result, page.serve, page.forms) == ("query", "vector", "f32", (form,))
+
+
+def test_describe_tower_precision_that_is_not_there_cannot_be_served() -> None:
+    form = manifest.TowerForm(kind="saved_model", precision="f32", path="towers/query/s", max_abs_error={})
+    towers = {
+        "query": {
+            "role": "query",
+            "outputs": {"vector": "query"},
+            "precisions": ["f32", "int8"],
+            "serve": "int8",
+            "max_abs_error": {"int8": 1.0},
+        }
+    }
+    with pytest.raises(NotConvertible, match=r"tower 'query' is to be served in int8, and LiteRT cannot run it; set"):
+        describe_tower(TOWER, job(towers=towers), (form,))
+
+
+def test_descriptions_import_no_tensorflow() -> None:
+    program = (
+        "import sys, export.recipe.schema, export.verify.examples, export.verify.parity\n"
+        "import export.model.tracing, export.graph.specs\n"
+        "assert not {'tensorflow', 'keras', 'tf_keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,348 @@
+"""Self-contained SavedModels, asked as a client does and held to the original model, which TensorFlow runs whole."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import farmhash
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle import staging
+from export.checkpoint.index_writer import data_file
+from export.checkpoint.reader import open_checkpoint
+from export.frameworks.loading import load_tensorflow
+from export.jobs import saved_model_job
+from export.model.code import load_factory
+from export.saved_model.files import COPY_BYTES
+from tests.export.checkpoint.bundles import GRAPH, Box, node, object_graph, varint, write_bundle
+from tests.export.commands import Command
+from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
+from tests.export.exporting import MOVIE_IDS, Recipe, aside, changed, recipe_of, write_project
+from tests.export.forked_runs import ForkedRuns
+
+Values = NDArray[Any]
+Answers = dict[str, dict[str, Values]]
+KEY = "model/embedding/_tpu_embedding/{}/.ATTRIBUTES/VARIABLE_VALUE"
+HALF_ROWS: list[Box] = [[(25, 15), (0, 8)], [(0, 11), (0, 8)], [(11, 14), (0, 8)]]
+GRID: list[Box] = [[(0, 24), (0, 1)], [(0, 9), (1, 3)], [(9, 15), (1, 3)]]
+N = 50
+
+
+def values_of(prefix: Path) -> dict[str, Any]:
+    """Everything in a checkpoint that TensorFlow wrote."""
+    checkpoint = open_checkpoint(prefix)
+    found: dict[str, Any] = {key: checkpoint.read_all(key) for key in checkpoint.entries if key != GRAPH}
+    return found | {GRAPH: checkpoint.read_string(GRAPH)}
+
+
+def original(made: Cut, tables: Mapping[str, Values]) -> Any:
+    """The uncut model as TensorFlow restores it, with other values in its tables."""
+    tf = load_tensorflow()
+    model = load_factory(made.job.code.factory, HERE)()
+    tf.train.Checkpoint(model=model).restore(str(made.prefix)).expect_partial()
+    for part in tf.train.TrackableView(model).descendants():
+        for config, table in getattr(part, "embedding_tables", {}).items():
+            table.assign(tables[config.name])
+    return model
+
+
+def published(forked: ForkedRuns, project: Path, **dies: Any) -> tuple[Path, dict[str, Any]]:
+    output = project.parent / "output"
+    if dies:
+        assert forked.run(["run", str(project), "--version", "7"], output, **dies) == -signal.SIGKILL
+        assert aside(project.parent / "bundles") == [".staging-7", ".staging-7.journal", ".staging-7.lock"]
+    assert forked.run(["run", str(project), "--version", "7", "--json"], output) == 0, output.read_text()
+    text = output.read_text()
+    page = json.loads(text[text.index("{") :])
+    return Path(page["saved_model"]), page
+
+
+def asked(directory: Path, inputs: Mapping[str, Any]) -> Answers:
+    """All signatures of a loaded SavedModel, each given those of the inputs that it takes."""
+    tf = load_tensorflow()
+    signatures = tf.saved_model.load(str(directory)).signatures
+    answers = {}
+    for name, signature in signatures.items():
+        wanted = signature.structured_input_signature[1].items()
+        taken = {each: tf.constant(inputs[each], spec.dtype) for each, spec in wanted}
+        answers[name] = {output: value.numpy() for output, value in signature(**taken).items()}
+    return answers
+
+
+def bags(count: int, of: list[Any], longest: int, seed: int) -> tuple[list[Any], Values]:
+    random = np.random.default_rng(seed)
+    sizes = random.integers(0, longest + 1, count)
+    picked = [of[place] for place in random.integers(0, len(of), int(sizes.sum()))]
+    return picked, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def movie_tables(movies: Cut) -> dict[str, Values]:
+    """Stored as bfloat16, as float16 in slices that TensorFlow itself cannot restore, as a grid, and plainly."""
+    stored: dict[str, Values] = dict(movies.tables)
+    stored["users"] = stored["users"].astype(ml_dtypes.bfloat16)
+    stored["movies"] = stored["movies"].astype(np.float16)
+    return stored
+
+
+@pytest.fixture(scope="module")
+def inlined(
+    movies: Cut, movie_tables: dict[str, Values], forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    root = tmp_path_factory.mktemp("inline")
+    keys = {"users": "users", "movies": "movies", "hours": "hours", "genres_all": "genres.Sall"}
+    tables = {KEY.format(keys[name]): values for name, values in movie_tables.items()}
+    boxes = {KEY.format("movies"): HALF_ROWS, KEY.format("hours"): GRID}
+    write_bundle(root / "ckpt-3", values_of(movies.prefix) | tables, boxes=boxes, files=2)
+    page = changed(recipe_of(root / "ckpt-3"), "output.tables", "inline")
+    page = changed(page, "output.serving_default", "ranking")
+    page = changed(page, "features.user_id", {"ids": {"kind": "hash", "dtype": "string"}})
+    page = changed(page, "features.hour", {"unknown": {"rule": "row", "row": 2}})
+    page = changed(page, "features.movie_id.unknown", {"rule": "refuse"})
+    return published(forked, write_project(root / "project", page), noted=5)  # and the next run resumes
+
+
+def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
+    inlined: tuple[Path, dict[str, Any]],
+) -> None:
+    directory, page = inlined
+    root = directory.parents[1]
+    assert (directory.parent.name, directory.name) == ("movies", "7")
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "assets",
+        "assets.extra",
+        "saved_model.pb",
+        "variables",
+    ]
+    assert (directory / "assets" / "movie_ids.txt").is_file()
+    assert staging.committed_versions(root, "movies") == []
+    assert staging.next_version(root, "movies") == 8
+    assert aside(root) == []
+    report = json.loads((directory / "assets.extra" / "rowcast.json").read_text())
+    assert report == {key: value for key, value in page.items() if key not in ("saved_model", "seconds")}
+    assert report["verification"]["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
+    assert report["data"] == "copied"
+    assert report["signatures"]["serving_default"] == report["signatures"]["ranking"]
+    assert report["signatures"]["query"]["inputs"] == {
+        "user_id": ["user_id"],
+        "history": ["history", "history_1"],
+        "hour": ["hour"],
+    }
+
+
+def test_answers_to_raw_ids_are_those_of_the_original_model(
+    inlined: tuple[Path, dict[str, Any]], movies: Cut, movie_tables: dict[str, Values]
+) -> None:
+    tf = load_tensorflow()
+    random = np.random.default_rng(1)
+    users = [f"user-{number}" for number in range(N)]
+    history, splits = bags(N, MOVIE_IDS, 4, 2)
+    genres, genre_splits = bags(N, list(range(9)), 3, 3)
+    hours, movie_rows = random.integers(0, 24, N), random.integers(0, len(MOVIE_IDS), N)
+    years = random.standard_normal(N).astype(np.float32)
+    sent = {
+        "user_id": users,
+        "history": np.array(history, np.int64),
+        "history_1": splits,
+        "hour": hours,
+        "movie_id": [MOVIE_IDS[row] for row in movie_rows],
+        "genres": np.array(genres, np.int64),
+        "genres_1": genre_splits,
+        "year": years,
+    }
+    answers = asked(inlined[0], sent)
+    model = original(movies, {**movie_tables, "genres/all": movie_tables["genres_all"]})
+    rows = {
+        "user_id": tf.constant([farmhash.fingerprint64(user) % 50 for user in users], tf.int64),
+        "history": tf.RaggedTensor.from_row_splits([MOVIE_IDS.index(movie) for movie in history], splits),
+        "hour": tf.constant(hours),
+        "movie_id": tf.constant(movie_rows),
+        "genres": tf.RaggedTensor.from_row_splits(sent["genres"], genre_splits),
+        "year": tf.constant(years),
+    }
+    right = {name: value.numpy() for name, value in model(rows).items()}
+    assert set(answers) == {"query", "candidate", "ranking", "serving_default"}
+    np.testing.assert_allclose(answers["query"]["vector"], right["query"], 1e-5, 1e-5)
+    np.testing.assert_allclose(answers["candidate"]["vector"], right["candidate"], 1e-5, 1e-5)
+    np.testing.assert_allclose(answers["ranking"]["score"], right["score"], 1e-5, 1e-5)
+    np.testing.assert_array_equal(answers["serving_default"]["score"], answers["ranking"]["score"])
+
+
+def test_unknown_ids_follow_each_features_rule(inlined: tuple[Path, dict[str, Any]]) -> None:
+    tf = load_tensorflow()
+    signatures = tf.saved_model.load(str(inlined[0])).signatures
+    one = {"user_id": tf.constant(["a"]), "hour": tf.constant([2], tf.int64)}
+    none, known = tf.constant([0, 0], tf.int64), tf.constant([0, 1], tf.int64)
+    empty = signatures["query"](**one, history=tf.constant([], tf.int64), history_1=none)["vector"]
+    left_out = signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)["vector"]
+    np.testing.assert_array_equal(left_out, empty)
+    one["hour"] = tf.constant([99], tf.int64)  # becomes row 2
+    np.testing.assert_array_equal(
+        signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)["vector"], empty
+    )
+    movie = {"year": tf.constant([1.0]), "genres": tf.constant([], tf.int64), "genres_1": none}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="feature movie_id: an id is not in table movies"):
+        signatures["candidate"](movie_id=tf.constant([1], tf.int64), **movie)
+
+
+def stacked_ads(made: Cut, directory: Path) -> None:
+    """The ads' checkpoint as two chips of two sparse cores each would lay it: `ads` and `words` in one stack."""
+    cores, core_rows = 4, 40
+    places = {"ads": (30, 4, 0, 0), "words": (100, 6, 8, 2)}
+    stack = np.full((cores * core_rows, 8), np.nan, np.float32)
+    layouts = b""
+    for name, (rows, dim, offset, rotation) in places.items():
+        for row in range(rows):
+            stack[(row + rotation) % cores * core_rows + offset + row // cores, :dim] = made.tables[name][row]
+        padded = -(-rows // 32) * 32
+        told = {3: cores, 4: 2, 5: core_rows, 8: offset, 9: rotation, 10: 8, 11: 1}
+        fields = _text(1, name) + _text(2, "ads_words")
+        fields += b"".join(varint(number << 3) + varint(value) for number, value in told.items() if value)
+        fields += _text(6, varint(rows) + varint(dim)) + _text(7, varint(padded) + varint(8))
+        layouts += _text(1, fields)
+    names = {"kernel": "model/kernel", "scale": "model/scale", "slots": "model/near/slots"}
+    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+    values = values_of(made.prefix)
+    keys = {name: key + suffix for name, key in names.items()}
+    stack_key, layouts_key = "model/tables/ads_words" + suffix, "model/tables/_sparse_core_table_layouts" + suffix
+    slots_key = next(key for key in values if "slots" in key)
+    graph = object_graph(
+        node({"model": 1}),
+        node({"tables": 2, "kernel": 6, "scale": 7, "near": 8}),
+        node({"_variables": 3, "_sparse_core_table_layouts": 5}),
+        node({"ads_words": 4}),
+        node({"parameters": 11}),
+        node(key=layouts_key),
+        node(key=keys["kernel"]),
+        node(key=keys["scale"]),
+        node({"_variables": 9}),
+        node({"slots": 10}),
+        node({"parameters": 12}),
+        node(key=stack_key),
+        node(key=slots_key),
+    )
+    kept = {keys["kernel"]: values[keys["kernel"]], keys["scale"]: values[keys["scale"]], slots_key: values[slots_key]}
+    halves: list[Box] = [[(0, 80), (0, 8)], [(80, 80), (0, 8)]]
+    write_bundle(directory, {GRAPH: graph, layouts_key: layouts, stack_key: stack, **kept}, boxes={stack_key: halves})
+
+
+def _text(number: int, value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def test_stack_is_served_as_it_lies_and_linked(ads: Cut, forked: ForkedRuns, tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    stacked_ads(ads, tmp_path / "ckpt-3")
+    recipe = ads.job.model_dump(mode="json", exclude_unset=True)
+    recipe = changed(changed(recipe, "checkpoint.path", str(tmp_path / "ckpt-3")), "output.tables", "inline-link")
+    directory, page = published(forked, write_project(tmp_path / "project", recipe))
+    assert page["data"] == "linked"
+    assert page["tables"]["words"]["layout"] == "sparse_core"
+    assert page["tables"]["words"]["variable"] == page["tables"]["ads"]["variable"]
+    variables = directory / "variables" / "variables"
+    assert data_file(variables, 0, 2).samefile(data_file(tmp_path / "ckpt-3", 0, 1))
+    ids, splits = bags(N, list(range(30)), 5, 4)
+    words, word_splits = bags(N, list(range(100)), 5, 5)
+    weights, word_weights = np.random.default_rng(6).uniform(0.2, 1, (2, 300)).astype(np.float32)
+    one = np.random.default_rng(7).integers(0, 30, N)
+    slots = np.random.default_rng(8).integers(0, 7, (N, 2))
+    place = np.array([[row, at] for row in range(N) for at in range(int(word_splits[row + 1] - word_splits[row]))])
+    sent = {
+        "ad": one,
+        "clicks": np.array(ids, np.int32),
+        "clicks_1": splits,
+        "click_weights": weights[: len(ids)],
+        "click_weights_1": splits,
+        "recent": np.array(ids, np.int64),
+        "recent_1": splits,
+        "words": place,
+        "words_1": np.array(words, np.int64),
+        "words_2": np.array([N, 5]),
+        "word_weights": place,
+        "word_weights_1": word_weights[: len(words)],
+        "word_weights_2": np.array([N, 5]),
+        "slots": slots,
+    }
+    answers = asked(directory, sent)
+    ragged, sparse = tf.RaggedTensor.from_row_splits, tf.SparseTensor
+    right = original(ads, ads.tables).rank(
+        {
+            "ad": tf.constant(one),
+            "clicks": ragged(sent["clicks"], splits),
+            "click_weights": ragged(sent["click_weights"], splits),
+            "recent": ragged(sent["recent"], splits),
+            "words": sparse(place, sent["words_1"], [N, 5]),
+            "word_weights": sparse(place, sent["word_weights_1"], [N, 5]),
+            "slots": tf.constant(slots),
+        }
+    )
+    np.testing.assert_allclose(answers["ranking"]["click"], right["click"], 1e-5, 1e-5)
+    np.testing.assert_allclose(answers["ranking"]["hidden"], right["hidden"], 1e-5, 1e-5)
+    np.testing.assert_allclose(answers["context"]["result"], right["hidden"], 1e-5, 1e-5)
+
+
+def test_plan_tells_what_a_part_of_the_model_takes_and_writes_nothing(command: Command, project: Path) -> None:
+    page = command("plan", project, "--tables", "inline", "--towers", "candidate", "--json").page
+    assert set(page["tables"]) == {"movies", "genres_all"}
+    inputs = {"movie_id": ["movie_id"], "genres": ["genres", "genres_1"], "year": ["year"]}
+    assert page["signatures"] == {"candidate": inputs, "serving_default": inputs}
+    assert page["written_bytes"] == page["read_bytes"] == (40 * 8 + 9 * 4) * 4
+    assert (page["files"], page["tasks"]) == (1, 2)
+    assert page["peak_memory_bytes"] == min(page["workers"], 2) * COPY_BYTES
+    assert page["estimated_s"] * page["sampled_bytes_per_s"] == pytest.approx(2 * page["read_bytes"])
+    linked = command("plan", project, "--tables", "inline-link", "--workers", "3", "--json").page
+    assert (linked["data"], linked["tasks"], linked["peak_memory_bytes"], linked["estimated_s"]) == ("linked", 0, 0, 0)
+    assert linked["workers"] == 3
+    shown = " ".join(command("plan", project, "--tables", "inline").out.split())
+    assert "note: candidates and indexes of the recipe are not part of a SavedModel" in shown
+    assert "of memory; a server, and the proof, hold" in shown
+    assert not (project.parent / "bundles").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "code", "told"),
+    [
+        (
+            "output.serving_default",
+            "qurey",
+            2,
+            "output.serving_default is 'qurey'; the recipe's towers: query, candidate",
+        ),
+        ("output.root", "s3://bucket/models", 2, "a self-contained SavedModel is written to a path of this machine"),
+        ("tables", {"films": {"shard_rows": 7}}, 2, "tables.films: no tower reads a table of that name; they read"),
+    ],
+)
+def test_job_that_cannot_be_meant_is_refused(
+    command: Command, recipe: Recipe, tmp_path: Path, path: str, value: Any, code: int, told: str
+) -> None:
+    project = write_project(tmp_path / "project", changed(changed(recipe, "output.tables", "inline"), path, value))
+    done = command("run", project)
+    assert (done.code, done.out) == (code, "")
+    assert told in done.told
+
+
+def test_large_keras_embedding_is_linked_too(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(saved_model_job, "SMALL_BYTES_MAX", 1 << 10)  # what counts as large
+    job = one_recipe("build_large_keras_table")
+    prefix, _ = save_checkpoint(job, tmp_path, beside=(3, 5))
+    recipe = changed(job.model_dump(mode="json", exclude_unset=True), "checkpoint.path", str(prefix))
+    project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline-link"))
+    (note,) = command("plan", project, "--json").page["notes"]
+    assert "also holds gone.weight [3, 5], of which the model code has nothing" in note
+    page = command("run", project, "--json").page
+    assert page["notes"] == [note]
+    assert page["table_bytes"] == 20_000 * 3 * 4
+    assert page["verification"]["examples"] == 256
+    values = values_of(prefix)
+    table, kernel, bias = (values[next(key for key in values if name in key)] for name in ("embed", "kernel", "bias"))
+    items = [0, 7, 19_999]
+    answers = asked(Path(page["saved_model"]), {"item": items})
+    np.testing.assert_allclose(answers["tower"]["result"], table[items] @ kernel + bias, 1e-5, 1e-5)

@@ -1,0 +1,132 @@
+"""Cuts a model of gather_models.py, writes its bundle's parts and holds them to the original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import ids, manifest, paths
+from bundle.features import FeatureReader
+from bundle.manifest import TableSource
+from bundle.tables import TableReader
+from bundle.vocabularies import Vocabulary, write_vocabulary
+from export.checkpoint.reader import open_checkpoint
+from export.frameworks.loading import load_tensorflow
+from export.graph.specs import WrittenForm
+from export.model.code import load_factory
+from export.model.manifest_features import describe_features, model_vocabularies
+from export.model.tracing import TracedModel, trace_towers
+from export.model.weights import find_table_keys
+from export.recipe.schema import ExportJob
+from export.towers.compiled import compile_tower
+from export.towers.savedmodels import write_saved_model
+from export.verify.examples import Examples, make_examples
+from export.verify.parity import compare_forms
+from export.verify.reference_model import Replay, checkpoint_rows, replay_original
+from tests.conftest import write_table
+
+HERE = Path(__file__).parent
+NONE: Mapping[str, Any] = MappingProxyType({})
+Beside = Callable[[Any], Mapping[str, Any]]
+"""Returns what a training script saves beside a model."""
+
+
+@dataclass(frozen=True)
+class Made:
+    job: ExportJob
+    prefix: Path
+    traced: TracedModel
+    pages: Mapping[str, manifest.Feature]
+    features: FeatureReader
+    keys: Mapping[str, str]
+    vocabularies: Mapping[str, NDArray[Any]]
+
+    def examples(self, n: int = 40) -> Examples:
+        return make_examples(self.traced.spec, self.pages, self.vocabularies, n)
+
+
+def recipe(function: str, inputs: Mapping[str, Any], outputs: Mapping[str, str] = NONE, **parts: Any) -> ExportJob:
+    return ExportJob.model_validate(
+        {
+            "model": "tested",
+            "checkpoint": {"path": "ckpt", "object_path": "model"},
+            "code": {"factory": f"gather_models.py:{function}"} | parts.pop("code", {}),
+            "inputs": inputs,
+            "towers": {
+                "tower": {
+                    "role": "query",
+                    "outputs": outputs,
+                    **({"result": next(iter(outputs))} if outputs else {}),
+                }
+            },
+            "output": {"root": "bundles"},
+        }
+        | parts
+    )
+
+
+def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside, seed: int = 7) -> Path:
+    """Builds the uncut model by calling it, with random weights, and saves it, and what stands beside it."""
+    tf = load_tensorflow()
+    model = load_factory(job.code.factory, HERE)()
+    model(dict(inputs))
+    random = np.random.default_rng(seed)
+    for variable in model.variables if hasattr(model, "variables") else ():
+        if "float" in str(variable.dtype):
+            variable.assign(random.normal(0, 0.3, variable.shape).astype(np.float32))
+    return Path(tf.train.Checkpoint(model=model, **beside(model)).write(str(directory / "ckpt")))
+
+
+def make(
+    job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside = lambda _: MappingProxyType({})
+) -> Made:
+    prefix = train(job, inputs, directory, beside)
+    traced = trace_towers(job, HERE)
+    pages = describe_features(traced.spec, job)
+    checkpoint = open_checkpoint(prefix)
+    keys = find_table_keys(traced, checkpoint, "model")
+    keys.update({name: part.key for name, part in job.tables.items() if part.key is not None})
+    readers = {
+        name: TableReader(directory, write_table(directory, name, checkpoint.read_all(keys[name]), "float32", []))
+        for name in traced.spec.tables
+    }
+    held = {name: _array(found) for name, found in model_vocabularies(traced.spec).items()}
+    opened = {}
+    for name, array in held.items():
+        write_vocabulary(directory / f"{name}.arrow", array)
+        opened[name] = Vocabulary.open(directory / f"{name}.arrow")
+    return Made(job, prefix, traced, pages, FeatureReader(pages, readers, opened), keys, held)
+
+
+def hold(made: Made, directory: Path, examples: Examples | None = None) -> dict[str, tuple[manifest.TowerForm, ...]]:
+    """Writes every tower twice, and holds both to the original model on examples."""
+    examples = examples or made.examples()
+    checkpoint = open_checkpoint(made.prefix)
+    read_rows = checkpoint_rows(
+        checkpoint, {name: TableSource(layout="plain", key=key) for name, key in made.keys.items()}
+    )
+    replay = Replay(made.job, HERE, made.traced.spec, made.prefix, examples, made.features)
+    expected = replay_original(replay, read_rows)
+    forms = []
+    for tower in made.traced.towers:
+        saved, path = paths.saved_model(tower.spec.name), paths.compiled_tower(tower.spec.name, "f32")
+        write_saved_model(tower, made.traced.root, checkpoint, "model", directory / saved)
+        assert compile_tower(directory / saved, "f32", directory / path).reason == ""
+        forms += [
+            WrittenForm(tower.spec.name, "saved_model", "f32", saved),
+            WrittenForm(tower.spec.name, "litert", "f32", path),
+        ]
+    return compare_forms(replay, directory, forms, expected)
+
+
+def _array(keys: tuple[int, ...] | tuple[str, ...]) -> NDArray[Any]:
+    return np.array(keys, object if keys and isinstance(keys[0], str) else np.int64)
+
+
+__all__ = ["HERE", "Made", "hold", "ids", "make", "recipe", "train"]

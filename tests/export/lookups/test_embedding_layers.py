@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.frameworks.loading import load_tensorflow
+from export.graph.specs import FeatureSpec
+from export.model.tracing import trace_towers
+from tests.export.lookups.gathering import HERE, Made, hold, make, recipe
+
+ID, RAGGED = {"dtype": "int64"}, {"dtype": "int64", "kind": "ragged"}
+MID_LEVEL = {
+    "item": ID,
+    "bag": RAGGED,
+    "weights": {"dtype": "float32", "kind": "ragged", "weights_for": "bag"},
+    "recent": RAGGED,
+}
+KEYS = {"items": "model/layer/items/.ATTRIBUTES/VARIABLE_VALUE"}
+
+
+def mid_level_inputs() -> dict[str, Any]:
+    tf = load_tensorflow()
+    bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
+    return {"item": tf.constant([1, 2], tf.int64), "bag": bag, "recent": bag, "weights": tf.cast(bag, tf.float32)}
+
+
+def kinds(made: Made) -> dict[str, tuple[str, str, int | None, str | None]]:
+    embedded = {name: spec for name, spec in made.traced.spec.features.items() if isinstance(spec, FeatureSpec)}
+    return {name: (spec.table, spec.kind, spec.length, spec.combiner) for name, spec in embedded.items()}
+
+
+@pytest.mark.parametrize("function", ["build_serving", "build_v0", "build_v2"])
+def test_mid_level_layer_of_each_generation_equals_the_original(function: str, tmp_path: Path) -> None:
+    # What was trained on TPUs is served by another program: V0 and V2 cannot be without TPUs, but their tables can.
+    made = make(recipe("build_serving", MID_LEVEL), mid_level_inputs(), tmp_path)
+    assert made.keys == KEYS
+    if function != "build_serving":
+        job = recipe(function, MID_LEVEL)
+        made = dataclasses.replace(made, job=job, traced=trace_towers(job, HERE))
+    assert kinds(made) == {
+        "item": ("items", "single", None, None),
+        "bag": ("items", "bag", None, "mean"),
+        "recent": ("items", "sequence", 2, None),
+    }
+    hold(made, tmp_path)
+
+
+def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
+    given = {
+        "item": tf.constant([[1], [2]], tf.int64),
+        "recent": tf.ones([2, 3], tf.int64),
+        "tags": bag,
+        "words": bag.to_sparse(),
+    }
+    inputs = {
+        "item": {**ID, "shape": [1]},
+        "recent": {**ID, "shape": [3]},
+        "tags": RAGGED,
+        "words": {**ID, "kind": "sparse"},
+    }
+    # TensorFlow's checkpoints of Keras 3 leave out layers in dicts: the training script saves them beside the model.
+    keys = {f"embedding.{name}": {"key": f"{name}/.ATTRIBUTES/VARIABLE_VALUE"} for name in ("items", "tags")}
+    job = recipe("build_keras_rs", inputs, tables=keys)
+
+    def tables(model: Any) -> dict[str, Any]:
+        return {layer.name: layer.embeddings.value for layer in model.embedding._layers}
+
+    made = make(job, given, tmp_path, tables)
+    assert kinds(made) == {
+        "item": ("embedding.items", "single", None, None),
+        "recent": ("embedding.items", "sequence", 3, None),
+        "tags": ("embedding.tags", "bag", None, "sqrtn"),
+        "words": ("embedding.tags", "bag", None, "sqrtn"),
+    }
+    hold(made, tmp_path)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.errors import CheckpointError
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.placeholders import tables_unallocated
+from export.model.weights import find_left_over, find_weights, trained_beside
+
+tf = load_tensorflow()
+layers = tf.keras.layers
+Model: Any = tf.keras.Model
+
+
+class Listed(Model):  # type: ignore[misc]
+    def __init__(self, count: int, unused: int = 0) -> None:
+        super().__init__()
+        self.blocks = [layers.Dense(3) for _ in range(count)]
+        self.unused = unused
+
+    def call(self, numbers: Any) -> Any:
+        for block in self.blocks[: len(self.blocks) - self.unused]:
+            numbers = block(numbers)
+        return numbers
+
+
+class Named(Model):  # type: ignore[misc]
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        for name in names:
+            setattr(self, name, layers.Dense(3))
+        self.names = names
+
+    def call(self, numbers: Any) -> Any:
+        for name in self.names:
+            numbers = getattr(self, name)(numbers)
+        return numbers
+
+
+def functional(count: int) -> Any:
+    inputs = outputs = layers.Input([3])
+    for _ in range(count):
+        outputs = layers.Dense(3)(outputs)
+    return tf.keras.Model(inputs, outputs)
+
+
+def sequential(count: int) -> Any:
+    return tf.keras.Sequential([layers.Dense(3) for _ in range(count)])
+
+
+def saved(model: Any, path: Path) -> Checkpoint:
+    """Trains a model for a step and saves it with all that Keras keeps beside its layers."""
+    model.compile("adam", loss="mse", metrics=["mae"])
+    model.fit(tf.ones([2, 3]), tf.ones([2, 3]), verbose=0)
+    return open_checkpoint(Path(tf.train.Checkpoint(model=model).write(str(path / "model"))))
+
+
+def built(make: Callable[[], Any]) -> Any:
+    with tables_unallocated():
+        model = make()
+        model(tf.ones([1, 3]))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (Listed, r"blocks \(test_object_walk.py:\d+\) has no 2, but there is blocks.2.kernel \[3, 3\], blocks.2.bias"),
+        (sequential, r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel"),
+        (functional, r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel"),
+    ],
+)
+def test_fewer_layers_than_were_trained_are_refused_with_the_line(
+    make: Callable[[int], Any], told: str, tmp_path: Path
+) -> None:
+    checkpoint = saved(make(3), tmp_path)
+    whole, fewer = built(lambda: make(3)), built(lambda: make(2))
+    assert len(find_weights(whole.trainable_variables, whole, checkpoint, "model")) == 6
+    with pytest.raises(CheckpointError, match=told + r".*\. The model code is not the one that was saved"):
+        find_weights(fewer.trainable_variables, fewer, checkpoint, "model")
+
+
+def test_layer_that_training_alone_calls_is_no_other_model(tmp_path: Path) -> None:
+    checkpoint = saved(Listed(3), tmp_path)
+    model = built(lambda: Listed(3, unused=1))
+    assert len(find_weights(model.trainable_variables, model, checkpoint, "model")) == 4
+    assert {left.name for left in find_left_over(model, checkpoint, "model")} <= {"optimizer", "keras_api"}
+
+
+def test_layers_that_the_code_lacks_are_noted_and_no_optimizer_or_metric_is(tmp_path: Path) -> None:
+    checkpoint = saved(Named("first", "second"), tmp_path)
+    dense = {entry.key for entry in recognise(checkpoint).dense}
+    whole, fewer = built(lambda: Named("first", "second")), built(lambda: Named("first"))
+    assert trained_beside(whole, checkpoint, "model", dense) == ()
+    find_weights(fewer.trainable_variables, fewer, checkpoint, "model")
+    (note,) = trained_beside(fewer, checkpoint, "model", dense)
+    assert "checkpoint model also holds second.kernel [3, 3], second.bias [3], of which the model code has" in note

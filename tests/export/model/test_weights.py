@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
+from export.frameworks.loading import load_tensorflow
+from export.frameworks.named_graphs import NamedGraph, load_named
+from export.model.roots import build_root, open_job
+from export.model.weights import find_weights, restore_weights, trained_beside
+from tests.export.cutting import movies_recipe
+
+tf = load_tensorflow()
+v1 = tf.compat.v1
+CODE = "model_tf1.py:build"
+
+
+def build(width: int = 2, name: str = "kernel") -> Any:
+    def model(inputs: dict[str, Any]) -> Any:
+        with v1.variable_scope("tower", partitioner=v1.fixed_size_partitioner(2)):
+            kernel = v1.get_variable(name, [4, width])
+        with v1.variable_scope("tower", partitioner=v1.fixed_size_partitioner(2), reuse=True):
+            looked_up = v1.nn.embedding_lookup(v1.get_variable(name, [4, width]), inputs["ids"])
+        return tf.matmul(inputs["numbers"], kernel) + looked_up
+
+    return model
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tf1") / "model.ckpt"
+    with tf.Graph().as_default(), v1.Session() as session:
+        build()({"ids": tf.constant([1]), "numbers": tf.ones([1, 4])})
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(path), write_meta_graph=False)
+    return path
+
+
+def traced(model: Any) -> NamedGraph:
+    root = load_named("model.py:build", lambda: model)
+    specs = {"ids": tf.TensorSpec([None], tf.int64), "numbers": tf.TensorSpec([None, 4])}
+    v1.wrap_function(root, [specs])
+    return root
+
+
+def test_restore_weights_by_names_reads_partitions_as_one(prefix: Path) -> None:
+    root = traced(build())
+    (kernel,) = root.variables.values()
+    kernel.mod = False  # as if nothing looked rows up
+    restore_weights([kernel], root, open_checkpoint(prefix), "")
+    np.testing.assert_array_equal(kernel.numpy(), tf.train.load_checkpoint(str(prefix)).get_tensor("tower/kernel"))
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (build(name="other"), r"tower/other \[4, 2\] is not in the checkpoint\. The model code is not the one"),
+        (build(width=3), r"tower/kernel is float32 \[4, 3\] in the model and float32 \[4, 2\] there"),
+        (build(), "saved in partitions that the `mod` strategy looks up"),
+    ],
+)
+def test_find_weights_by_names_what_does_not_fit_is_told(model: Any, told: str, prefix: Path) -> None:
+    root = traced(model)
+    with pytest.raises(CheckpointError, match=told):
+        find_weights(root.variables.values(), root, open_checkpoint(prefix), "")
+
+
+def test_matrices_by_names_that_the_graph_lacks_are_noted(prefix: Path) -> None:
+    checkpoint = open_checkpoint(prefix)
+    root = traced(build())
+    assert trained_beside(root, checkpoint, "", set(checkpoint.entries)) == ()
+    (note,) = trained_beside(traced(build(name="other")), checkpoint, "", set(checkpoint.entries))
+    assert "also holds tower/kernel [4, 2], of which the model code has nothing" in note
+
+
+class Listed(keras.Model):  # type: ignore[misc]
+    """Blocks in a list, as Keras 3 keeps them out of TensorFlow's checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.out = [(keras.layers.Dense(3), keras.layers.Dense(2))], keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        ((first, second),) = self.blocks
+        return self.out(second(first(inputs)))
+
+
+def test_find_weights_of_listed_layers_of_keras_3_are_found_as_the_message_tells(tmp_path: Path) -> None:
+    for saved in (False, True):
+        model = Listed()
+        if saved:
+            model.saved = tf.train.Checkpoint(layers=model.layers)
+        model(tf.ones([1, 4]))
+        checkpoint = open_checkpoint(Path(tf.train.Checkpoint(model=model).write(str(tmp_path / f"ckpt-{saved}"))))
+        variables = [each.value for each in model.variables]
+        if saved:
+            assert len(find_weights(variables, model, checkpoint, "model")) == 6
+        else:
+            with pytest.raises(CheckpointError, match=r"\[4, 3\] is not in .* Keras 3 .*`model.saved = .*layers=model"):
+                find_weights(variables, model, checkpoint, "model")
+
+
+def test_open_job_of_a_checkpoint_without_objects_finds_by_names(prefix: Path, tmp_path: Path) -> None:
+    (tmp_path / "model_tf1.py").write_text("def build():\n    return lambda inputs: inputs\n")
+    stated = movies_recipe().model_copy(update={"code": movies_recipe().code.model_copy(update={"factory": CODE})})
+    part = stated.checkpoint.model_copy(update={"path": str(prefix)})
+    checkpoint, job = open_job(stated.model_copy(update={"checkpoint": part}), tmp_path)
+    assert (checkpoint.graph, job.checkpoint.by) == (None, "names")
+    assert isinstance(build_root(job, tmp_path), NamedGraph)

@@ -1,0 +1,196 @@
+"""Plans: tables -> shards -> tasks; what is refused before anything is touched."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.recognition import recognise
+from export.checkpoint.specs import Inventory, StatedTable, Statements
+from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
+from export.jobs.space import check_space
+from export.tables import plan as planning
+from export.tables.plan import Writing, plan_tables
+from export.tables.tasks import STORE_BYTES
+from runtime.object_store import RemotePath
+from tests.export.checkpoint.bundles import write_bundle
+from tests.stores import uploaded
+
+
+class Opened(NamedTuple):
+    checkpoint: Checkpoint
+    inventory: Inventory
+
+
+def opened(directory: Path, tables: dict[str, Any], **how: Any) -> Opened:
+    write_bundle(directory / "ckpt-1", tables, **how)
+    checkpoint = open_checkpoint(directory / "ckpt-1")
+    return Opened(checkpoint, recognise(checkpoint, {name: name for name in tables}))
+
+
+def values(rows: int, dim: int = 4, dtype: str = "f4") -> np.ndarray[Any, Any]:
+    return np.arange(rows * dim).reshape(rows, dim).astype(dtype)
+
+
+def test_plan_tables_rows_are_cut_into_shards_that_follow_one_another(tmp_path: Path) -> None:
+    plan = plan_tables(*opened(tmp_path, {"a": values(10), "b": values(3)}), tmp_path, writing={"a": Writing(4)})
+    assert [(task.file, task.first_row, task.rows) for task in plan.tasks] == [
+        ("tables/a/rows-00000-of-00003.bin", 0, 4),
+        ("tables/a/rows-00001-of-00003.bin", 4, 4),
+        ("tables/a/rows-00002-of-00003.bin", 8, 2),
+        ("tables/b/rows-00000-of-00001.bin", 0, 3),
+    ]
+    assert plan.bytes == 13 * 16
+    assert len({task.step for task in plan.tasks}) == 4
+
+
+def test_plan_tables_shards_hold_4_gib_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, inventory = opened(tmp_path, {"a": values(10)})
+    monkeypatch.setattr("bundle.shards.shard_rows.__defaults__", (5 * 16,))
+    assert [task.rows for task in plan_tables(checkpoint, inventory, tmp_path).tasks] == [5, 5]
+    monkeypatch.undo()
+    assert [task.rows for task in plan_tables(checkpoint, inventory, tmp_path).tasks] == [10]
+
+
+def test_plan_tables_task_names_only_slices_that_hold_its_rows(tmp_path: Path) -> None:
+    boxes = {"a": [[(0, 3), (0, -1)], [(3, 5), (0, -1)], [(8, 2), (0, -1)]]}
+    plan = plan_tables(*opened(tmp_path, {"a": values(10)}, boxes=boxes), tmp_path, writing={"a": Writing(4)})
+    assert [[part.starts[0] for part in task.slices] for task in plan.tasks] == [[0, 3], [3], [8]]
+
+
+def test_plan_tables_tasks_are_small_and_travel(tmp_path: Path) -> None:
+    task = plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path).tasks[0]
+    sent = pickle.dumps(task)
+    assert len(sent) < 1024 + len(str(tmp_path)) * 2
+    assert pickle.loads(sent) == task
+
+
+def test_plan_tables_subset_is_what_was_asked(tmp_path: Path) -> None:
+    every = opened(tmp_path, {"a": values(2), "b": values(2), "c": values(2)})
+    plan = plan_tables(*every, tmp_path, tables=["c", "a", "c"])
+    assert [table.spec.name for table in plan.tables] == ["a", "c"]
+    with pytest.raises(NotConvertible, match="no table 'd'"):
+        plan_tables(*every, tmp_path, tables=["d"])
+    with pytest.raises(NotConvertible, match="no table 'd'"):
+        plan_tables(*every, tmp_path, writing={"d": Writing(3)})
+
+
+def test_plan_tables_nothing_recognised_lists_the_candidates(tmp_path: Path) -> None:
+    checkpoint, _ = opened(tmp_path, {"small": values(2), "large": values(9)})
+    with pytest.raises(NotConvertible, match=r"--table NAME=KEY.*large \[9, 4\] float32; small"):
+        plan_tables(checkpoint, recognise(checkpoint), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_plan_tables_dtype_that_is_not_exported_names_table_and_dtype(tmp_path: Path, dtype: str) -> None:
+    with pytest.raises(NotConvertible, match=r"table 'a' holds (int32|int64) .*--dtype a=float32"):
+        plan_tables(*opened(tmp_path, {"a": values(2, dtype=dtype)}), tmp_path)
+
+
+def test_plan_tables_name_that_no_bundle_can_hold_says_how_to_rename(tmp_path: Path) -> None:
+    with pytest.raises(NotConvertible, match=r"'x/y'.*--table NAME=x/y"):
+        plan_tables(*opened(tmp_path, {"x/y": values(2)}), tmp_path)
+
+
+def test_plan_tables_slices_with_a_gap_are_refused(tmp_path: Path) -> None:
+    given = opened(tmp_path, {"a": values(10)}, boxes={"a": [[(0, 3), (0, -1)], [(4, 6), (0, -1)]]})
+    with pytest.raises(CheckpointError, match=r"table 'a'.*at row 3"):
+        plan_tables(*given, tmp_path)
+
+
+def test_plan_tables_too_many_shards_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "SHARDS_MAX", 9)
+    with pytest.raises(UsageError, match="10 files of 1 rows"):
+        plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path, writing={"a": Writing(1)})
+
+
+def test_plan_tables_joined_columns_must_fit_the_budget(tmp_path: Path) -> None:
+    given = opened(tmp_path, {"a": values(4, 64)}, boxes={"a": [[(0, -1), (0, 32)], [(0, -1), (32, 32)]]})
+    with pytest.raises(NotConvertible, match="ROWCAST_EXPORT_BUDGET_BYTES"):
+        plan_tables(*given, tmp_path, budget_bytes=500)
+    assert plan_tables(*given, tmp_path, budget_bytes=1024).tasks[0].block_bytes == 256
+
+
+def chunked(directory: Path, rows: int, chunk_rows: int) -> Opened:
+    with h5py.File(directory / "a.h5", "w") as file:
+        file.create_dataset("user/embeddings", data=np.zeros((rows, 16), "f4"), chunks=(chunk_rows, 16))
+    checkpoint = open_checkpoint(directory / "a.h5")
+    return Opened(checkpoint, recognise(checkpoint))
+
+
+def test_plan_tables_chunk_that_exceeds_the_budget_is_refused(tmp_path: Path) -> None:
+    table = chunked(tmp_path, 1 << 21, 1 << 20)
+    with pytest.raises(NotConvertible, match=r"'user' lies in chunks of .* raise ROWCAST_EXPORT_BUDGET_BYTES"):
+        plan_tables(*table, tmp_path)
+    (task,) = plan_tables(*table, tmp_path, budget_bytes=1 << 30).tasks
+    assert task.memory_bytes > 3 * (64 << 20)
+    assert (task.array, task.slices) == (table.checkpoint.entries["user/embeddings"].array, ())
+
+
+def test_check_space_counts_what_tasks_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, _ = chunked(tmp_path, 64, 8)
+    layout = StatedTable("user", "user/embeddings", "sparse_core", rows=60, dim=16, cores=4)
+    inventory = recognise(checkpoint, Statements(layouts=(layout,)))
+    plan = plan_tables(checkpoint, inventory, tmp_path / "staged", writing={"user": Writing(20)}, workers=2)
+    assert [task.scratch_bytes for task in plan.tasks] == [20 * 64] * 3
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64))
+    check_space(plan, tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64 - 1))
+    with pytest.raises(DestinationError, match="1 B more; free some"):
+        check_space(plan, tmp_path)
+
+
+def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> None:
+    given, halves = opened(tmp_path, {"a": values(10)}), {"a": Writing(5)}
+    one, two, many = (
+        plan_tables(*given, tmp_path, writing=halves, workers=count).peak_memory_bytes for count in (1, 2, 50)
+    )
+    assert two == 2 * one == many
+
+
+def test_check_space_plan_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path / "staged")
+    check_space(plan, tmp_path / "not" / "yet" / "there")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
+    with pytest.raises(DestinationError, match="100 B free, the tables need 160 B: 60 B more"):
+        check_space(plan, tmp_path)
+    check_space(plan, tmp_path, finished_bytes=60)
+
+
+@pytest.mark.parametrize("room", [".staging-1", ".staging-1.parts"])
+def test_check_space_counts_what_an_earlier_run_left_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: str
+) -> None:
+    plan = plan_tables(*opened(tmp_path, {"a": values(4000)}), tmp_path / ".staging-1")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 32_000}))
+    with pytest.raises(DestinationError, match="free some"):
+        check_space(plan, tmp_path)
+    shard = tmp_path / room / plan.tasks[0].file
+    shard.parent.mkdir(parents=True)
+    shard.write_bytes(bytes(range(1, 251)) * 128)
+    check_space(plan, tmp_path)
+
+
+def test_plan_to_json_tells_what_would_happen(tmp_path: Path) -> None:
+    page = plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path, workers=3).to_json()
+    assert page["tables"]["a"]["bytes"] == page["read_bytes"] == page["written_bytes"] == 160
+    assert (page["files"], page["tasks"], page["workers"]) == (1, 1, 3)
+
+
+def test_plan_counts_what_reading_from_a_store_holds(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "made/ckpt-1", {"t": np.zeros((10, 4), np.float32)})
+    store = uploaded(tmp_path / "made", RemotePath(f"memory://{tmp_path}"))
+    peaks = []
+    for place in (tmp_path / "made", store):
+        checkpoint = open_checkpoint(place)
+        plan = plan_tables(checkpoint, recognise(checkpoint, Statements({"t": "t"})), tmp_path)
+        peaks.append(plan.peak_memory_bytes)
+    assert peaks[1] - peaks[0] == STORE_BYTES

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bundle import manifest
+from export.errors import UsageError
+from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
+from export.verify.examples import make_examples, read_examples
+
+EMBEDDED = manifest.EmbeddedFeature
+MODEL = ModelSpec(
+    tables={"users": TableFacts("users", "users", 10, 2), "movies": TableFacts("movies", "movies", 1 << 40, 2)},
+    features={
+        "user": FeatureSpec("user", "users", "single", "dense"),
+        "seen": FeatureSpec("seen", "movies", "bag", "ragged", "mean", weights="seen_weights"),
+        "recent": FeatureSpec("recent", "movies", "sequence", "ragged", length=3),
+        "pair": FeatureSpec("pair", "users", "sequence", "dense", length=2),
+        "age": DenseSpec("age", "float32", ()),
+        "grid": DenseSpec("grid", "float32", (2, 2)),
+    },
+    towers={},
+)
+PAGES: dict[str, manifest.Feature] = {
+    "user": EMBEDDED(
+        kind="single", table="users", role="context", ids=manifest.VocabularyIds(vocabulary="names", first_row=7)
+    ),
+    "seen": EMBEDDED(kind="bag", table="movies", role="context", combiner="mean", weighted=True),
+    "recent": EMBEDDED(
+        kind="sequence", table="movies", role="context", length=3, ids=manifest.HashIds(buckets=5), default=[]
+    ),
+    "pair": EMBEDDED(
+        kind="sequence", table="users", role="context", length=2, ids=manifest.BucketIds(boundaries=(1.0, 2.0))
+    ),
+    "age": manifest.DenseFeature(kind="dense", role="context", default=1.0),
+    "grid": manifest.DenseFeature(kind="dense", role="context", shape=(2, 2)),
+}
+KEYS = {"names": np.array(["ann", "bob", "cid", "dot", "eve"], object)}
+ROW: dict[str, Any] = {
+    "user": "ann",
+    "seen": [5, 6],
+    "seen_weights": [0.5, 2.0],
+    "pair": [0.5, 1.5],
+    "grid": [[1, 2], [3, 4]],
+}
+
+
+def write_lines(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_make_examples_ids_are_known_and_bags_of_every_size() -> None:
+    made = make_examples(MODEL, PAGES, KEYS, 60)
+    columns = made.columns
+    assert made.n == 60
+    assert set(columns["user"].values) == {"ann", "bob", "cid"}  # rows 7, 8, 9 of 10
+    seen = columns["seen"]
+    assert seen.offsets is not None
+    assert seen.weights is not None
+    assert set(np.diff(seen.offsets)) == {0, 1, 2, 3, 4, 5}
+    assert seen.values.max() > 1 << 35
+    assert seen.weights.size == seen.values.size
+    bags = np.split(seen.values, seen.offsets[1:-1])
+    assert any(np.unique(bag).size < bag.size for bag in bags)
+    assert columns["recent"].offsets is not None
+    assert set(np.diff(columns["recent"].offsets)) == {0, 1, 2, 3, 4, 5}
+    assert columns["pair"].offsets is not None
+    assert set(np.diff(columns["pair"].offsets)) == {2}
+    assert columns["grid"].values.size == 240
+
+
+def test_make_examples_same_seed_same_examples() -> None:
+    first, second, third = (make_examples(MODEL, PAGES, KEYS, 9, seed).columns["seen"].values for seed in (1, 1, 2))
+    assert first.tolist() == second.tolist() != third.tolist()
+
+
+def test_read_examples_json_lines_become_columns(tmp_path: Path) -> None:
+    second = ROW | {"user": "bob", "seen": [], "seen_weights": [], "pair": [1.0, 9.0]}
+    read = read_examples(write_lines(tmp_path / "e.jsonl", ROW, second, ROW), MODEL, PAGES, 2)
+    assert read.n == 2
+    assert read.columns["user"].values.tolist() == ["ann", "bob"]
+    assert read.columns["user"].offsets is None
+    seen = read.columns["seen"]
+    assert seen.offsets is not None
+    assert seen.weights is not None
+    assert (seen.values.tolist(), seen.offsets.tolist(), seen.weights.tolist()) == ([5, 6], [0, 2, 2], [0.5, 2.0])
+    assert read.columns["grid"].values.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
+    assert "age" not in read.columns
+    assert "recent" not in read.columns
+
+
+def test_read_examples_parquet_gives_the_same_as_json_lines(tmp_path: Path) -> None:
+    rows = [ROW, ROW | {"user": "bob", "seen": [7], "seen_weights": [1.0]}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "e.parquet")
+    lines = read_examples(write_lines(tmp_path / "e.jsonl", *rows), MODEL, PAGES, 8)
+    read = read_examples(tmp_path / "e.parquet", MODEL, PAGES, 8)
+    assert read.n == lines.n == 2
+    for name, column in lines.columns.items():
+        assert read.columns[name].values.tolist() == column.values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"user": "ann"}', "has no 'seen', which has no default; it has \\['user'\\]"),
+        ("[1]", "line 1 is no JSON object"),
+        ("{", "cannot be read"),
+        ("", "holds no example"),
+        (json.dumps(ROW | {"user": None}), "'user' in .* does not fit: strings, booleans or nulls among numbers"),
+        (json.dumps(ROW) + "\n" + json.dumps(ROW | {"age": 3}), "'age' is left out in 1 of 2 examples"),
+    ],
+)
+def test_read_examples_bad_file_says_what_is_wrong(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_examples(path, MODEL, PAGES, 9)
+
+
+def test_read_examples_missing_or_false_parquet_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gone.parquet does not exist"):
+        read_examples(tmp_path / "gone.parquet", MODEL, PAGES, 9)
+    (tmp_path / "false.parquet").write_text("no parquet")
+    with pytest.raises(UsageError, match=r"false.parquet cannot be read"):
+        read_examples(tmp_path / "false.parquet", MODEL, PAGES, 9)
