@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.manifest import Distance
+from bundle.format.manifest import Distance
 from runtime.errors import InvalidInput
 from runtime.vectors import VectorFile
 

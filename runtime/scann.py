@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.manifest import Distance
+from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable, InvalidIndex
 from runtime.exact import check_queries, normalised, rank_exactly
 

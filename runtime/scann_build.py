@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.manifest import Distance
+from bundle.format.manifest import Distance
 from runtime.exact import normalised
 from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode
 from runtime.vectors import VectorFile

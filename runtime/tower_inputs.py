@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.fields import array_dtype
-from bundle.tower_pages import TowerInput
+from bundle.format.fields import array_dtype
+from bundle.format.towers import TowerInput
 
 Array = NDArray[Any]
 

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
-from bundle import files, manifest
+from bundle.format import manifest
+from bundle.storage import files
 from runtime.errors import InvalidInput, TowerUnreadable
 
 Array = NDArray[Any]

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from bundle.manifest import Precision
-from bundle.paths import MANIFEST
+from bundle.format.manifest import Precision
+from bundle.format.paths import MANIFEST
 
 PREFIX = "ROWCAST_"
 _OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")

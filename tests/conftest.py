@@ -16,14 +16,14 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from bundle import manifest as pages
-from bundle import paths
-from bundle.features import Column
-from bundle.keys import KeyIndexWriter
-from bundle.staging import Staging
-from bundle.store_writer import write_store
-from bundle.tables import ShardWriter
-from bundle.vocabularies import write_vocabulary
+from bundle.features.reader import Column
+from bundle.format import manifest as entries
+from bundle.format import paths
+from bundle.storage.staging import Staging
+from bundle.stores.writer import write_store
+from bundle.tables.key_index import KeyIndexWriter
+from bundle.tables.reader import ShardWriter
+from bundle.tables.vocabularies import write_vocabulary
 from tests.export.forked_runs import ForkedRuns
 
 if TYPE_CHECKING:
@@ -35,19 +35,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-SOURCE = pages.TableSource(layout="plain", key="model/table")
+SOURCE = entries.TableSource(layout="plain", key="model/table")
 
 
-def write_table(directory: Path, name: str, stored: NDArray[Any], dtype: Any, cuts: list[int]) -> pages.Table:
+def write_table(directory: Path, name: str, stored: NDArray[Any], dtype: Any, cuts: list[int]) -> entries.Table:
     """Writes [rows, dim] of a stored dtype as shards that begin at row 0 and at each cut."""
     rows, dim = stored.shape
     shards = write_shards(directory, stored, cuts, partial(paths.table_shard, name))
-    return pages.Table(rows=rows, dim=dim, dtype=dtype, shards=shards, source=SOURCE)
+    return entries.Table(rows=rows, dim=dim, dtype=dtype, shards=shards, source=SOURCE)
 
 
 def write_shards(
     directory: Path, stored: NDArray[Any], cuts: list[int], file_of: Callable[[int, int], str]
-) -> tuple[pages.Shard, ...]:
+) -> tuple[entries.Shard, ...]:
     """Writes values as shards that begin at row 0 and at each cut."""
     ends = [*cuts, len(stored)]
     shards, first = [], 0
@@ -57,7 +57,7 @@ def write_shards(
             writer.write(np.ascontiguousarray(stored[first:end]).tobytes())
         digest = writer.close()
         shards.append(
-            pages.Shard(file=path, first_row=first, rows=end - first, crc32c=digest.crc32c, blocks=digest.blocks)
+            entries.Shard(file=path, first_row=first, rows=end - first, crc32c=digest.crc32c, blocks=digest.blocks)
         )
         first = end
     return tuple(shards)
@@ -93,22 +93,22 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
         tower.parent.mkdir(parents=True)
         tower.write_bytes(b"flatbuffer")
         vocabularies = {
-            "movies": pages.Vocabulary(file=paths.vocabulary("movies"), size=4, dtype="int64"),
-            "names": pages.Vocabulary(file=paths.vocabulary("names"), size=2, dtype="string"),
+            "movies": entries.Vocabulary(file=paths.vocabulary("movies"), size=4, dtype="int64"),
+            "names": entries.Vocabulary(file=paths.vocabulary("names"), size=2, dtype="string"),
         }
-        manifest = pages.Manifest(
+        manifest = entries.Manifest(
             model=model,
             version=version,
             created="2026-01-01T00:00:00Z",
             provenance=_provenance(),
             tables=tables,
             vocabularies=vocabularies,
-            keys={"shops": pages.KeyIndex(file=paths.key_index("shops"), size=4)},
+            keys={"shops": entries.KeyIndex(file=paths.key_index("shops"), size=4)},
             features=_features(),
             towers={"query": _tower()},
-            candidates={"movies": pages.Corpus(file=paths.candidate_store("movies"), **vars(store))},
-            verification=pages.Verification(
-                tables={name: pages.TableCheck(rows_compared=1, rows=table.rows) for name, table in tables.items()},
+            candidates={"movies": entries.Corpus(file=paths.candidate_store("movies"), **vars(store))},
+            verification=entries.Verification(
+                tables={name: entries.TableCheck(rows_compared=1, rows=table.rows) for name, table in tables.items()},
                 examples=1,
                 tolerance="1e-5 + 1e-5 |y|",
             ),
@@ -122,60 +122,60 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
         return staging.commit(manifest)
 
 
-def _write_int8_table(directory: Path, stored: NDArray[np.int8]) -> pages.Table:
+def _write_int8_table(directory: Path, stored: NDArray[np.int8]) -> entries.Table:
     scales = np.linspace(0, 1, len(stored)).astype("<f4")
-    return pages.Table(
+    return entries.Table(
         rows=len(stored),
         dim=stored.shape[1],
         dtype="int8",
         shards=write_shards(directory, stored, [7], partial(paths.table_shard, "brands")),
         scales=write_shards(directory, scales, [3, 4], partial(paths.table_scales, "brands")),
-        error=pages.TableError(source_dtype="float32", max_abs=0.5, rms=0.1, cosine_min=0.9, cosine_mean=0.95),
-        source=pages.TableSource(layout="sparse_core", key="stack", cores=4, core_rows=8, offset=0, rotation=1),
+        error=entries.TableError(source_dtype="float32", max_abs=0.5, rms=0.1, cosine_min=0.9, cosine_mean=0.95),
+        source=entries.TableSource(layout="sparse_core", key="stack", cores=4, core_rows=8, offset=0, rotation=1),
     )
 
 
-def _features() -> dict[str, pages.Feature]:
-    embedded = pages.EmbeddedFeature
+def _features() -> dict[str, entries.Feature]:
+    embedded = entries.EmbeddedFeature
     return {
-        "user": embedded(kind="single", table="users", role="context", unknown=pages.Unknown(rule="row", row=3)),
+        "user": embedded(kind="single", table="users", role="context", unknown=entries.Unknown(rule="row", row=3)),
         "name": embedded(
-            kind="single", table="users", role="context", ids=pages.VocabularyIds(vocabulary="names", first_row=30)
+            kind="single", table="users", role="context", ids=entries.VocabularyIds(vocabulary="names", first_row=30)
         ),
         "movie": embedded(
-            kind="single", table="movies", role="candidate", ids=pages.VocabularyIds(vocabulary="movies")
+            kind="single", table="movies", role="candidate", ids=entries.VocabularyIds(vocabulary="movies")
         ),
         "watched": embedded(
             kind="bag",
             table="movies",
             role="context",
-            ids=pages.VocabularyIds(vocabulary="movies"),
+            ids=entries.VocabularyIds(vocabulary="movies"),
             combiner="mean",
             weighted=True,
             default=[],
         ),
         "recent": embedded(kind="sequence", table="movies", role="context", length=3, default=[1, 2]),
         "genres": embedded(
-            kind="bag", table="hours", role="candidate", ids=pages.HashIds(buckets=24), combiner="sum", default=[]
+            kind="bag", table="hours", role="candidate", ids=entries.HashIds(buckets=24), combiner="sum", default=[]
         ),
         "hour": embedded(
-            kind="single", table="hours", role="context", ids=pages.BucketIds(boundaries=(0.5, 1.5)), default=1.0
+            kind="single", table="hours", role="context", ids=entries.BucketIds(boundaries=(0.5, 1.5)), default=1.0
         ),
-        "shop": embedded(kind="single", table="hours", role="context", ids=pages.KeyedIds(keys="shops")),
-        "strict": embedded(kind="single", table="hours", role="context", unknown=pages.Unknown(rule="refuse")),
-        "age": pages.DenseFeature(kind="dense", role="context", default=30.0),
-        "grid": pages.DenseFeature(kind="dense", role="context", shape=(2, 2), dtype="int32"),
+        "shop": embedded(kind="single", table="hours", role="context", ids=entries.KeyedIds(keys="shops")),
+        "strict": embedded(kind="single", table="hours", role="context", unknown=entries.Unknown(rule="refuse")),
+        "age": entries.DenseFeature(kind="dense", role="context", default=30.0),
+        "grid": entries.DenseFeature(kind="dense", role="context", shape=(2, 2), dtype="int32"),
     }
 
 
-def _tower() -> pages.Tower:
-    return pages.Tower(
+def _tower() -> entries.Tower:
+    return entries.Tower(
         role="query",
-        inputs=(pages.TowerInput(name="user", feature="user", dtype="float32", shape=(None, 4)),),
-        outputs=(pages.TowerOutput(name="vector", dtype="float32", shape=(None, 4)),),
+        inputs=(entries.TowerInput(name="user", feature="user", dtype="float32", shape=(None, 4)),),
+        outputs=(entries.TowerOutput(name="vector", dtype="float32", shape=(None, 4)),),
         result="vector",
         forms=(
-            pages.TowerForm(
+            entries.TowerForm(
                 kind="litert",
                 precision="f32",
                 path=paths.compiled_tower("query", "f32"),
@@ -185,8 +185,8 @@ def _tower() -> pages.Tower:
     )
 
 
-def _provenance() -> pages.Provenance:
-    return pages.Provenance(
+def _provenance() -> entries.Provenance:
+    return entries.Provenance(
         checkpoint="ckpt-1", step=1, fingerprint="crc32c:00000000", model_code="m:f", exporter="0.1.0", libraries={}
     )
 

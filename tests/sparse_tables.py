@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bundle.manifest import EmbeddedFeature, Shard, Table, TableSource, dump
-from bundle.paths import MANIFEST
-from bundle.staging import read_manifest
+from bundle.format.manifest import EmbeddedFeature, Shard, Table, TableSource, dump
+from bundle.format.paths import MANIFEST
+from bundle.storage.staging import read_manifest
 
 NAME = "vast"
 DIM = 64

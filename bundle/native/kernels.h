@@ -210,7 +210,7 @@ INLINE void add_row(float *restrict sums, const char *restrict at, Stored stored
   for (ptrdiff_t i = 0; i < dim; i++) sums[i] += value_at(at, i, stored, scale) * weight;
 }
 
-/* Adds front to back, as bundle/combiner.py does: the first row is copied, so that nothing is added to it. */
+/* Adds front to back, as bundle/tables/combiner.py does: the first row is copied, so that nothing is added to it. */
 INLINE void bags_loop(Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n, const float *weights,
                       Combiner combiner, char *out, ptrdiff_t stride, Stored stored, ptrdiff_t dim, int weighted) {
   const ptrdiff_t row_bytes = dim * width(stored), rows_end = offsets[n], ahead = ahead_of(stored, row_bytes);

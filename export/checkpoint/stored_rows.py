@@ -17,8 +17,8 @@ import google_crc32c
 import numpy as np
 from pydantic import NonNegativeInt
 
-from bundle.checksums import combine, crc32c, extend, shifted_each
-from bundle.fields import Crc32c, Page
+from bundle.format.checksums import combine, crc32c, extend, shifted_each
+from bundle.format.fields import Crc32c, Page
 from export.checkpoint import bands
 from export.checkpoint.bands import SourceRange
 from export.checkpoint.datafiles import DataFiles, stamps_of

@@ -297,7 +297,7 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Removes what runs left staged that were stopped and will not be resumed. Bundles stay."""
-    from bundle import retention
+    from bundle.storage import retention
 
     if not root.is_dir():
         raise UsageError(f"{root} is no directory")

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from bundle.manifest import DenseFeature, Manifest
+from bundle.format.manifest import DenseFeature, Manifest
 from export.cli.inspect import plan_table
 from export.figures import count_text, natural, page_table, size_text
 

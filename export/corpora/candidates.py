@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest, paths
 from bundle.errors import BundleError, FeatureError, FormatError
-from bundle.features import Column, FeatureReader
-from bundle.store_writer import StoreWriter
-from bundle.stores import StoredColumns
+from bundle.features.reader import Column, FeatureReader
+from bundle.format import manifest, paths
+from bundle.stores.reader import StoredColumns
+from bundle.stores.writer import StoreWriter
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible

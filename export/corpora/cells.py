@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import Column
-from bundle.manifest import ArithmeticIds, BucketIds, ComputedIds, DenseFeature, Feature, IdentityIds, first_of
+from bundle.features.columns import Column
+from bundle.format.manifest import ArithmeticIds, BucketIds, ComputedIds, DenseFeature, Feature, IdentityIds, first_of
 from export.corpora.files import Origin
 from export.errors import NotConvertible
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import paths
-from bundle.manifest import CostPoint, Distance, Index, Recall
+from bundle.format import paths
+from bundle.format.manifest import CostPoint, Distance, Index, Recall
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
 from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bundle.columns import Column
-from bundle.manifest import Feature, readers_of, told_by
+from bundle.features.columns import Column
+from bundle.format.manifest import Feature, readers_of, told_by
 from export.corpora.cells import INTEGER, NUMBER, Cells, holds_lists
 from export.corpora.files import CorpusFile, Origin, RowBatch, read_batches
 from export.errors import NotConvertible, UsageError

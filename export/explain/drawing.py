@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.codecs import SCALE_BYTES, row_bytes
 from bundle.errors import BundleError, NotCommitted
-from bundle.manifest import (
+from bundle.format.dtypes import SCALE_BYTES, row_bytes
+from bundle.format.manifest import (
     DenseFeature,
     EmbeddedFeature,
     Feature,
@@ -23,7 +23,7 @@ from bundle.manifest import (
     TowerPart,
     inputs_of,
 )
-from bundle.staging import read_manifest
+from bundle.storage.staging import read_manifest
 from export.checkpoint.objectgraph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
 from export.figures import size_text

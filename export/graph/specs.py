@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from bundle import manifest
+from bundle.format import manifest
 
 SIGNATURE = "serving_default"
 """The one signature of a tower's SavedModel and of its compiled forms."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bundle.manifest import ArithmeticIds, Cast, ComputedIds, IdOperation, IdRule, Unknown
+from bundle.format.manifest import ArithmeticIds, Cast, ComputedIds, IdOperation, IdRule, Unknown
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import Source, hands_on
 from export.graph.specs import Keys

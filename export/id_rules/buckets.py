@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.manifest import BucketIds
+from bundle.format.manifest import BucketIds
 from export.graph.input_paths import Followed, Values, run
 from export.graph.origins import Source
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bundle.manifest import (
+from bundle.format.manifest import (
     ArithmeticIds,
     BucketIds,
     ChainedIds,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bundle.manifest import CrossedIds, CrossKey, HashIds, JoinedIds, Unknown, VocabularyIds
+from bundle.format.manifest import CrossedIds, CrossKey, HashIds, JoinedIds, Unknown, VocabularyIds
 from export.graph.input_paths import Followed, Values, per_example
 from export.graph.origins import Source, needed
 from export.graph.specs import Keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bundle.manifest import (
+from bundle.format.manifest import (
     ArithmeticIds,
     BucketIds,
     ChainedIds,

@@ -1,4 +1,4 @@
-"""Id rules as TensorFlow's own operations: what `bundle/ids.py` and `bundle/crosses.py` are for services.
+"""Id rules as TensorFlow's own operations: what `bundle/features/rules` is for services.
 
 A manifest's page tells a rule; the model's own operations, or those of the recipe's training program, are what it was
 told from (`export/id_rules/recognition.py`).
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bundle import manifest
+from bundle.format import manifest
 from export.frameworks.loading import load_tensorflow
 
 Vocabularies = Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bundle.manifest import ArithmeticIds, BucketIds, HashIds, Unknown, VocabularyIds
+from bundle.format.manifest import ArithmeticIds, BucketIds, HashIds, Unknown, VocabularyIds
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values

@@ -12,7 +12,7 @@ from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Literal, NamedTuple
 
-from bundle.manifest import HashIds, TextIds, TextStep, VocabularyIds
+from bundle.format.manifest import HashIds, TextIds, TextStep, VocabularyIds
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values, per_example, run
 from export.graph.origins import Source, needed

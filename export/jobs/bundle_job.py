@@ -15,12 +15,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from bundle import manifest, paths
-from bundle.features import FeatureReader
-from bundle.keys import KeyIndex
-from bundle.manifest import Manifest
-from bundle.tables import TableReader
-from bundle.vocabularies import Vocabulary
+from bundle.features.reader import FeatureReader
+from bundle.format import manifest, paths
+from bundle.format.manifest import Manifest
+from bundle.tables.key_index import KeyIndex
+from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import Vocabulary
 from export.corpora import candidates, indexes
 from export.corpora.files import locate_corpus
 from export.errors import UsageError

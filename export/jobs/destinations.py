@@ -16,11 +16,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bundle import paths, staging
-from bundle.checksums import BLOCK_BYTES, Digest, digest
 from bundle.errors import DestinationExists, VersionBusy
-from bundle.manifest import Manifest, dump
-from bundle.staging import Staging
+from bundle.format import paths
+from bundle.format.checksums import BLOCK_BYTES, Digest, digest
+from bundle.format.manifest import Manifest, dump
+from bundle.storage import staging
+from bundle.storage.staging import Staging
 from export.errors import DestinationError, UsageError
 from export.jobs.leases import Lease
 from export.places import place_of

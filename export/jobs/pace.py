@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bundle.checksums import crc32c
+from bundle.format.checksums import crc32c
 from export.checkpoint.datafiles import DataFiles
 from export.figures import size_text
 from export.tables.plan import ExportPlan

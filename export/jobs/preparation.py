@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from bundle import manifest
+from bundle.format import manifest
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import Inventory
 from export.corpora.files import locate_corpus

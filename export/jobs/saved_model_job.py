@@ -3,8 +3,7 @@
 prepare_inline: recipe, checkpoint, trace, graph, plan      touches nothing
 run_inline: graph, variables, proof, report, publish
 
-What is published is no bundle: it has no manifest, and a service passes it by. `assets.extra/rowcast.json`, where
-SavedModels keep what no loader reads, tells what is in it and how it was proved.
+What is published is no bundle: it has no manifest. `assets.extra/rowcast.json` lists its content and its proofs.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from bundle import manifest, staging
-from bundle.features import FeatureReader
-from bundle.tables import TableReader
-from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from bundle.features.reader import FeatureReader
+from bundle.format import manifest
+from bundle.storage import staging
+from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import Inventory, TableSpec

@@ -6,8 +6,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from bundle import staging
-from bundle.keys import ENTRY_BYTES, index_bytes
+from bundle.storage import staging
+from bundle.tables.key_index import ENTRY_BYTES, index_bytes
 from export.errors import DestinationError
 from export.figures import size_text
 from export.tables.plan import ExportPlan

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 
-from bundle import manifest, paths, staging
 from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
+from bundle.format import manifest, paths
+from bundle.storage import staging
 from export.checkpoint.datafiles import check_unchanged, stamps_of
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import Inventory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bundle import manifest, paths
+from bundle.format import manifest, paths
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.slot_tables import with_slots

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from bundle import files, staging
-from bundle.checksums import digest
+from bundle.format.checksums import digest
+from bundle.storage import files, staging
 from export.errors import DestinationError, UsageError
 from export.jobs.executors import LocalExecutor
 from export.tables.plan import ExportPlan

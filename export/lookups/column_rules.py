@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from bundle.id_pages import CROSS_KEY
-from bundle.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdentityIds, IdRule, Unknown, VocabularyIds
+from bundle.format.id_rules import CROSS_KEY
+from bundle.format.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdentityIds, IdRule, Unknown, VocabularyIds
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values

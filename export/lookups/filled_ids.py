@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bundle.manifest import HashIds, TextIds
+from bundle.format.manifest import HashIds, TextIds
 from export.frameworks.hooks import calls_replaced
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.placeholders import stand_in_class

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bundle import paths
-from bundle.manifest import IdRule, Unknown
+from bundle.format import paths
+from bundle.format.manifest import IdRule, Unknown
 from export.errors import ExportError, NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import Combiner, Encoding, Keys, Kind, TableFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bundle.manifest import ChainedIds, IdRule, JoinedIds, SeveralIds, TextIds, VocabularyIds, vocabularies_of
+from bundle.format.manifest import ChainedIds, IdRule, JoinedIds, SeveralIds, TextIds, VocabularyIds, vocabularies_of
 from export.graph.origins import distinct_identifiers
 from export.graph.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TensorSpec, TowerSpec
 from export.lookups.records import table_name

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import TypeVar
 
-from bundle import manifest
+from bundle.format import manifest
 from export.errors import UsageError
 from export.graph.specs import DenseSpec, FeatureSpec, Keys, ModelSpec
 from export.model.roles import input_roles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bundle.manifest import Role
+from bundle.format.manifest import Role
 from export.errors import UsageError
 from export.graph.specs import ModelSpec
 from export.recipe.schema import ExportJob

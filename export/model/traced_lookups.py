@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bundle.manifest import ArithmeticIds, ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
+from bundle.format.manifest import ArithmeticIds, ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
 from export.errors import NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import vocabularies
 from bundle.errors import FormatError
+from bundle.tables import vocabularies
 from export.errors import UsageError
 
 

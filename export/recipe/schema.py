@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
-from bundle.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
+from bundle.format.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
 from export.errors import UsageError
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.checksums import crc32c, extend, joined
+from bundle.format.checksums import crc32c, extend, joined
 from export.checkpoint import bands, objectgraph
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.datafiles import Buffer, DataFiles

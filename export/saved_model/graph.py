@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bundle import manifest
+from bundle.format import manifest
 from export.checkpoint.specs import TableSpec
 from export.errors import DestinationError, UsageError
 from export.frameworks.loading import load_tensorflow

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bundle import manifest
+from bundle.format import manifest
 from export.checkpoint.specs import TableSpec
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest
-from bundle.columns import Column
-from bundle.features import FeatureReader
+from bundle.features.columns import Column
+from bundle.features.reader import FeatureReader
+from bundle.format import manifest
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import TableSpec
 from export.checkpoint.stretches import read_stretches

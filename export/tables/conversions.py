@@ -14,9 +14,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.codecs import STORED, widened
-from bundle.fields import Page
-from bundle.manifest import TableError
+from bundle.format.dtypes import STORED, widened
+from bundle.format.fields import Page
+from bundle.format.manifest import TableError
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.errors import NotConvertible, UsageError, VerificationFailed
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.checksums import crc32c
+from bundle.format.checksums import crc32c
 from export.checkpoint.dumps import list_dump
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import files, manifest, paths
 from bundle.errors import BundleError, FormatError
-from bundle.keys import ENTRY_BYTES, KeyIndex, KeyIndexWriter
-from bundle.staging import Staging
+from bundle.format import manifest, paths
+from bundle.storage import files
+from bundle.storage.staging import Staging
+from bundle.tables.key_index import ENTRY_BYTES, KeyIndex, KeyIndexWriter
 from export.checkpoint.datafiles import check_unchanged, stamps_of
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.specs import TableSpec

@@ -11,8 +11,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from bundle import files, manifest
-from bundle.manifest import Shard
+from bundle.format import manifest
+from bundle.format.manifest import Shard
+from bundle.storage import files
 from export.errors import CheckpointError, DestinationError
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bundle import paths, shards
-from bundle.codecs import row_bytes
+from bundle.format import paths
+from bundle.format.dtypes import row_bytes
+from bundle.tables import shards
 from export.checkpoint import bands as stored
 from export.checkpoint.bands import Band, SlicesOverlap
 from export.checkpoint.layouts import Plain, occupied

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle import manifest
-from bundle.codecs import SCALE_BYTES, row_bytes
-from bundle.fields import Page
-from bundle.manifest import Shard
-from bundle.tables import ShardWriter
+from bundle.format import manifest
+from bundle.format.dtypes import SCALE_BYTES, row_bytes
+from bundle.format.fields import Page
+from bundle.format.manifest import Shard
+from bundle.tables.reader import ShardWriter
 from export.checkpoint.arrays import ArrayRows, SpooledRows
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.layouts import lane_ranges

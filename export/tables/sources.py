@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from bundle.manifest import TableSource
+from bundle.format.manifest import TableSource
 from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore
 
 _LAYOUTS = {kind.kind: kind for kind in (Plain, Mod, SparseCore)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bundle.codecs import SCALE_BYTES, row_bytes
+from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from export.checkpoint.layouts import Layout, Plain, lane_ranges
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Slice
 from runtime.object_store import is_url

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from bundle.checksums import BLOCK_BYTES
-from bundle.tables import ShardWriter
+from bundle.format.checksums import BLOCK_BYTES
+from bundle.tables.reader import ShardWriter
 
 BUFFERS = 3
 """One that is written, one that waits, one that is filled: what was handed over is free again two calls later."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bundle import manifest
+from bundle.format import manifest
 from export.model.tracing import TracedModel
 from export.recipe.schema import ExportJob
 from export.towers.packing import pack_part, pack_tower

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from bundle.manifest import Precision
+from bundle.format.manifest import Precision
 from export.errors import DestinationError
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import SIGNATURE

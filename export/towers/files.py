@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bundle import paths
-from bundle.manifest import Precision
-from bundle.staging import Staging
+from bundle.format import paths
+from bundle.format.manifest import Precision
+from bundle.storage.staging import Staging
 from export.checkpoint.reader import Checkpoint
 from export.graph.pruning import TracedTower
 from export.graph.specs import WrittenForm

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from bundle import manifest
 from bundle.errors import FormulaError
-from bundle.formula import parse_formula
+from bundle.format import manifest
+from bundle.format.formula import parse_formula
 from export.errors import NotConvertible, UsageError
 from export.graph.specs import ModelSpec, TensorSpec, TowerSpec
 from export.recipe import schema

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bundle import manifest
-from bundle.tower_pages import Per
+from bundle.format import manifest
+from bundle.format.towers import Per
 from export.graph.data_flow import CANDIDATE, CONTEXT, DataFlow, named
 from export.graph.pruning import TracedTower, narrowed
 from export.graph.specs import TensorSpec

@@ -13,11 +13,12 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from bundle import files, paths, staging
 from bundle.errors import BundleError, NotCommitted
-from bundle.features import open_features
-from bundle.manifest import Index, Manifest, TableCheck, Tower, TowerForm, TowerPart
-from bundle.stores import check_store
+from bundle.features.reader import open_features
+from bundle.format import paths
+from bundle.format.manifest import Index, Manifest, TableCheck, Tower, TowerForm, TowerPart
+from bundle.storage import files, staging
+from bundle.stores.reader import check_store
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError, VerificationFailed
 from export.figures import count_text, page_table, size_text

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import files
-from bundle.features import Column
-from bundle.manifest import Manifest
-from bundle.stores import StoredColumns
+from bundle.features.reader import Column
+from bundle.format.manifest import Manifest
+from bundle.storage import files
+from bundle.stores.reader import StoredColumns
 from export.corpora.files import CorpusFile, locate_corpus
 from export.corpora.samples import read_rows
 from export.errors import VerificationFailed

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest
-from bundle.features import Column
-from bundle.rules import rule_of
-from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from bundle.features.reader import Column
+from bundle.features.rules.opened import rule_of
+from bundle.format import manifest
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.errors import UsageError
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from bundle.manifest import HeadEffect, Precision
+from bundle.format.manifest import HeadEffect, Precision
 from export.errors import VerificationFailed
 from export.recipe.schema import ExportJob
 from export.verify.rankings import measure_effect

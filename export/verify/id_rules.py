@@ -1,6 +1,6 @@
 """What TensorFlow itself makes of ids, by the recipe and the training program's files: the judge of a bundle's rows.
 
-It shares nothing with `bundle.ids`: hashes, buckets and vocabulary files are read as a training program reads them.
+It shares nothing with `bundle`: hashes, buckets and vocabulary files are read as a training program reads them.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from bundle import manifest
-from bundle.features import open_features
-from bundle.manifest import Manifest
-from bundle.staging import read_manifest
+from bundle.features.reader import open_features
+from bundle.format import manifest
+from bundle.format.manifest import Manifest
+from bundle.storage.staging import read_manifest
 from export.errors import UsageError
 from export.graph.specs import ModelSpec
 from export.model.dense_copy import local_prefix

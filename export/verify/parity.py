@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest
 from bundle.errors import BundleError
-from bundle.features import FeatureReader, open_features
+from bundle.features.reader import FeatureReader, open_features
+from bundle.format import manifest
 from export.errors import VerificationFailed
 from export.graph.specs import TowerSpec, WrittenForm
 from export.verify.head_effects import check_effects, order_effects

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest
 from bundle.errors import BundleError
-from bundle.manifest import Tower, TowerForm, TowerPart
+from bundle.format import manifest
+from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
 from export.graph.specs import WrittenForm
 from export.verify.parity import Compared, OpenForm, allowed, check_output, verified_form

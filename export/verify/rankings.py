@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.manifest import HeadEffect
+from bundle.format.manifest import HeadEffect
 
 Values = NDArray[Any]
 

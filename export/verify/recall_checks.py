@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import files
-from bundle.manifest import Distance, Index, Manifest
+from bundle.format.manifest import Distance, Index, Manifest
+from bundle.storage import files
 from export.errors import VerificationFailed
 from runtime.scann import ScannIndex
 from runtime.vectors import VectorFile

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import Column, checked_offsets
-from bundle.features import FeatureReader
-from bundle.id_values import integers
+from bundle.features.columns import Column, checked_offsets
+from bundle.features.reader import FeatureReader
+from bundle.tables.id_values import integers
 from export.errors import UsageError, VerificationFailed
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec, ModelSpec

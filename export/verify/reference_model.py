@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import BundleError
-from bundle.features import FeatureReader
-from bundle.manifest import TableSource, TextIds
+from bundle.features.reader import FeatureReader
+from bundle.format.manifest import TableSource, TextIds
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.stretches import read_stretches

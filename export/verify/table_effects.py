@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest
-from bundle.features import FeatureReader
-from bundle.keys import KeyIndex
-from bundle.tables import TableReader
-from bundle.vocabularies import Vocabulary
+from bundle.features.reader import FeatureReader
+from bundle.format import manifest
+from bundle.tables.key_index import KeyIndex
+from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import Vocabulary
 from export.errors import VerificationFailed
 from export.graph.specs import WrittenForm
 from export.verify import parity

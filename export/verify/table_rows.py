@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from bundle import files
-from bundle.checksums import Digest, crc32c
-from bundle.codecs import SCALE_BYTES
 from bundle.errors import BundleError
-from bundle.manifest import Shard, Table, TableCheck, TableSource
+from bundle.format.checksums import Digest, crc32c
+from bundle.format.dtypes import SCALE_BYTES
+from bundle.format.manifest import Shard, Table, TableCheck, TableSource
+from bundle.storage import files
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.stretches import read_stretches
 from export.checkpoint.variables import NUMPY_DTYPES, Entry

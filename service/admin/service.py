@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bundle import paths, staging
+from bundle.format import paths
+from bundle.storage import staging
 from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
 from service.admin.status import WorkerStatus, merged_versions, read_statuses
 from service.config import ServiceSettings

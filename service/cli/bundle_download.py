@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bundle import paths, retention
-from bundle.checksums import BLOCK_BYTES, crc32c, digest
 from bundle.errors import BundleError, DestinationExists, VersionBusy
-from bundle.staging import Staging
+from bundle.format import paths
+from bundle.format.checksums import BLOCK_BYTES, crc32c, digest
+from bundle.storage import retention
+from bundle.storage.staging import Staging
 from runtime.object_store import RemotePath
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, BundleSource, PullError, reading
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bundle import paths
 from bundle.errors import BundleError, DigestMismatch
-from bundle.manifest import MANIFEST_BYTES_MAX, Manifest, parse
+from bundle.format import paths
+from bundle.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse
 from runtime.object_store import RemotePath, located
 from service.exit_codes import EXIT_USAGE
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import Column
+from bundle.features.columns import Column
 from service.errors import InvalidArgument
 
 NESTING_MAX = 8

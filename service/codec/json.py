@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from bundle.columns import Column
+from bundle.features.columns import Column
 from service.codec import options
 from service.codec.columns import column, columns_of_one, fields, flat, listed, numbers, offsets_of, shown
 from service.codec.limits import Limits

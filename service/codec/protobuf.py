@@ -13,7 +13,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from bundle.columns import Column
+from bundle.features.columns import Column
 from service.codec import options
 from service.codec.limits import Limits
 from service.codec.stubs import embedding_service_pb2 as pb

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features import Column
+from bundle.features.reader import Column
 from service.engine.requests import Neighbors, Offsets, Ranked, Ranking, Retrieval, Retrieved
 
 RANKED_MAX = 64

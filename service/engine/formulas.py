@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FormulaError, FormulaUndefined
-from bundle.formula import Formula, parse_formula
+from bundle.format.formula import Formula, parse_formula
 from service.engine.validation import check_names
 from service.errors import InvalidArgument
 from service.models.towers import LoadedTower

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import Column, Place, checked_offsets
 from bundle.errors import UnknownRefused
-from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, inputs_of
+from bundle.features.columns import Column, Place, checked_offsets
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, inputs_of
 from service.config import ServiceSettings
 from service.engine import validation
 from service.engine.context import Execution

@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import Column, checked_offsets, repeated
 from bundle.errors import FeatureError
+from bundle.features.columns import Column, checked_offsets, repeated
 from service.engine import lookup, towers
 from service.engine.context import Execution
 from service.engine.requests import Columns, Offsets

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bundle.manifest import (
+from bundle.format.manifest import (
     ArithmeticIds,
     ComputedIds,
     Corpus,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import Place
+from bundle.features.columns import Place
 from service.engine.context import Execution
 from service.engine.requests import Offsets
 from service.engine.validation import check_finite

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import Column
-from bundle.manifest import DenseFeature, Manifest
+from bundle.features.columns import Column
+from bundle.format.manifest import DenseFeature, Manifest
 from service.config import ServiceSettings
 from service.engine.requests import Columns, Ids, Offsets
 from service.errors import InvalidArgument, NotFound, TooLarge

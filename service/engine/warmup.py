@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.columns import Column
 from bundle.errors import UnknownRefused
-from bundle.manifest import DenseFeature, EmbeddedFeature, Manifest
+from bundle.features.columns import Column
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
 from service.config import ServiceSettings
 from service.engine import embedding, ranking, recommendation, retrieval, towers
 from service.engine.context import Execution

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bundle.manifest import Precision, Tower, TowerForm, TowerPart
+from bundle.format.manifest import Precision, Tower, TowerForm, TowerPart
 from runtime.errors import TowerUnreadable
 from runtime.towers import Device, find_form
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bundle.fields import array_dtype
-from bundle.manifest import DenseFeature, Manifest, TowerInput, TowerPart
+from bundle.format.fields import array_dtype
+from bundle.format.manifest import DenseFeature, Manifest, TowerInput, TowerPart
 
 
 class Example(NamedTuple):

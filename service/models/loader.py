@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import files, paths, retention, staging
 from bundle.errors import DigestMismatch, FormatError
-from bundle.features import open_features
-from bundle.formula import parse_formula
-from bundle.manifest import Corpus, Index, Manifest, Precision
-from bundle.stores import CandidateStore
+from bundle.features.reader import open_features
+from bundle.format import paths
+from bundle.format.formula import parse_formula
+from bundle.format.manifest import Corpus, Index, Manifest, Precision
+from bundle.storage import files, retention, staging
+from bundle.stores.reader import CandidateStore
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
 from runtime.towers import Device, open_form

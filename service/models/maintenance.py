@@ -9,10 +9,10 @@ from itertools import accumulate
 from threading import Event
 from weakref import WeakSet
 
-from bundle import staging
-from bundle.checksums import PIECE_BYTES
 from bundle.errors import BundleError
-from bundle.mapped_files import checked_later
+from bundle.format.checksums import PIECE_BYTES
+from bundle.storage import staging
+from bundle.storage.mapped_files import checked_later
 from service.config import ServiceSettings
 from service.models.manager import VersionManager
 from service.models.version import ModelVersion

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from bundle import paths, staging
+from bundle.format import paths
+from bundle.storage import staging
 from service.config import ServiceSettings
 from service.models.desired_state import Desired
 from service.models.failures import LoadFailure, fingerprint, is_expected

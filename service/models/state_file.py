@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from bundle import files
+from bundle.storage import files
 from service.config import ServiceSettings
 from service.errors import NotReady
 from service.models.desired_state import Desired, first_error

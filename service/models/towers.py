@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from bundle.formula import Formula
-from bundle.manifest import Manifest, Role, Tower, TowerForm, TowerPart
+from bundle.format.formula import Formula
+from bundle.format.manifest import Manifest, Role, Tower, TowerForm, TowerPart
 from runtime import towers as runtime_towers
 from service.models.layout import Example, Layout, example_of, lay_out
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features import FeatureReader
-from bundle.manifest import Corpus, Index, Manifest
-from bundle.stores import CandidateStore
-from bundle.tables import TableReader
+from bundle.features.reader import FeatureReader
+from bundle.format.manifest import Corpus, Index, Manifest
+from bundle.stores.reader import CandidateStore
+from bundle.tables.reader import TableReader
 from runtime.exact import ExactIndex
 from service.models.towers import LoadedTower
 

@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from bundle import native
-from bundle.manifest import FORMAT_VERSION
+from bundle.format.manifest import FORMAT_VERSION
 from service.observability import logging
 
 CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model", "other")

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.manifest import Precision
-from bundle.staging import read_manifest
+from bundle.format.manifest import Precision
+from bundle.storage.staging import read_manifest
 
 CANDIDATES = 200
 QUERIES = "queries.npy"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bundle.features import Column, open_features
-from bundle.staging import check_files, read_manifest
+from bundle.features.reader import Column, open_features
+from bundle.storage.staging import check_files, read_manifest
 from runtime.scann import ScannIndex
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest, paths
+from bundle.format import manifest, paths
 from export.frameworks.loading import load_tensorflow
 from export.graph.pruning import TracedTower, narrowed
 from export.graph.specs import TensorSpec, TowerSpec

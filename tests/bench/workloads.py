@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bundle import manifest, paths
-from bundle.features import Column, FeatureReader
-from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, Tower
-from bundle.staging import Staging
-from bundle.store_writer import write_store
-from bundle.tables import ShardWriter, TableReader
+from bundle.features.reader import Column, FeatureReader
+from bundle.format import manifest, paths
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, Tower
+from bundle.storage.staging import Staging
+from bundle.stores.writer import write_store
+from bundle.tables.reader import ShardWriter, TableReader
 from export.corpora.indexes import build_index
 from export.recipe.schema import IndexPart, RecallPart
 from runtime.towers import open_tower

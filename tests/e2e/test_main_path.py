@@ -22,8 +22,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from rowcast_client import Client, NotReady, Retries, Unreachable
 
-from bundle.manifest import dump
-from bundle.staging import read_manifest
+from bundle.format.manifest import dump
+from bundle.storage.staging import read_manifest
 from export.model.code import load_factory
 from tests.e2e.process import WAIT_S, Process, until
 from tests.export.cutting import HERE, movies_recipe, save_checkpoint

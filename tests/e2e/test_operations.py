@@ -12,7 +12,7 @@ import grpc
 import httpx
 import pytest
 
-from bundle.manifest import dump
+from bundle.format.manifest import dump
 from service.request_log.record import read_newest
 from tests.e2e.process import until
 from tests.e2e.services import (

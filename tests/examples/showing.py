@@ -9,7 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 from rich.console import Console
 
-from bundle.manifest import Manifest
+from bundle.format.manifest import Manifest
 from examples import demo_models
 from export.jobs import bundle_job
 from export.jobs.progress import Progress

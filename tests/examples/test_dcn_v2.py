@@ -5,7 +5,7 @@ Those of full rank are held to theirs by tests/golden/test_examples.py.
 
 import pytest
 
-from bundle.manifest import EmbeddedFeature
+from bundle.format.manifest import EmbeddedFeature
 from examples import criteo
 from tests.examples.showing import Asked, ask
 

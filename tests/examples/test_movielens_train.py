@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.manifest import EmbeddedFeature
-from bundle.staging import read_manifest
+from bundle.format.manifest import EmbeddedFeature
+from bundle.storage.staging import read_manifest
 from examples.movielens import data, generated
 from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode
 from examples.movielens.settings import Settings

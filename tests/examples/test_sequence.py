@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bundle.manifest import DenseFeature, EmbeddedFeature
+from bundle.format.manifest import DenseFeature, EmbeddedFeature
 from tests.examples.showing import Asked, ask
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bundle.manifest import EmbeddedFeature
+from bundle.format.manifest import EmbeddedFeature
 from examples.snap_tf1 import train
 from examples.snap_tf1.model import SEEN, SHARING
 from tests.examples.showing import Asked, ask

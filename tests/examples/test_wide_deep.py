@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.manifest import DenseFeature, EmbeddedFeature
+from bundle.format.manifest import DenseFeature, EmbeddedFeature
 from examples.wide_deep import data, train
 from tests.examples.showing import Asked, ask
 

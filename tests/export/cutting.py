@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest
-from bundle.features import FeatureReader
-from bundle.tables import TableReader
+from bundle.features.reader import FeatureReader
+from bundle.format import manifest
+from bundle.tables.reader import TableReader
 from export.frameworks.loading import load_tensorflow
 from export.model.code import load_factory
 from export.model.manifest_features import describe_features

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bundle import staging
-from bundle.manifest import Manifest
+from bundle.format.manifest import Manifest
+from bundle.storage import staging
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.jobs.staged import Published

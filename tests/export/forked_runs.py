@@ -73,7 +73,7 @@ def _die() -> None:
 
 
 def _die_when(dies: Mapping[str, Any]) -> None:
-    from bundle.staging import Staging
+    from bundle.storage.staging import Staging
 
     finish = Staging.finish
     calls = itertools.count(1)

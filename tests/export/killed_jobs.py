@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bundle import journal, staging
+from bundle.storage import journal, staging
 from tests.export.checkpoint.bundles import write_bundle
 from tests.export.exporting import aside, facts, visible
 from tests.export.forked_runs import ForkedRuns

@@ -26,8 +26,8 @@ _PROGRAM = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from bundle import paths
-from bundle.manifest import EmbeddedFeature
+from bundle.format import paths
+from bundle.format.manifest import EmbeddedFeature
 from export.corpora.candidates import write_candidates, write_vectors
 from export.corpora.indexes import build_index
 from export.recipe.schema import CorpusPart, IndexPart
@@ -74,7 +74,7 @@ print(json.dumps(steps(240, 1 << 20)))
 _READ = """
 import json, sys
 from pathlib import Path
-from bundle.manifest import EmbeddedFeature
+from bundle.format.manifest import EmbeddedFeature
 from export.corpora.candidates import write_candidates
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.test_candidates import _features

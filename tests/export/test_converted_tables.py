@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.manifest import Table
-from bundle.tables import TableReader
+from bundle.format.manifest import Table
+from bundle.tables.reader import TableReader
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.errors import NotConvertible, VerificationFailed

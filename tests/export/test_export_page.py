@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bundle import staging
+from bundle.storage import staging
 from export import errors
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bundle import staging
+from bundle.storage import staging
 from runtime.object_store import RemotePath
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle

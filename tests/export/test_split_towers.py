@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle import staging
-from bundle.manifest import HeadEffect, Manifest
-from bundle.stores import CandidateStore
+from bundle.format.manifest import HeadEffect, Manifest
+from bundle.storage import staging
+from bundle.stores.reader import CandidateStore
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
 from export.recipe.schema import ExportJob, read_recipe

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import manifest as pages
-from bundle.columns import Column
+from bundle.features.columns import Column
+from bundle.format import manifest as entries
 
 ROWS, DIM, EXAMPLES = 97, 5, 17
-KEYS = tuple(range(1000, 1000 + 7 * 40, 7))
-"""Of the vocabulary of integers; that of strings has the same, written out."""
+KEYS = tuple(range(1000, 1000 + 7 * 40, 7))  # of the vocabulary of integers; that of strings has the same as text
 JOINED = tuple(f"%{bucket}_X_{other}}}" for bucket in range(5) for other in range(5))
 """Of the vocabulary of strings that are put together: of two buckets."""
 ARITHMETIC: tuple[tuple[Any, ...], ...] = (
@@ -209,22 +208,23 @@ def _indicators() -> Iterator[Configuration]:
         )
 
 
-CROSSED: dict[str, pages.CrossKey] = {
-    "string": pages.CrossKey(dtype="string"),
-    "buckets": pages.CrossKey(dtype="int64", boundaries=BOUNDARIES),
-    "known": pages.CrossKey(dtype="string", ids=pages.VocabularyIds(vocabulary="strings"), rows=len(KEYS)),
-    "hashed": pages.CrossKey(
+STRINGS = entries.VocabularyIds(vocabulary="strings")
+CROSSED: dict[str, entries.CrossKey] = {
+    "string": entries.CrossKey(dtype="string"),
+    "buckets": entries.CrossKey(dtype="int64", boundaries=BOUNDARIES),
+    "known": entries.CrossKey(dtype="string", ids=STRINGS, rows=len(KEYS)),
+    "hashed": entries.CrossKey(
         dtype="string",
-        ids=pages.VocabularyIds(vocabulary="strings", oov_buckets=9, oov_first_row=len(KEYS)),
+        ids=entries.VocabularyIds(vocabulary="strings", oov_buckets=9, oov_first_row=len(KEYS)),
         rows=len(KEYS) + 9,
     ),
-    "numbers": pages.CrossKey(
-        dtype="int64", ids=pages.VocabularyIds(vocabulary="integers"), rows=len(KEYS), unknown_row=3
+    "numbers": entries.CrossKey(
+        dtype="int64", ids=entries.VocabularyIds(vocabulary="integers"), rows=len(KEYS), unknown_row=3
     ),
-    "row or 5": pages.CrossKey(dtype="int64", ids=pages.IdentityIds(), rows=ROWS, unknown_row=5),
-    "hash": pages.CrossKey(dtype="int64", ids=pages.HashIds(buckets=10), rows=10),
-    "remainder": pages.CrossKey(dtype="int64", ids=pages.ArithmeticIds(buckets=50), rows=50),
-    "padded": pages.CrossKey(dtype="string", ids=pages.VocabularyIds(vocabulary="strings"), rows=len(KEYS), padding=""),
+    "row or 5": entries.CrossKey(dtype="int64", ids=entries.IdentityIds(), rows=ROWS, unknown_row=5),
+    "hash": entries.CrossKey(dtype="int64", ids=entries.HashIds(buckets=10), rows=10),
+    "remainder": entries.CrossKey(dtype="int64", ids=entries.ArithmeticIds(buckets=50), rows=50),
+    "padded": entries.CrossKey(dtype="string", ids=STRINGS, rows=len(KEYS), padding=""),
 }
 """What a manifest says of the keys of a cross; others are integers as they are."""
 
@@ -269,34 +269,34 @@ def _crossings() -> Iterator[Configuration]:
             yield Configuration("joined", "single", "dense", rule="cross joined", negative=True, options=(kind, way))
 
 
-def rule_of(each: Configuration) -> pages.IdRule:
+def rule_of(each: Configuration) -> entries.IdRule:
     """Returns what a manifest says of the ids of a configuration."""
-    rule: pages.IdRule = pages.IdentityIds()
+    rule: entries.IdRule = entries.IdentityIds()
     texts = "strings" in each.rule
     vocabulary = "strings" if texts else "integers"
     if each.call == "hashing":
         masked, *key = each.options
-        rule = pages.HashIds(
+        rule = entries.HashIds(
             buckets=ROWS - masked,
             first_row=int(masked),
             key=(key[0], key[1]) if key else None,
             mask=("über" if texts else 5) if masked else None,
         )
     elif each.rule == "operations":
-        rule = pages.ComputedIds(operations=tuple(pages.IdOperation(do=do, by=by) for do, by in each.options))
+        rule = entries.ComputedIds(operations=tuple(entries.IdOperation(do=do, by=by) for do, by in each.options))
     elif each.rule == "computed":
         shift, divisor, buckets, truncated, first_row = each.options
-        rule = pages.ArithmeticIds(
+        rule = entries.ArithmeticIds(
             shift=shift, divisor=divisor, buckets=buckets, truncated=truncated, first_row=first_row
         )
     elif each.rule.startswith("hash"):
-        rule = pages.HashIds(buckets=ROWS)
+        rule = entries.HashIds(buckets=ROWS)
     elif each.rule.startswith("vocabulary"):
         oov = ROWS - len(KEYS) if "oov" in each.rule else 0
-        rule = pages.VocabularyIds(vocabulary=vocabulary, oov_buckets=oov, oov_first_row=len(KEYS))
+        rule = entries.VocabularyIds(vocabulary=vocabulary, oov_buckets=oov, oov_first_row=len(KEYS))
     elif each.rule.startswith("looked up"):
         oov, mask, _ = each.options
-        rule = pages.VocabularyIds(
+        rule = entries.VocabularyIds(
             vocabulary=vocabulary,
             first_row=oov + mask,
             oov_buckets=oov,
@@ -306,31 +306,31 @@ def rule_of(each: Configuration) -> pages.IdRule:
         )
     elif each.rule == "buckets":
         falling, first_row = each.options or (False, 0)
-        rule = pages.BucketIds(boundaries=BOUNDARIES, first_row=first_row, falling=falling)
+        rule = entries.BucketIds(boundaries=BOUNDARIES, first_row=first_row, falling=falling)
     elif each.rule == "cross joined":
         kinds, way = each.options
-        keys = tuple(CROSSED.get(kind, pages.CrossKey(dtype="int64")) for kind in kinds)
-        made: dict[str, pages.HashIds | pages.VocabularyIds] = {
-            "hash": pages.HashIds(buckets=ROWS - 3, first_row=3),
-            "strong": pages.HashIds(buckets=ROWS, key=(7, -1)),
-            "known": pages.VocabularyIds(vocabulary="joined", first_row=5, oov_buckets=5),
+        keys = tuple(CROSSED.get(kind, entries.CrossKey(dtype="int64")) for kind in kinds)
+        made: dict[str, entries.HashIds | entries.VocabularyIds] = {
+            "hash": entries.HashIds(buckets=ROWS - 3, first_row=3),
+            "strong": entries.HashIds(buckets=ROWS, key=(7, -1)),
+            "known": entries.VocabularyIds(vocabulary="joined", first_row=5, oov_buckets=5),
         }
-        rule = pages.JoinedIds(keys=keys, texts=("%", *("_X_",) * (len(kinds) - 1), "}"), ids=made[way])
+        rule = entries.JoinedIds(keys=keys, texts=("%", *("_X_",) * (len(kinds) - 1), "}"), ids=made[way])
     elif each.rule == "cross":
         kinds, hash_key = each.options
-        keys = tuple(CROSSED.get(kind, pages.CrossKey(dtype="int64")) for kind in kinds)
-        rule = pages.CrossedIds(keys=keys, buckets=ROWS, **({} if hash_key is None else {"hash_key": hash_key}))
+        keys = tuple(CROSSED.get(kind, entries.CrossKey(dtype="int64")) for kind in kinds)
+        rule = entries.CrossedIds(keys=keys, buckets=ROWS, **({} if hash_key is None else {"hash_key": hash_key}))
     return rule
 
 
-def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.EmbeddedFeature:
+def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> entries.EmbeddedFeature:
     """Returns what a manifest says of a configuration."""
     bag, length = each.kind == "bag", each.length if each.kind == "sequence" else None
     texts = "strings" in each.rule
     column = each.call in ("column", "indicator")
     padding = ("" if texts else -1) if column and each.encoding == "dense" and each.rule != "buckets" else None
     indicator = width_of(each) if "indicator" in each.call else None
-    return pages.EmbeddedFeature(
+    return entries.EmbeddedFeature(
         kind=each.kind,
         table="t" if indicator is None else "",
         indicator=indicator,
@@ -339,7 +339,7 @@ def page_of(each: Configuration, inputs: tuple[str, ...] = ()) -> pages.Embedded
         role="context",
         inputs=inputs,
         ids=rule_of(each),
-        unknown=pages.Unknown() if each.unknown is None else pages.Unknown(rule="row", row=each.unknown),
+        unknown=entries.Unknown() if each.unknown is None else entries.Unknown(rule="row", row=each.unknown),
         combiner=each.combiner if bag else None,
         encoding="ragged" if each.encoding == "ragged" else "sparse",
         padding=padding,

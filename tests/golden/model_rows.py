@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bundle.columns import Column
+from bundle.features.columns import Column
 from tests.golden.feature_configurations import BOUNDARIES, JOINED, KEYS, ROWS, Configuration
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bundle.manifest import FORMAT_VERSION
-from bundle.staging import check_files, read_manifest
+from bundle.format.manifest import FORMAT_VERSION
+from bundle.storage.staging import check_files, read_manifest
 from tests.golden.write_bundle import BUNDLES, answers
 
 VERSIONS = sorted(BUNDLES.iterdir())

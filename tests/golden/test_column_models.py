@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
-from bundle.manifest import DenseFeature, Manifest
+from bundle.format.manifest import DenseFeature, Manifest
 from export.frameworks.loading import load_tensorflow
 from export.jobs.progress import Progress
 from export.jobs.saved_model_job import prepare_inline, run_inline

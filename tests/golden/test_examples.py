@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from bundle.staging import check_files, read_manifest
+from bundle.storage.staging import check_files, read_manifest
 from examples import replay, served, trained
 from examples.demo_models import EXAMPLES
 from runtime.litert import CompiledTower

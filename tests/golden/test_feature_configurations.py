@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle import manifest as pages
-from bundle.columns import Column
-from bundle.features import FeatureReader
-from bundle.tables import ShardWriter, TableReader
-from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from bundle.features.columns import Column
+from bundle.features.reader import FeatureReader
+from bundle.format import manifest as entries
+from bundle.tables.reader import ShardWriter, TableReader
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from tests.golden.feature_configurations import (
     BOUNDARIES,
     DIM,
@@ -94,9 +94,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureReader]:
     with ShardWriter(root / "t") as writer:
         writer.write(STORED.astype("<f4").tobytes())
     digest = writer.close()
-    shard = pages.Shard(file="t", first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks)
-    source = pages.TableSource(layout="plain", key="t")
-    table = TableReader(root, pages.Table(rows=ROWS, dim=DIM, dtype="float32", shards=(shard,), source=source))
+    shard = entries.Shard(file="t", first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks)
+    source = entries.TableSource(layout="plain", key="t")
+    table = TableReader(root, entries.Table(rows=ROWS, dim=DIM, dtype="float32", shards=(shard,), source=source))
     vocabularies = {
         "integers": Vocabulary(IntegerKeys(np.array(KEYS))),
         "strings": Vocabulary(StringKeys([str(key) for key in KEYS])),

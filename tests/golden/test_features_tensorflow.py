@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle import manifest as pages
-from bundle.features import Column, FeatureReader
-from bundle.ids import Buckets, Hash
-from bundle.tables import ShardWriter, TableReader
+from bundle.features.reader import Column, FeatureReader
+from bundle.features.rules.ids import Buckets, Hash
+from bundle.format import manifest as entries
+from bundle.tables.reader import ShardWriter, TableReader
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -44,9 +44,9 @@ def table(stored: NDArray[np.float32], tmp_path_factory: pytest.TempPathFactory)
     with ShardWriter(root / "t") as writer:
         writer.write(stored.astype("<f4").tobytes())
     digest = writer.close()
-    shard = pages.Shard(file="t", first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks)
-    page = pages.Table(
-        rows=ROWS, dim=DIM, dtype="float32", shards=(shard,), source=pages.TableSource(layout="plain", key="t")
+    shard = entries.Shard(file="t", first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks)
+    page = entries.Table(
+        rows=ROWS, dim=DIM, dtype="float32", shards=(shard,), source=entries.TableSource(layout="plain", key="t")
     )
     return TableReader(root, page)
 
@@ -63,7 +63,7 @@ def bags(seed: int, longest: int, negative_ids: bool, positive_weights: bool) ->
     return Bags(ids, offsets, weights)
 
 
-def activation(table: TableReader, feature: pages.Feature, column: Column) -> NDArray[Any]:
+def activation(table: TableReader, feature: entries.Feature, column: Column) -> NDArray[Any]:
     return FeatureReader({"f": feature}, {"t": table}, {}).activation("f", {"f": column}, EXAMPLES).values
 
 
@@ -121,7 +121,7 @@ def test_bag_agrees_with_serving_embedding_lookup(
         feature_config=[tf.tpu.experimental.embedding.FeatureConfig(config)],
     )[0].numpy()
     weighted = weighting != "none"
-    feature = pages.EmbeddedFeature(
+    feature = entries.EmbeddedFeature(
         kind="bag", table="t", role="context", combiner=combiner, encoding=encoding, weighted=weighted
     )
     found = activation(table, feature, Column(given.ids, given.offsets, given.weights if weighted else None))
@@ -146,7 +146,7 @@ def test_bag_agrees_with_safe_embedding_lookup_sparse(
         sparse_weights=sparse(given, given.weights) if weighted else None,
         combiner=combiner,
     ).numpy()
-    feature = pages.EmbeddedFeature(kind="bag", table="t", role="context", combiner=combiner, weighted=weighted)
+    feature = entries.EmbeddedFeature(kind="bag", table="t", role="context", combiner=combiner, weighted=weighted)
     found = activation(table, feature, Column(given.ids, given.offsets, given.weights if weighted else None))
     weights = given.weights if weighted else np.ones(given.ids.size, np.float32)
     kept = (given.ids >= 0) & ((weights > 0) | (combiner == "sum"))
@@ -166,7 +166,7 @@ def test_bag_without_empty_rows_agrees_with_embedding_lookup_sparse(
         sparse(given, given.weights) if weighted else None,
         combiner=combiner,
     ).numpy()
-    feature = pages.EmbeddedFeature(kind="bag", table="t", role="context", combiner=combiner, weighted=weighted)
+    feature = entries.EmbeddedFeature(kind="bag", table="t", role="context", combiner=combiner, weighted=weighted)
     found = activation(table, feature, Column(given.ids, None, given.weights if weighted else None))
     weights = given.weights if weighted else np.ones(given.ids.size, np.float32)
     kept = np.ones(given.ids.size, np.bool_)
@@ -179,7 +179,7 @@ def test_short_unweighted_bag_has_the_bits_of_tensorflow_to_its_last_division(
 ) -> None:
     given = bags(longest, longest, negative_ids=True, positive_weights=True)
     expected = tf.nn.safe_embedding_lookup_sparse(tf.constant(stored), sparse(given, given.ids), combiner=combiner)
-    feature = pages.EmbeddedFeature(kind="bag", table="t", role="context", combiner=combiner)
+    feature = entries.EmbeddedFeature(kind="bag", table="t", role="context", combiner=combiner)
     found = activation(table, feature, Column(given.ids, given.offsets))
     # TensorFlow multiplies by the rounded reciprocal of a small count; a division rounds once less.
     np.testing.assert_array_max_ulp(found, expected.numpy(), 0 if combiner == "sum" else 1)
@@ -199,7 +199,7 @@ def test_sequence_has_the_very_bits_of_serving_embedding_lookup(
         tables={config: tf.Variable(stored)},
         feature_config=[tf.tpu.experimental.embedding.FeatureConfig(config, max_sequence_length=length)],
     )[0].numpy()
-    feature = pages.EmbeddedFeature(kind="sequence", table="t", role="context", length=length, encoding=encoding)
+    feature = entries.EmbeddedFeature(kind="sequence", table="t", role="context", length=length, encoding=encoding)
     found = activation(table, feature, Column(given.ids, given.offsets))
     assert (found.view(np.uint32) == expected.view(np.uint32)).all()
 
@@ -216,7 +216,7 @@ def test_single_has_the_very_bits_of_serving_embedding_lookup(
         tables={config: tf.Variable(stored)},
         feature_config=[tf.tpu.experimental.embedding.FeatureConfig(config)],
     )[0].numpy()
-    found = activation(table, pages.EmbeddedFeature(kind="single", table="t", role="context"), Column(ids))
+    found = activation(table, entries.EmbeddedFeature(kind="single", table="t", role="context"), Column(ids))
     assert (found.view(np.uint32) == expected.view(np.uint32)).all()
 
 
@@ -232,7 +232,7 @@ def test_ragged_mean_whose_weights_cancel_is_zeros_as_in_tensorflow(
         tables={config: tf.Variable(stored)},
         feature_config=[tf.tpu.experimental.embedding.FeatureConfig(config)],
     )[0].numpy()
-    feature = pages.EmbeddedFeature(
+    feature = entries.EmbeddedFeature(
         kind="bag", table="t", role="context", combiner="mean", encoding="ragged", weighted=True
     )
     found = activation(table, feature, Column(given.ids, given.offsets, given.weights))

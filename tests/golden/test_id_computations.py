@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.casts import CastFirst
-from bundle.manifest import ChainedIds, IdRule, VocabularyIds, vocabularies_of
-from bundle.rules import OneInput, rule_of
-from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from bundle.features.rules.casts import CastFirst
+from bundle.features.rules.opened import OneInput, rule_of
+from bundle.format.manifest import ChainedIds, IdRule, VocabularyIds, vocabularies_of
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Values
 from export.id_rules import operations

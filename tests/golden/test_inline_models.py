@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rowcast_client import Client, RowcastError
 
-from bundle.manifest import DenseFeature
+from bundle.format.manifest import DenseFeature
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from tests.e2e.process import Process

@@ -12,9 +12,9 @@ import tf_keras as keras_2
 from numpy.typing import NDArray
 from rich.console import Console
 
-from bundle.columns import Column
-from bundle.features import open_features
-from bundle.paths import compiled_tower
+from bundle.features.columns import Column
+from bundle.features.reader import open_features
+from bundle.format.paths import compiled_tower
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from rowcast_client import Client
 
-from bundle.manifest import EmbeddedFeature
+from bundle.format.manifest import EmbeddedFeature
 from export.frameworks.loading import load_tensorflow
 from tests.e2e.process import Process
 from tests.export.exporting import export

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bundle import manifest as pages
-from bundle.columns import Column
-from bundle.crosses import Crossed
-from bundle.joins import Joined
+from bundle.features.columns import Column
+from bundle.features.rules.crosses import Crossed
+from bundle.features.rules.joins import Joined
+from bundle.format import manifest as entries
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -24,24 +24,26 @@ ROWS = 1 << 62
 
 
 @st.composite
-def inputs(draw: st.DrawFn) -> list[tuple[pages.CrossKey, np.ndarray[Any, Any]]]:
+def inputs(draw: st.DrawFn) -> list[tuple[entries.CrossKey, np.ndarray[Any, Any]]]:
     """Draws two to four inputs of as many examples, integers or strings."""
     n = draw(st.integers(1, 5))
     found = []
     for _ in range(draw(st.integers(2, 4))):
         texts = draw(st.booleans())
         values = draw(st.lists(TEXTS if texts else INTEGERS, min_size=n, max_size=n))
-        key = pages.CrossKey(dtype="string" if texts else "int64")
+        key = entries.CrossKey(dtype="string" if texts else "int64")
         found.append((key, np.array(values, object if texts else np.int64)))
     return found
 
 
 @given(inputs(), st.integers(1, 1 << 40))
 def test_cross_of_one_value_of_each_input_is_tensorflow_s(
-    sent: list[tuple[pages.CrossKey, np.ndarray[Any, Any]]], buckets: int
+    sent: list[tuple[entries.CrossKey, np.ndarray[Any, Any]]], buckets: int
 ) -> None:
     n = sent[0][1].size
-    rule = Crossed("abcd"[: len(sent)], ROWS, pages.CrossedIds(keys=tuple(key for key, _ in sent), buckets=buckets), {})
+    rule = Crossed(
+        "abcd"[: len(sent)], ROWS, entries.CrossedIds(keys=tuple(key for key, _ in sent), buckets=buckets), {}
+    )
     rows, _ = rule.resolve([Column(values) for _, values in sent], n)
     crossed = tf.sparse.cross_hashed([tf.constant(values[:, np.newaxis]) for _, values in sent], buckets)
     assert rows.tolist() == crossed.values.numpy().tolist()
@@ -49,11 +51,11 @@ def test_cross_of_one_value_of_each_input_is_tensorflow_s(
 
 @given(inputs(), TEXTS, TEXTS, st.integers(1, 1 << 40))
 def test_strings_put_together_are_hashed_as_tensorflow_does(
-    sent: list[tuple[pages.CrossKey, np.ndarray[Any, Any]]], separator: str, around: str, buckets: int
+    sent: list[tuple[entries.CrossKey, np.ndarray[Any, Any]]], separator: str, around: str, buckets: int
 ) -> None:
     texts = (around, *(separator,) * (len(sent) - 1), around)
     keys = tuple(key for key, _ in sent)
-    page = pages.JoinedIds(keys=keys, texts=texts, ids=pages.HashIds(buckets=buckets))
+    page = entries.JoinedIds(keys=keys, texts=texts, ids=entries.HashIds(buckets=buckets))
     rows, _ = Joined("abcd"[: len(sent)], ROWS, page, {}).resolve(
         [Column(values) for _, values in sent], sent[0][1].size
     )

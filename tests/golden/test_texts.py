@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bundle import manifest as pages
-from bundle.rules import rule_of
-from bundle.texts import Text
-from bundle.vocabularies import StringKeys, Vocabulary
+from bundle.features.rules.opened import rule_of
+from bundle.features.rules.texts import Text
+from bundle.format import manifest as pages
+from bundle.tables.vocabularies import StringKeys, Vocabulary
 from export.id_rules import operations
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from bundle.manifest import EmbeddedFeature, Manifest
+from bundle.format.manifest import EmbeddedFeature, Manifest
 from tests.e2e.process import Process, until
 from tests.export.exporting import export
 from tests.golden import tf1_ranker

@@ -11,9 +11,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from rich.console import Console
 
-from bundle.columns import Column
-from bundle.features import open_features
-from bundle.paths import compiled_tower
+from bundle.features.columns import Column
+from bundle.features.reader import open_features
+from bundle.format.paths import compiled_tower
 from export.errors import CheckpointError
 from export.jobs.progress import Progress
 from export.jobs.saved_model_job import prepare_inline, run_inline

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rowcast_client import Client
 
-from bundle.manifest import EmbeddedFeature
+from bundle.format.manifest import EmbeddedFeature
 from export.frameworks.loading import load_tensorflow
 from tests.e2e.process import Process
 from tests.export.exporting import export

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from bundle.features import Column
-from bundle.manifest import (
+from bundle.features.reader import Column
+from bundle.format.manifest import (
     FORMAT_VERSION,
     CrossedIds,
     CrossKey,
@@ -28,7 +28,7 @@ from bundle.manifest import (
     Unknown,
     VocabularyIds,
 )
-from bundle.staging import read_manifest
+from bundle.storage.staging import read_manifest
 from service.engine.requests import Ranking, Retrieval, Target
 from tests.service.running import RunningService
 from tests.service.small_bundle import compiled_towers, write_small_bundle

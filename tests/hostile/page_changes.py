@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bundle.checksums import crc32c
+from bundle.format.checksums import crc32c
 
 Page = dict[str, Any]
 

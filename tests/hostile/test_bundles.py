@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bundle import arrow
 from bundle.errors import BundleError, DigestMismatch, FormatError, NotCommitted, UnsafePath
-from bundle.features import open_features
-from bundle.files import locate
-from bundle.staging import check_files, read_manifest
-from bundle.stores import CandidateStore
+from bundle.features.reader import open_features
+from bundle.storage import arrow
+from bundle.storage.files import locate
+from bundle.storage.staging import check_files, read_manifest
+from bundle.stores.reader import CandidateStore
 from tests.hostile.page_changes import Page, rewrite, setting
 
 SHARD = "tables/users/rows-00001-of-00003.bin"

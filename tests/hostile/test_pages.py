@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bundle.errors import BundleError, FormatError, UnknownFormat
-from bundle.manifest import MANIFEST_BYTES_MAX, parse
-from bundle.staging import read_manifest
+from bundle.format.manifest import MANIFEST_BYTES_MAX, parse
+from bundle.storage.staging import read_manifest
 from tests.hostile.page_changes import Page, rewrite, sealed, setting
 
 SHARD = "tables/users/rows-00001-of-00003.bin"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bundle.errors import FormatError
-from bundle.manifest import parse
+from bundle.format.manifest import parse
 from tests.hostile.page_changes import Page, sealed, setting
 
 GOLDEN = Path(__file__).parents[1] / "golden/bundles/format-3/root/movies/1/manifest.json"

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bundle import manifest as pages
-from bundle.checksums import Digest, combine, crc32c
-from bundle.combiner import combine as combine_bags
-from bundle.features import Column, FeatureReader
-from bundle.ids import Hash, Identity
-from bundle.manifest import Manifest, dump, parse
-from bundle.staging import Staging, read_manifest
-from bundle.store_writer import write_store
-from bundle.stores import CandidateStore
-from bundle.tables import ShardWriter, TableReader
-from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
+from bundle.features.reader import Column, FeatureReader
+from bundle.features.rules.ids import Hash, Identity
+from bundle.format import manifest as entries
+from bundle.format.checksums import Digest, combine, crc32c
+from bundle.format.manifest import Manifest, dump, parse
+from bundle.storage.staging import Staging, read_manifest
+from bundle.stores.reader import CandidateStore
+from bundle.stores.writer import write_store
+from bundle.tables.combiner import combine as combine_bags
+from bundle.tables.reader import ShardWriter, TableReader
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
 
 STORED: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int8": np.int8}
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -48,7 +48,7 @@ def tables(draw: st.DrawFn) -> tuple[str, NDArray[Any], list[int], list[int]]:
     return dtype, np.frombuffer(bits, STORED[dtype]).reshape(rows, dim), cuts, junk
 
 
-def write_shards(root: Path, dtype: str, stored: NDArray[Any], cuts: list[int], junk: list[int]) -> pages.Table:
+def write_shards(root: Path, dtype: str, stored: NDArray[Any], cuts: list[int], junk: list[int]) -> entries.Table:
     """Writes all shards into one file, each at an odd offset."""
     shards, first, position = [], 0, 0
     with ShardWriter(root / "rows") as writer:
@@ -59,7 +59,7 @@ def write_shards(root: Path, dtype: str, stored: NDArray[Any], cuts: list[int], 
             writer.write(data)
             position += before
             shards.append(
-                pages.Shard(
+                entries.Shard(
                     file="rows",
                     offset=position,
                     first_row=first,
@@ -74,8 +74,8 @@ def write_shards(root: Path, dtype: str, stored: NDArray[Any], cuts: list[int], 
     table = {"rows": rows, "dim": dim, "dtype": dtype, "shards": shards, "source": {"layout": "plain", "key": "k"}}
     if dtype == "int8":
         (root / "scales").write_bytes(np.arange(rows, dtype="<f4").tobytes())
-        table["scales"] = [pages.Shard(file="scales", first_row=0, rows=rows, crc32c=0, blocks=())]
-    return pages.Table.model_validate(table)
+        table["scales"] = [entries.Shard(file="scales", first_row=0, rows=rows, crc32c=0, blocks=())]
+    return entries.Table.model_validate(table)
 
 
 @given(tables(), st.data())
@@ -213,7 +213,7 @@ def test_store_returns_what_was_written(data: st.DataObject, ids: list[Any]) -> 
     keys = np.array(ids, np.int64) if isinstance(ids[0], int) else objects(ids)
     with tempfile.TemporaryDirectory() as root:
         written = write_store(Path(root) / "s", keys, {"g": column}, {"title": pa.array(titles, pa.string())})
-        store = CandidateStore(Path(root) / "s", pages.Corpus(file="s", **vars(written)))
+        store = CandidateStore(Path(root) / "s", entries.Corpus(file="s", **vars(written)))
         assert store.ids(positions).tolist() == [ids[place] for place in positions]
         assert store.positions(store.ids(positions)).tolist() == positions.tolist()
         found = store.features(positions, ["g"])["g"]
@@ -228,16 +228,16 @@ def test_store_returns_what_was_written(data: st.DataObject, ids: list[Any]) -> 
 def test_manifest_survives_its_bytes(committed_bundle: Path, data: st.DataObject) -> None:
     manifest = read_manifest(committed_bundle)
     default = data.draw(st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | TEXT | st.lists(st.integers(0, 9)))
-    feature = pages.EmbeddedFeature(
+    feature = entries.EmbeddedFeature(
         kind="bag",
         table=data.draw(st.sampled_from(sorted(manifest.tables))),
         role=data.draw(st.sampled_from(["context", "candidate"])),
         ids=data.draw(
-            st.builds(pages.HashIds, buckets=st.integers(1, (1 << 62) - 1))
+            st.builds(entries.HashIds, buckets=st.integers(1, (1 << 62) - 1))
             | st.builds(
-                pages.BucketIds, boundaries=st.lists(st.floats(-1e9, 1e9, width=32)).map(lambda b: tuple(sorted(b)))
+                entries.BucketIds, boundaries=st.lists(st.floats(-1e9, 1e9, width=32)).map(lambda b: tuple(sorted(b)))
             )
-            | st.just(pages.IdentityIds())
+            | st.just(entries.IdentityIds())
         ),
         combiner=data.draw(st.sampled_from(["sum", "mean", "sqrtn"])),
         default=default,
@@ -300,7 +300,7 @@ def test_sequence_is_a_loop_over_its_ids(
                 expected[example, place] = wide[one]
             else:
                 unknown += 1
-    feature = pages.EmbeddedFeature(kind="sequence", table="t", role="context", length=length)
+    feature = entries.EmbeddedFeature(kind="sequence", table="t", role="context", length=length)
     with tempfile.TemporaryDirectory() as root:
         reader = TableReader(Path(root), write_shards(Path(root), dtype, stored, cuts, junk))
         found = FeatureReader({"f": feature}, {"t": reader}, {}).activation("f", {"f": column}, len(examples))

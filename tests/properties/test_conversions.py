@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from bundle.codecs import widened
+from bundle.format.dtypes import widened
 from export.tables.conversions import Conversion, ErrorSums
 
 SHAPES = st.tuples(st.integers(1, 40), st.sampled_from([1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100]))

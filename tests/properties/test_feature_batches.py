@@ -11,28 +11,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bundle import crosses
-from bundle import manifest as pages
-from bundle.columns import Column
 from bundle.errors import FeatureError, UnknownRefused
-from bundle.features import FeatureReader, Place
-from bundle.keys import KeyIndex, KeyIndexWriter
-from bundle.tables import TableReader
-from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from bundle.features.columns import Column
+from bundle.features.reader import FeatureReader, Place
+from bundle.features.rules import crosses
+from bundle.format import manifest as entries
+from bundle.tables.key_index import KeyIndex, KeyIndexWriter
+from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from tests.conftest import write_table
 
 ROWS, SMALL = 40, 20
-TEXTS = pages.VocabularyIds(vocabulary="texts", oov_buckets=3, oov_first_row=20)
-RULES: tuple[pages.IdRule, ...] = (
-    pages.IdentityIds(),
-    pages.HashIds(buckets=ROWS),
-    pages.HashIds(buckets=ROWS - 1, first_row=1, mask=3),
-    pages.ArithmeticIds(shift=2, buckets=30, truncated=True),
-    pages.ArithmeticIds(shift=2, buckets=17),
-    pages.ComputedIds(operations=(pages.IdOperation(do="multiply", by=-3), pages.IdOperation(do="remainder", by=45))),
-    pages.VocabularyIds(vocabulary="numbers"),
+TEXTS = entries.VocabularyIds(vocabulary="texts", oov_buckets=3, oov_first_row=20)
+RULES: tuple[entries.IdRule, ...] = (
+    entries.IdentityIds(),
+    entries.HashIds(buckets=ROWS),
+    entries.HashIds(buckets=ROWS - 1, first_row=1, mask=3),
+    entries.ArithmeticIds(shift=2, buckets=30, truncated=True),
+    entries.ArithmeticIds(shift=2, buckets=17),
+    entries.ComputedIds(
+        operations=(entries.IdOperation(do="multiply", by=-3), entries.IdOperation(do="remainder", by=45))
+    ),
+    entries.VocabularyIds(vocabulary="numbers"),
     TEXTS,
-    pages.KeyedIds(keys="keys"),
+    entries.KeyedIds(keys="keys"),
 )
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
@@ -41,23 +43,23 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"max_norm": 0.5, "empty_row": 0, "weighted": True},
     {"weighted": True, "encoding": "ragged", "max_norm": 2.0},
 )
-KEYS: dict[str, pages.CrossKey] = {
-    "number": pages.CrossKey(dtype="int64", default=4),
-    "text": pages.CrossKey(dtype="string", default=["a", "b"]),
-    "bucket": pages.CrossKey(dtype="int64", boundaries=(1.0, 9.0), default=2),
-    "row": pages.CrossKey(dtype="int64", ids=pages.IdentityIds(), rows=9, unknown_row=5),
-    "word": pages.CrossKey(dtype="string", ids=TEXTS, rows=23, padding="z"),
+KEYS: dict[str, entries.CrossKey] = {
+    "number": entries.CrossKey(dtype="int64", default=4),
+    "text": entries.CrossKey(dtype="string", default=["a", "b"]),
+    "bucket": entries.CrossKey(dtype="int64", boundaries=(1.0, 9.0), default=2),
+    "row": entries.CrossKey(dtype="int64", ids=entries.IdentityIds(), rows=9, unknown_row=5),
+    "word": entries.CrossKey(dtype="string", ids=TEXTS, rows=23, padding="z"),
 }
 
 
-def _pages() -> dict[str, pages.Feature]:
+def _pages() -> dict[str, entries.Feature]:
     """Every rule with every change of a bag, every pair of keys and some threes; many read one table."""
     told: list[dict[str, Any]] = [
         {"ids": rule, "kind": "bag", "combiner": combiner, "unknown": unknown, **change}
         for (rule, change), combiner, unknown in zip(
             itertools.product(RULES, CHANGES),
             itertools.cycle(("sum", "mean", "sqrtn")),
-            itertools.cycle((pages.Unknown(), pages.Unknown(rule="row", row=3))),
+            itertools.cycle((entries.Unknown(), entries.Unknown(rule="row", row=3))),
             strict=False,
         )
     ]
@@ -68,7 +70,7 @@ def _pages() -> dict[str, pages.Feature]:
     combinations = [*itertools.product(KEYS, repeat=2), ("text", "bucket", "number"), ("row", "word", "text")]
     told += [
         {
-            "ids": pages.CrossedIds(
+            "ids": entries.CrossedIds(
                 keys=tuple(KEYS[kind] for kind in kinds), buckets=ROWS + number % 3, hash_key=number
             ),
             "kind": "bag",
@@ -82,7 +84,7 @@ def _pages() -> dict[str, pages.Feature]:
     told += [_joined(each, number) for number, each in enumerate(told) if "inputs" in each and each["kind"] == "single"]
     told += [{"kind": "bag", "combiner": "sum", "table": "", "indicator": width} for width in (3, 8, 3)]
     return {
-        f"f{number}": pages.EmbeddedFeature.model_validate(
+        f"f{number}": entries.EmbeddedFeature.model_validate(
             {"role": "context", "table": "narrow" if number % 3 else f"t{number % SMALL}"} | each
         )
         for number, each in enumerate(told)
@@ -100,11 +102,11 @@ def _single(told: dict[str, Any]) -> dict[str, Any]:
 def _joined(told: dict[str, Any], number: int) -> dict[str, Any]:
     """Returns strings that are put together of the values of a cross, hashed or found in a vocabulary."""
     rule, keys = (
-        (pages.HashIds(buckets=ROWS), pages.HashIds(buckets=9, key=(1, 2)), TEXTS)[number % 3],
+        (entries.HashIds(buckets=ROWS), entries.HashIds(buckets=9, key=(1, 2)), TEXTS)[number % 3],
         told["ids"].keys,
     )
     texts = ("", *("_",) * (len(keys) - 1), "" if number % 2 else "%")
-    return {**told, "ids": pages.JoinedIds(keys=keys, texts=texts, ids=rule)}
+    return {**told, "ids": entries.JoinedIds(keys=keys, texts=texts, ids=rule)}
 
 
 PAGES = _pages()
@@ -131,7 +133,7 @@ def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return FeatureReader(PAGES, opened, vocabularies, {"keys": KeyIndex(root / "keys.bin", 4)})
 
 
-def _column(page: pages.EmbeddedFeature, n: int, texts: bool, random: np.random.Generator) -> Column:
+def _column(page: entries.EmbeddedFeature, n: int, texts: bool, random: np.random.Generator) -> Column:
     single = page.kind == "single"
     lengths = np.ones(n, int) if single else random.integers(0, 4, n)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -150,8 +152,8 @@ def _without_some(column: Column, random: np.random.Generator) -> Column:
 def _sent(n: int, seed: int) -> dict[str, Column]:
     random, sent = np.random.default_rng(seed), {}
     for name, page in PAGES.items():
-        assert isinstance(page, pages.EmbeddedFeature)
-        if isinstance(page.ids, pages.SeveralIds):
+        assert isinstance(page, entries.EmbeddedFeature)
+        if isinstance(page.ids, entries.SeveralIds):
             for read, key in zip(page.inputs, page.ids.keys, strict=True):
                 if key.default is None or random.random() < 0.8:
                     sent[read] = _column(page, n, key.dtype == "string", random)
@@ -202,7 +204,7 @@ def test_crosses_with_very_many_values_are_made_a_few_at_a_time_or_alone(
 @pytest.mark.parametrize(
     ("changes", "column", "told"),
     [
-        ({"ids": pages.ArithmeticIds(buckets=30)}, Column(np.array(["a"], object)), "'f7': 'a' is no integer id"),
+        ({"ids": entries.ArithmeticIds(buckets=30)}, Column(np.array(["a"], object)), "'f7': 'a' is no integer id"),
         ({"ids": TEXTS}, Column(np.array([3])), "'f7': 3 is an integer; the ids of this feature are strings"),
         ({"max_norm": 1.0}, Column(np.array([0.5])), "'f7': 0.5 is no id"),
     ],
@@ -210,7 +212,7 @@ def test_crosses_with_very_many_values_are_made_a_few_at_a_time_or_alone(
 def test_what_is_no_id_names_its_input_among_many_alike(
     tmp_path: Path, changes: dict[str, Any], column: Column, told: str
 ) -> None:
-    page = pages.EmbeddedFeature.model_validate(
+    page = entries.EmbeddedFeature.model_validate(
         {"kind": "bag", "combiner": "sum", "table": "t", "role": "context"} | changes
     )
     table = TableReader(tmp_path, write_table(tmp_path, "t", np.ones((30, 2), "<f4"), "float32", []))
@@ -226,14 +228,14 @@ def test_what_is_no_id_names_its_input_among_many_alike(
 def test_cross_whose_row_is_refused_among_many_is_refused_as_alone(tmp_path: Path) -> None:
     table = TableReader(tmp_path, write_table(tmp_path, "t", np.ones((1, 2), "<f4"), "float32", []))
     features = {
-        f"f{number}": pages.EmbeddedFeature(
+        f"f{number}": entries.EmbeddedFeature(
             kind="bag",
             table="t",
             role="context",
             inputs=("a", "b"),
-            ids=pages.CrossedIds(keys=(pages.CrossKey(dtype="int64"),) * 2, buckets=1 if number != 5 else 1 << 40),
+            ids=entries.CrossedIds(keys=(entries.CrossKey(dtype="int64"),) * 2, buckets=1 if number != 5 else 1 << 40),
             combiner="sum",
-            unknown=pages.Unknown(rule="refuse"),
+            unknown=entries.Unknown(rule="refuse"),
         )
         for number in range(9)
     }

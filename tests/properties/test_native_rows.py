@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bundle import manifest as pages
 from bundle import native
-from bundle.tables import TableReader
+from bundle.format import manifest as entries
+from bundle.tables.reader import TableReader
 
 pytestmark = pytest.mark.skipif(native.Rows is None, reason=f"rows were not compiled: {native.MISSING}")
 
@@ -24,14 +24,14 @@ STORED: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat1
 DIMS = (1, 2, 3, 7, 8, 16, 17, 32, 64, 65, 128, 300)
 
 
-def shards(root: Path, name: str, data: NDArray[Any], cuts: list[int], before: int) -> list[pages.Shard]:
+def shards(root: Path, name: str, data: NDArray[Any], cuts: list[int], before: int) -> list[entries.Shard]:
     """Writes rows into one file, cut into shards, each with other bytes before it; the later ones in front."""
     raw, found = bytearray(), []
     bounds = [0, *cuts, len(data)]
     for first, end in reversed(list(pairwise(bounds))):
         raw += b"\xff" * before
         place = len(raw)
-        found.append(pages.Shard(file=name, offset=place, first_row=first, rows=end - first, crc32c=0, blocks=()))
+        found.append(entries.Shard(file=name, offset=place, first_row=first, rows=end - first, crc32c=0, blocks=()))
         raw += data[first:end].tobytes()
     (root / name).write_bytes(raw)
     return found[::-1]
@@ -64,7 +64,7 @@ def open_both(root: Path, table: tuple[str, NDArray[Any], NDArray[np.float32], l
         "scales": shards(root, "scales", scales, cuts[1], before) if dtype == "int8" else (),
         "source": {"layout": "plain", "key": "k"},
     }
-    read = pages.Table.model_validate(page)
+    read = entries.Table.model_validate(page)
     return TableReader(root, read), TableReader(root, read, native=False)
 
 

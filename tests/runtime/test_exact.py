@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from numpy.typing import NDArray
 
-from bundle.manifest import Distance
+from bundle.format.manifest import Distance
 from runtime.errors import InvalidInput
 from runtime.exact import ExactIndex, normalised, rank_exactly
 

@@ -16,7 +16,7 @@ _SETUP = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from bundle.manifest import Tower, TowerForm, TowerInput, TowerOutput
+from bundle.format.manifest import Tower, TowerForm, TowerInput, TowerOutput
 from runtime.errors import DeviceMissing, InvalidInput, TowerUnreadable
 from runtime import savedmodel
 from runtime.savedmodel import SavedModelTower

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.manifest import Distance
+from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
 from runtime.scann import ScannIndex, write_index
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.manifest import Distance
+from bundle.format.manifest import Distance
 from runtime import scann_build, vectors
 from runtime.errors import InvalidIndex, InvalidInput
 from runtime.exact import ExactIndex, normalised

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.tower_pages import TowerInput
+from bundle.format.towers import TowerInput
 from runtime.tower_inputs import tower_inputs
 
 

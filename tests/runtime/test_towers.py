@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.manifest import Tower, TowerForm, TowerInput, TowerOutput
+from bundle.format.manifest import Tower, TowerForm, TowerInput, TowerOutput
 from runtime.errors import TowerUnreadable
 from runtime.litert import CompiledTower
 from runtime.towers import open_tower

@@ -20,7 +20,7 @@ import uvicorn
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from bundle.features import Column
+from bundle.features.reader import Column
 from runtime.towers import Tensor, Tower
 from service.app import Worker
 from service.config import ServiceSettings

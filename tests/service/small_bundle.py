@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bundle import paths
-from bundle.checksums import crc32c
-from bundle.features import Column
-from bundle.keys import KeyIndexWriter
-from bundle.manifest import (
+from bundle.features.reader import Column
+from bundle.format import paths
+from bundle.format.checksums import crc32c
+from bundle.format.manifest import (
     Corpus,
     DenseFeature,
     EmbeddedFeature,
@@ -47,11 +46,12 @@ from bundle.manifest import (
     Vocabulary,
     VocabularyIds,
 )
-from bundle.manifest import Shard as ManifestShard
-from bundle.staging import Staging
-from bundle.store_writer import write_store
-from bundle.tables import ShardWriter
-from bundle.vocabularies import write_vocabulary
+from bundle.format.manifest import Shard as ManifestShard
+from bundle.storage.staging import Staging
+from bundle.stores.writer import write_store
+from bundle.tables.key_index import KeyIndexWriter
+from bundle.tables.reader import ShardWriter
+from bundle.tables.vocabularies import write_vocabulary
 from runtime.scann import write_index
 from tests.service import small_model
 from tests.service.small_pieces import cut_tower, write_users

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import paths
-from bundle.features import Column
-from bundle.manifest import Corpus, Tower, TowerForm, TowerInput, TowerOutput, TowerPart
-from bundle.store_writer import write_store
+from bundle.features.reader import Column
+from bundle.format import paths
+from bundle.format.manifest import Corpus, Tower, TowerForm, TowerInput, TowerOutput, TowerPart
+from bundle.stores.writer import write_store
 from tests.service import small_model
 
 Array = NDArray[Any]

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
-from bundle import paths
-from bundle.manifest import Manifest, dump, parse
+from bundle.format import paths
+from bundle.format.manifest import Manifest, dump, parse
 from tests.e2e.process import WAIT_S, Process
 
 MODEL = "movies"

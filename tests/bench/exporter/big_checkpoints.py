@@ -9,7 +9,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from bundle.checksums import combine, joined
+from bundle.format.checksums import combine, joined
 from tests.export.checkpoint.bundles import entry, field, header, shape_proto, slice_key, slice_proto, table
 
 CHUNK_BYTES = 64 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from bundle.staging import read_manifest
+from bundle.storage.staging import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from tests.bench.exporter import contests
 from tests.bench.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from bundle.staging import read_manifest
-from bundle.tables import TableReader
+from bundle.storage.staging import read_manifest
+from bundle.tables.reader import TableReader
 from tests.bench.workload_towers import CANDIDATE, CONTEXT, NUMBERS, ranking_weights
 from tests.tensorflow_process import with_tensorflow
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bundle import native
-from bundle.columns import Column
+from bundle.features.columns import Column
 
 if native.Rows is None or native.beside is None:
     pytest.skip(f"rows were not compiled: {native.MISSING}", allow_module_level=True)

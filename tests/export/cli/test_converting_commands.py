@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle import staging
-from bundle.tables import TableReader
+from bundle.storage import staging
+from bundle.tables.reader import TableReader
 from tests.export.checkpoint.bundles import write_bundle
 from tests.export.commands import Command
 from tests.export.exporting import visible

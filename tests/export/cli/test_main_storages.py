@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
-from bundle import staging
-from bundle.tables import TableReader
+from bundle.storage import staging
+from bundle.tables.reader import TableReader
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from export.model.weights import find_places

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bundle.manifest import TableCheck
-from bundle.staging import read_manifest
-from bundle.table_pages import TableError
+from bundle.format.manifest import TableCheck
+from bundle.format.tables import TableError
+from bundle.storage.staging import read_manifest
 from export.cli.plan_page import TABLES_TOLD, published_page
 from export.jobs.staged import Published
 from export.places import place_of

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle import manifest, paths
-from bundle.features import FeatureReader
-from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, Unknown
-from bundle.stores import CandidateStore
-from bundle.tables import ShardWriter, TableReader
+from bundle.features.reader import FeatureReader
+from bundle.format import manifest, paths
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Unknown
+from bundle.stores.reader import CandidateStore
+from bundle.tables.reader import ShardWriter, TableReader
 from export.corpora import candidates
 from export.corpora.candidates import write_candidates, write_vectors
 from export.errors import DestinationError, NotConvertible

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bundle.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
-from bundle.stores import CandidateStore
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
+from bundle.stores.reader import CandidateStore
 from export.corpora import samples as corpus_samples
 from export.corpora.candidates import write_candidates
 from export.corpora.files import locate_corpus

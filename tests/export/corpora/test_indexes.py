@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle import paths
+from bundle.format import paths
 from export.corpora.indexes import build_index, choose, recall_of_tables, wilson_low
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart

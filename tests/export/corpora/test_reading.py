@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bundle import arrow
-from bundle.columns import Column
-from bundle.manifest import (
+from bundle.features.columns import Column
+from bundle.format.manifest import (
     BucketIds,
     CrossedIds,
     CrossKey,
@@ -21,7 +20,8 @@ from bundle.manifest import (
     HashIds,
     IdentityIds,
 )
-from bundle.stores import StoredColumns
+from bundle.storage import arrow
+from bundle.stores.reader import StoredColumns
 from export.corpora.candidates import write_candidates
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart

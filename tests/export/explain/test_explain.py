@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bundle import manifest
-from bundle.manifest import Manifest, Provenance, Verification
-from bundle.staging import read_manifest
+from bundle.format import manifest
+from bundle.format.manifest import Manifest, Provenance, Verification
+from bundle.storage.staging import read_manifest
 from export.explain.drawing import Drawing, draw_bundle
 from export.explain.groups import BOXES_MAX, grouped
 from export.explain.page import explain_page

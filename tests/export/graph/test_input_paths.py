@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.features import Column
-from bundle.manifest import ArithmeticIds, Cast
+from bundle.features.reader import Column
+from bundle.format.manifest import ArithmeticIds, Cast
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec
 from export.verify.examples import Examples

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bundle import manifest
+from bundle.format import manifest
 from export.errors import NotConvertible
 from export.graph.specs import (
     DenseSpec,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.features import Column
+from bundle.features.reader import Column
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec

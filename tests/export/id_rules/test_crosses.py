@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.features import Column
-from bundle.manifest import ArithmeticIds, CrossedIds, CrossKey, HashIds, JoinedIds, Unknown, VocabularyIds
+from bundle.features.reader import Column
+from bundle.format.manifest import ArithmeticIds, CrossedIds, CrossKey, HashIds, JoinedIds, Unknown, VocabularyIds
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec

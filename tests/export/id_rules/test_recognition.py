@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.features import Column
-from bundle.manifest import (
+from bundle.features.reader import Column
+from bundle.format.manifest import (
     ArithmeticIds,
     BucketIds,
     Cast,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle import staging
-from bundle.stores import CandidateStore
+from bundle.storage import staging
+from bundle.stores.reader import CandidateStore
 from export.errors import CheckpointError
 from export.jobs import bundle_job
 from export.recipe.schema import read_recipe

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from bundle.errors import VersionBusy
-from bundle.manifest import parse
+from bundle.format.manifest import parse
 from export.checkpoint.specs import Statements
 from export.errors import DestinationError, ExportError, UsageError
 from export.jobs import tables_job

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle import manifest
-from bundle.staging import Staging
+from bundle.format import manifest
+from bundle.storage.staging import Staging
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError

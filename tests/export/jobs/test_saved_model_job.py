@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle import staging
+from bundle.storage import staging
 from export.checkpoint.index_writer import data_file
 from export.checkpoint.reader import open_checkpoint
 from export.frameworks.loading import load_tensorflow

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.staging import Staging
+from bundle.storage.staging import Staging
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise
 from export.checkpoint.specs import Statements

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle import staging
-from bundle.tables import TableReader
+from bundle.storage import staging
+from bundle.tables.reader import TableReader
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, Box, node, object_graph, write_bundle
 from tests.export.commands import Command
 from tests.export.exporting import visible

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bundle import staging
+from bundle.storage import staging
 from export.checkpoint.layouts import Mod, Plain, SparseCore
 from export.checkpoint.specs import TableSpec
 from export.jobs.task_files import read_task_file, write_task_file

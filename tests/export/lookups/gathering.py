@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle import ids, manifest, paths
-from bundle.features import FeatureReader
-from bundle.manifest import TableSource
-from bundle.tables import TableReader
-from bundle.vocabularies import Vocabulary, write_vocabulary
+from bundle.features.reader import FeatureReader
+from bundle.features.rules import ids
+from bundle.format import manifest, paths
+from bundle.format.manifest import TableSource
+from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import Vocabulary, write_vocabulary
 from export.checkpoint.reader import open_checkpoint
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import WrittenForm

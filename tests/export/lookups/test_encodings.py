@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.features import Column
-from bundle.manifest import ArithmeticIds, BucketIds, ChainedIds, CrossedIds, CrossKey, HashIds, IdRule, VocabularyIds
+from bundle.features.reader import Column
+from bundle.format.manifest import (
+    ArithmeticIds,
+    BucketIds,
+    ChainedIds,
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    IdRule,
+    VocabularyIds,
+)
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec
 from export.verify.examples import Examples

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bundle.manifest import BucketIds, CrossedIds, HashIds, IdentityIds, Unknown, VocabularyIds
+from bundle.format.manifest import BucketIds, CrossedIds, HashIds, IdentityIds, Unknown, VocabularyIds
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.lookups.feature_columns import columns_intercepted, no_lengths

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.columns import Column
-from bundle.manifest import EmbeddedFeature
+from bundle.features.columns import Column
+from bundle.format.manifest import EmbeddedFeature
 from export.errors import NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.model.manifest_features import describe_features

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.manifest import BucketIds, Unknown
+from bundle.format.manifest import BucketIds, Unknown
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import TableFacts
 from export.lookups.ragged import dense_rows

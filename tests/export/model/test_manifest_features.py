@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bundle import manifest
+from bundle.format import manifest
 from export.errors import UsageError
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.model.manifest_features import describe_features, model_vocabularies

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.vocabularies import Vocabulary
+from bundle.tables.vocabularies import Vocabulary
 from export.errors import UsageError
 from export.model.vocabularies import write_vocabulary
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.manifest import TableError
+from bundle.format.manifest import TableError
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.errors import NotConvertible, UsageError, VerificationFailed
 from export.tables.conversions import (

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle import staging
-from bundle.columns import Column
-from bundle.features import open_features
+from bundle.features.columns import Column
+from bundle.features.reader import open_features
+from bundle.storage import staging
 from tests.export.checkpoint.dump_files import hugectr_dump, sok_dump
 from tests.export.commands import Command
 from tests.export.exporting import visible

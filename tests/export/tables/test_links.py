@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bundle import manifest
-from bundle.tables import TableReader
+from bundle.format import manifest
+from bundle.tables.reader import TableReader
 from export.checkpoint.layouts import Mod
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.recognition import recognise

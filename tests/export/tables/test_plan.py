@@ -53,7 +53,7 @@ def test_plan_tables_rows_are_cut_into_shards_that_follow_one_another(tmp_path: 
 
 def test_plan_tables_shards_hold_4_gib_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, inventory = opened(tmp_path, {"a": values(10)})
-    monkeypatch.setattr("bundle.shards.shard_rows.__defaults__", (5 * 16,))
+    monkeypatch.setattr("bundle.tables.shards.shard_rows.__defaults__", (5 * 16,))
     assert [task.rows for task in plan_tables(checkpoint, inventory, tmp_path).tasks] == [5, 5]
     monkeypatch.undo()
     assert [task.rows for task in plan_tables(checkpoint, inventory, tmp_path).tasks] == [10]

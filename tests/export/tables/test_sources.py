@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bundle.manifest import TableSource
+from bundle.format.manifest import TableSource
 from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore
 from export.tables.sources import layout_of, source_of
 

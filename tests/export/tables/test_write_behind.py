@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.checksums import BLOCK_BYTES, crc32c
-from bundle.tables import ShardWriter
+from bundle.format.checksums import BLOCK_BYTES, crc32c
+from bundle.tables.reader import ShardWriter
 from export.tables.write_behind import BUFFERS, WriteBehind
 
 VALUES = np.random.default_rng(1).integers(0, 255, BLOCK_BYTES + 12345, np.uint8)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bundle import staging
-from bundle.manifest import Manifest
+from bundle.format.manifest import Manifest
+from bundle.storage import staging
 from export.errors import UsageError, VerificationFailed
 from export.verify.audit import audit, check_unlisted, told_as_failures
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from bundle import staging
-from bundle.manifest import Manifest
+from bundle.format.manifest import Manifest
+from bundle.storage import staging
 from export.errors import VerificationFailed
 from export.recipe.schema import read_recipe
 from export.verify.audit import open_parts

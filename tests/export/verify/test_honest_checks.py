@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle import staging
-from bundle.features import Column, FeatureReader
-from bundle.tables import TableReader
-from bundle.vocabularies import Vocabulary
+from bundle.features.reader import Column, FeatureReader
+from bundle.storage import staging
+from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import Vocabulary
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 from tests.export.commands import Command

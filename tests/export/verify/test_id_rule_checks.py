@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from bundle import ids
-from bundle.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from bundle.features.rules import ids
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.errors import VerificationFailed
 from export.recipe.schema import FeaturePart, VocabularyPart, VocabularyRule
 from export.verify.id_rules import check_rows

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.checksums import crc32c
-from bundle.manifest import Manifest
-from bundle.staging import read_manifest
+from bundle.format.checksums import crc32c
+from bundle.format.manifest import Manifest
+from bundle.storage.staging import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
 from export.verify.recall_checks import check_recall

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle import paths, staging
-from bundle.features import Column, open_features
-from bundle.manifest import TableSource
+from bundle.features.reader import Column, open_features
+from bundle.format import paths
+from bundle.format.manifest import TableSource
+from bundle.storage import staging
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible, VerificationFailed
 from export.graph.specs import WrittenForm

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bundle.staging import check_files, read_manifest
+from bundle.storage.staging import check_files, read_manifest
 from export.errors import UsageError, VerificationFailed
 from tests.export.exporting import Recipe, changed, export, visible, write_project
 

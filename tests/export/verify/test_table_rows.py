@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from bundle.manifest import Shard, Table, TableSource
+from bundle.format.manifest import Shard, Table, TableSource
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import VerificationFailed
 from export.verify.table_rows import verify_tables

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bundle import manifest
+from bundle.format import manifest
 from export.errors import UsageError
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.verify.examples import make_examples, read_examples

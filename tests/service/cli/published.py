@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from bundle import paths
-from bundle.checksums import BLOCK_BYTES
-from bundle.manifest import EmbeddedFeature, Manifest, Provenance, Table, TableCheck, TableSource, Verification
-from bundle.staging import Staging
-from bundle.tables import ShardWriter
+from bundle.format import paths
+from bundle.format.checksums import BLOCK_BYTES
+from bundle.format.manifest import EmbeddedFeature, Manifest, Provenance, Table, TableCheck, TableSource, Verification
+from bundle.storage.staging import Staging
+from bundle.tables.reader import ShardWriter
 
 DIM = 16
 ROWS = (2 * BLOCK_BYTES + 100_000 * 64) // 64

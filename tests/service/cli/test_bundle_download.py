@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bundle import staging
-from bundle.checksums import BLOCK_BYTES
-from bundle.manifest import dump
-from bundle.staging import Staging
+from bundle.format.checksums import BLOCK_BYTES
+from bundle.format.manifest import dump
+from bundle.storage import staging
+from bundle.storage.staging import Staging
 from runtime.object_store import RemotePath
 from service.cli.bundle_download import Pulled, pull
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE, PullError, find_bundle

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from bundle.columns import Column
+from bundle.features.columns import Column
 from runtime.towers import Tower
 from service.config import ServiceSettings
 from service.engine import embedding, lookup, ranking, recommendation, retrieval

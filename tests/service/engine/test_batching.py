@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.features import Column
+from bundle.features.reader import Column
 from service.engine import batching
 from service.engine.requests import Embedding, Exclusion, Ranking, Retrieval, Target
 from tests.service.engine.served import Served

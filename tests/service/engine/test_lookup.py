@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.columns import Column
 from bundle.errors import FeatureError
-from bundle.manifest import EmbeddedFeature, HashIds, TextIds, Unknown
+from bundle.features.columns import Column
+from bundle.format.manifest import EmbeddedFeature, HashIds, TextIds, Unknown
 from service.errors import InvalidArgument, NotFound, TooLarge
 from tests.service.engine.served import Served, column
 

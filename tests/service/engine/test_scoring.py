@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.columns import Column
+from bundle.features.columns import Column
 from tests.service.engine.served import Served, column
 from tests.service.small_bundle import GENRE_NAMES
 

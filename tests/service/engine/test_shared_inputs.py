@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bundle.manifest import CrossedIds, CrossKey, DenseFeature, EmbeddedFeature, Feature
+from bundle.format.manifest import CrossedIds, CrossKey, DenseFeature, EmbeddedFeature, Feature
 from service.errors import InvalidArgument
 from tests.service import reference
 from tests.service.engine.served import Served, column

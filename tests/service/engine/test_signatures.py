@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from bundle.manifest import EmbeddedFeature, HashIds
+from bundle.format.manifest import EmbeddedFeature, HashIds
 from service.engine.signatures import describe
 from tests.service.engine.served import Served
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bundle.manifest import TowerForm
+from bundle.format.manifest import TowerForm
 from runtime.errors import TowerUnreadable
 from service.models.forms import choose_forms
 from tests.service.small_bundle import SmallBundle

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bundle import retention
+from bundle.storage import retention
 from service.config import ServiceSettings
 from service.models.loader import Loader, LoadRejected, forecast_bytes
 from service.models.throttle import LoadThrottle

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bundle import mapped_files
+from bundle.storage import mapped_files
 from service.errors import DataLoss
 from tests.service.models.driven import Driven, Write, flip
 

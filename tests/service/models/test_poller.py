@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bundle.manifest import dump
+from bundle.format.manifest import dump
 from service.models.loader import LoadRejected
 from service.models.throttle import LoadThrottle
 from service.models.version import ModelVersion

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from bundle.manifest import dump
+from bundle.format.manifest import dump
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.request_log.record import RequestLog

@@ -1,0 +1,273 @@
+"""The pages of a manifest that describe features: what callers send, and how it becomes an activation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from bundle.format.fields import Count, Length, Name, Page, Positive
+from bundle.format.id_rules import (
+    ArithmeticIds,
+    BucketIds,
+    ChainedIds,
+    ComputedIds,
+    CrossedIds,
+    HashIds,
+    IdentityIds,
+    IdRule,
+    JoinedIds,
+    Role,
+    SeveralIds,
+    TextIds,
+    VocabularyIds,
+    without,
+)
+
+
+class Cast(Page):
+    """What is sent becomes integers first, as TensorFlow casts; they are what the id rule is given."""
+
+    of: Literal["float32", "int64"]
+    """float32: numbers are sent; those that no integer is near, as 1e30, are the smallest integer."""
+    to: Literal["int32", "int64"]
+    """Integers that are sent wrap around."""
+    rounding: Literal["toward_zero", "down", "up", "half_even"] = "toward_zero"
+    """Of numbers."""
+
+
+class Unknown(Page):
+    """What an id outside the table becomes.
+
+    zeros: it contributes nothing. A single feature's vector is zeros; a bag leaves the id out, as TensorFlow's sparse
+    lookup leaves out negative ids; a sequence holds zeros at its position. row: it reads row `row`. refuse: an error.
+    """
+
+    rule: Literal["zeros", "row", "refuse"] = "zeros"
+    row: Count | None = None
+
+    @model_validator(mode="after")
+    def _row_given(self) -> Unknown:
+        if (self.rule == "row") != (self.row is not None):
+            raise ValueError("'row' is given with rule 'row', and only then")
+        return self
+
+
+class EmbeddedFeature(Page):
+    """What reads one table with one combiner, or is an indicator."""
+
+    kind: Literal["single", "bag", "sequence"]
+    table: Name | Literal[""]
+    """"" of an indicator, which reads none."""
+    role: Role
+    inputs: tuple[str, ...] = ()
+    """What callers send, by name; (): one input of the feature's own name. Several features may read one input; only
+    crossed and joined ids read several."""
+    ids: IdRule = IdentityIds()
+    unknown: Unknown = Unknown()
+    combiner: Literal["sum", "mean", "sqrtn"] | None = None
+    """Of a bag."""
+    encoding: Literal["sparse", "ragged"] = "sparse"
+    """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its ragged none."""
+    padding: int | str | None = None
+    """The id that is none, and is left out: TensorFlow's feature columns leave -1 and "" out of dense tensors."""
+    weighted: bool = False
+    """Whether callers may send a weight beside each id."""
+    length: Length | None = None
+    """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
+    default: Any = None
+    """The value taken when a caller leaves the input out; null: it must be sent. Written as a request writes it.
+    Crossed and joined ids tell those of their inputs themselves."""
+    indicator: Annotated[int, Field(ge=1, le=1 << 24, strict=True)] | None = None
+    """Instead of a table: how many rows ids may have. Row r reads a vector that is 1 at r and 0 elsewhere."""
+    max_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of a bag: rows that are longer are scaled to this length before they are combined."""
+    empty_row: Count | None = None
+    """Of a bag: the row that it reads once where nothing else is left in it."""
+    place: Count | None = None
+    """Of a single: which one of the `places` values that each example has in the input; None: it has one."""
+    places: Length | None = None
+    cast: Cast | None = None
+    """None: ids are taken as they are."""
+    filler_row: Count | None = None
+    """Of a sequence: the row that fills it up, instead of zeros."""
+    ordinal: bool = False
+    """Of an indicator: row r reads the one number r instead."""
+    from_end: bool = False
+    """Of ids that are integers, or are computed of one: a row below 0 is counted from the table's end."""
+
+    @property
+    def split(self) -> bool:
+        """Whether callers send one text for each example, whose words are the ids."""
+        return isinstance(self.ids, TextIds) and self.ids.split is not None
+
+    @property
+    def stands_for(self) -> str:
+        """What it reads instead of a table, in words; "" where it reads one."""
+        if self.indicator is None:
+            return ""
+        return f"numbers of {self.indicator} rows" if self.ordinal else f"indicator of {self.indicator}"
+
+    @property
+    def one_each(self) -> bool:
+        """Whether callers send one value for each example, if it is not one of several `places`."""
+        return self.kind == "single" or self.split
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EmbeddedFeature:
+        if (self.kind == "bag") != (self.combiner is not None):
+            raise ValueError("'combiner' belongs to a bag, and a bag needs one")
+        if (self.kind == "sequence") != (self.length is not None):
+            raise ValueError("'length' belongs to a sequence, and a sequence needs one")
+        several = len(self.ids.keys) if isinstance(self.ids, SeveralIds) else None
+        crossed = isinstance(self.ids, CrossedIds)
+        if several is not None and (several != len(self.inputs) or several < 1 + crossed):
+            raise ValueError("crossed ids need an input for each of their two or more keys, joined ones of one or more")
+        if several is not None and (self.kind not in ("single", "bag" if crossed else "single") or self.weighted):
+            raise ValueError("crossed ids need a single, or a bag without weights, and joined ones a single")
+        if isinstance(self.ids, SeveralIds):
+            if self.kind == "single" and any(key.padding is not None for key in self.ids.keys):
+                raise ValueError("'padding' belongs to the keys of a bag")
+            by_candidate = any(key.role == "candidate" for key in self.ids.keys)
+            if self.default is not None or (self.role == "candidate") != by_candidate:
+                raise ValueError("crossed and joined ids tell role and default by key, and the role follows")
+        if several is None and len(self.inputs) > 1:
+            raise ValueError("'inputs' names several, which only crossed and joined ids read")
+        return self
+
+    @model_validator(mode="after")
+    def _later_consistent(self) -> EmbeddedFeature:
+        if (self.indicator is None) == (not self.table):
+            raise ValueError("a feature has a 'table' or is an 'indicator'")
+        if self.indicator is not None and self.combiner not in (None, "sum"):
+            raise ValueError("an 'indicator' sums")
+        if self.kind != "bag" and (self.max_norm is not None or self.empty_row is not None):
+            raise ValueError("'max_norm' and 'empty_row' belong to a bag")
+        if (self.place is None) != (self.places is None) or (self.place or 0) >= (self.places or 1):
+            raise ValueError("'place' is one of 'places', which is given with it")
+        if self.place is not None and self.kind != "single":
+            raise ValueError("'place' belongs to a single")
+        if self.cast is not None and isinstance(self.ids, BucketIds | SeveralIds | TextIds):
+            raise ValueError("'cast' makes integers, which no buckets, crossed, joined ids or texts take")
+        return self
+
+    @model_validator(mode="after")
+    def _texts_consistent(self) -> EmbeddedFeature:
+        if isinstance(self.ids, TextIds) and (self.split == (self.kind == "single") or self.weighted):
+            raise ValueError("texts that are split are a bag or a sequence, others a single, all without weights")
+        if self.filler_row is not None and self.kind != "sequence":
+            raise ValueError("'filler_row' belongs to a sequence")
+        if not self.ordinal and (self.indicator or 0) > 1 << 16:
+            raise ValueError("an 'indicator' has at most 65536 rows, but for an 'ordinal'")
+        if self.ordinal and (self.indicator is None or self.kind == "bag"):
+            raise ValueError("'ordinal' belongs to an indicator that is no bag")
+        if self.from_end and not isinstance(self.ids, IdentityIds | ArithmeticIds | ComputedIds):
+            raise ValueError("'from_end' belongs to ids that are integers, or are computed of one")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        page = without(written(self), "indicator", "max_norm", "empty_row", "place", "places", "cast", "filler_row")
+        return {name: value for name, value in page.items() if value or name not in ("ordinal", "from_end")}
+
+
+class DenseFeature(Page):
+    """Numbers that go to the towers as they are."""
+
+    kind: Literal["dense"]
+    role: Role
+    inputs: tuple[str, ...] = Field(default=(), max_length=1)
+    """What callers send; (): one input of the feature's own name. It may be the ids of embedded features, too."""
+    take: Literal["values", "lengths", "padded", "weights"] = "values"
+    """values: the input's numbers. lengths: how many ids each example has in the input, uncut. padded: the ids of an
+    example, with zeros or "" behind them up to `shape`; more are refused. weights: likewise, of their weights."""
+    shape: tuple[Length, ...] = ()
+    """Of one example; () is a single number."""
+    dtype: Literal["float32", "int32", "int64", "string"] = "float32"
+    below: Positive | None = None
+    """Whole numbers are 0 to `below` - 1, others are refused: they are rows of a table inside the towers."""
+    default: Any = None
+
+    @property
+    def weighted(self) -> bool:
+        """Whether callers may send a weight beside each id."""
+        return self.take == "weights"
+
+    @model_validator(mode="after")
+    def _one_length(self) -> DenseFeature:
+        if self.take == "lengths" and self.shape not in {(), (1,)}:
+            raise ValueError("'lengths' are one number for an example: 'shape' is () or (1,)")
+        if self.take in ("padded", "weights") and len(self.shape) != 1:
+            raise ValueError(f"'{self.take}' lie in a row: 'shape' is how many there may be")
+        if self.take == "weights" and self.dtype != "float32":
+            raise ValueError("'weights' are float32")
+        return self
+
+
+Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
+
+
+def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
+    """Returns the rules of vocabularies that a rule consists of: itself, or those of its keys and what follows."""
+    rules: list[IdRule | None] = [*(key.ids for key in rule.keys)] if isinstance(rule, SeveralIds) else [rule]
+    rules = [each for one in rules for each in (one.rules if isinstance(one, ChainedIds) else [one])]
+    rules += [rule.ids] if isinstance(rule, JoinedIds | TextIds) else []
+    return tuple(each for each in rules if isinstance(each, VocabularyIds))
+
+
+def first_of(rule: IdRule) -> IdRule:
+    """Returns the rule that takes what is sent: the first of a chain, else the rule itself."""
+    return rule.rules[0] if isinstance(rule, ChainedIds) else rule
+
+
+def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[str, tuple[str, ...]]:
+    """Returns the features that read each input, first the one that tells how its values are written.
+
+    That is one that reads a table, by this input alone, and one id of an example if some feature takes no more.
+    """
+    order = sorted(features, key=lambda name: _telling(features[name]))
+    read: dict[str, tuple[str, ...]] = {each: () for name in features for each in inputs_of(name, features[name])}
+    for name in order:
+        for each in dict.fromkeys(inputs_of(name, features[name])):
+            read[each] = (*read[each], name)
+    return read
+
+
+def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
+    if isinstance(feature, DenseFeature):
+        return 3
+    return 2 if isinstance(feature.ids, SeveralIds) else int(not feature.one_each)
+
+
+def told_by(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeature | DenseFeature:
+    """Returns what a feature tells of the values of one of its inputs; of one of several, as if it were read alone.
+
+    What reads one place of an input tells that it holds a sequence of them.
+    """
+    if isinstance(feature, EmbeddedFeature) and feature.places is not None:
+        told = {"kind": "sequence", "length": feature.places, "place": None, "places": None}
+        return feature.model_copy(update=told)
+    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, TextIds):
+        told = {"kind": "single", "ids": HashIds(buckets=1), "combiner": None, "length": None, "filler_row": None}
+        return feature.model_copy(update=told)
+    if not isinstance(feature, EmbeddedFeature) or not isinstance(feature.ids, SeveralIds):
+        return feature
+    key = feature.ids.keys[feature.inputs.index(name)]
+    rule: IdRule = HashIds(buckets=1) if key.dtype == "string" else IdentityIds()
+    if key.boundaries is not None:
+        rule = BucketIds(boundaries=key.boundaries)
+    return feature.model_copy(update={"ids": rule, "inputs": (name,), "role": key.role, "default": key.default})
+
+
+def input_told(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[Role, Any]:
+    """Returns the role and the default that a feature tells of one of its inputs."""
+    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, SeveralIds):
+        key = feature.ids.keys[feature.inputs.index(name)]
+        return key.role, key.default
+    return feature.role, feature.default
+
+
+def inputs_of(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[str, ...]:
+    """Returns the names of what callers send for a feature."""
+    return feature.inputs or (name,)

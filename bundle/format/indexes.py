@@ -1,0 +1,49 @@
+"""The pages of a manifest that describe indexes, and how well they were found to search."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from bundle.format.fields import Name, Page, Path, Positive
+
+Distance = Literal["dot_product", "squared_l2", "cosine"]
+
+
+class Recall(Page):
+    """recall@k against exact search, measured when the index was built."""
+
+    k: Positive
+    value: float
+    low: float
+    """Lower end of the 95 % Wilson interval."""
+    queries: Positive
+    target: float
+    representative: bool = True
+    """Whether the queries are examples of the recipe; else they were invented from what the features say."""
+
+
+class CostPoint(Page):
+    """One setting that was tried: its recall and its cost as a share of exact search's time."""
+
+    parameters: dict[str, Any]
+    recall: float
+    relative_cost: float
+
+
+class Index(Page):
+    """Nearest-candidate search over one corpus."""
+
+    corpus: Name
+    query_tower: Name
+    candidate_tower: Name
+    kind: Literal["brute_force", "tree_ah"]
+    distance: Distance
+    dim: Positive
+    directory: Path
+    vectors: Path
+    """Raw float32 rows in the corpus' order: for search by item, exact search and checks."""
+    parameters: dict[str, Any]
+    recall: Recall
+    recall_of_tables: Recall | None = None
+    """Where tables were converted: the same, against exact search over vectors made of the checkpoint's own rows."""
+    curve: tuple[CostPoint, ...] = ()

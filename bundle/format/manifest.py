@@ -1,0 +1,369 @@
+"""The page that describes a bundle: docs/format.md as frozen models. Readers refuse what it does not allow.
+
+A reader needs only this page, never a directory listing. Table shards carry their own digests; `files` lists every
+other file of the bundle but the page itself, so that each digest is written exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field, ValidationError, model_validator
+
+from bundle.errors import DigestMismatch, FormatError, UnknownFormat
+from bundle.format import fields
+from bundle.format.checksums import BLOCK_BYTES, crc32c
+from bundle.format.features import (
+    Cast,
+    DenseFeature,
+    EmbeddedFeature,
+    Feature,
+    Unknown,
+    first_of,
+    input_told,
+    inputs_of,
+    readers_of,
+    told_by,
+    vocabularies_of,
+)
+from bundle.format.fields import Count, Crc32c, Page, Path, Positive
+from bundle.format.id_rules import (
+    ArithmeticIds,
+    BucketIds,
+    ChainedIds,
+    ComputedIds,
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    IdentityIds,
+    IdOperation,
+    IdRule,
+    JoinedIds,
+    KeyedIds,
+    Role,
+    SeveralIds,
+    TextIds,
+    TextStep,
+    VocabularyIds,
+)
+from bundle.format.indexes import CostPoint, Distance, Index, Recall
+from bundle.format.tables import Shard, Table, TableDtype, TableError, TableSource
+from bundle.format.towers import HeadEffect, Precision, Tower, TowerForm, TowerInput, TowerOutput, TowerPart
+
+__all__ = [
+    "BLOCK_BYTES",
+    "ArithmeticIds",
+    "BucketIds",
+    "Cast",
+    "ChainedIds",
+    "ComputedIds",
+    "CostPoint",
+    "CrossKey",
+    "CrossedIds",
+    "DenseFeature",
+    "Distance",
+    "EmbeddedFeature",
+    "Feature",
+    "HashIds",
+    "HeadEffect",
+    "IdOperation",
+    "IdRule",
+    "IdentityIds",
+    "Index",
+    "JoinedIds",
+    "KeyedIds",
+    "Precision",
+    "Recall",
+    "Role",
+    "SeveralIds",
+    "Shard",
+    "Table",
+    "TableDtype",
+    "TableError",
+    "TableSource",
+    "TextIds",
+    "TextStep",
+    "Tower",
+    "TowerForm",
+    "TowerInput",
+    "TowerOutput",
+    "TowerPart",
+    "Unknown",
+    "VocabularyIds",
+    "first_of",
+    "inputs_of",
+    "readers_of",
+    "told_by",
+    "vocabularies_of",
+]
+
+FORMAT_VERSION = 3
+MANIFEST_BYTES_MAX = 256 << 20
+
+Name = fields.Name
+
+
+class File(Page):
+    """One file of the bundle."""
+
+    path: Path
+    bytes: Count
+    crc32c: Crc32c
+
+
+class Vocabulary(Page):
+    """Keys in the order of their rows: an Arrow IPC file with the one column `key`."""
+
+    file: Path
+    size: Positive
+    dtype: Literal["int64", "string"]
+
+
+class KeyIndex(Page):
+    """Distinct int64 keys of a table of dynamic keys, mapped: where each lies tells its row."""
+
+    file: Path
+    size: Positive
+
+
+class Corpus(Page):
+    """Candidates, or contexts, by id: an Arrow IPC file.
+
+    Columns `id`, `feature:<input>`, `weights:<input>`, `attribute:<name>`.
+    """
+
+    file: Path
+    size: Positive
+    id_dtype: Literal["int64", "string"]
+    features: tuple[str, ...]
+    attributes: dict[str, str]
+    """Arrow type by attribute."""
+
+
+class Provenance(Page):
+    """What was exported, by what."""
+
+    checkpoint: str
+    """Base name of the checkpoint's prefix; never a path of the machine that wrote it."""
+    step: int | None
+    fingerprint: str
+    """`crc32c:` of the checkpoint's index file; `sha256:` of what an Orbax checkpoint writes last."""
+    model_code: str
+    exporter: str
+    libraries: dict[str, str]
+
+
+class TableCheck(Page):
+    """Rows compared, bit for bit, with the checkpoint."""
+
+    rows_compared: Count
+    rows: Positive
+
+
+class Verification(Page):
+    """What was proved before the bundle was committed."""
+
+    tables: dict[str, TableCheck]
+    examples: Count
+    """Examples replayed through the original model and through every form of every tower."""
+    tolerance: str
+    table_effect: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """By tower and output: the largest difference that converted tables alone make."""
+
+
+class Manifest(Page):
+    """The whole page."""
+
+    format_version: Literal[1, 2, 3] = 3
+    model: Name
+    version: Positive
+    created: str
+    provenance: Provenance
+    tables: dict[Name, Table]
+    vocabularies: dict[Name, Vocabulary] = Field(default_factory=dict)
+    keys: dict[Name, KeyIndex] = Field(default_factory=dict)
+    features: dict[str, Feature]
+    towers: dict[Name, Tower]
+    candidates: dict[Name, Corpus] = Field(default_factory=dict)
+    contexts: dict[Name, Corpus] = Field(default_factory=dict)
+    """Stores of context features by id, as candidates have theirs."""
+    indexes: dict[Name, Index] = Field(default_factory=dict)
+    verification: Verification
+    files: tuple[File, ...]
+
+    @cached_property
+    def inputs(self) -> dict[str, tuple[str, ...]]:
+        """What callers send, by name, with the features that read it; the first tells how its values are written."""
+        return readers_of(self.features)
+
+    def role_of(self, name: str) -> Role:
+        """Returns whether an input is sent once for a context or for each candidate."""
+        return input_told(name, self.features[self.inputs[name][0]])[0]
+
+    def default_of(self, name: str) -> Any:
+        """Returns what stands for an input that is not sent; None: it must be sent."""
+        return input_told(name, self.features[self.inputs[name][0]])[1]
+
+    def dim_of(self, feature: EmbeddedFeature) -> int:
+        """Returns the width of the vectors that a feature reads."""
+        return 1 if feature.ordinal else feature.indicator or self.tables[feature.table].dim
+
+    def inputs_of(self, features: Iterable[str]) -> tuple[str, ...]:
+        """Returns what callers send for some features, each input once, in the order of the features."""
+        return tuple(dict.fromkeys(each for name in features for each in inputs_of(name, self.features[name])))
+
+    @model_validator(mode="after")
+    def _inputs_agree(self) -> Manifest:
+        for name, readers in self.inputs.items():
+            told = {repr(input_told(name, self.features[each])) for each in readers}
+            if len(told) > 1:
+                raise ValueError(f"features {', '.join(readers)} read {name!r} with different roles or defaults")
+            places = {getattr(self.features[each], "places", None) for each in readers} - {None}
+            if len(places) > 1:
+                raise ValueError(f"features {', '.join(readers)} read places of {name!r} of different numbers")
+        return self
+
+    @model_validator(mode="after")
+    def _features_closed(self) -> Manifest:
+        for name, feature in self.features.items():
+            if isinstance(feature, EmbeddedFeature):
+                if feature.indicator is None:
+                    _known(feature.table, self.tables, f"features.{name}.table")
+                for rule in vocabularies_of(feature.ids):
+                    _known(rule.vocabulary, self.vocabularies, f"features.{name}.ids.vocabulary")
+                    keys = self.vocabularies[rule.vocabulary].dtype
+                    if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
+                        raise ValueError(f"features.{name}.ids.mask is no {keys}, as the vocabulary's keys are")
+                if isinstance(feature.ids, KeyedIds):
+                    _known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
+                rows = feature.indicator or self.tables[feature.table].rows
+                read = {"unknown.row": feature.unknown.row, "empty_row": feature.empty_row}
+                for field, row in {**read, "filler_row": feature.filler_row}.items():
+                    if row is not None and row >= rows:
+                        raise ValueError(f"features.{name}.{field} is {row}, the table has {rows} rows")
+        return self
+
+    @model_validator(mode="after")
+    def _towers_closed(self) -> Manifest:
+        for name, tower in self.towers.items():
+            for each in (*tower.inputs, *(each for part in tower.parts for each in part.inputs)):
+                for source in each.sources:
+                    _known(source, self.features, f"towers.{name}.inputs.{each.name}.feature")
+            _known(tower.result, {output.name for output in tower.outputs}, f"towers.{name}.result")
+        return self
+
+    @model_validator(mode="after")
+    def _stores_closed(self) -> Manifest:
+        inputs = self.inputs
+        for kind, corpora in (("candidates", self.candidates), ("contexts", self.contexts)):
+            for name, corpus in corpora.items():
+                for feature_input in corpus.features:
+                    _known(feature_input, inputs, f"{kind}.{name}.features")
+        for name, index in self.indexes.items():
+            _known(index.corpus, self.candidates, f"indexes.{name}.corpus")
+            _known(index.query_tower, self.towers, f"indexes.{name}.query_tower")
+            _known(index.candidate_tower, self.towers, f"indexes.{name}.candidate_tower")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Manifest:
+        for name, tower in self.towers.items():
+            taken = {source for each in tower.inputs for source in each.sources}
+            for part in tower.parts:
+                for source in (source for each in part.inputs for source in each.sources):
+                    if source not in taken:
+                        raise ValueError(
+                            f"towers.{name}: part {part.name!r} takes {source!r}, which the tower does not"
+                        )
+                    if part.per == "context" and self.features[source].role == "candidate":
+                        raise ValueError(f"towers.{name}: part {part.name!r} is per context, {source!r} a candidate's")
+        return self
+
+    @model_validator(mode="after")
+    def _files_told_once(self) -> Manifest:
+        listed = [file.path for file in self.files]
+        if len(set(listed)) != len(listed):
+            raise ValueError("files lists a path twice")
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        for table in self.tables.values():
+            for shard, size in table.extents():
+                ranges.setdefault(shard.file, []).append((shard.offset, shard.offset + size))
+        for file, parts in ranges.items():
+            if any(later[0] < earlier[1] for earlier, later in pairwise(sorted(parts))):
+                raise ValueError(f"shards overlap in {file!r}; each byte may belong to one shard")
+            if file in listed:
+                raise ValueError(f"files lists {file!r}, whose digests its shards carry already")
+        return self
+
+
+def _known(name: str, names: Any, where: str) -> None:
+    if name not in names:
+        raise ValueError(f"{where} names {name!r}, which the manifest does not have")
+
+
+def parse(data: bytes) -> Manifest:
+    """Reads a manifest from its bytes.
+
+    Raises:
+      UnknownFormat: the format version is not one this reader knows.
+      DigestMismatch: the bytes differ from their digest.
+      FormatError: the bytes are no JSON, too many, or break a rule of the format; names the field.
+    """
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise FormatError(f"manifest has {len(data)} bytes; at most {MANIFEST_BYTES_MAX} are read")
+    try:
+        page = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        raise FormatError(f"manifest is no JSON: {problem}") from problem
+    if not isinstance(page, dict):
+        raise FormatError("manifest is no JSON object")
+    version = page.get("format_version")
+    if type(version) is int and version == 1:
+        _forget_layouts(page)
+    elif type(version) is int and 1 < version <= FORMAT_VERSION:
+        _check_digest(data, version)
+        del page["digest"]
+    else:
+        raise UnknownFormat(
+            f"format_version {version!r} is not known here (this reader knows 1 to {FORMAT_VERSION}); "
+            "a newer product version may read it"
+        )
+    try:
+        return Manifest.model_validate(page)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "manifest"
+        raise FormatError(f"manifest: {where}: {first['msg']}") from problem
+
+
+def dump(manifest: Manifest) -> bytes:
+    """Returns the manifest's bytes in today's format: JSON, two-space indent, keys in the order of the format page.
+
+    `digest`, its second key, is the crc32c of these bytes while it is written as 0.
+    """
+    head = {"format_version": FORMAT_VERSION, "digest": 0}
+    data = orjson.dumps(head | manifest.model_dump(mode="json", exclude=set(head)), option=orjson.OPT_INDENT_2) + b"\n"
+    before, name, after = data.partition(b'"digest": ')
+    return before + name + str(crc32c(data)).encode() + after[1:]
+
+
+def _check_digest(data: bytes, version: int) -> None:
+    # Every page since format 2 begins so, and its digest is found without reading on.
+    before = b'{\n  "format_version": %d,\n  "digest": ' % version
+    digits = data.removeprefix(before)[:11].partition(b",")[0]
+    rest = data[len(before) + len(digits) :]
+    whole = data.startswith(before) and digits.isdigit()
+    if not whole or crc32c(before + b"0" + rest) != int(digits):
+        raise DigestMismatch("manifest differs from its digest; copy the bundle again")
+
+
+def _forget_layouts(page: dict[str, Any]) -> None:
+    # Format 1 allowed any word for a layout, but only tables in the order of their variable were ever written.
+    tables = page.get("tables")
+    for table in tables.values() if isinstance(tables, dict) else ():
+        if isinstance(table, dict) and isinstance(table.get("source"), dict):
+            table["source"]["layout"] = "plain"

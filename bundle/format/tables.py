@@ -1,0 +1,127 @@
+"""A table's part of the manifest: its shards and their digests, where its values come from, what converting cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from bundle.format.checksums import BLOCK_BYTES
+from bundle.format.dtypes import SCALE_BYTES, row_bytes
+from bundle.format.fields import Count, Crc32c, Page, Path, Positive
+
+TableDtype = Literal["float32", "bfloat16", "float16", "int8"]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+_PARAMETERS = {"plain": (), "mod": ("starts",), "sparse_core": ("cores", "core_rows", "offset", "rotation")}
+
+
+class Shard(Page):
+    """A contiguous row range of a table: little-endian values, row after row, from byte `offset` of `file` on."""
+
+    file: Path
+    offset: Count = 0
+    first_row: Count
+    rows: Positive
+    crc32c: Crc32c
+    """crc32c of the shard's bytes."""
+    blocks: tuple[Crc32c, ...]
+    """crc32c of each 4 MiB block of the shard's bytes, in order; the last may be shorter. None of a linked shard: its
+    file is one of the checkpoint's, and so is its checksum."""
+
+
+class TableSource(Page):
+    """Where a table's values come from: a variable of the checkpoint, and which of its rows hold the table's."""
+
+    layout: Literal["plain", "mod", "sparse_core"]
+    key: str
+    starts: tuple[Count, ...] | None = None
+    """Of `mod`: first row of each partition in the variable."""
+    cores: Positive | None = None
+    """Of `sparse_core`, as the next ones: sparse cores that the variable's rows are dealt to."""
+    core_rows: Positive | None = None
+    """Rows of the variable that each holds."""
+    offset: Count | None = None
+    """First row of the table in each."""
+    rotation: Count | None = None
+    """Sparse cores by which the table is turned."""
+
+    @model_validator(mode="after")
+    def _parameters_fit(self) -> TableSource:
+        wanted = _PARAMETERS[self.layout]
+        for name in (name for names in _PARAMETERS.values() for name in names):
+            if (getattr(self, name) is not None) != (name in wanted):
+                raise ValueError(f"layout {self.layout!r} {'needs' if name in wanted else 'has no'} {name!r}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_others(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in written(self).items() if value is not None}
+
+
+class TableError(Page):
+    """How far a converted table lies from the checkpoint's own values, over every row."""
+
+    source_dtype: str
+    """Of the checkpoint's values."""
+    max_abs: Finite
+    rms: Finite
+    cosine_min: Finite
+    cosine_mean: Finite
+    """Between a row and what it became; 1 where both are zeros."""
+
+
+class Table(Page):
+    """Rows x dim of one dtype under one name."""
+
+    rows: Positive
+    dim: Positive
+    dtype: TableDtype
+    shards: tuple[Shard, ...]
+    scales: tuple[Shard, ...] = ()
+    """Of int8 rows: float32, one for each row; value = stored value * scale."""
+    error: TableError | None = None
+    """Where rows were converted."""
+    source: TableSource
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, without its scale."""
+        return row_bytes(self.dtype, self.dim)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all rows and scales."""
+        return self.rows * (self.row_bytes + (SCALE_BYTES if self.scales else 0))
+
+    def extents(self) -> Iterator[tuple[Shard, int]]:
+        """Yields every shard, of rows and of scales, with its bytes."""
+        for shard in self.shards:
+            yield shard, shard.rows * self.row_bytes
+        for shard in self.scales:
+            yield shard, shard.rows * SCALE_BYTES
+
+    @model_validator(mode="after")
+    def _covered(self) -> Table:
+        _check_covers(self.rows, self.shards, "shards")
+        if self.dtype == "int8":
+            _check_covers(self.rows, self.scales, "scales")
+        elif self.scales:
+            raise ValueError(f"scales belong to int8 rows, the table's are {self.dtype}")
+        for shard, size in self.extents():
+            if shard.blocks and len(shard.blocks) != -(-size // BLOCK_BYTES):
+                raise ValueError(f"{shard.file!r} has {len(shard.blocks)} block checksums for {size} bytes")
+        return self
+
+
+def _check_covers(rows: int, shards: tuple[Shard, ...], what: str) -> None:
+    row = 0
+    for shard in shards:
+        if shard.first_row != row:
+            raise ValueError(
+                f"{what} must follow one another: row {row} expected, {shard.file!r} begins at {shard.first_row}"
+            )
+        row += shard.rows
+    if row != rows:
+        raise ValueError(f"{what} hold {row} rows, the table has {rows}")

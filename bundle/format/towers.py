@@ -1,0 +1,135 @@
+"""The pages of a manifest that describe towers: what they take and return, their forms and their parts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from bundle.errors import FormulaError
+from bundle.format.fields import Name, Page, Path, Positive
+from bundle.format.formula import parse_formula
+
+Per = Literal["context", "candidate"]
+Precision = Literal["f32", "int8", "bf16"]
+
+
+class TowerInput(Page):
+    """One input tensor of a tower; `null` in `shape` is the batch."""
+
+    name: str
+    feature: str = ""
+    """Whose activation, or numbers, it is."""
+    features: tuple[str, ...] = ()
+    """Instead of `feature`: several, side by side along the last axis, so that thousands of them are one array."""
+    tensor: str = ""
+    """Instead of `feature`, in a part of a tower: the output of an earlier part."""
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TowerInput:
+        if (self.feature != "") + (self.features != ()) + (self.tensor != "") != 1:
+            raise ValueError("one of 'feature', 'features' and 'tensor' is given")
+        return self
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The features that it is made of, in their order; () where it is another part's output."""
+        return self.features or ((self.feature,) if self.feature else ())
+
+
+class TowerOutput(Page):
+    """One output tensor of a tower."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+class HeadEffect(Page):
+    """What a precision does to the order by one output, over the replayed examples."""
+
+    kendall_tau: float
+    """Kendall's tau-b between the orders by the original's and by this form's values."""
+    overlap: float
+    """Share of the original's best `k` that are among this form's best `k`."""
+    k: Positive
+    auc: float | None = None
+    """Area under the ROC curve of this form's values, where the examples have labels; null: they have none."""
+    auc_original: float | None = None
+    """The same of the original's."""
+
+
+class TowerForm(Page):
+    """One way to run a tower: a SavedModel directory or a LiteRT flatbuffer."""
+
+    kind: Literal["saved_model", "litert"]
+    precision: Precision
+    path: Path
+    max_abs_error: dict[str, float]
+    """Largest difference from the original model over the replayed examples, by output."""
+    effect: dict[str, HeadEffect] = Field(default_factory=dict)
+    """By output, of precisions below f32."""
+
+
+class TowerPart(Page):
+    """A piece of a ranking tower: what need not be computed for a request is not."""
+
+    name: Name
+    per: Per
+    """context: once for each context. candidate: once for each candidate."""
+    inputs: tuple[TowerInput, ...]
+    outputs: tuple[TowerOutput, ...]
+    """Named as the tower's own where they are its outputs; otherwise later parts take them."""
+    forms: tuple[TowerForm, ...]
+
+
+class Tower(Page):
+    """A query, candidate or ranking network without its tables."""
+
+    role: Literal["query", "candidate", "ranking"]
+    inputs: tuple[TowerInput, ...]
+    outputs: tuple[TowerOutput, ...]
+    result: str
+    """The output that is the vector, or the score that candidates are ordered by unless there is a formula."""
+    forms: tuple[TowerForm, ...]
+    serve: Precision = "f32"
+    """The precision that a service runs unless it is told otherwise."""
+    formula: str | None = None
+    """What candidates are ordered by, over the names of outputs; null: `result`."""
+    parts: tuple[TowerPart, ...] = ()
+    """The same network cut by data flow, each part before those that take its outputs; (): it is not cut."""
+
+    @model_validator(mode="after")
+    def _formula_known(self) -> Tower:
+        if self.formula is not None:
+            try:
+                taken = parse_formula(self.formula).names
+            except FormulaError as problem:
+                raise ValueError(str(problem)) from problem
+            for name in taken:
+                if name not in {output.name for output in self.outputs}:
+                    raise ValueError(f"formula {self.formula!r} takes {name!r}, which is no output of the tower")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_closed(self) -> Tower:
+        made: dict[str, Any] = {}
+        if any(each.tensor for each in self.inputs):
+            raise ValueError("an input of a whole tower is no part's output")
+        if len({part.name for part in self.parts}) < len(self.parts):
+            raise ValueError("two parts have one name")
+        for part in self.parts:
+            for each in part.inputs:
+                if each.tensor and each.tensor not in made:
+                    raise ValueError(f"part {part.name!r} takes {each.tensor!r}, which no earlier part returns")
+                if each.tensor and part.per == "context" and made[each.tensor] == "candidate":
+                    raise ValueError(f"part {part.name!r} is per context and takes {each.tensor!r} of a candidate")
+            for output in part.outputs:
+                if output.name in made:
+                    raise ValueError(f"two parts return {output.name!r}")
+                made[output.name] = part.per
+        if self.parts and not {output.name for output in self.outputs} <= set(made):
+            raise ValueError("the parts do not return every output of the tower")
+        return self

@@ -1,0 +1,72 @@
+"""What is finished of a version being written: a line for each step, with a checksum; a torn tail is cut off."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from bundle.format.checksums import crc32c
+from bundle.format.manifest import File
+from bundle.storage import files
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a finished step left: the key of what it was made of, its payload as JSON brought it back, its files."""
+
+    key: str
+    payload: Any
+    files: tuple[File, ...]
+
+
+def append(journal: Path, step: str, key: str, payload: Any, written: Sequence[File]) -> Finished:
+    """Notes a step, safe from a loss of power.
+
+    Returns:
+      What a later `read` will return of it.
+    Raises:
+      OSError: the disk is full or broken; the journal is as it was.
+    """
+    page = {"step": step, "key": key, "payload": payload, "files": [file.model_dump() for file in written]}
+    entry = orjson.dumps(page)
+    line = b"%08x %s\n" % (crc32c(entry), entry)
+    with journal.open("ab", buffering=0) as file:
+        start = file.tell()
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(journal))
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(start)
+            raise
+    files.sync(journal.parent)
+    return _parsed(entry)[1]
+
+
+def read(journal: Path) -> dict[str, Finished]:
+    """Reads all steps that were noted, the last entry of each; cuts off what a crash left of a line."""
+    steps: dict[str, Finished] = {}
+    if not journal.exists():
+        return steps
+    whole = 0
+    for line in journal.read_bytes().splitlines(keepends=True):
+        checksum, _, entry = line.removesuffix(b"\n").partition(b" ")
+        if not line.endswith(b"\n") or checksum != b"%08x" % crc32c(entry):
+            break  # torn by a crash: nothing after it was ever acknowledged
+        step, finished = _parsed(entry)
+        steps[step] = finished
+        whole += len(line)
+    os.truncate(journal, whole)
+    return steps
+
+
+def _parsed(entry: bytes) -> tuple[str, Finished]:
+    page = orjson.loads(entry)
+    found = tuple(File.model_validate(file) for file in page["files"])
+    return page["step"], Finished(page["key"], page["payload"], found)

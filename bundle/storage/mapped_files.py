@@ -1,0 +1,22 @@
+"""Files beside the shards of tables that are mapped, and so need not be read before a bundle is served."""
+
+from __future__ import annotations
+
+from bundle.format.manifest import File, Manifest
+
+VECTORS_BYTES_MAX = 4 << 20
+"""Of an index' vectors that are read in full where tables go by size: more would hold up the start of a service."""
+
+
+def checked_later(manifest: Manifest) -> tuple[File, ...]:
+    """Returns what goes by its size where tables do: key indexes, and large files of vectors.
+
+    They are read as the rows of tables are: damage there is a wrong number, and ends no process.
+    """
+    keys = {page.file for page in manifest.keys.values()}
+    vectors = {page.vectors for page in manifest.indexes.values()}
+    return tuple(
+        file
+        for file in manifest.files
+        if file.path in keys or (file.path in vectors and file.bytes > VECTORS_BYTES_MAX)
+    )

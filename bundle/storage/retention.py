@@ -1,0 +1,119 @@
+"""Which committed versions are in use, and the removal of old ones that are not.
+
+A reader that has a version open holds a shared lock on its manifest; the kernel lets go of it when the reader ends,
+however it ends. Who removes a version must get that lock for itself first. Works between the processes of one machine,
+and between machines on a shared file system whose locks are real (NFS 4).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from pathlib import Path
+
+from bundle.errors import DestinationExists, NotCommitted, VersionBusy
+from bundle.format import paths
+from bundle.storage import files, staging
+
+_SWEPT = ".swept-"
+
+
+def hold(bundle: Path) -> int | None:
+    """Keeps a committed version from being removed, until the returned descriptor is closed.
+
+    Returns:
+      A descriptor; None: the file system has no locks, and nothing is held.
+    Raises:
+      NotCommitted: it is gone, or just being removed.
+      OSError: its manifest cannot be opened.
+    """
+    path = bundle / paths.MANIFEST
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as problem:
+        raise NotCommitted(f"{bundle} has no {paths.MANIFEST}: it was removed, or is no bundle") from problem
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as problem:
+        os.close(descriptor)
+        raise NotCommitted(f"{bundle} is just being removed") from problem
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int], list[int]]:
+    """Removes the committed versions of a model but the newest ones and those that something uses.
+
+    Each is renamed first, to a name that no reader looks at, then deleted: a crash leaves no half a version.
+
+    Args:
+      root: directory of the bundles.
+      model: the model.
+      keep: how many of the newest versions stay.
+      spare: one more that stays, however old.
+    Returns:
+      The versions that were removed, and those that stay because they are in use, both ascending.
+    Raises:
+      OSError: a version cannot be removed; those before it are gone.
+    """
+    parent = root / model
+    for name in os.listdir(parent):
+        if name.startswith(_SWEPT):  # of a sweep that was killed
+            shutil.rmtree(parent / name)
+    removed, used = [], []
+    for version in staging.committed_versions(root, model)[: -keep or None]:
+        if version == spare:
+            continue
+        descriptor = _locked_alone(parent / str(version))
+        if descriptor is None:
+            used.append(version)
+            continue
+        try:
+            aside = parent / f"{_SWEPT}{version}"
+            (parent / str(version)).rename(aside)
+            files.sync(parent)
+        finally:
+            os.close(descriptor)
+        shutil.rmtree(aside)
+        removed.append(version)
+    return removed, used
+
+
+def _locked_alone(bundle: Path) -> int | None:
+    """Locks a version for its removal; None if something holds it."""
+    descriptor = os.open(bundle / paths.MANIFEST, os.O_RDWR | os.O_CLOEXEC)  # NFS locks alone only what may be written
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def clean(root: Path, older_than_s: float = 0) -> tuple[list[Path], list[Path]]:
+    """Removes what runs left staged under a root, and no run is writing.
+
+    Args:
+      older_than_s: what was written to more recently stays.
+    Returns:
+      The staging directories that were removed, and those that another run is writing.
+    """
+    removed, busy = [], []
+    for directory in sorted(root.glob("*/.staging-*/")):
+        number = directory.name.removeprefix(".staging-")
+        journaled = directory.with_name(f"{directory.name}.journal")
+        written = max(path.stat().st_mtime for path in (directory, journaled) if path.exists())
+        if staging.VERSION.fullmatch(number) and time.time() - written >= older_than_s:
+            try:
+                staging.Staging(root, directory.parent.name, int(number)).discard()
+                removed.append(directory)
+            except (VersionBusy, DestinationExists):
+                busy.append(directory)
+    return removed, busy

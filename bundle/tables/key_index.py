@@ -1,0 +1,187 @@
+"""Key indexes: int64 keys -> rows, for tables whose rows are found by key, mapped and never read on open.
+
+A file of little-endian 64-bit integers without header: `size` entries of key and row, ordered by a mix of their key's
+bits; then `buckets + 1` starts. The leading bits of the mix are a key's bucket, whose entries are those from its start
+to the next. There are two to four entries to a bucket, side by side: finding a key touches one place of the starts and
+one of the entries.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import DigestMismatch, FormatError
+from bundle.tables.id_values import Rows
+
+ENTRY_BYTES = 16
+_BUCKET_ENTRIES = 4
+_WINDOW_MAX = 64
+"""Entries of one bucket that are looked at. Of 2^40 keys no bucket has as many, if the keys were not chosen for it."""
+_FOUND_TOGETHER = 4096
+_PARTITIONS = 256
+
+
+class KeyIndex:
+    """The row of each of distinct int64 keys. Safe for any number of threads."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Maps an index.
+
+        Args:
+          path: its file.
+          size: how many keys it holds.
+        Raises:
+          DigestMismatch: the file is missing or has not the size of such an index.
+        """
+        self.size = size
+        self._bits = _bits(size)
+        buckets = 1 << self._bits
+        expected = index_bytes(size)
+        try:
+            found = path.stat().st_size
+        except OSError as problem:
+            raise DigestMismatch(f"key index {path.name!r} is missing ({problem.strerror})") from problem
+        if found != expected:
+            raise DigestMismatch(f"key index {path.name!r} has {found} bytes; one of {size} keys has {expected}")
+        whole: NDArray[np.int64] = np.memmap(path, np.dtype("<i8"), "r")
+        self._entries = np.asarray(whole[: 2 * size]).reshape(size, 2)
+        self._starts = np.asarray(whole[2 * size :])
+        assert self._starts.size == buckets + 1  # noqa: S101 - by the size that was checked
+
+    def find(self, keys: NDArray[np.int64]) -> Rows:
+        """Returns [m] int64 rows of [m] int64 keys, -1 for those that it does not hold."""
+        if keys.size <= _FOUND_TOGETHER:
+            return self._find(keys)
+        parts = [keys[first : first + _FOUND_TOGETHER] for first in range(0, keys.size, _FOUND_TOGETHER)]
+        return np.concatenate([self._find(part) for part in parts])
+
+    def _find(self, keys: NDArray[np.int64]) -> Rows:
+        buckets = _buckets(_mixed(keys), self._bits)
+        starts, ends = self._starts[buckets], self._starts[buckets + 1]
+        longest = min(int(np.max(ends - starts, initial=0)), _WINDOW_MAX)
+        if longest <= 0:
+            return np.full(keys.size, -1, np.int64)
+        places = starts[:, np.newaxis] + np.arange(longest)
+        entries = self._entries.take(places, axis=0, mode="clip")  # a damaged start leads to another entry, not out
+        held = (entries[:, :, 0] == keys[:, np.newaxis]) & (places < ends[:, np.newaxis])
+        rows = entries[np.arange(keys.size), held.argmax(axis=1), 1]
+        return np.where(held.any(axis=1), rows, -1)
+
+
+class KeyIndexWriter:
+    """Writes an index of keys that come in the order of their rows; memory holds a 256th of them.
+
+    Used as a context: it removes what it wrote aside, and the unfinished index if it is left by an exception.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Begins an index.
+
+        Args:
+          path: of its file; keys are sorted in a directory beside it.
+        Raises:
+          OSError: it cannot be written.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._aside = Path(mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        self.size = 0
+
+    def append(self, keys: NDArray[np.int64]) -> None:
+        """Adds keys; the first of all is row 0.
+
+        Raises:
+          OSError: the disk is full or broken.
+        """
+        entries = np.empty((keys.size, 2), "<i8")
+        entries[:, 0] = keys
+        entries[:, 1] = np.arange(self.size, self.size + keys.size)
+        partition = (_mixed(entries[:, 0]) >> np.uint64(56)).astype(np.int64)
+        order = np.argsort(partition, kind="stable")
+        ends = np.cumsum(np.bincount(partition, minlength=_PARTITIONS))
+        for number in np.unique(partition).tolist():
+            with self._part(number).open("ab") as file:
+                file.write(entries[order[ends[number - 1] if number else 0 : ends[number]]].tobytes())
+        self.size += keys.size
+
+    def finish(self) -> int:
+        """Writes the index and returns how many keys it holds.
+
+        Raises:
+          FormatError: a key comes twice, or there is none; names the key.
+          OSError: the disk is full or broken.
+        """
+        if not self.size:
+            raise FormatError(f"key index {self._path.name!r} would hold no key")
+        bits, written = _bits(self.size), 0
+        with self._path.open("wb") as file, (self._aside / "starts").open("w+b") as starts:
+            for number in range(_PARTITIONS):
+                mixed, entries = self._sorted(number)
+                file.write(entries.tobytes())
+                first, end = ((each << bits) + _PARTITIONS - 1 >> 8 for each in (number, number + 1))
+                bounds = np.arange(first, end, dtype=np.uint64) << np.uint64(64 - bits) if bits else _ZERO[first:end]
+                starts.write((written + np.searchsorted(mixed, bounds)).astype("<i8").tobytes())
+                written += len(entries)
+            starts.write(np.array([written], "<i8").tobytes())
+            starts.seek(0)
+            shutil.copyfileobj(starts, file)
+        return self.size
+
+    def _sorted(self, number: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        if not self._part(number).exists():
+            return np.empty(0, np.uint64), np.empty((0, 2), np.int64)
+        entries = np.fromfile(self._part(number), "<i8").reshape(-1, 2)
+        mixed = _mixed(entries[:, 0])
+        order = np.argsort(mixed, kind="stable")
+        mixed, entries = mixed[order], entries[order]
+        twice = np.flatnonzero(mixed[1:] == mixed[:-1])
+        if twice.size:
+            (key, first), (_, again) = entries[twice[0] : twice[0] + 2].tolist()
+            raise FormatError(f"key {key} comes twice, as row {first} and row {again}; keys must be distinct")
+        return mixed, entries
+
+    def _part(self, number: int) -> Path:
+        return self._aside / str(number)
+
+    def __enter__(self) -> KeyIndexWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._aside, ignore_errors=True)
+        if problem is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def index_bytes(size: int) -> int:
+    """Returns the bytes of an index of `size` keys."""
+    return ENTRY_BYTES * size + 8 * ((1 << _bits(size)) + 1)
+
+
+_ZERO = np.zeros(1, np.uint64)
+
+
+def _bits(size: int) -> int:
+    return max(0, (size - 1) // _BUCKET_ENTRIES).bit_length()
+
+
+def _mixed(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Returns a permutation of 64-bit integers whose every bit depends on all of the key's.
+
+    Source: Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014; splitmix64.c (the formula).
+    """
+    mixed = keys.view(np.uint64) if keys.flags.c_contiguous else keys.copy().view(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _buckets(mixed: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
+    return (mixed >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(mixed.size, np.int64)

@@ -1,0 +1,282 @@
+"""Row files: ShardWriter writes them, TableReader maps them, gathers rows and combines those of bags.
+
+A table is never read on open: sizes and bounds are checked, then its files are mapped, whatever their size.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import RowOutOfRange
+from bundle.format import manifest
+from bundle.format.checksums import Digest, PlacedDigest, contiguous
+from bundle.format.dtypes import SCALE_BYTES, STORED, widened
+from bundle.native import Rows as NativeRows
+from bundle.storage import files
+from bundle.tables.combiner import Combiner, Offsets, Weights, combine_rows
+from bundle.tables.maps import MappedRows
+from bundle.tables.shards import RowRange
+
+if TYPE_CHECKING:
+    from bundle.format.checksums import Bytes
+    from bundle.native import _rows
+
+Rows = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+SYNC_BYTES = 16 << 20
+"""Written between two times that the disk is told to begin: it never idles for long, and is told seldom."""
+
+
+class ShardWriter:
+    """Writes one file of rows and digests it in the same pass; the file appears under its name once it is whole.
+
+    Used as a context: left by an exception, it removes the unfinished file. No two writers ever share a file that is
+    being written, so one that is thought dead and writes on harms nobody.
+    """
+
+    def __init__(self, path: Path, attempts: Path | None = None, size: int | None = None) -> None:
+        """Begins a file.
+
+        Args:
+          path: where it will be; its directory is made.
+          attempts: directory on the same disk where it lies until it is whole; None: beside `path`.
+          size: bytes of the file, where they come in any order; None: they come in theirs.
+        Raises:
+          OSError: it cannot be written, or `attempts` is gone, as when the run that asked for the file is over.
+        """
+        if attempts is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._attempt = (attempts or path.parent) / f".{path.name}-{secrets.token_hex(8)}"
+        self._file = self._attempt.open("xb", buffering=0)
+        self._digest = Digest()
+        self._placed = None if size is None else PlacedDigest(size)
+        self._in_order_bytes = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes `write` takes with their crc32c."""
+        return self._digest.room_bytes
+
+    def write(self, data: Bytes, crc32c: int | None = None) -> None:
+        """Appends bytes.
+
+        Args:
+          data: the bytes.
+          crc32c: theirs, where they were summed already; they must not exceed `room_bytes`.
+        Raises:
+          OSError: the disk is full or broken; the file is unfinished.
+        """
+        left = contiguous(data).data
+        before = self._digest.bytes
+        if crc32c is None:
+            self._digest.update(left)
+        else:
+            self._digest.append(crc32c, len(left))
+        while left:
+            left = left[self._file.write(left) :]
+        if before // SYNC_BYTES != self._digest.bytes // SYNC_BYTES:
+            files.begin_sync(self._file.fileno())
+
+    def place(self, at: int, data: Bytes) -> None:
+        """Puts bytes at their place in a file whose size was told; each byte once, in any order.
+
+        Raises:
+          OSError: the disk is full or broken; the file is unfinished.
+        """
+        left = contiguous(data).data
+        if self._placed is None:
+            raise ValueError("the size of the file was not told")
+        self._placed.place(at, left)
+        before = self._in_order_bytes
+        if at == before:
+            self._in_order_bytes += len(left)
+        while left:
+            count = os.pwrite(self._file.fileno(), left, at)
+            at, left = at + count, left[count:]
+        if before // SYNC_BYTES != self._in_order_bytes // SYNC_BYTES:
+            files.begin_sync(self._file.fileno())
+
+    def close(self) -> Digest:
+        """Syncs and closes the file, gives it its name and returns its digest: `crc32c`, `blocks`, `bytes`."""
+        if not self._file.closed:
+            if self._placed is not None:
+                self._digest = self._placed.digest()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._attempt.rename(self._path)
+            files.sync(self._path.parent)
+        return self._digest
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if problem is None:
+            self.close()
+        else:
+            self._attempt.unlink(missing_ok=True)
+            if self._file.closed:
+                self._path.unlink(missing_ok=True)
+            self._file.close()
+
+
+class TableReader:
+    """Rows of one table, mapped. Safe for any number of threads.
+
+    A committed bundle never changes: a file that is cut short while it is mapped ends the process (SIGBUS).
+
+    Attributes:
+      rows, dim: shape of the table.
+      dtype: as stored: float32, bfloat16, float16 or int8.
+    """
+
+    _native: _rows.Rows | None = None
+
+    def __init__(self, root: Path, table: manifest.Table, native: bool = True) -> None:
+        """Opens the table's shards under the bundle's directory.
+
+        Args:
+          root: the bundle's directory.
+          table: what the manifest says of it.
+          native: rows are read by compiled code where it was built; False: by numpy, to the same bits.
+        Raises:
+          UnsafePath: a file lies outside the bundle.
+          DigestMismatch: a file is missing or shorter than its shards; nothing was mapped.
+        """
+        self.rows, self.dim, self.dtype = table.rows, table.dim, str(table.dtype)
+        self._stored = MappedRows(root, table.shards, table.row_bytes)
+        self._scales = MappedRows(root, table.scales, SCALE_BYTES) if table.scales else None
+        if native and NativeRows is not None:
+            scales = None if self._scales is None else self._scales.shards()
+            self._native = NativeRows(self.dtype, self.dim, self._stored.shards(), scales)
+
+    @property
+    def native(self) -> _rows.Rows | None:
+        """What reads its rows by compiled code; None: numpy does, or it is closed."""
+        return self._native
+
+    def gather(self, rows: Rows, out: Vectors | None = None) -> Vectors:
+        """Reads rows from the mapped shards, in the order asked.
+
+        Args:
+          rows: [n] int64, each in [0, rows of the table). Duplicates allowed.
+          out: [n, dim] float32 to write into; each row of it lies in one piece, the rows anywhere.
+        Returns:
+          [n, dim] float32 whatever the stored dtype, bit for bit what was stored, int8 times its scale: `out`, or an
+          array in C order, owned by the caller.
+        Raises:
+          RowOutOfRange: a row is negative or past the end; nothing was read.
+        Source: docs/format.md, Tables.
+        """
+        rows = np.ascontiguousarray(rows, np.int64)
+        self._check(rows)
+        return self.take(rows, out)
+
+    def take(self, rows: Rows, out: Vectors | None = None) -> Vectors:
+        """Does the same as `gather` for rows that were checked before, as those of known ids are, at half the cost.
+
+        Args:
+          rows: [n] int64, each less than the rows of the table; of a negative one the vector is zeros. What lies past
+            the end is never read: another row of the table is.
+          out: as of `gather`.
+        """
+        if (native := self._native) is not None:
+            return native.take(rows, out)
+        stored = self._stored.take(rows).view(STORED[self.dtype])
+        scales = None if self._scales is None else self._scales.take(rows).view("<f4")[:, 0]
+        vectors = widened(stored, self.dtype, scales)
+        absent = rows < 0
+        if np.count_nonzero(absent):
+            vectors[absent] = 0
+        if out is None:
+            return vectors
+        out[...] = vectors
+        return out
+
+    def bags(
+        self,
+        rows: Rows,
+        offsets: Offsets,
+        combiner: Combiner,
+        weights: Weights | None = None,
+        out: Vectors | None = None,
+    ) -> Vectors:
+        """Reads rows and combines those of each bag in one pass, to the bits that `combiner.py` gives.
+
+        Args:
+          rows: [m] int64, each less than the rows of the table; a negative one, and its weight, counts nothing.
+          offsets: [n + 1] int64, checked: bag i owns rows[offsets[i]:offsets[i + 1]].
+          combiner: sum, mean or sqrtn.
+          weights: [m] float32; None: all 1.
+          out: as of `gather`.
+        Returns:
+          [n, dim] float32: `out`, or an array in C order, owned by the caller.
+        """
+        if (native := self._native) is not None:
+            return native.bags(rows, offsets, combiner, weights, out)
+        combined = combine_rows(self.take, rows, offsets, combiner, weights)
+        if out is None:
+            return combined
+        out[...] = combined
+        return out
+
+    def read(self, first: int, count: int) -> NDArray[Any]:
+        """Copies a range of rows as stored.
+
+        Returns:
+          [count, dim] little-endian float32 or float16, int8 without its scale, or uint16 holding bfloat16's bits.
+        Raises:
+          RowOutOfRange: the range leaves the table.
+        """
+        if first < 0 or count < 0 or first + count > self.rows:
+            raise RowOutOfRange(f"rows {first} to {first + count} asked; the table has {self.rows} rows")
+        return self._stored.read(RowRange(first, count)).view(STORED[self.dtype])
+
+    def warm(self) -> Iterator[int]:
+        """Brings the whole table into memory, piece by piece, so that no row of it is waited for.
+
+        Yields:
+          The bytes of each piece, once it is there. Ends early if the table is closed meanwhile.
+        """
+        for rows in (self._stored, self._scales):
+            if rows is not None:
+                yield from rows.warm()
+
+    def resident_bytes(self) -> int:
+        """Tells how many of the table's bytes are in memory, whoever brought them there: of a large one by samples.
+
+        The kernel tells only who may write the files, or owns them; others hear that all of it is.
+        """
+        return sum(rows.resident_bytes() for rows in (self._stored, self._scales) if rows is not None)
+
+    def release(self) -> None:
+        """Lets go of the pages that were read, for a program that reads all rows once; later reads bring them back."""
+        self._stored.release()
+        if self._scales is not None:
+            self._scales.release()
+
+    def close(self) -> None:
+        """Lets go of the maps; they vanish when the last running gather has ended."""
+        self._native = None
+        self._stored.close()
+        if self._scales is not None:
+            self._scales.close()
+
+    def _check(self, rows: Rows) -> None:
+        # Seen as unsigned, a negative row is a huge one: one pass finds both. Counting is much cheaper than max().
+        beyond = rows.view(np.uint64) >= np.uint64(self.rows)
+        if np.count_nonzero(beyond):
+            wrong = rows[beyond][0]
+            raise RowOutOfRange(f"row {wrong} asked; the table has {self.rows} rows, 0 to {self.rows - 1}")

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.errors import FeatureError
+from bundle.features.columns import Column
+from bundle.features.dense import Dense
+from bundle.format.manifest import DenseFeature
+
+IDS = np.array([5, 6, 7, 8])
+OFFSETS = np.array([0, 2, 2, 4])
+
+
+def feature(take: str, dtype: str = "int64", **more: Any) -> Dense:
+    told = {"kind": "dense", "role": "context", "take": take, "shape": [3], "dtype": dtype} | more
+    return Dense("bag", DenseFeature.model_validate(told), drop_weights=True)
+
+
+def test_padded_bags_have_zeros_behind_their_ids() -> None:
+    found = feature("padded").activation({"bag": Column(IDS, OFFSETS)}, 3).values
+    assert found.dtype == np.int64
+    assert found.tolist() == [[5, 6, 0], [0, 0, 0], [7, 8, 0]]
+
+
+def test_strings_are_padded_with_empty_ones_and_no_others_are_taken() -> None:
+    asked, texts = feature("padded", "string"), np.array(["a", "b", "", "ö"], object)
+    assert asked.activation({"bag": Column(texts, OFFSETS)}, 3).values.tolist() == [
+        ["a", "b", ""],
+        ["", "", ""],
+        ["", "ö", ""],
+    ]
+    with pytest.raises(FeatureError, match="5 is an integer"):
+        asked.activation({"bag": Column(IDS, OFFSETS)}, 3)
+
+
+def test_padded_bags_without_offsets_own_equally_many() -> None:
+    assert feature("padded").activation({"bag": Column(IDS)}, 2).values.tolist() == [[5, 6, 0], [7, 8, 0]]
+
+
+def test_weights_are_padded_as_their_ids_and_are_1_where_none_are_sent() -> None:
+    weights = np.array([0.5, 0, 2, -1], np.float32)
+    asked = feature("weights", "float32")
+    found = asked.activation({"bag": Column(IDS, OFFSETS, weights)}, 3).values
+    assert found.dtype == np.float32
+    assert found.tolist() == [[0.5, 0, 0], [0, 0, 0], [2, -1, 0]]
+    assert asked.activation({"bag": Column(IDS, OFFSETS)}, 3).values.tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 0]]
+
+
+def test_bags_of_more_than_fit_are_refused_by_their_example() -> None:
+    with pytest.raises(FeatureError, match="example 1 has 4 values; a tower takes 3 at most"):
+        feature("padded").activation({"bag": Column(IDS, np.array([0, 0, 4]))}, 2)
+
+
+def test_weights_that_are_not_one_each_are_refused() -> None:
+    with pytest.raises(FeatureError, match="2 weights for 4 values"):
+        feature("weights", "float32").activation({"bag": Column(IDS, OFFSETS, np.ones(2, np.float32))}, 3)
+
+
+def test_default_of_bags_is_padded_with_its_weights() -> None:
+    told = {"ids": [4, 9], "weights": [2, 0.5]}
+    assert feature("padded", default=told).activation({}, 2).values.tolist() == [[4, 9, 0]] * 2
+    assert feature("weights", "float32", default=told).activation({}, 1).values.tolist() == [[2, 0.5, 0]]
+    assert feature("padded", default=[]).activation({}, 1).values.tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"take": "padded", "shape": []}, "'padded' lie in a row"),
+        ({"take": "padded", "shape": [2, 2]}, "'padded' lie in a row"),
+        ({"take": "weights", "shape": [2], "dtype": "int64"}, "'weights' are float32"),
+    ],
+)
+def test_page_of_bags_that_no_row_holds_is_refused(told: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        DenseFeature.model_validate({"kind": "dense", "role": "context", **told})

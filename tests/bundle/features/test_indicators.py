@@ -1,0 +1,151 @@
+"""Indicators, places and empty rows where TensorFlow has no word; the rest is held to it in tests/golden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from bundle.errors import FeatureError, FormatError, RowOutOfRange
+from bundle.features.columns import Column, Place
+from bundle.features.indicators import Indicator
+from bundle.features.reader import FeatureReader
+from bundle.format import manifest as entries
+from bundle.storage.staging import read_manifest
+from bundle.tables.reader import TableReader
+from tests.conftest import write_table
+
+
+def indicator(**changes: Any) -> entries.EmbeddedFeature:
+    told = {"kind": "single", "table": "", "role": "context", "indicator": 3}
+    return entries.EmbeddedFeature.model_validate(told | changes)
+
+
+@pytest.fixture
+def reader() -> FeatureReader:
+    features = {
+        "one": indicator(default=2),
+        "bag": indicator(kind="bag", combiner="sum", weighted=True, empty_row=1),
+        "second": indicator(inputs=("wide",), place=1, places=2, default=[0, 1]),
+    }
+    return FeatureReader(features, {}, {})
+
+
+def test_indicator_is_1_at_the_row_of_its_id_and_zeros_of_an_unknown_one(reader: FeatureReader) -> None:
+    found = reader.activation("one", {"one": Column(np.array([1, 3, 0]))}, 3)
+    assert found.values.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
+    assert found.unknown == 1
+    assert reader.activation("one", {}, 2).values.tolist() == [[0, 0, 1]] * 2
+
+
+def test_indicator_of_a_bag_adds_weights_and_reads_its_empty_row_where_nothing_is(reader: FeatureReader) -> None:
+    weights = np.array([0.5, 2, -1, 4], np.float32)
+    column = Column(np.array([0, 0, 2, 9]), np.array([0, 3, 3, 4]), weights)
+    assert reader.activation("bag", {"bag": column}, 3).values.tolist() == [[2.5, 0, -1], [0, 1, 0], [0, 1, 0]]
+
+
+def test_indicators_are_written_side_by_side(reader: FeatureReader) -> None:
+    out = np.full((2, 7), 9, np.float32)
+    columns = {"one": Column(np.array([1, 7])), "wide": Column(np.array([0, 2, 1, 0]))}
+    assert reader.write([Place(out[:, :6], ("one", "second"), (3, 6))], columns, 2) == {"one": 1}
+    assert out.tolist() == [[0, 1, 0, 0, 0, 1, 9], [0, 0, 0, 1, 0, 0, 9]]
+
+
+def test_place_of_an_example_with_another_number_of_values_is_refused(reader: FeatureReader) -> None:
+    assert reader.activation("second", {}, 1).values.tolist() == [[0, 1, 0]]
+    with pytest.raises(FeatureError, match="'wide': example 1 has 1 values; 2 were expected"):
+        reader.activation("second", {"wide": Column(np.array([0, 1, 2]), np.array([0, 2, 3]))}, 2)
+
+
+def test_places_are_features_like_inputs_of_their_own_few_or_many(tmp_path: Path) -> None:
+    stored = np.random.default_rng(0).standard_normal((40, 3)).astype("<f4")
+    tables = {"t": TableReader(tmp_path, write_table(tmp_path, "t", stored, "float32", []))}
+    hashed = entries.HashIds(buckets=40)
+    ids = np.random.default_rng(1).integers(-1, 42, (5, 20))
+    for count in (2, 20):
+        told = {f"f{place}": {"ids": hashed} if place % 3 else {} for place in range(count)}
+        wide, alone = (
+            {
+                name: entries.EmbeddedFeature(
+                    kind="single", table="t", role="context", **each, **(at(place, count) if sent == "wide" else {})
+                )
+                for place, (name, each) in enumerate(told.items())
+            }
+            for sent in ("wide", "alone")
+        )
+        columns = {f"f{place}": Column(ids[:, place]) for place in range(count)}
+        expected = FeatureReader(alone, tables, {}).activations(alone, columns, 5)
+        offsets = np.arange(6) * count
+        for given in (Column(ids[:, :count].reshape(-1)), Column(ids[:, :count].reshape(-1), offsets)):
+            reader, out = FeatureReader(wide, tables, {}), np.empty((5, 3 * count), np.float32)
+            found = reader.activations(wide, {"wide": given}, 5)
+            place = Place(out, tuple(wide), tuple(3 * (number + 1) for number in range(count)))
+            unknown = reader.write([place], {"wide": given}, 5)
+            for number, name in enumerate(wide):
+                assert (found[name].values == expected[name].values).all()
+                assert (out[:, 3 * number : 3 * number + 3] == expected[name].values).all()
+                assert found[name].unknown == expected[name].unknown == unknown.get(name, 0)
+
+
+def at(place: int, places: int) -> dict[str, Any]:
+    return {"inputs": ("wide",), "place": place, "places": places}
+
+
+def test_input_whose_places_are_read_is_told_as_a_sequence() -> None:
+    told = entries.told_by("wide", indicator(**at(1, 2)))
+    assert isinstance(told, entries.EmbeddedFeature)
+    assert (told.kind, told.length, told.place, told.places) == ("sequence", 2, None, None)
+
+
+def test_place_takes_no_weights_and_a_default_for_all_places(reader: FeatureReader) -> None:
+    weighted = Column(np.array([0, 1]), None, np.ones(2, np.float32))
+    with pytest.raises(FeatureError, match="'wide': weights were sent; the feature takes none"):
+        reader.activation("second", {"wide": weighted}, 1)
+    for default in (1, [1], [1, 2, 3]):
+        with pytest.raises(FormatError, match=r"a list of 2 was expected"):
+            FeatureReader({"second": indicator(inputs=("wide",), place=1, places=2, default=default)}, {}, {})
+
+
+def test_places_of_different_numbers_are_refused(committed_bundle: Path) -> None:
+    page = read_manifest(committed_bundle)
+    features = {**page.features, "a": indicator(**at(0, 2)), "b": indicator(**at(0, 3))}
+    with pytest.raises(ValidationError, match="read places of 'wide' of different numbers"):
+        entries.Manifest.model_validate(page.model_dump() | {"features": features})
+
+
+def test_indicator_gathers_rows_that_it_has() -> None:
+    table = Indicator(2)
+    assert table.gather(np.array([1, 0])).tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(RowOutOfRange, match="row 2 asked; the indicator has 2 rows"):
+        table.gather(np.array([0, 2]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"table": "t"}, "a feature has a 'table' or is an 'indicator'"),
+        ({"indicator": None}, "a feature has a 'table' or is an 'indicator'"),
+        ({"kind": "bag", "combiner": "mean"}, "an 'indicator' sums"),
+        ({"max_norm": 1.0}, "belong to a bag"),
+        ({"empty_row": 1}, "belong to a bag"),
+        ({"place": 2, "places": 2}, "'place' is one of 'places'"),
+        ({"place": 0}, "'place' is one of 'places'"),
+        ({"kind": "bag", "combiner": "sum", "place": 0, "places": 2}, "'place' belongs to a single"),
+        ({"kind": "bag", "combiner": "sum", "max_norm": 0.0}, "greater than 0"),
+    ],
+)
+def test_page_of_what_no_feature_does_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        indicator(**changes)
+
+
+def test_feature_without_any_of_these_is_written_as_before_there_were_any() -> None:
+    page = entries.EmbeddedFeature(kind="single", table="t", role="context")
+    assert set(page.model_dump()) == {
+        *("kind", "table", "role", "inputs", "ids", "unknown", "combiner", "encoding", "padding", "weighted"),
+        *("length", "default"),
+    }
+    assert set(entries.CrossKey(dtype="string").model_dump()) == {"dtype", "boundaries", "role", "default"}

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import io
+import random
+from itertools import pairwise
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from bundle.format.checksums import (
+    BLOCK_BYTES,
+    Digest,
+    PlacedDigest,
+    combine,
+    crc32c,
+    digest,
+    extend,
+    joined,
+    shifted,
+    shifted_each,
+)
+
+
+def slow_crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_crc32c_of_known_strings_is_the_published_value() -> None:
+    # Source: RFC 3720, B.4.
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(bytes(range(32))) == 0x46DD794E
+    assert crc32c(b"") == 0
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, "<u2")])
+def test_crc32c_of_any_buffer_is_that_of_its_bytes(wrap: type) -> None:
+    data = bytes(range(250))
+    assert crc32c(wrap(data)) == slow_crc32c(data)
+
+
+def test_crc32c_of_a_strided_array_is_refused() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        crc32c(np.arange(10)[::2])
+
+
+def test_combine_of_random_cuts_equals_the_crc_of_the_whole() -> None:
+    rng = random.Random(1)
+    data = rng.randbytes(5000)
+    for _ in range(50):
+        cut = rng.randrange(len(data) + 1)
+        front, back = data[:cut], data[cut:]
+        assert combine(crc32c(front), crc32c(back), len(back)) == google_crc32c.value(data)
+        assert extend(crc32c(front), back) == google_crc32c.value(data)
+    assert joined((crc32c(data[i : i + 700]), len(data[i : i + 700])) for i in range(0, 5000, 700)) == crc32c(data)
+
+
+def test_digest_in_odd_pieces_equals_the_digest_at_once() -> None:
+    data = random.Random(2).randbytes(2 * BLOCK_BYTES + 12345)
+    pieces = Digest()
+    for start in range(0, len(data), 1_234_567):
+        pieces.update(data[start : start + 1_234_567])
+    assert pieces.bytes == len(data)
+    assert pieces.crc32c == google_crc32c.value(data)
+    assert pieces.blocks == tuple(
+        google_crc32c.value(data[start : start + BLOCK_BYTES]) for start in range(0, len(data), BLOCK_BYTES)
+    )
+    assert digest(io.BytesIO(data)).blocks == pieces.blocks
+
+
+def test_digest_of_nothing_has_no_blocks() -> None:
+    assert (Digest().crc32c, Digest().bytes, Digest().blocks) == (0, 0, ())
+
+
+def test_digest_of_a_whole_block_has_one() -> None:
+    one = Digest()
+    one.update(bytes(BLOCK_BYTES))
+    assert len(one.blocks) == 1
+
+
+def test_digest_of_a_part_of_a_stream_stops_there_or_at_its_end() -> None:
+    stream = io.BytesIO(b"abcdef")
+    assert digest(stream, 4).crc32c == crc32c(b"abcd")
+    assert digest(stream, 4).bytes == 2
+
+
+def test_shifted_ranges_in_any_order_add_up_to_the_crc_of_the_whole() -> None:
+    rng = random.Random(3)
+    data = rng.randbytes(9000)
+    cuts = sorted({0, 9000, *(rng.randrange(9000) for _ in range(20))})
+    ranges = list(pairwise(cuts))
+    rng.shuffle(ranges)
+    crc = 0
+    for first, end in ranges:
+        crc ^= shifted(crc32c(data[first:end]), len(data) - end)
+    assert crc == google_crc32c.value(data)
+    each = shifted_each([crc32c(data[first:end]) for first, end in ranges], [len(data) - end for _, end in ranges])
+    assert int(np.bitwise_xor.reduce(each)) == crc
+
+
+def test_digest_append_of_summed_bytes_equals_update_of_them() -> None:
+    data = random.Random(4).randbytes(BLOCK_BYTES + 777)
+    summed, plain = Digest(), Digest()
+    plain.update(data)
+    for first, end in pairwise((0, 1000, BLOCK_BYTES, BLOCK_BYTES + 777)):
+        summed.append(crc32c(data[first:end]), end - first)
+    assert (summed.crc32c, summed.blocks, summed.bytes) == (plain.crc32c, plain.blocks, plain.bytes)
+    with pytest.raises(ValueError, match="cross the end of the block"):
+        summed.append(0, BLOCK_BYTES)
+
+
+@pytest.mark.parametrize("size", [BLOCK_BYTES, 2 * BLOCK_BYTES + 12345])
+def test_placed_digest_of_pieces_in_any_order_equals_the_digest_at_once(size: int) -> None:
+    rng = random.Random(3)
+    data = rng.randbytes(size)
+    cuts = [0, *sorted(rng.sample(range(1, size), 5000)), size]
+    pieces = list(pairwise(cuts))
+    rng.shuffle(pieces)
+    placed = PlacedDigest(size)
+    for start, end in pieces:
+        placed.place(start, data[start:end])
+    whole = digest(io.BytesIO(data))
+    found = placed.digest()
+    assert (found.bytes, found.crc32c, found.blocks) == (whole.bytes, whole.crc32c, whole.blocks)
+
+
+def test_placed_digest_of_too_few_or_too_many_bytes_is_refused() -> None:
+    placed = PlacedDigest(10)
+    placed.place(4, b"abcdef")
+    with pytest.raises(ValueError, match="6 bytes came of a file of 10"):
+        placed.digest()
+    with pytest.raises(ValueError, match="leave a file of 10"):
+        placed.place(8, b"abc")

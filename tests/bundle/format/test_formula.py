@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bundle.errors import FormulaError, FormulaUndefined
+from bundle.format.formula import CHARACTERS_MAX, DEPTH_MAX, parse_formula
+
+HEADS = {
+    "click": np.array([0.9, 0.1, 0.25], np.float32),
+    "like": np.array([0.2, 0.8, 0.5], np.float32),
+    "a.b": np.array([1.0, -2.0, 3.5], np.float32),
+}
+FUNCTIONS: dict[str, Any] = {
+    "min": min,
+    "max": max,
+    "exp": math.exp,
+    "log": math.log,
+    "sqrt": math.sqrt,
+    "sigmoid": lambda value: 1 / (1 + math.exp(-value)),
+}
+
+
+def in_python(text: str, place: int) -> float:
+    values = {name.replace(".", "_"): float(head[place]) for name, head in HEADS.items()}
+    found = eval(text.replace("^", "**").replace("a.b", "a_b"), {"__builtins__": {}}, FUNCTIONS | values)
+    return float(found) if not isinstance(found, complex) else math.nan
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "click",
+        " click^0.7 * like^0.3 ",
+        "-click^2",
+        "2^-click",
+        "2^3^0.5 * click",
+        "click - like - 1",
+        "click / like / 2",
+        "click - -like",
+        "(click + like) * .5",
+        "1e-3 + 2.5E+1 * click + 3.",
+        "min(click, like, 0.3) + max(like, a.b)",
+        "sigmoid(a.b) + exp(-a.b) + log(click) + sqrt(like)",
+        "+".join(["click"] * 140),
+    ],
+)
+def test_formula_is_what_python_makes_of_it(text: str) -> None:
+    formula = parse_formula(text)
+    found = formula.evaluate(HEADS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [in_python(text.strip(), place) for place in range(3)], rtol=1e-6)
+    assert set(formula.names) == {name for name in HEADS if name in text}
+
+
+NUMBERS = st.floats(0.01, 10).map(lambda number: f"{number:.2f}")
+FORMULAS = st.recursive(
+    NUMBERS | st.sampled_from(sorted(HEADS)),
+    lambda part: st.one_of(
+        st.builds(lambda a, sign, b: f"{a} {sign} {b}", part, st.sampled_from("+-*/^"), part),
+        part.map(lambda a: f"({a})"),
+        part.map(lambda a: f"-{a}"),
+        st.builds(lambda name, a: f"{name}({a})", st.sampled_from(["exp", "log", "sqrt", "sigmoid"]), part),
+        st.builds(
+            lambda name, parts: f"{name}({', '.join(parts)})",
+            st.sampled_from(["min", "max"]),
+            st.lists(part, min_size=2, max_size=3),
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@given(FORMULAS)
+def test_any_formula_is_what_python_makes_of_it_or_undefined(text: str) -> None:
+    try:
+        formula = parse_formula(text)
+    except FormulaError:
+        assert not any(name in text for name in HEADS) or len(text) > DEPTH_MAX
+        return
+    expected = []
+    for place in range(3):
+        try:
+            expected.append(in_python(text, place))
+        except (OverflowError, ZeroDivisionError, ValueError, TypeError):  # the last: what is complex has no order
+            expected.append(math.nan)
+    with np.errstate(over="ignore"):
+        right = np.array(expected).astype(np.float32)
+    try:
+        found = formula.evaluate(HEADS)
+    except FormulaUndefined:
+        # Python's exp overflows where numpy's is infinite, and what is made of that may be finite again.
+        assert not np.isfinite(right).all() or float(np.abs(right).max()) > 1e37
+        return
+    defined = np.isfinite(right)
+    np.testing.assert_allclose(found[defined], right[defined], rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "it ends where a number"),
+        ("click ^", "it ends where a number"),
+        ("click +* like", r"position 8 is '\*' where a number, the name of an output"),
+        ("click like", "position 7 is 'like' where an operator or the end was expected"),
+        ("(click", r"it ends where '\)' was expected"),
+        ("click)", r"position 6 is '\)' where an operator or the end"),
+        ("min(click)", r"position 10 is '\)' where ',' and another value of min"),
+        ("exp(click, like)", r"position 10 is ',' where '\)' was expected"),
+        ("eval(click)", r"position 1 is 'eval' where one of the functions exp, log, max, min, sigmoid, sqrt"),
+        ("click; like", "position 6 is ';'"),
+        ("click  % 2", "position 8 is '%'"),
+        ("__import__('os')", "position 12 is"),
+        ("clíck", "position 3 is"),
+        ("1e999 * click", "position 1 is '1e999' where a number that float64 holds"),
+        ("1 + 2", "names no output"),
+        ("click" * CHARACTERS_MAX, f"at most {CHARACTERS_MAX} are read"),
+        ("(" * 200 + "click" + ")" * 200, f"more than {DEPTH_MAX}"),
+        ("-" * 200 + "click", f"more than {DEPTH_MAX}"),
+        ("click^" * 150 + "2", f"more than {DEPTH_MAX}"),
+    ],
+)
+def test_formula_that_is_none_tells_where_and_what_was_expected(text: str, told: str) -> None:
+    with pytest.raises(FormulaError, match=told):
+        parse_formula(text)
+
+
+@given(st.text(st.sampled_from("ab1.e+-*/^(), \n\tlogminx"), max_size=60))
+def test_any_text_is_a_formula_or_told(text: str) -> None:
+    with contextlib.suppress(FormulaError):
+        assert parse_formula(text).names
+
+
+@pytest.mark.parametrize(
+    "text", ["log(a.b)", "click / (like - like)", "exp(1000 * click)", "a.b ^ 0.5", "1e30 * 1e30 * click"]
+)
+def test_formula_without_a_finite_value_names_the_candidate(text: str) -> None:
+    with pytest.raises(FormulaUndefined, match=r"candidate [01], where .*(a\.b = -2|click = 0\.9)") as problem:
+        parse_formula(text).evaluate(HEADS)
+    assert isinstance(problem.value, ArithmeticError)
+
+
+def test_formula_of_no_candidate_is_empty() -> None:
+    none = {"click": np.empty(0, np.float32)}
+    assert parse_formula("click * 2").evaluate(none).shape == (0,)

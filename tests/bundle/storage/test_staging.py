@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, VersionBusy
+from bundle.format import paths
+from bundle.format.manifest import File, Manifest
+from bundle.storage.staging import Staging, check_files, committed_versions, next_version, read_manifest
+from bundle.tables.reader import ShardWriter
+
+KEY = "key"
+
+
+def visible(root: Path) -> list[str]:
+    model = root / "movies"
+    return sorted(name for name in os.listdir(model) if not name.startswith(".")) if model.is_dir() else []
+
+
+def copied(stage: Staging, bundle: Path) -> Manifest:
+    """Fills a staging directory with a committed bundle's files; returns a manifest of the staged version."""
+    manifest = read_manifest(bundle)
+    for path in [file.path for file in manifest.files] + [
+        s.file for t in manifest.tables.values() for s, _ in t.extents()
+    ]:
+        target = stage.directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((bundle / path).read_bytes())
+    return manifest.model_copy(update={"version": int(stage.directory.name.removeprefix(".staging-"))})
+
+
+def test_commit_leaves_the_bundle_and_nothing_else(committed_bundle: Path, tmp_path: Path) -> None:
+    stage = Staging(tmp_path, "movies", 2)
+    manifest = copied(stage, committed_bundle)
+    assert visible(tmp_path) == []
+    assert stage.commit(manifest) == tmp_path / "movies" / "2"
+    assert sorted(os.listdir(tmp_path / "movies")) == ["2"]
+    assert read_manifest(tmp_path / "movies" / "2") == manifest
+    check_files(tmp_path / "movies" / "2", manifest, "full")
+
+
+def test_commit_sweeps_files_that_the_manifest_does_not_name(committed_bundle: Path, tmp_path: Path) -> None:
+    stage = Staging(tmp_path, "movies", 2)
+    manifest = copied(stage, committed_bundle)
+    stray = stage.directory / "tables" / "old" / "rows-00000-of-00009.bin"
+    stray.parent.mkdir()
+    stray.write_bytes(b"half")
+    final = stage.commit(manifest)
+    assert not (final / "tables" / "old").exists()
+
+
+def test_commit_without_a_file_of_the_manifest_publishes_nothing(committed_bundle: Path, tmp_path: Path) -> None:
+    stage = Staging(tmp_path, "movies", 2)
+    manifest = copied(stage, committed_bundle)
+    (stage.directory / manifest.files[0].path).unlink()
+    with pytest.raises(DigestMismatch, match=manifest.files[0].path):
+        stage.commit(manifest)
+    assert visible(tmp_path) == []
+
+
+def test_commit_of_another_version_is_refused(committed_bundle: Path, tmp_path: Path) -> None:
+    stage = Staging(tmp_path, "movies", 2)
+    manifest = copied(stage, committed_bundle)
+    with pytest.raises(FormatError, match="version 1"):
+        stage.commit(manifest.model_copy(update={"version": 1}))
+
+
+def test_begin_of_a_version_that_is_there_is_refused(sample_bundle: Path) -> None:
+    with pytest.raises(DestinationExists, match="never overwritten"):
+        Staging(sample_bundle.parents[1], "movies", 1)
+    assert sorted(os.listdir(sample_bundle.parent)) == ["1"]
+
+
+def test_commit_when_the_version_appeared_meanwhile_keeps_the_other(committed_bundle: Path, tmp_path: Path) -> None:
+    stage = Staging(tmp_path, "movies", 2)
+    manifest = copied(stage, committed_bundle)
+    (tmp_path / "movies" / "2").mkdir()
+    with pytest.raises(DestinationExists):
+        stage.commit(manifest)
+    assert os.listdir(tmp_path / "movies" / "2") == []
+
+
+@pytest.mark.parametrize("broken", ["write_bytes", "rename"])
+def test_commit_on_a_full_disk_leaves_nothing_visible_and_can_be_resumed(
+    committed_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Staging(tmp_path, "movies", 2) as stage:
+        manifest = copied(stage, committed_bundle)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, broken, full)
+            with pytest.raises(OSError, match="No space"):
+                stage.commit(manifest)
+        assert visible(tmp_path) == []
+        assert not (stage.directory / paths.MANIFEST).exists()
+    with Staging(tmp_path, "movies", 2) as again:
+        again.commit(manifest)
+    assert visible(tmp_path) == ["2"]
+
+
+def test_finish_on_a_full_disk_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Staging(tmp_path, "movies", 1) as stage:
+        stage.finish("before", KEY)
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fsync", full)
+            with pytest.raises(OSError, match="No space"):
+                stage.finish("during", KEY)
+        stage.finish("after", KEY)
+    with Staging(tmp_path, "movies", 1) as again:
+        assert [again.finished(step, KEY) is not None for step in ("before", "during", "after")] == [True, False, True]
+
+
+def test_second_run_on_a_version_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1):
+        with pytest.raises(VersionBusy, match="version 1"):
+            Staging(tmp_path, "movies", 1)
+        Staging(tmp_path, "movies", 2).close()
+    Staging(tmp_path, "movies", 1).close()
+
+
+def test_run_that_was_killed_lets_go_of_its_lock_and_is_resumed(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys\n"
+        "from bundle.storage.staging import Staging\n"
+        "stage = Staging(pathlib.Path(sys.argv[1]), 'movies', 1)\n"
+        "(stage.directory / 'whole').write_bytes(b'whole')\n"
+        "stage.finish('whole', 'key', {'rows': 5})\n"
+        "(stage.directory / 'half').write_bytes(b'ha')\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3], check=False)
+    assert killed.returncode == -9
+    with Staging(tmp_path, "movies", 1) as stage:
+        whole = stage.finished("whole", KEY)
+        assert whole is not None
+        assert whole.payload == {"rows": 5}
+        assert [(file.path, file.bytes) for file in whole.files] == [("whole", 5)]
+        assert stage.finished("half", KEY) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"whola", b"whole and more"])
+def test_step_whose_file_was_damaged_since_is_not_finished(tmp_path: Path, damage: bytes) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        (stage.directory / "whole").write_bytes(b"whole")
+        stage.finish("whole", KEY)
+        assert stage.finished("whole", KEY) is not None
+    (tmp_path / "movies" / ".staging-1" / "whole").write_bytes(damage)
+    with Staging(tmp_path, "movies", 1) as again:
+        assert again.finished("whole", KEY) is None
+        again.finish("whole", KEY)
+        assert again.finished("whole", KEY) is not None
+
+
+def test_step_with_a_directory_covers_its_files(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        (stage.directory / "towers" / "q").mkdir(parents=True)
+        (stage.directory / "towers" / "q" / "b").write_bytes(b"b")
+        (stage.directory / "towers" / "a").write_bytes(b"a")
+        stage.finish("towers", KEY)
+        assert [file.path for file in stage.digests("towers")] == ["towers/a", "towers/q/b"]
+        assert stage.digests("none") == stage.digests("../..") == ()
+    (tmp_path / "movies" / ".staging-1" / "towers" / "q" / "b").unlink()
+    with Staging(tmp_path, "movies", 1) as again:
+        assert again.finished("towers", KEY) is None
+
+
+def test_step_with_given_files_trusts_their_digests(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        (stage.directory / "t").write_bytes(b"rows")
+        file = stage.digests("t")[0]
+        stage.finish("table t", KEY, None, [file])
+        with pytest.raises(FileNotFoundError):
+            stage.finish("table u", KEY, None, [File(path="u", bytes=1, crc32c=1)])
+    with Staging(tmp_path, "movies", 1) as again:
+        assert again.finished("table t", KEY) is not None
+        assert again.finished("table u", KEY) is None
+
+
+@pytest.mark.parametrize("torn", [1, 5, 9, 30])
+def test_journal_torn_by_a_crash_loses_its_last_line_only(tmp_path: Path, torn: int) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        stage.finish("a", KEY, 1)
+        stage.finish("b", KEY, "payload")
+    journal = tmp_path / "movies" / ".staging-1.journal"
+    journal.write_bytes(journal.read_bytes()[:-torn])
+    with Staging(tmp_path, "movies", 1) as again:
+        assert again.finished("a", KEY) is not None
+        assert again.finished("b", KEY) is None
+        again.finish("c", KEY)
+    with Staging(tmp_path, "movies", 1) as third:
+        assert [third.finished(step, KEY) is not None for step in "abc"] == [True, False, True]
+
+
+def test_step_whose_key_is_another_is_done_again(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        (stage.directory / "old").write_bytes(b"old")
+        stage.finish("old", "inputs of before")
+        stage.finish("kept", KEY)
+    with Staging(tmp_path, "movies", 1) as again:
+        assert again.finished("old", "inputs of now") is None
+        assert again.files("old") == ()
+        assert again.finished("kept", KEY) is not None
+        (again.directory / "old").write_bytes(b"new")
+        again.finish("old", "inputs of now")
+        assert [file.bytes for file in again.files("old")] == [3]
+    with Staging(tmp_path, "movies", 1) as third:
+        assert third.finished("old", "inputs of before") is None
+        assert third.finished("old", "inputs of now") is not None
+
+
+def test_step_that_is_forgotten_is_done_again(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        stage.finish("wrong", KEY)
+        stage.forget("wrong")
+        stage.forget("never done")
+        assert stage.finished("wrong", KEY) is None
+    with Staging(tmp_path, "movies", 1) as again:
+        assert again.finished("wrong", KEY) is None
+
+
+def test_worker_that_outlives_its_run_publishes_nothing(committed_bundle: Path, tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        orphan = ShardWriter(stage.directory / "shard", stage.attempts)
+        orphan.write(b"half")
+    with Staging(tmp_path, "movies", 1) as again:
+        assert list(again.directory.iterdir()) == [again.attempts]
+        with ShardWriter(again.directory / "shard", again.attempts) as writer:
+            writer.write(b"whole")
+        orphan.write(b" and more")
+        with pytest.raises(FileNotFoundError):
+            orphan.close()
+        with pytest.raises(FileNotFoundError):
+            ShardWriter(again.directory / "shard", stage.attempts)  # a task that starts late
+        assert (again.directory / "shard").read_bytes() == b"whole"
+        again.commit(copied(again, committed_bundle))
+    assert os.listdir(tmp_path / "movies") == ["1"]
+
+
+def test_two_attempts_at_one_file_never_mix(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1) as stage:
+        first, second = (ShardWriter(stage.directory / "shard", stage.attempts) for _ in range(2))
+        first.write(b"the same")
+        second.write(b"the ")
+        first.close()
+        second.write(b"same")
+        assert (stage.directory / "shard").read_bytes() == b"the same"
+        second.close()
+        assert (stage.directory / "shard").read_bytes() == b"the same"
+        assert list(stage.attempts.iterdir()) == []
+
+
+def test_discard_leaves_nothing(tmp_path: Path) -> None:
+    stage = Staging(tmp_path, "movies", 1)
+    (stage.directory / "x").write_bytes(b"x")
+    stage.discard()
+    assert os.listdir(tmp_path / "movies") == []
+
+
+def test_versions_count_directories_but_only_manifests_are_committed(sample_bundle: Path) -> None:
+    root = sample_bundle.parents[1]
+    assert (next_version(root, "movies"), committed_versions(root, "movies")) == (2, [1])
+    for name in ("12", "007", "-3", "x", "0"):
+        (sample_bundle.parent / name).mkdir()
+    assert (next_version(root, "movies"), committed_versions(root, "movies")) == (13, [1])
+    assert (next_version(root, "new"), committed_versions(root, "new")) == (1, [])
+
+
+@pytest.mark.parametrize(("model", "version"), [("../x", 1), ("", 1), ("m", 0), ("m", -1), ("m", 10**18)])
+def test_begin_of_what_cannot_be_a_directory_is_refused(tmp_path: Path, model: str, version: int) -> None:
+    with pytest.raises(FormatError):
+        Staging(tmp_path / "root", model, version)
+    assert not (tmp_path / "root").exists()
+
+
+def test_read_manifest_where_there_is_none_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NotCommitted, match="no bundle"):
+        read_manifest(tmp_path)

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bundle.errors import FeatureError, FormatError, RowOutOfRange, UnknownCandidate
+from bundle.features.reader import Column
+from bundle.format.manifest import Corpus
+from bundle.storage import arrow
+from bundle.stores.reader import CandidateStore, check_store
+from bundle.stores.writer import write_store
+
+
+def texts(*values: Any) -> np.ndarray[Any, Any]:
+    result = np.empty(len(values), object)
+    result[:] = values
+    return result
+
+
+IDS = np.array([30, -2, 7], np.int64)
+FEATURES = {
+    "movie": Column(IDS),
+    "name": Column(texts("x", "", "é")),
+    "age": Column(np.array([1.5, 2, 3], np.float32)),
+    "grid": Column(np.arange(6, dtype=np.float32)),
+    "genres": Column(texts("a", "b", "a"), np.array([0, 2, 2, 3])),
+    "tags": Column(np.array([5, 6, 7]), np.array([0, 0, 1, 3]), np.array([0.5, 1.5, 2.5], np.float32)),
+}
+ATTRIBUTES = {
+    "title": pa.array(["T", None, "U"]),
+    "year": pa.array([1999, None, 2001], pa.int16()),
+    "score": pa.array([1.5, float("nan"), None]),
+    "seen": pa.array([True, False, None]),
+    "words": pa.array([["a", "b"], [], None]),
+    "kind": pa.array(["k", "l", "k"]).dictionary_encode(),
+}
+
+
+def write(path: Path, ids: Any = IDS, **changed: Any) -> CandidateStore:
+    written = write_store(path, ids, changed.get("features", FEATURES), changed.get("attributes", ATTRIBUTES))
+    return CandidateStore(path, Corpus(file="s", **vars(written)))
+
+
+def test_store_written_is_the_store_opened(tmp_path: Path) -> None:
+    written = write_store(tmp_path / "s", IDS, FEATURES, ATTRIBUTES)
+    assert (written.size, written.id_dtype, written.features) == (3, "int64", tuple(FEATURES))
+    assert written.attributes == {
+        "title": "string",
+        "year": "int64",
+        "score": "double",
+        "seen": "bool",
+        "words": "list<string>",
+        "kind": "string",
+    }
+    store = CandidateStore(tmp_path / "s", Corpus(file="s", **vars(written)))
+    found = store.attributes(np.array([2, 0, 0, 1]), list(ATTRIBUTES))
+    assert found == {
+        "title": ["U", "T", "T", None],
+        "year": [2001, 1999, 1999, None],
+        "score": [None, 1.5, 1.5, None],
+        "seen": [None, True, True, False],
+        "words": [None, ["a", "b"], ["a", "b"], []],
+        "kind": ["k", "k", "k", "l"],
+    }
+
+
+def test_store_returns_features_as_they_were_sent(tmp_path: Path) -> None:
+    found = write(tmp_path / "s").features(np.array([2, 0, 2]), list(FEATURES))
+    assert found["movie"].values.tolist() == [7, 30, 7]
+    assert found["name"].values.tolist() == ["é", "x", "é"]
+    assert found["age"].values.dtype == np.float32
+    assert found["grid"].values.tolist() == [4, 5, 0, 1, 4, 5]
+    assert found["grid"].offsets is None
+    genres, tags = found["genres"], found["tags"]
+    assert genres.offsets is not None
+    assert tags.offsets is not None
+    assert tags.weights is not None
+    assert (genres.values.tolist(), genres.offsets.tolist()) == (["a", "a", "b", "a"], [0, 1, 3, 4])
+    assert (tags.values.tolist(), tags.offsets.tolist()) == ([6, 7, 6, 7], [0, 2, 2, 4])
+    assert tags.weights.tolist() == [1.5, 2.5, 1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("ids", "unknown"),
+    [
+        (np.array([30, -2, 7], np.int64), np.array([0, 31])),
+        (np.array([4, 5, 6], np.int64), np.array([3, 7])),
+        (texts("a", "", "é"), texts("A", "e")),
+    ],
+)
+def test_store_positions_and_ids_are_inverse(tmp_path: Path, ids: Any, unknown: Any) -> None:
+    store = write(tmp_path / "s", ids)
+    assert store.size == 3
+    assert store.positions(store.ids(np.array([2, 0, 1]))).tolist() == [2, 0, 1]
+    assert store.ids(np.arange(3)).tolist() == ids.tolist()
+    assert store.positions(unknown).tolist() == [-1, -1]
+
+
+def test_store_positions_of_what_is_no_id_of_its_kind_raise(tmp_path: Path) -> None:
+    numbers, names = write(tmp_path / "n"), write(tmp_path / "s", texts("a", "b", "c"))
+    assert numbers.positions(texts("-2")).tolist() == [1]
+    for store, ids in ((numbers, texts("x")), (numbers, np.array([1.0])), (names, np.array([1]))):
+        with pytest.raises(UnknownCandidate, match=f"^excluded candidate {ids.tolist()[0]!r} is"):
+            store.positions(ids, "excluded candidate")
+
+
+@pytest.mark.parametrize("position", [-1, 3, 1 << 40])
+def test_store_position_outside_raises(tmp_path: Path, position: int) -> None:
+    store, where = write(tmp_path / "s"), np.array([0, position])
+    with pytest.raises(RowOutOfRange, match=str(position)):
+        store.ids(where)
+    with pytest.raises(RowOutOfRange):
+        store.features(where, ["movie"])
+    with pytest.raises(RowOutOfRange):
+        store.attributes(where, ["title"])
+
+
+def test_store_asked_for_what_it_does_not_hold_raises(tmp_path: Path) -> None:
+    store = write(tmp_path / "s")
+    with pytest.raises(FeatureError, match="'colour'"):
+        store.features(np.array([0]), ["colour"])
+    with pytest.raises(FeatureError, match="'colour'"):
+        store.attributes(np.array([0]), ["colour"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "problem"),
+    [
+        (np.array([1, 2, 1]), "id 1 comes twice"),
+        (texts("a", "b", "b"), "id 'b' comes twice"),
+        (pa.array([1, None, 3]), "candidate 1 is null"),
+        (pa.array(["a", "b", None]), "candidate 2 is null"),
+        (texts("a", None, "c"), "None is no id"),
+        (np.array([1.0, 2.0, 3.0]), "1.0 is no id"),
+        (np.array([True, False, True]), "True is no id"),
+    ],
+)
+def test_write_store_with_ids_that_are_none_names_the_id_and_writes_nothing(
+    tmp_path: Path, ids: Any, problem: str
+) -> None:
+    with pytest.raises(FormatError, match=problem):
+        write_store(tmp_path / "s", ids, {}, {})
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0, 1, 2], pa.timestamp("us")),
+        pa.array([0, 1, 2], pa.date32()),
+        pa.array([b"a", b"b", b"c"]),
+        pa.array([[1], [2], [3]]),
+        pa.array([{"a": 1}] * 3),
+        pa.array([1 << 63] * 3, pa.uint64()),
+        pa.array([float("inf"), 1.0, 2.0]),
+        pa.array([1, 2]),
+        pa.nulls(3),
+    ],
+)
+def test_write_store_with_an_attribute_that_cannot_be_returned_names_it(tmp_path: Path, values: Any) -> None:
+    with pytest.raises(FormatError, match="'when'"):
+        write_store(tmp_path / "s", IDS, {}, {"when": values})
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        Column(np.arange(4)),
+        Column(np.arange(2)),
+        Column(np.arange(3), np.array([0, 1, 2])),
+        Column(np.arange(3), np.array([0, 2, 1, 3])),
+        Column(np.arange(3), np.array([0, 1, 2, 4])),
+        Column(texts("a", None, "b")),
+        Column(np.array([True, False, True])),
+    ],
+)
+def test_write_store_with_a_feature_that_does_not_fit_names_it(tmp_path: Path, column: Column) -> None:
+    with pytest.raises(FormatError, match="'f'"):
+        write_store(tmp_path / "s", IDS, {"f": column}, {})
+
+
+def test_store_of_no_candidates_is_refused_by_the_manifest_alone(tmp_path: Path) -> None:
+    written = write_store(tmp_path / "s", np.empty(0, np.int64), {"f": Column(np.empty(0, np.int64))}, {})
+    assert written.size == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"size": 4}, "holds 3 candidates, the manifest says 4"),
+        ({"id_dtype": "string"}, "string was expected"),
+        ({"features": ("movie", "gone")}, "feature:gone"),
+        ({"attributes": {"title": "int64"}}, "'title'"),
+    ],
+)
+def test_store_that_is_not_what_the_manifest_says_is_refused(
+    tmp_path: Path, changed: dict[str, Any], problem: str
+) -> None:
+    written = write_store(tmp_path / "s", IDS, FEATURES, ATTRIBUTES)
+    with pytest.raises(FormatError, match=problem):
+        CandidateStore(tmp_path / "s", Corpus(file="s", **{**vars(written), **changed}))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"feature:f": pa.array([1, None, 2])},
+        {"feature:f": pa.array([[1], None, [2]], pa.large_list(pa.int64()))},
+        {"feature:f": pa.array([True, False, True])},
+        {
+            "feature:f": pa.array([1, 2, 3]),
+            "weights:f": pa.array([1.0, 2.0], pa.float32()).take(pa.array([0, 1, None])),
+        },
+        {"feature:f": pa.array([1, 2, 3]), "weights:f": pa.array([1.0, 2.0, 3.0])},
+        {
+            "feature:f": pa.array([[1, 2], [3], []], pa.large_list(pa.int64())),
+            "weights:f": pa.array([[1.0], [2.0, 3.0], []], pa.large_list(pa.float32())),
+        },
+    ],
+)
+def test_store_with_features_that_no_writer_makes_is_refused(tmp_path: Path, columns: dict[str, Any]) -> None:
+    arrow.write(tmp_path / "s", pa.table({"id": pa.array(IDS), **columns}))
+    with pytest.raises(FormatError, match="'f'"):
+        CandidateStore(tmp_path / "s", Corpus(file="s", size=3, id_dtype="int64", features=("f",), attributes={}))
+
+
+@pytest.mark.parametrize("ids", [np.array([5, 5, 7]), texts("a", "b", "a")])
+def test_check_store_finds_what_opening_finds(tmp_path: Path, ids: Any) -> None:
+    written = write_store(tmp_path / "s", IDS, FEATURES, ATTRIBUTES)
+    check_store(tmp_path / "s", Corpus(file="s", **vars(written)))
+
+    arrow.write(tmp_path / "t", pa.table({"id": pa.array(ids)}))
+    page = Corpus(file="t", size=3, id_dtype="int64" if ids.dtype == np.int64 else "string", features=(), attributes={})
+    for opened in (check_store, CandidateStore):
+        with pytest.raises(FormatError, match=f"id {ids.tolist()[0]!r} comes twice"):
+            opened(tmp_path / "t", page)
+    with pytest.raises(FormatError, match="manifest says 4"):
+        check_store(tmp_path / "t", page.model_copy(update={"size": 4}))
+
+
+@pytest.mark.parametrize("values", [[], [[1, 2], [3, 4], [5, 6], [7, 8]], [[1, 2], None, [None, 6], [7, 8]]])
+@pytest.mark.parametrize("first", [0, 1])
+def test_arrays_are_taken_and_flattened_as_arrow_does(values: list[list[int]], first: int) -> None:
+    lists = pa.array(values, pa.list_(pa.int64(), 2)).slice(first)
+    assert arrow.items(lists).equals(lists.flatten())
+    positions = np.arange(len(lists))[::-2]
+    assert arrow.taken(lists, positions).equals(lists.take(pa.array(positions)))

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import farmhash
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bundle.errors import FormatError
+from bundle.features.columns import Column
+from bundle.format.manifest import Corpus
+from bundle.stores import spools
+from bundle.stores.reader import CandidateStore, StoredColumns
+from bundle.stores.writer import StoreWriter, write_store
+
+N = 500
+
+
+def _texts(*values: Any) -> Any:
+    return np.array(values, object)
+
+
+def _columns(first: int, stop: int) -> dict[str, Column]:
+    rows = np.arange(first, stop)
+    lengths = rows % 3
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    bag = np.repeat(rows, lengths)
+    return {
+        "number": Column(rows * 3),
+        "dense": Column(rows.astype(np.float32) / 4),
+        "name": Column(_texts(*(f"é{row}" for row in rows.tolist()))),
+        "bag": Column(bag, offsets),
+        "words": Column(_texts(*map(str, bag.tolist())), offsets, (bag + 0.5).astype(np.float32)),
+        "grid": Column(np.repeat(rows, 2)),
+    }
+
+
+def _attributes(first: int, stop: int) -> dict[str, Any]:
+    rows = range(first, stop)
+    return {
+        "title": pa.array([None if row % 7 == 3 else f"t{row}" for row in rows], pa.string()),
+        "year": pa.array([None if row < 100 else row for row in rows], pa.int32()),
+        "seen": pa.array([None if row == 450 else row % 2 == 0 for row in rows]),
+        "tags": pa.array([None if row % 5 == 0 else ["a"] * (row % 3) for row in rows], pa.list_(pa.string())),
+    }
+
+
+def _write(path: Path, cuts: list[int], ids: Any) -> StoreWriter:
+    with StoreWriter(path) as writer:
+        for first, stop in zip([0, *cuts], [*cuts, N], strict=True):
+            writer.append(ids[first:stop], _columns(first, stop), _attributes(first, stop))
+        writer.finish()
+    return writer
+
+
+@pytest.mark.parametrize("ids", [np.arange(N) * 7 - 20, _texts(*(f"i{row}" for row in range(N)))])
+@pytest.mark.parametrize("cuts", [[1], [64, 65, 300], [99, 100, 450, 451]])
+def test_store_writer_in_batches_writes_the_bytes_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: Any, cuts: list[int]
+) -> None:
+    write_store(tmp_path / "one", ids, _columns(0, N), _attributes(0, N))
+    monkeypatch.setattr(spools, "BLOCK_ROWS", 64)
+
+    _write(tmp_path / "several", cuts, ids)
+
+    assert (tmp_path / "several").read_bytes() == (tmp_path / "one").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "several"]
+
+
+def test_store_writer_kinds_widen_with_what_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spools, "BLOCK_ROWS", 8)
+    with StoreWriter(tmp_path / "s") as writer:
+        single, bag = Column(np.arange(20)), Column(np.arange(20), np.arange(21))
+        writer.append(np.arange(20), {"f": single, "b": bag}, {"x": pa.nulls(20)})
+        offsets = np.array([0, 0, 1])
+        later = {"f": Column(_texts("x"), offsets), "b": Column(_texts("y", "z"), np.array([0, 2, 2]))}
+        writer.append(np.array([20, 21]), later, {"x": pa.array(["u", None])})
+        written = writer.finish()
+
+    store = CandidateStore(tmp_path / "s", Corpus(file="s", **vars(written)))
+    found = store.features(np.array([0, 19, 20, 21]), ["f", "b"])
+    assert found["f"].values.tolist() == ["0", "19", "x"]
+    assert found["f"].offsets is not None
+    assert found["f"].offsets.tolist() == [0, 1, 2, 2, 3]
+    assert found["b"].values.tolist() == ["0", "19", "y", "z"]
+    assert store.attributes(np.array([0, 20, 21]), ["x"]) == {"x": [None, "u", None]}
+
+
+def test_store_writer_attribute_of_another_type_is_refused(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path / "s") as writer:
+        writer.append(np.array([1]), {}, {"x": pa.array([1])})
+        with pytest.raises(FormatError, match="attribute x holds large_string after int64"):
+            writer.append(np.array([2]), {}, {"x": pa.array(["a"])})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_store_writer_cast_turns_text_into_numbers(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path / "s") as writer:
+        for first in (0, 2):
+            writer.append(
+                np.arange(first, first + 2), {}, {"x": pa.array([f"{first}.5", None]), "y": pa.array(["1", "2"])}
+            )
+        writer.cast("x", pa.float64())
+        writer.cast("y", pa.int64())
+        written = writer.finish()
+
+    assert written.attributes == {"x": "double", "y": "int64"}
+    held = StoredColumns(tmp_path / "s", Corpus(file="s", **vars(written))).attributes(np.arange(4), ["x", "y"])
+    assert held == {"x": [0.5, None, 2.5, None], "y": [1, 2, 1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        (np.array([5, 3, 9, 3, 5, 3]), (1, 3)),
+        (np.array([1, 2, 3, 4, 5, 6]), None),
+        (_texts("a", "b", "", "c", "", "b"), (2, 4)),
+        (_texts("a", "b", "c", "d", "e", "f"), None),
+    ],
+)
+def test_store_writer_repeated_ids_are_found_across_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: Any, found: tuple[int, int] | None
+) -> None:
+    monkeypatch.setattr(spools, "BLOCK_ROWS", 2)
+    with StoreWriter(tmp_path / "s") as writer:
+        for first in (0, 2, 4):
+            writer.append(ids[first : first + 2], {}, {})
+        assert writer.repeated() == found
+
+
+@pytest.mark.parametrize(("ids", "found"), [(["aa", "b", "cc", "d"], None), (["aa", "b", "cc", "b"], (1, 3))])
+def test_store_writer_ids_of_one_mark_are_compared_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str], found: tuple[int, int] | None
+) -> None:
+    monkeypatch.setattr(farmhash, "fingerprint64", len)  # a hash that many share
+    with StoreWriter(tmp_path / "s") as writer:
+        writer.append(_texts(*ids), {}, {})
+        assert writer.repeated() == found

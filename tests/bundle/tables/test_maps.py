@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bundle.errors import RowOutOfRange
+from bundle.format.manifest import Shard
+from bundle.tables.maps import MappedRows
+from bundle.tables.shards import RowRange
+
+WIDTH = 12
+
+
+def scattered(root: Path, shards: int, files: int) -> tuple[list[Shard], np.ndarray]:
+    """Writes shards of one to five rows into files in turn, amid other bytes, the later rows often in front."""
+    random = np.random.default_rng(5)
+    rows = random.integers(1, 6, shards)
+    stored = random.integers(0, 256, (rows.sum(), WIDTH), np.uint8)
+    firsts = np.concatenate([[0], np.cumsum(rows)])
+    contents = [bytearray() for _ in range(files)]
+    pages = []
+    for number in random.permutation(shards):
+        file = int(number) % files
+        contents[file] += os.urandom(int(random.integers(0, 9)))
+        first, end = int(firsts[number]), int(firsts[number + 1])
+        place = len(contents[file])
+        pages.append(Shard(file=f"f{file}", offset=place, first_row=first, rows=end - first, crc32c=0, blocks=()))
+        contents[file] += stored[first:end].tobytes()
+    for file, content in enumerate(contents):
+        (root / f"f{file}").write_bytes(content)
+    return sorted(pages, key=lambda page: page.first_row), stored
+
+
+@pytest.mark.parametrize(("shards", "files"), [(1, 1), (2, 1), (7, 3), (3000, 1), (3000, 4)])
+def test_rows_of_many_shards_in_few_files_come_as_they_lie(tmp_path: Path, shards: int, files: int) -> None:
+    pages, stored = scattered(tmp_path, shards, files)
+    mapped = MappedRows(tmp_path, pages, WIDTH)
+    rows = np.random.default_rng(6).integers(0, len(stored), 5000)
+    np.testing.assert_array_equal(mapped.take(rows), stored[rows])
+    np.testing.assert_array_equal(mapped.take(rows[:1]), stored[rows[:1]])
+    assert mapped.take(rows[:0]).shape == (0, WIDTH)
+    np.testing.assert_array_equal(mapped.read(RowRange(0, len(stored))), stored)
+    np.testing.assert_array_equal(mapped.read(RowRange(len(stored) // 2, 1)), stored[len(stored) // 2 :][:1])
+
+
+def test_shards_of_one_file_share_one_map(tmp_path: Path) -> None:
+    pages, _ = scattered(tmp_path, 3000, 2)
+    mapped = MappedRows(tmp_path, pages, WIDTH)
+    held = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
+    assert len(held) == 2
+    mapped.close()
+    with pytest.raises(RowOutOfRange, match="closed"):
+        mapped.take(np.array([0]))
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("shards", [1, 5])
+def test_row_that_is_none_reads_another_of_the_same_table(tmp_path: Path, shards: int) -> None:
+    pages, stored = scattered(tmp_path, shards, 1)
+    mapped = MappedRows(tmp_path, pages, WIDTH)
+    found = mapped.take(np.array([-1, len(stored), -(1 << 63), (1 << 63) - 1]))
+    for row in found:
+        assert (stored == row).all(axis=1).any()
