@@ -13,8 +13,8 @@ from importlib.metadata import version as installed_version
 from bundle import manifest, paths, staging
 from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
 from export.checkpoint.datafiles import check_unchanged, stamps_of
+from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import Inventory
 from export.errors import (
     CheckpointError,
     DestinationError,

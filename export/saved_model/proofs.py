@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from bundle import manifest
 from bundle.columns import Column
 from bundle.features import FeatureReader
+from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import TableSpec
 from export.checkpoint.stretches import read_stretches
 from export.errors import UsageError, VerificationFailed
 from export.frameworks.loading import load_tensorflow

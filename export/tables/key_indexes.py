@@ -13,8 +13,8 @@ from bundle.errors import BundleError, FormatError
 from bundle.keys import ENTRY_BYTES, KeyIndex, KeyIndexWriter
 from bundle.staging import Staging
 from export.checkpoint.datafiles import check_unchanged, stamps_of
+from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import TableSpec
 from export.errors import CheckpointError, VerificationFailed
 from export.step_keys import key_of
 from export.tables.dumped import BLOCK_KEYS, KeyFile

@@ -11,8 +11,8 @@ from bundle import paths, shards
 from bundle.codecs import row_bytes
 from export.checkpoint import bands as stored
 from export.checkpoint.bands import Band, SlicesOverlap
+from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Plain, occupied
-from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, StoredVariables
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype

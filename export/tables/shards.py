@@ -18,8 +18,8 @@ from bundle.codecs import SCALE_BYTES, row_bytes
 from bundle.fields import Page
 from bundle.manifest import Shard
 from bundle.tables import ShardWriter
-from export.checkpoint.arrays import ArrayRows, SpooledRows
 from export.checkpoint.bands import SlicesOverlap
+from export.checkpoint.formats.arrays import ArrayRows, SpooledRows
 from export.checkpoint.layouts import lane_ranges
 from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice
