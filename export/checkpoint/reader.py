@@ -14,19 +14,19 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from export.checkpoint import objectgraph
-from export.checkpoint.arrays import ArrayRows
 from export.checkpoint.datafiles import DataFiles, check_unchanged, stamps_of
-from export.checkpoint.dumps import is_dump, list_dump
-from export.checkpoint.keras_files import find_keras, list_keras
-from export.checkpoint.objectgraph import ObjectGraph
-from export.checkpoint.orbax import OrbaxPlace, find_orbax, list_orbax
-from export.checkpoint.other_files import STATE_FILE
-from export.checkpoint.prefixes import find_prefix
-from export.checkpoint.sstable import unmask
-from export.checkpoint.tensorbundle import file_problems, read_index
+from export.checkpoint.formats import object_graph as objectgraph
+from export.checkpoint.formats.arrays import ArrayRows
+from export.checkpoint.formats.dumps import is_dump, list_dump
+from export.checkpoint.formats.keras import find_keras, list_keras
+from export.checkpoint.formats.object_graph import ObjectGraph
+from export.checkpoint.formats.orbax import OrbaxPlace, find_orbax, list_orbax
+from export.checkpoint.formats.other_files import STATE_FILE
+from export.checkpoint.formats.prefixes import find_prefix
+from export.checkpoint.formats.sstable import unmask
+from export.checkpoint.formats.tensorbundle import file_problems, read_index
+from export.checkpoint.formats.wire import WireError, read_varint
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, Storage, volume
-from export.checkpoint.wire import WireError, read_varint
 from export.errors import CheckpointError
 from runtime.object_store import Place
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import ml_dtypes
 import numpy as np
 
-from export.checkpoint.objectgraph import ObjectGraph
+from export.checkpoint.formats.object_graph import ObjectGraph
 from runtime.object_store import Stamp
 
 RANK_MAX = 32

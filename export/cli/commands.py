@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.cli.command_line import (
     AsJson,
     Budget,
@@ -49,7 +49,7 @@ from export.places import place_of
 from runtime.object_store import RemotePath
 
 if TYPE_CHECKING:
-    from export.checkpoint.specs import Statements
+    from export.checkpoint.inventory.specs import Statements
     from export.model.subset import Wanted
     from export.recipe.schema import ExportJob
     from export.recipe.settings import ExportSettings

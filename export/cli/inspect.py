@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Mod, SparseCore
-from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import Entry
 from export.figures import count_text, page_table, size_text
 

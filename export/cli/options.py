@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from export.checkpoint.layout_file import read_layouts
-from export.checkpoint.specs import Statements
+from export.checkpoint.inventory.layout_file import read_layouts
+from export.checkpoint.inventory.specs import Statements
 from export.errors import UsageError
 from export.model.subset import Wanted, read_tables_option, split_names
 from export.recipe.settings import PREFIX, ExportSettings

@@ -24,7 +24,7 @@ from bundle.format.manifest import (
     inputs_of,
 )
 from bundle.storage.staging import read_manifest
-from export.checkpoint.objectgraph import VARIABLE_SUFFIX
+from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
 from export.figures import size_text
 from export.id_rules.descriptions import rows_told

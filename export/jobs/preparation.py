@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from bundle.format import manifest
+from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import Inventory
 from export.corpora.files import locate_corpus
 from export.errors import UsageError
 from export.jobs import executors

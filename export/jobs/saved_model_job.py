@@ -26,9 +26,9 @@ from bundle.format import manifest
 from bundle.storage import staging
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import Inventory, TableSpec
 from export.errors import DestinationError, UsageError, VerificationFailed
 from export.figures import size_text
 from export.graph.specs import ModelSpec

@@ -14,8 +14,8 @@ from bundle.errors import BundleError, DestinationExists, FeatureError, VersionB
 from bundle.format import manifest, paths
 from bundle.storage import staging
 from export.checkpoint.datafiles import check_unchanged, stamps_of
+from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import Inventory
 from export.errors import (
     CheckpointError,
     DestinationError,

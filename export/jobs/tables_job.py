@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bundle.format import manifest, paths
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.slot_tables import with_slots
+from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.slot_tables import with_slots
-from export.checkpoint.specs import Inventory, Statements
 from export.errors import NotConvertible, UsageError
 from export.jobs import executors
 from export.jobs.destinations import Destination

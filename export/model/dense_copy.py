@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from export.checkpoint.datafiles import DataFiles, stamps_of
-from export.checkpoint.index_writer import data_file, write_index
+from export.checkpoint.formats.index_writer import data_file, write_index
+from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import Inventory
 from runtime.object_store import RemotePath
 
 

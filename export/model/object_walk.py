@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from export.checkpoint.objectgraph import ObjectGraph
+from export.checkpoint.formats.object_graph import ObjectGraph
 from export.frameworks.loading import load_tensorflow
 
 _COUNTED = re.compile(r"((layer|layer_with_weights)-)?\d+")

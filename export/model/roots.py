@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint.averages import find_averages
+from export.checkpoint.inventory.averages import find_averages
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError
 from export.frameworks.named_graphs import AVERAGE, load_named

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint.layout_file import read_layouts
-from export.checkpoint.name_tables import DIV_OR_MOD, is_partitioned
+from export.checkpoint.inventory.layout_file import read_layouts
+from export.checkpoint.inventory.name_tables import DIV_OR_MOD, is_partitioned
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.slot_tables import with_slots
+from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.slot_tables import with_slots
-from export.checkpoint.specs import Inventory, Statements
 from export.errors import CheckpointError, NotConvertible
 from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.placeholders import line_of_variable, stand_in_class

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.checkpoint.name_tables import is_partitioned
-from export.checkpoint.objectgraph import ObjectGraph
+from export.checkpoint.formats.object_graph import ObjectGraph
+from export.checkpoint.inventory.name_tables import is_partitioned
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.frameworks.named_graphs import NamedGraph

@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from bundle.format.checksums import crc32c, extend, joined
-from export.checkpoint import bands, objectgraph
+from export.checkpoint import bands
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.datafiles import Buffer, DataFiles
-from export.checkpoint.index_writer import data_file, string_bytes, write_index
+from export.checkpoint.formats import object_graph as objectgraph
+from export.checkpoint.formats.index_writer import data_file, string_bytes, write_index
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, Slice, volume
 from export.errors import CheckpointError, DestinationError, NotConvertible

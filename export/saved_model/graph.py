@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.format import manifest
-from export.checkpoint.specs import TableSpec
+from export.checkpoint.inventory.specs import TableSpec
 from export.errors import DestinationError, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.graph.origins import distinct_identifiers, resource

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bundle.format import manifest
-from export.checkpoint.specs import TableSpec
+from export.checkpoint.inventory.specs import TableSpec
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.pruning import TracedTower

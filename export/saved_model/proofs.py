@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest
+from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import TableSpec
 from export.checkpoint.stretches import read_stretches
 from export.errors import UsageError, VerificationFailed
 from export.frameworks.loading import load_tensorflow

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.checksums import crc32c
-from export.checkpoint.dumps import list_dump
+from export.checkpoint.formats.dumps import list_dump
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry
 from export.errors import CheckpointError, UsageError

@@ -14,8 +14,8 @@ from bundle.storage import files
 from bundle.storage.staging import Staging
 from bundle.tables.key_index import ENTRY_BYTES, KeyIndex, KeyIndexWriter
 from export.checkpoint.datafiles import check_unchanged, stamps_of
+from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.specs import TableSpec
 from export.errors import CheckpointError, VerificationFailed
 from export.step_keys import key_of
 from export.tables.dumped import BLOCK_KEYS, KeyFile

@@ -12,8 +12,8 @@ from bundle.format.dtypes import row_bytes
 from bundle.tables import shards
 from export.checkpoint import bands as stored
 from export.checkpoint.bands import Band, SlicesOverlap
+from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Plain, occupied
-from export.checkpoint.specs import Inventory, TableSpec
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, StoredVariables
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype

@@ -18,8 +18,8 @@ from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.format.fields import Page
 from bundle.format.manifest import Shard
 from bundle.tables.reader import ShardWriter
-from export.checkpoint.arrays import ArrayRows, SpooledRows
 from export.checkpoint.bands import SlicesOverlap
+from export.checkpoint.formats.arrays import ArrayRows, SpooledRows
 from export.checkpoint.layouts import lane_ranges
 from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice

@@ -14,8 +14,8 @@ from bundle.storage.staging import read_manifest
 from examples.movielens import data, generated
 from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode
 from examples.movielens.settings import Settings
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.recipe.schema import read_recipe
 
 PLANTED = generated.Shape(users=240, movies=3_000, ratings=20_000, clusters=24)

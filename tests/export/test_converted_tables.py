@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Table
 from bundle.tables.reader import TableReader
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.errors import NotConvertible, VerificationFailed
 from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import Receipt, check_sources, copy_rows, manifest_table

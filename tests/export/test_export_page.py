@@ -10,8 +10,8 @@ import pytest
 
 from bundle.storage import staging
 from export import errors
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.cli import plan_page
 from export.cli.inspect import inventory_json
 from export.jobs import bundle_job

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.slot_tables import with_slots
+from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.slot_tables import with_slots
-from export.checkpoint.specs import Statements
 from export.errors import CheckpointError
 from export.tables.plan import Writing, plan_tables
 from export.tables.shards import carry_out, check_sources, manifest_table

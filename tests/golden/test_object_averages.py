@@ -15,8 +15,8 @@ from rich.console import Console
 from bundle.features.columns import Column
 from bundle.features.reader import open_features
 from bundle.format.paths import compiled_tower
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError
 from export.jobs.progress import Progress
 from export.jobs.saved_model_job import prepare_inline, run_inline

@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from export.checkpoint.layout_file import read_layouts
+from export.checkpoint.inventory.layout_file import read_layouts
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Statements
 from export.errors import CheckpointError, NotConvertible
 from export.tables.plan import Writing, plan_tables
 from export.tables.shards import carry_out, check_sources, manifest_table

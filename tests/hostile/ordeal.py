@@ -14,8 +14,8 @@ from types import FrameType
 import orjson
 from rich.console import Console
 
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.cli.inspect import inventory_json, inventory_table
 from export.cli.terminal import Shown, sentence

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
-from tests.export.checkpoint.test_sparsecore import ITEMS, USERS
-from tests.export.checkpoint.test_sparsecore import write as write_stack
+from tests.export.checkpoint.inventory.test_sparsecore import ITEMS, USERS
+from tests.export.checkpoint.inventory.test_sparsecore import write as write_stack
 from tests.hostile.claims import CLAIMS, Claim
 from tests.hostile.mutations import Files, files_of, mutated
 from tests.hostile.ordeal import deadline, endure, memory_limit

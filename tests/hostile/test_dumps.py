@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.cli.inspect import inventory_json, inventory_table
 from export.errors import CheckpointError, DestinationError, ExportError
 from export.jobs.space import check_space

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from export.checkpoint.layout_file import read_layouts
+from export.checkpoint.inventory.layout_file import read_layouts
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Statements
 from export.errors import ExportError
 from export.tables.plan import plan_tables
 from tests.export.checkpoint.bundles import write_bundle
-from tests.export.checkpoint.test_layout_file import SPEC_TEXT, STACK, TOML, spec_bytes, stated
+from tests.export.checkpoint.inventory.test_layout_file import SPEC_TEXT, STACK, TOML, spec_bytes, stated
 from tests.hostile.mutations import NUMBERS, flip, reword
 from tests.hostile.ordeal import deadline
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from export.checkpoint.objectgraph import parse_object_graph
-from export.checkpoint.orderedcode import slice_key
+from export.checkpoint.formats.object_graph import parse_object_graph
+from export.checkpoint.formats.orderedcode import slice_key
+from export.checkpoint.formats.sstable import TableError, read_table
+from export.checkpoint.formats.wire import WireError, read_fields, read_varint
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.sstable import TableError, read_table
 from export.checkpoint.variables import NUMPY_DTYPES
-from export.checkpoint.wire import WireError, read_fields, read_varint
 from export.errors import CheckpointError
 from export.tables.plan import Writing, plan_tables
 from export.tables.shards import check_sources, copy_rows, manifest_table

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.checkpoint.objectgraph import parse_object_graph
-from export.checkpoint.wire import WireError, as_bytes, as_int, as_text, read_fields
+from export.checkpoint.formats.object_graph import parse_object_graph
+from export.checkpoint.formats.wire import WireError, as_bytes, as_int, as_text, read_fields
 from tests.export.checkpoint.bundles import SUFFIX, field, node, object_graph
 
 Plain = list[tuple[dict[str, int], str, str, list[tuple[int, str, int]]]]

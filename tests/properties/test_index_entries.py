@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.checkpoint.entry_protos import StoredEntries, decode_entries
-from export.checkpoint.wire import WireError
+from export.checkpoint.formats.entry_protos import StoredEntries, decode_entries
+from export.checkpoint.formats.wire import WireError
 from tests.export.checkpoint.bundles import entry, field
 
 UNKNOWN = field(15, 1)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Layout, Mod, SparseCore, stored_rows
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Inventory, TableSpec
 from export.errors import CheckpointError, VerificationFailed
 from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import Receipt, carry_out, check_sources, manifest_table

@@ -26,8 +26,8 @@ PROBE = """
 import json, sys
 from pathlib import Path
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Statements
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Statements
 from export.tables.plan import Writing, plan_tables
 from export.tables.shards import carry_out
 directory, out, rows = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Inventory
 from export.cli.inspect import inventory_json, inventory_table, plan_table
 from export.tables.plan import plan_tables
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, node, object_graph, write_bundle

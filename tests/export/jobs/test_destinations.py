@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bundle.errors import VersionBusy
 from bundle.format.manifest import parse
-from export.checkpoint.specs import Statements
+from export.checkpoint.inventory.specs import Statements
 from export.errors import DestinationError, ExportError, UsageError
 from export.jobs import tables_job
 from export.jobs.destinations import open_destination, published_bytes

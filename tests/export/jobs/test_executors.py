@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError, DestinationError, ExportError
 from export.frameworks.loading import load_tensorflow
 from export.jobs.attempts import ATTEMPTS_MAX

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Statements
 from export.jobs.pace import SAMPLE_BYTES, measure_pace
 from export.tables.plan import Writing, plan_tables
 from tests.export.checkpoint.bundles import write_bundle

@@ -14,8 +14,8 @@ import pytest
 
 from bundle.format import manifest
 from bundle.storage.staging import Staging
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError
 from export.jobs.attempts import ATTEMPTS_MAX
 from export.jobs.ray_executor import RayExecutor

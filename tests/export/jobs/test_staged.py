@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from bundle.storage.staging import Staging
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Statements
 from export.jobs.staged import copy_tables
 from export.recipe.settings import ExportSettings
 from export.tables.plan import plan_tables

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bundle.storage import staging
+from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import Mod, Plain, SparseCore
-from export.checkpoint.specs import TableSpec
 from export.jobs.task_files import read_task_file, write_task_file
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.tasks import RestTask, TableTask

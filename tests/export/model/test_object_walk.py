@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.placeholders import tables_unallocated

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.layouts import Mod, stored_rows
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.specs import Inventory
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.placeholders import remember_line

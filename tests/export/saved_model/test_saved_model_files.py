@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from export.checkpoint import objectgraph
+from export.checkpoint.formats import object_graph as objectgraph
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, DestinationError, NotConvertible
 from export.saved_model import files as inline_files

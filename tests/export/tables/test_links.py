@@ -13,10 +13,10 @@ import pytest
 
 from bundle.format import manifest
 from bundle.tables.reader import TableReader
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.layouts import Mod
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Inventory, Statements
 from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.jobs.destinations import open_destination
 from export.tables.links import link_files, linked_table

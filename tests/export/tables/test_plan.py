@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.checkpoint.recognition import recognise
-from export.checkpoint.specs import Inventory, StatedTable, Statements
 from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
 from export.jobs.space import check_space
 from export.tables import plan as planning

@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
 from export.errors import CheckpointError, DestinationError
 from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import Receipt, check_sources, copy_rows, manifest_table
@@ -171,7 +171,7 @@ def test_copy_rows_full_disk_is_told_and_leaves_no_shard(tmp_path: Path) -> None
 MEMORY_PROBE = """
 import json, pathlib, sys
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.recognition import recognise
+from export.checkpoint.inventory.recognition import recognise
 from export.cli.inspect import inventory_json, inventory_table
 from export.tables.plan import Writing, plan_tables
 from export.tables.shards import check_sources, copy_rows, manifest_table

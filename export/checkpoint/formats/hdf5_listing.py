@@ -1,0 +1,138 @@
+"""Lists the datasets of an HDF5 file, in a process of its own: on damaged files the HDF5 library can crash, or loop."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import orjson
+
+from export.checkpoint.formats.hdf5_files import open_hdf5
+from export.errors import CheckpointError
+
+LISTING_S = 120
+
+
+class Dataset(NamedTuple):
+    """One dataset.
+
+    Attributes:
+      key: path in the file.
+      shape: its extents.
+      dtype: of its values, as numpy writes it, e.g. `<f4`.
+      told_dtype: what its attribute `dtype` says; "" if it has none.
+      offset: its first byte in the file; -1: it is not contiguous.
+      stored_bytes: on disk.
+      chunks: extents of a chunk; () if it has none.
+      unwritten: chunks, or 1 for the whole, that were never written and would be read as zeros.
+      elsewhere: whether its values lie in other files.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+    told_dtype: str
+    offset: int
+    stored_bytes: int
+    chunks: tuple[int, ...]
+    unwritten: int
+    elsewhere: bool
+
+
+class Listing(NamedTuple):
+    """What is in a file.
+
+    Attributes:
+      datasets: all of them.
+      names: path of a group -> what its attribute `name` says.
+      model_config: attribute of the file; "" if it has none.
+    """
+
+    datasets: tuple[Dataset, ...]
+    names: dict[str, str]
+    model_config: str
+
+
+def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Listing:
+    """Lists a file.
+
+    Args:
+      path: of the file, or of an archive.
+      member: name in the archive; None: `path` is the file itself.
+      limit_s: how long it may take.
+    Raises:
+      CheckpointError: it is damaged, or h5py is missing.
+    """
+    command = [sys.executable, "-P", "-m", __name__, path, member or ""]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired as problem:
+        raise CheckpointError(f"{path} cannot be listed within {limit_s} s: it is damaged, copy it anew") from problem
+    try:
+        told = orjson.loads(done.stdout)
+    except orjson.JSONDecodeError as problem:
+        raise CheckpointError(
+            f"{path} cannot be listed: the HDF5 library ended with code {done.returncode}; it is damaged, copy it anew"
+        ) from problem
+    if "error" in told:
+        raise CheckpointError(told["error"])
+    fields = (Dataset(*each) for each in told["datasets"])
+    datasets = tuple(each._replace(shape=tuple(each.shape), chunks=tuple(each.chunks)) for each in fields)
+    return Listing(datasets, told["names"], told["model_config"])
+
+
+def _list(path: str, member: str | None) -> dict[str, Any]:
+    try:
+        with open_hdf5(path, member) as opened:
+            names: dict[str, str] = {}
+            datasets = [tuple(each) for each in _datasets(opened, names)]
+            config = opened.attrs.get("model_config", "")
+            return {"datasets": datasets, "names": names, "model_config": str(config)}
+    except CheckpointError as problem:
+        return {"error": str(problem)}
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as problem:
+        reason = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        return {"error": f"{path} cannot be listed: {reason}; it is damaged, copy it anew"}
+
+
+def _datasets(opened: Any, names: dict[str, str]) -> Iterator[Dataset]:
+    """Yields every dataset that has a shape; notes the names that groups have."""
+    found: list[Any] = []
+
+    def visit(path: str, each: Any) -> None:
+        if hasattr(each, "shape"):
+            found.append(each)
+        elif "name" in each.attrs:
+            names[path] = str(each.attrs["name"])
+
+    opened.visititems(visit)
+    for dataset in found:
+        if dataset.shape is None:
+            continue
+        elsewhere = dataset.external is not None or dataset.is_virtual
+        offset = None if elsewhere else dataset.id.get_offset()
+        yield Dataset(
+            key=dataset.name.lstrip("/"),
+            shape=dataset.shape,
+            dtype=dataset.dtype.str,
+            told_dtype=str(dataset.attrs.get("dtype", "")),
+            offset=-1 if offset is None else offset,
+            stored_bytes=dataset.id.get_storage_size(),
+            chunks=dataset.chunks or (),
+            unwritten=0 if elsewhere else _unwritten(dataset),
+            elsewhere=elsewhere,
+        )
+
+
+def _unwritten(dataset: Any) -> int:
+    if dataset.chunks is None:
+        return int(dataset.size > 0 and dataset.id.get_storage_size() == 0)
+    chunks = math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+    return int(chunks - dataset.id.get_num_chunks())
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(orjson.dumps(_list(sys.argv[1], sys.argv[2] or None)))

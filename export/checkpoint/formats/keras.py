@@ -1,0 +1,200 @@
+"""Lists what Keras saved in HDF5: `.weights.h5`, a `.keras` archive, a whole model in `.h5`. No array is read.
+
+A dataset that is contiguous, as Keras writes all, is a slice of the file: its rows are read without h5py. In an archive
+the file lies as it is (Keras stores it uncompressed), so a dataset is a slice of the archive. HDF5 keeps no checksums;
+the archive keeps the crc32 of the whole file, which is checked when it is opened, up to CHECKED_BYTES_MAX.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+import orjson
+
+from export.checkpoint.formats.arrays import HDF5, held_bytes
+from export.checkpoint.formats.hdf5_listing import Dataset, list_hdf5
+from export.checkpoint.formats.other_files import told_by_name
+from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Slice, can_be, volume
+from export.errors import CheckpointError
+from runtime.object_store import local_stamp
+
+CHECKED_BYTES_MAX = 256 << 20
+WEIGHTS = "model.weights.h5"
+SUFFIXES = (".h5", ".hdf5", ".keras", ".weights.json")
+
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_ZIP = b"PK\x03\x04"
+_HDF = b"\x89HDF\r\n\x1a\n"
+
+
+class KerasFile(NamedTuple):
+    """What is in a file, or in the files of a sharded save.
+
+    Attributes:
+      fingerprint: of the listing and the files' sizes and times; of an archive, the crc32 of its content.
+      entries: every dataset of numbers by its path.
+      layer_names: dataset -> name of its layer, where the file says it (Keras 3).
+      model: the model's configuration, where the file has it: class and name of every layer.
+    """
+
+    fingerprint: str
+    entries: dict[str, Entry]
+    layer_names: dict[str, str]
+    model: dict[str, Any]
+
+
+def find_keras(path: Path) -> Path | None:
+    """Returns the Keras file that a path means: itself, or the only one in a directory. None: it is or has none.
+
+    Raises:
+      CheckpointError: a directory holds several.
+    """
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(len(_HDF))
+        zipped = head[: len(_ZIP)] == _ZIP and not told_by_name(path)  # PyTorch and numpy write zip files too
+        return path if head == _HDF or zipped or path.name.endswith(".weights.json") else None
+    found = [child for child in sorted(path.iterdir()) if child.name.endswith(SUFFIXES) and child.is_file()]
+    sharded = [child for child in found if child.name.endswith(".weights.json")]
+    shards = {child.with_name(name) for child in sharded for name in _shards(child)}
+    found = [child for child in found if child not in shards]
+    if len(found) > 1:
+        names = ", ".join(child.name for child in found[-5:])
+        raise CheckpointError(f"directory {path} holds {len(found)} Keras files ({names}); give one of them")
+    return found[0] if found else None
+
+
+def list_keras(path: Path) -> KerasFile:
+    """Lists a Keras file.
+
+    Raises:
+      CheckpointError: it is damaged, cut short, or no file of Keras; or h5py is missing.
+    """
+    entries: dict[str, Entry] = {}
+    names: dict[str, str] = {}
+    model: dict[str, Any] = {}
+    digest = 0
+    archived = path.name.endswith(".keras") or zipfile.is_zipfile(path)
+    files = [path.with_name(name) for name in _shards(path)] if path.name.endswith(".weights.json") else [path]
+    for file in files:
+        if not file.is_file():
+            raise CheckpointError(f"{path} names {file.name}, which is not beside it; copy all files of the save")
+        start, status = 0, file.stat()
+        told = f"{status.st_size} {status.st_mtime_ns}"
+        if archived:
+            start, size, crc, model = _member(file)
+            told = f"{size} {crc:08x}"
+        listing = list_hdf5(str(file), WEIGHTS if archived else None)
+        for dataset in listing.datasets:
+            entries[dataset.key] = _entry(dataset, file, start, archived=archived)
+        names |= listing.names
+        model = model or _object(listing.model_config)
+        listed = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
+        digest = google_crc32c.extend(digest, (told + listed).encode())
+    layers = {key: names[group] for key in entries if (group := key.rpartition("/")[0]) in names}
+    return KerasFile(f"crc32c:{digest:08x}", entries, layers, model)
+
+
+def _shards(index: Path) -> list[str]:
+    """Returns the files that the index of a sharded save names."""
+    try:
+        named = orjson.loads(index.read_bytes())["weight_map"].values()
+    except (orjson.JSONDecodeError, KeyError, AttributeError, TypeError) as problem:
+        raise CheckpointError(f"{index} is no index of Keras weights: {problem}") from problem
+    flat = [name for each in named for name in (each if isinstance(each, list) else [each])]
+    return sorted({Path(str(name)).name for name in flat})
+
+
+def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
+    """Returns where the weights lie in a .keras archive: first byte, size, crc32; and the model's configuration."""
+    with _damage_told(archive), zipfile.ZipFile(archive) as file, archive.open("rb") as raw:
+        if WEIGHTS not in file.namelist():
+            raise CheckpointError(
+                f"{archive} is a zip file without {WEIGHTS}, no archive of Keras (PyTorch writes "
+                "such files too, which are not read here)"
+            )
+        info = file.getinfo(WEIGHTS)
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise CheckpointError(f"{WEIGHTS} in {archive} is compressed; unzip the archive and give that file instead")
+        raw.seek(info.header_offset)
+        magic, name, extra = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
+        start = info.header_offset + _LOCAL_HEADER.size + name + extra
+        if magic != _ZIP or start + info.file_size > archive.stat().st_size:
+            raise CheckpointError(f"{archive} is cut short; copy it anew")
+        if info.file_size <= CHECKED_BYTES_MAX and _crc32(raw, start, info.file_size) != info.CRC:
+            raise CheckpointError(f"{WEIGHTS} in {archive} does not match its crc32: the file is damaged; copy it anew")
+        config = orjson.loads(file.read("config.json")) if "config.json" in file.namelist() else {}
+    return start, info.file_size, info.CRC, config if isinstance(config, dict) else {}
+
+
+def _crc32(raw: Any, start: int, size: int) -> int:
+    crc = 0
+    raw.seek(start)
+    while size and (data := raw.read(min(size, 1 << 20))):
+        crc, size = zlib.crc32(data, crc), size - len(data)
+    return crc
+
+
+def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry:
+    """Returns a dataset: a slice of the file if it is contiguous, of which the listed part begins at `start`."""
+    key, shape, dtype = dataset.key, dataset.shape, _dtype(dataset)
+    if not can_be(shape):
+        raise CheckpointError(f"{file}: {key!r} has the shape {list(shape)}, which nothing can have; copy it anew")
+    if dataset.elsewhere:
+        raise CheckpointError(f"{file}: the values of {key!r} lie in other files, as Keras never puts them")
+    if dataset.unwritten:
+        raise CheckpointError(
+            f"{file}: pieces of {key!r} were never written ({dataset.unwritten}): the save did not finish; take another"
+        )
+    if dtype not in NUMPY_DTYPES:
+        return Entry(key, dtype, shape, ())
+    itemsize = NUMPY_DTYPES[dtype].itemsize
+    status, count = file.stat(), volume(shape) * itemsize
+    if dataset.offset >= 0:
+        if start + dataset.offset + count > status.st_size or dataset.stored_bytes != count:
+            raise CheckpointError(f"{file} is cut short: {key!r} lies behind its end; copy it anew")
+        where = (str(file), start + dataset.offset, count, None, (0,) * len(shape), shape, local_stamp(status))
+        return Entry(key, dtype, shape, (Slice(*where),))
+    chunk = dataset.chunks or shape
+    spec = {"driver": HDF5, "path": str(file), "member": WEIGHTS if archived else None, "dataset": key}
+    held = held_bytes(shape, chunk, itemsize, in_pieces=False)
+    return Entry(
+        key, dtype, shape, (), ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(file), local_stamp(status))
+    )
+
+
+def _dtype(dataset: Dataset) -> str:
+    """Returns a dataset's dtype by TensorFlow's name; Keras writes bfloat16 as two bytes with an attribute."""
+    if dataset.dtype == "|V2" and dataset.told_dtype == "bfloat16":
+        return "bfloat16"
+    if re.fullmatch(r"[<|][fiub]\d+", dataset.dtype):
+        return np.dtype(dataset.dtype).name
+    return f"HDF5 {dataset.dtype}"
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Returns a JSON object; {} if it is none."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+@contextmanager
+def _damage_told(file: Path) -> Iterator[None]:
+    """Turns what zipfile and h5py say of a damaged file into an error that names it."""
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, struct.error, zipfile.BadZipFile) as problem:
+        reason = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        raise CheckpointError(f"{file} cannot be read: {reason}; it is damaged, copy it anew") from problem

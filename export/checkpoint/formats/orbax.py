@@ -1,0 +1,276 @@
+"""Finds and lists an Orbax checkpoint: a tree of arrays, each a zarr array by its dotted path; no array is read.
+
+    <root>/<step>/<item>/   CheckpointManager: a directory per step, in it one per item, mostly `default`
+    <root>/<item>/          Orbax' newer functions, without steps
+    <item>/                 a Checkpointer alone
+
+An item holds `_METADATA` (the tree, JSON) and its arrays, in an OCDBT store (`manifest.ocdbt`, `d/`) or as directories.
+Source: Orbax 0.12.8, checkpoint/_src/{metadata/tree,path/atomicity,path/step,serialization/tensorstore_utils}.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, lru_cache
+from itertools import compress, cycle, repeat
+from operator import not_
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from export.checkpoint.formats.arrays import held_bytes, load_tensorstore
+from export.checkpoint.formats.chunk_pieces import piece_format
+from export.checkpoint.formats.ocdbt import StoredValue, file_problems, stored_reader, walk_store
+from export.checkpoint.formats.orbax_leaves import DRIVERS, Leaf, listed_leaves, read_tree
+from export.checkpoint.formats.wire import made
+from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, can_be
+from export.errors import CheckpointError
+from runtime.object_store import local_stamp
+
+MANIFEST, TREE, STEP, COMMITTED = "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"
+_UNFINISHED = ".orbax-checkpoint-tmp"
+_STEP_NAME = re.compile(r"^(?:.*_)?(\d+)$")
+
+
+class OrbaxPlace(NamedTuple):
+    """One complete checkpoint.
+
+    Attributes:
+      directory: of the step, or of the item if there are no steps.
+      items: item name -> its directory; the name is "" if there is only one.
+      step: as the directory's name says it.
+    """
+
+    directory: Path
+    items: Mapping[str, Path]
+    step: int | None
+
+    @property
+    def name(self) -> str:
+        """Name of the checkpoint, e.g. `run1/1200`."""
+        directory = self.directory.absolute()
+        return f"{directory.parent.name}/{directory.name}" if directory.name.isdigit() else directory.name
+
+
+def find_orbax(path: Path) -> OrbaxPlace | None:
+    """Returns the Orbax checkpoint that a directory holds, the newest complete one of several steps; None: it has none.
+
+    Raises:
+      CheckpointError: there is none but one that is being saved, or whose save was interrupted.
+    """
+    found = _at(path)
+    there = [found] if found is not None else _steps(path)
+    complete = [place for place in there if _is_complete(place)]
+    if complete:
+        return complete[-1]
+    started = [place.directory for place in there] or [child for child in path.iterdir() if _UNFINISHED in child.name]
+    if started:
+        raise CheckpointError(
+            f"Orbax checkpoint {started[-1]} is not complete: it is being saved, or the save was interrupted; wait for "
+            "it, or take an older one"
+        )
+    return None
+
+
+class OrbaxListing(NamedTuple):
+    """What is in a checkpoint.
+
+    Attributes:
+      fingerprint: of the files that are written last.
+      entries: every array by the dotted path in the tree, after the item's name if there are several.
+      problems: with its files: they are missing or cut short.
+    """
+
+    fingerprint: str
+    entries: dict[str, Entry]
+    problems: tuple[str, ...]
+
+
+def list_orbax(place: OrbaxPlace) -> OrbaxListing:
+    """Lists the arrays of a checkpoint.
+
+    Raises:
+      CheckpointError: its listing is damaged, or tensorstore is missing.
+    """
+    digest = hashlib.sha256()  # a file that ends with its own crc32c, as OCDBT's do, has the crc32c of every other
+    entries: dict[str, Entry] = {}
+    problems: list[str] = []
+    for name, directory in place.items.items():
+        for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST):
+            digest.update(_bytes_of(file))
+        tree = (directory / TREE).read_bytes() if (directory / TREE).is_file() else None
+        digest.update(tree or b"")
+        held, wrong = _list_item(directory, tree, f"{name}." if name else "")
+        entries |= held
+        problems += wrong
+    return OrbaxListing(f"sha256:{digest.hexdigest()[:16]}", entries, tuple(problems))
+
+
+def _at(directory: Path) -> OrbaxPlace | None:
+    """Returns what a directory holds, taken as a step or as an item."""
+    if _is_item(directory):
+        step = directory.parent if (directory.parent / STEP).is_file() else directory
+        return OrbaxPlace(step, {"": directory}, _step(step))
+    items = {child.name: child for child in sorted(directory.iterdir()) if child.is_dir() and _is_item(child)}
+    if not items or (any(_step(child) is not None for child in items.values()) and not (directory / STEP).is_file()):
+        return None
+    return OrbaxPlace(directory, items if len(items) > 1 else {"": next(iter(items.values()))}, _step(directory))
+
+
+def _is_item(directory: Path) -> bool:
+    return (directory / MANIFEST).is_file() or (directory / TREE).is_file()
+
+
+def _step(directory: Path) -> int | None:
+    found = _STEP_NAME.match(directory.name)
+    return int(found[1]) if found else None
+
+
+def _is_complete(place: OrbaxPlace) -> bool:
+    """Tells whether a checkpoint was committed: renamed when it was, or marked so where a store cannot rename."""
+    if _UNFINISHED in place.directory.name:
+        return False
+    for directory in (place.directory, *place.items.values()):
+        told = directory / STEP
+        if not (directory / COMMITTED).is_file() and told.is_file():
+            return _json(told).get("commit_timestamp_nsecs") is not None
+    return True
+
+
+def _steps(root: Path) -> list[OrbaxPlace]:
+    """Returns the checkpoints in the step directories of a root, the newest last."""
+    steps = [child for child in root.iterdir() if _step(child) is not None and child.is_dir()]
+    found = [(_step(child) or 0, place) for child in steps if (place := _at(child)) is not None]
+    return [place for _, place in sorted(found, key=lambda each: each[0])]
+
+
+def _bytes_of(file: Path) -> bytes:
+    """Returns what a file holds; nothing if there is none."""
+    return file.read_bytes() if file.is_file() else b""
+
+
+def _list_item(directory: Path, told: bytes | None, prefix: str) -> tuple[dict[str, Entry], list[str]]:
+    """Returns every array of an item, by the metadata that each keeps beside its chunks, and what is missing.
+
+    Args:
+      directory: of the item.
+      told: the JSON of its tree; None if it has none.
+      prefix: of the arrays' names.
+    """
+    tensorstore = load_tensorstore(f"Orbax checkpoint {directory}")
+    packed = (directory / MANIFEST).is_file()
+    base = {"driver": "file", "path": f"{directory.absolute()}/"}
+    try:
+        walk = walk_store(tensorstore, directory) if packed else iter(())  # in the background, as far as it can
+        tree = None if told is None else read_tree(told)
+        stored: dict[str, StoredValue] = {}
+        for held in walk:
+            stored |= held
+        problems = list(file_problems(directory, stored.values()))
+        read = stored_reader(tensorstore, base, stored) if packed else _file_reader(directory)
+        complete = tree is not None and tree.stores_fill  # every chunk is stored, those of zeros too
+        paths, files, metadata = _described(listed_leaves(stored) if tree is None else tree.leaves, read)
+        dtypes, shapes, chunks, held_bytes, possible = _columns(list(map(_form, files, metadata)), 5)
+        for path, shape, chunk in compress(zip(paths, shapes, chunks, strict=True), map(not_, possible)):
+            raise ValueError(f"array {path!r} has the shape {list(shape)} and chunks {list(chunk)}")
+        where: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
+        where = {"kvstore": where, "fill_missing_data_reads": not complete}
+        specs = {file: orjson.dumps({"driver": driver} | where).decode() for file, driver in DRIVERS.items()}
+        told_by = [directory / MANIFEST] if packed else list(map(directory.joinpath, paths, files))
+        stamps = [local_stamp(file.stat()) for file in told_by]
+        within = [f"{path}/" for path in paths]
+        specs_of = map(specs.__getitem__, files)
+        arrays = made(ArrayStore, specs_of, chunks, held_bytes, cycle(map(str, told_by)), cycle(stamps), within)
+        keys = [prefix + path for path in paths]
+        entries = made(Entry, keys, dtypes, shapes, repeat(()), arrays)
+        if complete and not packed:
+            for described, entry in zip(metadata, entries, strict=True):
+                problems += _missing_chunks(entry, orjson.loads(described))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        reason = str(problem).splitlines()[0][:200]
+        raise CheckpointError(f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew") from problem
+    return dict(zip(keys, entries, strict=True)), problems
+
+
+def _file_reader(directory: Path) -> Callable[[str], bytes]:
+    def read(name: str) -> bytes:
+        return _bytes_of(directory / name)
+
+    return read
+
+
+def _described(leaves: Iterable[Leaf], read: Callable[[str], bytes]) -> list[tuple[Any, ...]]:
+    """Returns the paths of the leaves that hold an array, the files that describe them, and what these say."""
+    found = [
+        (path, file, metadata) for path, file, is_array in leaves if (metadata := read(f"{path}/{file}")) or is_array
+    ]
+    for path, _, metadata in found:
+        if not metadata:
+            raise ValueError(f"it has no array {path!r}")
+    return _columns(found, 3)
+
+
+def _columns(rows: list[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
+    """Returns the columns of rows, without a call of Python for each row."""
+    return list(zip(*rows, strict=True)) or [()] * count
+
+
+def _missing_chunks(entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
+    """Yields what is wrong with an array that lies in a directory of its own, each chunk a file."""
+    assert entry.array is not None  # noqa: S101
+    directory = Path(entry.array.file).parent
+    sizes = metadata.get("chunks") or metadata.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape", ())
+    count = math.prod(-(-size // max(1, chunk)) for size, chunk in zip(entry.shape, sizes, strict=True))
+    found = sum(1 for file in directory.rglob("*") if file.is_file() and file.name not in DRIVERS)
+    if found < count:
+        yield f"array {entry.key!r}: {count - found} of {count} chunks are missing in {directory}; copy all files"
+
+
+class _Form(NamedTuple):
+    """What an array looks like, and whether any can."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    held_bytes: int
+    possible: bool
+
+
+@lru_cache(maxsize=4096)  # most arrays of a model share a few forms
+def _form(file: str, data: bytes) -> _Form:
+    metadata = orjson.loads(data)
+    shape = tuple(int(size) for size in metadata["shape"])
+    if DRIVERS[file] == "zarr":
+        dtype, chunk = _numpy_name(str(metadata["dtype"])), metadata["chunks"]
+    else:
+        dtype, chunk = str(metadata["data_type"]), metadata["chunk_grid"]["configuration"]["chunk_shape"]
+        for codec in metadata["codecs"]:
+            chunk = codec["configuration"]["chunk_shape"] if codec["name"] == "sharding_indexed" else chunk
+    chunk = tuple(int(size) for size in chunk)
+    if len(chunk) != len(shape) or min(chunk, default=1) < 1 or not (can_be(shape) and can_be(chunk)):
+        return _Form(dtype, shape, chunk, 0, possible=False)
+    itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
+    held = held_bytes(shape, chunk, itemsize, in_pieces=piece_format(metadata) is not None)
+    return _Form(dtype, shape, chunk, held, possible=True)
+
+
+@cache
+def _numpy_name(dtype: str) -> str:
+    """Returns the dtype of a zarr 2 array by TensorFlow's name, e.g. of `<f4`."""
+    return dtype if dtype == "bfloat16" or dtype.startswith("[") else np.dtype(dtype).name
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Returns the JSON object that a file holds."""
+    try:
+        found = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as problem:
+        raise CheckpointError(f"{path} is no JSON: {problem}; copy the checkpoint anew") from problem
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} holds no JSON object; copy the checkpoint anew")
+    return found

@@ -1,0 +1,138 @@
+"""LevelDB's sorted string table, the file format of a checkpoint's index: bytes -> sorted (key, value) pairs.
+
+    data blocks | metaindex block | index block | footer (48 bytes)
+    footer   two block handles (offset, size as varints), zeros up to byte 40, 8 bytes of magic
+    block    entries, u32 offsets of restart points, u32 their number; then a type byte and a masked crc32c
+    entry    varints: bytes shared with the previous key, further key bytes, value bytes; key tail; value
+
+Everything is checked before it is believed: handles lie inside the file, blocks follow one another, each block matches
+its crc, keys rise strictly, and the keys together cannot outgrow the file by more than a fixed factor.
+
+Source: TensorFlow 2.20, tensorflow/core/lib/io/{format,block,table}.cc; LevelDB doc/table_format.md.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import google_crc32c
+
+from export.checkpoint.formats.wire import WireError, read_varint
+
+MAGIC = bytes.fromhex("57fb808b247547db")  # 0xdb4775248b80fb57, little-endian
+FOOTER_BYTES = 48
+MASK_DELTA = 0xA282EAD8
+TRAILER_BYTES = 5
+KEY_BYTES_MAX = 64 << 10
+EXPANSION_MAX = 16
+"""Key bytes per file byte that shared prefixes may unfold to: TensorFlow writes every sixteenth key in full."""
+EXPANSION_FLOOR_BYTES = 1 << 20
+
+_COMPRESSIONS = {1: "snappy"}
+
+
+class TableError(Exception):
+    """Bytes that are no sorted string table, or a damaged one."""
+
+
+def unmask(masked: int) -> int:
+    """Returns the crc32c that LevelDB and TensorFlow store in this masked form.
+
+    Source: TensorFlow 2.20, tensorflow/core/lib/hash/crc32c.h.
+    """
+    rotated = (masked - MASK_DELTA) & 0xFFFFFFFF
+    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
+
+
+def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Reads a whole table.
+
+    Args:
+      data: the file's bytes.
+    Returns:
+      Keys, strictly rising, with their values.
+    Raises:
+      TableError: the bytes are no table, damaged, or compressed.
+    """
+    if len(data) < FOOTER_BYTES or data[-len(MAGIC) :] != MAGIC:
+        raise TableError(
+            "it does not end with the magic number of a sorted string table: cut short, or another kind of file"
+        )
+    footer = data[-FOOTER_BYTES:]
+    try:
+        at = read_varint(footer, read_varint(footer, 0)[1])[1]  # the metaindex block is empty in every checkpoint
+        index = _block(data, *_handle(footer, at))
+        allowance, end = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data), 0
+        pairs: list[tuple[bytes, bytes]] = []
+        handles: list[tuple[bytes, bytes]] = []
+        _add_entries(handles, index, allowance)
+        for _, handle in handles:
+            offset, size = _handle(handle, 0)
+            if offset < end:
+                raise TableError(f"its blocks overlap or go backwards at byte {offset}")
+            end = offset + size + TRAILER_BYTES
+            allowance = _add_entries(pairs, _block(data, offset, size), allowance)
+        return pairs
+    except WireError as problem:
+        raise TableError(str(problem)) from problem
+
+
+def _handle(data: bytes, at: int) -> tuple[int, int]:
+    offset, at = read_varint(data, at)
+    return offset, read_varint(data, at)[0]
+
+
+def _block(data: bytes, offset: int, size: int) -> bytes:
+    """Returns the entries of a block, without its restart points, after checking its crc."""
+    body = len(data) - FOOTER_BYTES
+    if offset > body or size > body - offset - TRAILER_BYTES:
+        raise TableError(f"a block of {size} bytes at byte {offset} lies outside the file of {len(data)} bytes")
+    kind, masked = struct.unpack_from("<BI", data, offset + size)
+    if google_crc32c.value(data[offset : offset + size + 1]) != unmask(masked):
+        raise TableError(f"the block at byte {offset} does not match its checksum: the file is damaged")
+    if kind != 0:
+        raise TableError(
+            f"the block at byte {offset} is compressed ({_COMPRESSIONS.get(kind, f'type {kind}')}), which TensorFlow's "
+            "V2 checkpoints never are"
+        )
+    if size < 4:
+        raise TableError(f"the block at byte {offset} is too short for its restart points")
+    restarts = struct.unpack_from("<I", data, offset + size - 4)[0]
+    if 4 * restarts > size - 4:
+        raise TableError(f"the block at byte {offset} claims {restarts} restart points in {size} bytes")
+    return data[offset : offset + size - 4 - 4 * restarts]
+
+
+def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int) -> int:
+    """Adds a block's entries to those before; keys must rise, and their bytes stay within the allowance.
+
+    Returns:
+      What is left of the allowance.
+    """
+    at, end, length, key = 0, len(block), 0, b""
+    last = pairs[-1][0] if pairs else None
+    while at < end:
+        if end - at >= 3 and (block[at] | block[at + 1] | block[at + 2]) < 0x80:  # nearly every entry
+            shared, tail, size = block[at], block[at + 1], block[at + 2]
+            at += 3
+        else:
+            shared, at = read_varint(block, at)
+            tail, at = read_varint(block, at)
+            size, at = read_varint(block, at)
+        middle = at + tail
+        stop = middle + size
+        if shared > length or stop > end:
+            raise TableError("an entry reaches outside its block")
+        key = key[:shared] + block[at:middle]
+        length = shared + tail
+        allowance -= length
+        if length > KEY_BYTES_MAX or allowance < 0:
+            raise TableError(
+                f"its keys unfold to more than {KEY_BYTES_MAX} bytes each or {EXPANSION_MAX} times the file"
+            )
+        if last is not None and key <= last:
+            raise TableError("its keys do not rise")
+        last = key
+        pairs.append((key, block[middle:stop]))
+        at = stop
+    return allowance

@@ -1,0 +1,148 @@
+"""What the rules of recognition have found in a checkpoint so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import compress
+from typing import NamedTuple
+
+from export.checkpoint.formats.wire import made
+from export.checkpoint.inventory.specs import Duplicate, Inventory, Origin, RefusedTable, SlotSpec, TableSpec
+from export.checkpoint.layouts import Layout, Plain
+from export.checkpoint.variables import Entry, StoredVariables
+
+
+class Found(NamedTuple):
+    """A table under its short name, and a longer name that is taken where several tables have the short one."""
+
+    table: TableSpec
+    longer: str
+
+
+@dataclass
+class Findings:
+    """Tables, slot variables and the rest; each rule adds to it, and no rule takes what an earlier one has found.
+
+    Attributes:
+      tables: by name.
+      refused: what is a table but cannot be exported.
+      slots: by key.
+      duplicates: variables that hold a table once more.
+    """
+
+    checkpoint: StoredVariables
+    tables: dict[str, TableSpec] = field(default_factory=dict)
+    refused: list[RefusedTable] = field(default_factory=list)
+    slots: dict[str, SlotSpec] = field(default_factory=dict)
+    duplicates: list[Duplicate] = field(default_factory=list)
+
+    @cached_property
+    def paths_by_key(self) -> dict[str, str]:
+        """Attribute path of each variable of the object graph."""
+        graph = self.checkpoint.graph
+        if graph is None:
+            return {}
+        return {graph.nodes[node].key: path for node, path in reversed(list(graph.paths.items()))}
+
+    @cached_property
+    def keys_by_path(self) -> dict[str, str]:
+        """Key of the variable at each attribute path of the object graph."""
+        return {path: key for key, path in self.paths_by_key.items() if key in self.checkpoint.entries}
+
+    def add_tables(self, found: Iterable[Found]) -> None:
+        """Adds the tables of one rule; those of one name are told apart by their longer names."""
+        found = list(found)
+        count = Counter(each.table.name for each in found) + Counter(list(self.tables))
+        for table, longer in found:
+            name = table.name if count[table.name] == 1 else longer
+            name = table.key if name in self.tables else name
+            while name in self.tables:  # never over another table
+                name += "'"
+            self.tables[name] = table if name == table.name else replace(table, name=name)
+
+    def add_slot(self, name: str, key: str, of: str) -> None:
+        """Adds a slot variable if the checkpoint holds it."""
+        self.add_slots([name], [key], [of])
+
+    def add_slots(self, names: Sequence[str], keys: Sequence[str], of: Sequence[str]) -> None:
+        """Adds what the checkpoint holds of slot variables, given as columns."""
+        entries = list(map(self.checkpoint.entries.get, keys))
+        slots: list[SlotSpec] = made(SlotSpec, names, keys, of, [entry.bytes if entry else 0 for entry in entries])
+        self.slots.update(compress(zip(keys, slots, strict=True), entries))
+
+    def refuse(self, name: str, key: str, reason: str) -> None:
+        """Adds a table that cannot be exported."""
+        self.refused.append(RefusedTable(name, key, reason))
+
+    def taken(self) -> set[str]:
+        """Returns the keys of all variables that a rule has found."""
+        tables = {table.key for table in self.tables.values()} | {refused.key for refused in self.refused}
+        keys = {table.keys.key for table in self.checkpoint.storage.dumped.values()}
+        return tables | keys | set(self.slots) | {each.key for each in self.duplicates}
+
+    def inventory(self, step: int | None = None) -> Inventory:
+        """Returns what was found, sorted: tables with their slot variables, and every other variable."""
+        own: dict[str, list[SlotSpec]] = {table.key: [] for table in self.tables.values()}
+        for slot in sorted((slot for slot in self.slots.values() if slot.of in own), key=lambda slot: slot.name):
+            own[slot.of].append(slot)
+        ordered = (self.tables[name] for name in sorted(self.tables))
+        taken = self.taken()
+        return Inventory(
+            checkpoint=self.checkpoint.name,
+            fingerprint=self.checkpoint.fingerprint,
+            objects=self.checkpoint.graph is not None,
+            step=step,
+            tables=tuple(replace(table, slots=tuple(own[table.key])) if own[table.key] else table for table in ordered),
+            refused=tuple(sorted(self.refused, key=lambda refused: refused.name)),
+            slots=tuple(map(self.slots.__getitem__, sorted(self.slots))),
+            dense=tuple(
+                entry for key, entry in self.checkpoint.entries.items() if key not in taken and entry.dtype != "string"
+            ),
+            duplicates=tuple(self.duplicates),
+            storage=self.checkpoint.storage.kind,
+        )
+
+
+def find_dumped(found: Findings) -> None:
+    """Takes the tables that a parameter server dumped."""
+    tables = []
+    for dumped in found.checkpoint.storage.dumped.values():
+        spec = table_spec(dumped.name, dumped.vectors, "dump", "")
+        tables.append(Found(replace(spec, keys=dumped.keys.key), dumped.vectors.key))
+        for slot, entry in dumped.slots.items():
+            found.add_slot(slot, entry.key, dumped.vectors.key)
+    found.add_tables(tables)
+
+
+def table_spec(
+    name: str,
+    entry: Entry,
+    origin: Origin,
+    path: str,
+    *,
+    rows: int | None = None,
+    dim: int | None = None,
+    layout: Layout | None = None,
+    note: str = "",
+) -> TableSpec:
+    """Returns a table of a variable of rank 2; it takes the whole of it unless told otherwise."""
+    stored = (entry.shape[0], entry.shape[1])
+    rows, dim = rows or stored[0], dim or stored[1]
+    return TableSpec(
+        name=name,
+        key=entry.key,
+        rows=rows,
+        dim=dim,
+        dtype=entry.dtype,
+        layout=layout or Plain(),
+        stored=stored,
+        origin=origin,
+        path=path,
+        slices=entry.pieces,
+        files=entry.files,
+        bytes=rows * dim * entry.itemsize,
+        note=note,
+    )

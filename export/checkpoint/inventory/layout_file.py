@@ -1,0 +1,121 @@
+"""The layout file: how tables lie in variables, said by the user where a checkpoint cannot (docs/checkpoints.md).
+
+TOML or JSON, written by hand; or jax-tpu-embedding's EmbeddingSpecProto, as its trainer wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+
+from export.checkpoint.formats.wire import WireError
+from export.checkpoint.inventory.embedding_spec import parse_embedding_spec
+from export.checkpoint.inventory.specs import StatedTable
+from export.errors import UsageError
+
+FILE_BYTES_MAX = 64 << 20
+_TEXT, _BINARY = (".textproto", ".pbtxt", ".txtpb"), (".pb", ".binpb")
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    key: str
+    rows: PositiveInt | None = None
+    dim: PositiveInt | None = None
+
+
+class _Plain(_Table):
+    kind: Literal["plain"]
+
+
+class _Mod(_Table):
+    kind: Literal["mod"]
+    partitions: PositiveInt | None = None
+
+
+class _SparseCore(_Table):
+    kind: Literal["sparse_core"]
+    rows: PositiveInt
+    dim: PositiveInt
+    cores: PositiveInt
+    core_rows: PositiveInt | None = None
+    offset: NonNegativeInt = 0
+    rotation: NonNegativeInt = 0
+
+
+_KINDS: dict[str, type[_Table]] = {"plain": _Plain, "mod": _Mod, "sparse_core": _SparseCore}
+
+
+class _Page(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    tables: dict[str, Annotated[_Plain | _Mod | _SparseCore, Field(discriminator="kind")]]
+
+
+def read_layouts(path: Path) -> tuple[StatedTable, ...]:
+    """Reads a layout file, by its suffix: .toml, .json, or an EmbeddingSpecProto (.textproto, .pb).
+
+    Raises:
+      UsageError: it is not there, too large, or not what its suffix says; names the place and the value.
+    """
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise UsageError(f"layout file {path} has more than {FILE_BYTES_MAX} bytes")
+        data = path.read_bytes()
+        if path.suffix in (*_TEXT, *_BINARY):
+            return _once(path, parse_embedding_spec(data, text=path.suffix in _TEXT))
+        return _stated(_page(path, data))
+    except OSError as problem:
+        raise UsageError(f"layout file {path} cannot be read: {problem.strerror}") from problem
+    except (ValueError, RecursionError, WireError) as problem:  # of tomllib, json and pydantic too
+        told = _first(problem) if isinstance(problem, ValidationError) else str(problem)
+        raise UsageError(f"layout file {path}: {told}; docs/checkpoints.md tells what is expected") from problem
+
+
+def _page(path: Path, data: bytes) -> _Page:
+    if path.suffix == ".toml":
+        return _Page.model_validate(tomllib.loads(data.decode()))
+    if path.suffix == ".json":
+        return _Page.model_validate(json.loads(data, object_pairs_hook=_without_repeats))
+    raise UsageError(
+        f"layout file {path} ends in {path.suffix!r}; .toml, .json, {', '.join((*_TEXT, *_BINARY))} are read"
+    )
+
+
+def _stated(page: _Page) -> tuple[StatedTable, ...]:
+    return tuple(StatedTable(name=name, **table.model_dump()) for name, table in page.tables.items())
+
+
+def _once(path: Path, tables: tuple[StatedTable, ...]) -> tuple[StatedTable, ...]:
+    for name, times in Counter(table.name for table in tables).items():
+        if times > 1:
+            raise UsageError(f"layout file {path} tells table {name!r} twice")
+    return tables
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    page = dict(pairs)
+    if len(page) < len(pairs):
+        raise ValueError(f"key {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} stands there twice")
+    return page
+
+
+def _first(problem: ValidationError) -> str:
+    error = problem.errors()[0]
+    parts = [str(part) for part in error["loc"]]
+    where = ".".join(parts[:2] + parts[3:])  # the third is the kind, which is no part of a key's name
+    kinds = ", ".join(repr(kind) for kind in _KINDS)
+    if error["type"].startswith("union_tag"):
+        return f"{where}.kind is one of {kinds}"
+    if error["type"] == "missing":
+        return f"key {where!r} is missing"
+    if error["type"] == "extra_forbidden":
+        known = list(_KINDS[parts[2]].model_fields) if len(parts) > 3 else ["tables"]
+        return f"unknown key {where!r}; known here: {', '.join(known)}"
+    return f"{where}: {error['msg']} (got {error['input']!r})"

@@ -1,0 +1,207 @@
+"""Tables that an object graph tells: TPU embedding objects with their SparseCore stacks, TFRS layers, Keras layers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX, ObjectGraph
+from export.checkpoint.formats.wire import WireError
+from export.checkpoint.inventory.findings import Findings, Found, table_spec
+from export.checkpoint.inventory.sparsecore import (
+    LayoutContradiction,
+    SavedLayout,
+    check_saved,
+    check_stack,
+    parse_table_layouts,
+)
+from export.checkpoint.inventory.specs import FLOATS, Duplicate, Origin, TableSpec
+from export.checkpoint.variables import Entry
+from export.errors import CheckpointError
+
+_EMBEDDINGS_KEY = re.compile(rf"(^|/)_?embeddings{re.escape(VARIABLE_SUFFIX)}$")
+_LISTED_KEY = re.compile(rf"(^|/)(_all_variables|variables)/\d+{re.escape(VARIABLE_SUFFIX)}$")
+_EMBEDDINGS_NAME = re.compile(r"(?:^|.*/)([^/]+)/(embeddings|embedding_weights)$")
+_ADAPTED = (
+    "its Keras layer adds LoRA weights, variables of their own, to its rows; save the model by `save_weights`, which "
+    "joins them"
+)
+_ANEW = "the checkpoint contradicts itself; take another one or save it anew"
+
+
+def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
+    """Finds TPUEmbedding objects: `_variables` holds, by table or stack, `parameters` and slot variables.
+
+    Raises:
+      CheckpointError: the layouts of an object contradict its stacks.
+    """
+    layers = {node.children["_tpu_embedding"] for _, node in graph.holders if "_tpu_embedding" in node.children}
+    tables: list[Found] = []
+    claimed: set[str] = set()
+    for index, held in _embedding_objects(graph):
+        origin: Origin = "TFRS TPUEmbedding" if index in layers else "TPUEmbedding"
+        at = graph.paths.get(index, "")
+        specs: dict[str, TableSpec] = {}
+        refused = len(found.refused)
+        for name, variables in held.items():
+            key = graph.nodes[variables["parameters"]].key
+            if key in claimed:
+                found.refuse(name, key, "another embedding object has the same variable; save the checkpoint anew")
+                continue
+            claimed.add(key)
+            for slot, node in variables.items():
+                if slot != "parameters":
+                    found.add_slot(slot, graph.nodes[node].key, key)
+            entry = found.checkpoint.entries.get(key)
+            if entry is None:
+                found.refuse(name, key, "its variable was not saved; save the checkpoint anew")
+            elif len(entry.shape) != 2:
+                found.refuse(name, key, f"it has the shape {list(entry.shape)}, not [rows, dim]")
+            else:
+                specs[name] = table_spec(name, entry, origin, graph.paths.get(variables["parameters"], ""))
+        if not specs:
+            continue
+        saved = _saved_layouts(found, graph, index, at)
+        absent = {each.name for each in found.refused[refused:]}
+        own = _unstacked(specs, saved, found, absent) if saved else specs.values()
+        tables += (Found(table, f"{at}.{table.name}") for table in own)
+    found.add_tables(tables)
+
+
+def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapping[str, int]]]]:
+    """Yields each TPUEmbedding object with the nodes of its variables.
+
+    A Keras optimizer also has a child `_variables`; only an embedding object's hold `parameters` each. What several
+    objects hold is taken as the first one's: a thousand objects that share a thousand variables are a million.
+    """
+    seen: set[int] = set()
+    for index, node in graph.holders:
+        listed = node.children.get("_variables")
+        if listed is None or listed in seen:
+            continue
+        held = {name: child for name, child in graph.nodes[listed].children.items() if child not in seen}
+        seen.update((listed, *held.values()))
+        variables = {name: graph.nodes[child].children for name, child in held.items()}
+        if variables and all("parameters" in each for each in variables.values()):
+            yield index, variables
+
+
+def _saved_layouts(found: Findings, graph: ObjectGraph, index: int, at: str) -> tuple[SavedLayout, ...]:
+    """Returns the SparseCore layouts of an embedding object; () where its rows are plain."""
+    node = graph.child(index, "_sparse_core_table_layouts")
+    if node is None or node.key not in found.checkpoint.entries:
+        return ()
+    try:
+        saved = parse_table_layouts(found.checkpoint.read_string(node.key))
+    except WireError as problem:
+        raise CheckpointError(
+            f"the SparseCore layouts ({node.key!r}) in checkpoint {found.checkpoint.name} cannot be read: {problem}"
+        ) from problem
+    twice, count = max(Counter(each.table.name for each in saved).items(), key=lambda each: each[1], default=("", 0))
+    if count > 1:
+        raise CheckpointError(
+            f"the SparseCore layouts of {at or 'the root'!r} in checkpoint {found.checkpoint.name} name table "
+            f"{twice!r} twice: {_ANEW}"
+        )
+    return saved
+
+
+def _unstacked(
+    stacks: Mapping[str, TableSpec], saved: tuple[SavedLayout, ...], found: Findings, absent: set[str]
+) -> Iterator[TableSpec]:
+    """Yields the tables of an embedding object's stacks; those of `absent` stacks are left out."""
+    members: dict[str, list[SavedLayout]] = {name: [] for name in stacks}
+    for each in saved:
+        if each.stack in members:
+            members[each.stack].append(each)
+        elif each.stack not in absent:
+            raise CheckpointError(
+                f"the SparseCore layouts in checkpoint {found.checkpoint.name} put table {each.table.name!r} into "
+                f"stack {each.stack!r}, which it does not hold (stacks: {', '.join(sorted(stacks)) or 'none'}): {_ANEW}"
+            )
+    for name, stack in stacks.items():
+        if not members[name]:
+            found.refuse(name, stack.key, "the SparseCore layouts do not say which tables this stack holds")
+        try:
+            check_stack([each.table for each in members[name]], stack.stored)
+            for each in members[name]:
+                check_saved(each, stack.stored)
+        except LayoutContradiction as problem:
+            raise CheckpointError(
+                f"stack {name!r} ({stack.key!r}) in checkpoint {found.checkpoint.name}: {problem}: {_ANEW}"
+            ) from problem
+        entry = found.checkpoint.entries[stack.key]
+        for each in members[name]:
+            table = each.table
+            yield table_spec(
+                table.name, entry, stack.origin, stack.path, rows=table.rows, dim=table.dim, layout=table.layout
+            )
+
+
+def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
+    """Finds the small tables of PartialTPUEmbedding: Keras layers, by the name of the feature that reads them."""
+    tables: list[Found] = []
+    for layers in dict.fromkeys(node.children.get("_keras_embedding_layers") for _, node in graph.holders):
+        features: dict[int, list[str]] = {}
+        for feature, layer in graph.nodes[layers].children.items() if layers is not None else ():
+            features.setdefault(layer, []).append(feature)
+        for layer, names in features.items():
+            held = graph.nodes[layer].children
+            variable = held.get("embeddings", held.get("_embeddings"))
+            entry = found.checkpoint.entries.get(graph.nodes[variable].key) if variable is not None else None
+            if variable is not None and entry is not None and len(entry.shape) == 2:
+                path = graph.paths.get(variable, "")
+                others = f" (also read by {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
+                note = (
+                    f"called by its feature {names[0]!r}{others}, as the checkpoint does not hold the name of a small "
+                    f"table; --table NAME={names[0]} gives it"
+                )
+                tables.append(Found(table_spec(names[0], entry, "PartialTPUEmbedding", path, note=note), path))
+    found.add_tables(tables)
+
+
+def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
+    """Finds Keras Embedding layers and feature columns by the names that they give their variables."""
+    taken = found.taken()
+    adapted = {
+        graph.nodes[node.children["_embeddings"]].key
+        for _, node in graph.holders
+        if "lora_embeddings_a" in node.children and "_embeddings" in node.children
+    }
+    tables: list[Found] = []
+    first: dict[tuple[object, ...], str] = {}
+    for index, node in enumerate(graph.nodes):
+        if "embedding" not in node.full_name and "embedding" not in node.key:  # of 10^5 variables most by far
+            continue
+        entry = found.checkpoint.entries.get(node.key)
+        if entry is None or node.key in taken or len(entry.shape) != 2 or entry.dtype not in FLOATS:
+            continue
+        full_name = _EMBEDDINGS_NAME.match(node.full_name)
+        if not (full_name or _EMBEDDINGS_KEY.search(node.key)):
+            continue
+        taken.add(node.key)
+        original = first.setdefault(_identity(node.full_name, entry), node.key)
+        if original != node.key:  # model.export of Keras 3 saves each variable twice
+            found.duplicates.append(Duplicate(node.key, original, entry.bytes))
+            continue
+        path = graph.paths.get(index, "")
+        layer = path.rpartition(".")[0]
+        attribute = layer.rpartition(".")[2]
+        # Keras 3 names variables of a subclassed model's layers after the model, a functional model's after the layers.
+        told = full_name is not None and not (path.endswith("._embeddings") and attribute and not attribute.isdigit())
+        short = full_name[1] if full_name and told else attribute or "embeddings"
+        if node.key in adapted:
+            found.refuse(short, node.key, _ADAPTED)
+            continue
+        column = full_name is not None and full_name[2] == "embedding_weights"
+        origin: Origin = "feature column" if column else "Keras Embedding"
+        tables.append(Found(table_spec(short, entry, origin, path), layer or short))
+    found.add_tables(tables)
+
+
+def _identity(full_name: str, entry: Entry) -> tuple[object, ...]:
+    """Returns what two variables share only if they are one: the name in a SavedModel's list, and all values."""
+    pieces = tuple((part.starts, part.shape, part.crc32c) for part in entry.slices)
+    known = full_name and _LISTED_KEY.search(entry.key) and all(crc is not None for _, _, crc in pieces)
+    return (full_name, entry.dtype, entry.shape, pieces) if known else (entry.key,)

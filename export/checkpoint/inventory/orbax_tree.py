@@ -1,0 +1,132 @@
+"""What the paths of an Orbax tree tell: optimizer states, embedding tables, stacks of jax-tpu-embedding and keras-rs.
+
+    opt_state..., optimizer_variables...                       optax's and Keras' states: slot variables
+    ...embedding   ...embedding.value   ...embeddings          the table of flax' Embed, nnx' Embed, Keras' Embedding
+    ...sc_embedding_variables.<stack>.table, .slot.<n>         jax-tpu-embedding: tables spread over sparse cores
+    ...var:<stack>:table, var:<stack>:table:slot:<name>        keras-rs' DistributedEmbedding: the same
+
+A tree has no classes, only names, and any program may choose these; a matrix with another name is a candidate. How many
+sparse cores a stack lies on, and which tables, the checkpoint does not say: a layout file does.
+
+Source: flax 0.12.8, linen/linear.py and nnx/nn/linear.py; optax 0.2.8; Keras 3.15, Model.get_state_tree; keras-rs
+0.4.0, layers/embedding/jax/distributed_embedding.py; jax-tpu-embedding 0.1.0, sparsecore/lib/flax.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from export.checkpoint.inventory.findings import Findings, Found, table_spec
+from export.checkpoint.inventory.specs import FLOATS, Origin
+from export.checkpoint.variables import Entry
+
+_STATES = frozenset(["opt_state", "opt_states", "optimizer_state", "optimizer_states", "optimizer_variables", "opt"])
+_KERAS_STATES = "optimizer_variables"
+_LEAVES: dict[str, Origin] = {"embedding": "Flax Embed", "embeddings": "Keras Embedding"}
+_TABLE_ENDS = ("table", *_LEAVES, *(f"{leaf}.value" for leaf in _LEAVES))
+_STEP_ENDS = tuple(f"{leaf}{value}" for leaf in ("step", "iteration", "count") for value in ("", ".value"))
+_STACK = re.compile(
+    r"(?:.*\.)?(?:sc_embedding_variables|embedding_table)\.(?:value\.)?(?P<jax>.+)\.table|(?:.*\.)?var:(?P<keras>.+):table"
+)
+_STACK_SLOT = re.compile(r"(?P<jax>.+)\.slot\.(?P<number>.+)|(?P<keras>(?:.*\.)?var:.+:table):slot:(?P<name>.+)")
+_SPREAD = (
+    "it is a SparseCore stack, and how its rows are spread over cores is not in the checkpoint; say it with --layout "
+    "FILE (docs/checkpoints.md)"
+)
+
+
+def find_in_tree(found: Findings) -> None:
+    """Finds slot variables, tables and stacks by their paths."""
+    entries = found.checkpoint.entries
+    states = [key for key in entries if _is_state(key)]
+    others = entries.keys() - states
+    weights = _by_tail(others)
+    named = _by_tail(others, "._") if any(_KERAS_STATES in key for key in states) else {}
+    if states:
+        found.add_slots(*zip(*(_state(key, weights, named) for key in states), strict=True))
+    for key in [key for key in entries if "slot" in key]:
+        slot = _STACK_SLOT.fullmatch(key)
+        of = (slot["keras"] or f"{slot['jax']}.table") if slot else ""
+        if slot and of in entries:
+            found.add_slot(slot["name"] or f"slot {slot['number']}", key, of)
+    tables = []
+    for key in [key for key in entries if key.endswith(_TABLE_ENDS) and key not in found.slots]:
+        entry = entries[key]
+        stack = _STACK.fullmatch(key) if key.endswith("table") else None
+        if stack and len(entry.shape) == 2:
+            found.refuse(stack["jax"] or stack["keras"], key, _SPREAD)
+        elif (origin := _origin(key, entry)) is not None:
+            *path, leaf = _parts(key)
+            tables.append(Found(table_spec(path[-1] if path else leaf, entry, origin, ""), ".".join(path) or key))
+    found.add_tables(tables)
+
+
+def step_keys(keys: Iterable[str]) -> list[str]:
+    """Returns the leaves that may be the training step, the likeliest first: the program's own, then an optimizer's."""
+    likely = [(key, _leaf(key)) for key in keys if key.endswith(_STEP_ENDS)]
+    own = [key for key, leaf in likely if leaf in ("step", "global_step")]
+    return sorted(own, key=len) + [key for key, leaf in likely if leaf in ("iteration", "count") and _is_state(key)]
+
+
+def _is_state(key: str) -> bool:
+    """Tells whether a leaf belongs to an optimizer."""
+    return not _STATES.isdisjoint(key.split("."))
+
+
+def _parts(key: str) -> list[str]:
+    """Returns the steps of a path, without the `value` in which flax' nnx wraps a leaf."""
+    return key.removesuffix(".value").split(".")
+
+
+def _leaf(key: str) -> str:
+    return key.removesuffix(".value").rpartition(".")[2]
+
+
+def _by_tail(weights: Iterable[str], separators: str = ".") -> dict[str, str]:
+    """Returns weights by what optimizers repeat of their paths: any tail that no other weight has.
+
+    Args:
+      weights: their paths.
+      separators: with each of which the steps of a tail are joined.
+    """
+    by_tail: dict[str, str] = {}
+    for weight in weights:
+        tail = weight.removesuffix(".value")
+        tails = {tail}
+        while (at := tail.find(".")) >= 0:
+            tail = tail[at + 1 :]
+            tails.add(tail)
+        if separators != ".":
+            tails = {each.replace(".", separator) for each in tails for separator in separators}
+        for each in tails:
+            by_tail[each] = "" if each in by_tail else weight
+    return by_tail
+
+
+def _state(key: str, weights: Mapping[str, str], named: Mapping[str, str]) -> tuple[str, str, str]:
+    """Returns what a state is called, its key, and the weight that it is of, "" where the path does not say it.
+
+    optax repeats the path of the weight behind its own field; Keras writes `<layer>_<weight>_<state>` as one name.
+    """
+    tail = key.removesuffix(".value")
+    root = ""
+    while root not in _STATES:
+        root, _, tail = tail.partition(".")
+    if root == _KERAS_STATES:
+        leaf = _leaf(key)
+        weight, _, name = leaf.rpartition("_")
+        of = named.get(weight, "")
+        return name if of else leaf, key, of
+    field, _, tail = tail.partition(".")
+    while tail:
+        of = weights.get(tail, "")
+        if of:
+            return field, key, of
+        field, _, tail = tail.partition(".")
+    return _leaf(key), key, ""
+
+
+def _origin(key: str, entry: Entry) -> Origin | None:
+    matrix = len(entry.shape) == 2 and min(entry.shape) and entry.dtype in FLOATS
+    return _LEAVES.get(_leaf(key)) if matrix else None

@@ -1,0 +1,83 @@
+"""Sorts a checkpoint's variables: which are tables, which slot variables, which the rest.
+
+They are told apart by what the training program recorded, never by shape: Adam's moments have the shape and dtype of
+their table, and a slot's key can read like that of another table. What no record tells, the user says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from export.checkpoint.inventory import keras_layers, orbax_tree
+from export.checkpoint.inventory.findings import Findings, find_dumped
+from export.checkpoint.inventory.name_tables import find_named_tables
+from export.checkpoint.inventory.object_tables import find_embedding_objects, find_keras_layers, find_partial_layers
+from export.checkpoint.inventory.optimizer_state import find_named_slots, find_slots
+from export.checkpoint.inventory.specs import Inventory, Statements
+from export.checkpoint.inventory.statements import name_tables, state_layouts, state_mod
+from export.checkpoint.variables import StoredVariables
+
+
+def recognise(checkpoint: StoredVariables, said: Statements | Mapping[str, str] | None = None) -> Inventory:
+    """Sorts a checkpoint's variables into tables, slot variables and the rest.
+
+    Args:
+      checkpoint: an open checkpoint.
+      said: by the user; a mapping is that of `Statements.named`. It adds tables, renames recognised ones, and wins over
+        a recognised table of the same name.
+    Raises:
+      CheckpointError: the object graph is damaged, or a saved layout contradicts its variable.
+      NotConvertible: a named variable is not there, is a slot variable, or cannot hold the table.
+    """
+    if not isinstance(said, Statements):
+        said = Statements(named=said or {})
+    found = Findings(checkpoint)
+    graph = checkpoint.graph
+    if graph is not None:
+        find_slots(found, graph)
+        find_embedding_objects(found, graph)
+        find_partial_layers(found, graph)
+        find_keras_layers(found, graph)
+    elif checkpoint.storage.kind == "Orbax":
+        orbax_tree.find_in_tree(found)
+    elif checkpoint.storage.kind == "Keras":
+        keras_layers.find_in_layers(found)
+    elif checkpoint.storage.kind == "TensorFlow":
+        find_named_slots(found)
+        find_named_tables(found)
+    find_dumped(found)
+    state_layouts(found, said.layouts)
+    name_tables(found, said.named)
+    for name in said.mod:
+        state_mod(found, name)
+    return found.inventory(_step(checkpoint))
+
+
+def _step(checkpoint: StoredVariables) -> int | None:
+    """Returns the training step: what the program calls so, else what its optimizer counted.
+
+    The largest count: an optimizer that wraps another, such as Keras 3's LossScaleOptimizer, may leave its own at 0.
+    """
+    if checkpoint.storage.step is not None:
+        return checkpoint.storage.step
+    if checkpoint.storage.kind == "Orbax":
+        return next(_integers(checkpoint, orbax_tree.step_keys(checkpoint.entries)), None)
+    graph = checkpoint.graph
+    named, counters = ["global_step"], []
+    if checkpoint.storage.kind == "Keras":
+        named, counters = [], keras_layers.step_keys(checkpoint.entries)
+    if graph is not None:
+        named = [node.key for name in ("step", "global_step") if (node := graph.child(0, name))]
+        for _, node in graph.holders:
+            counter = node.children.get("_iterations", node.children.get("iter") if node.slots else None)
+            counters += [graph.nodes[counter].key] if counter is not None else []
+    own = next(_integers(checkpoint, named), None)
+    return max(_integers(checkpoint, counters), default=None) if own is None else own
+
+
+def _integers(checkpoint: StoredVariables, keys: Iterable[str]) -> Iterator[int]:
+    """Yields the values of those variables that are single integers."""
+    for key in dict.fromkeys(keys):
+        entry = checkpoint.entries.get(key)
+        if entry is not None and entry.shape == () and entry.dtype in ("int64", "int32", "uint32"):
+            yield int(checkpoint.read_all(key))

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from export.checkpoint.formats.hdf5_files import open_hdf5
+from export.checkpoint.formats.hdf5_listing import list_hdf5
+from export.checkpoint.formats.keras import WEIGHTS, find_keras, list_keras
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
+
+TABLE = np.arange(80, dtype=np.float32).reshape(20, 4)
+
+
+def write_weights(path: Path, **options: Any) -> Path:
+    """A file such as Keras 3 saves, with an Embedding named `user` and a dense kernel."""
+    with h5py.File(path, "w") as file:
+        for group, name in (("layers/embedding", "user"), ("layers/dense", "dense")):
+            held = file.create_group(f"{group}/vars")
+            held.attrs["name"] = name
+            held.create_dataset("0", data=TABLE, **options)
+    return path
+
+
+def write_archive(path: Path, config: Any = None, compression: int = zipfile.ZIP_STORED) -> Path:
+    weights = write_weights(path.with_suffix(".weights"))
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("metadata.json", "{}")
+        archive.writestr("config.json", json.dumps(config or {}))
+        archive.write(weights, WEIGHTS)
+    weights.unlink()
+    return path
+
+
+def model(**layers: str) -> dict[str, Any]:
+    told = [{"class_name": kind, "config": {"name": name}} for name, kind in layers.items()]
+    return {"class_name": "Functional", "config": {"layers": told}}
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_contiguous_dataset_is_a_slice_of_the_file(tmp_path: Path, archived: bool) -> None:
+    path = write_archive(tmp_path / "a.keras") if archived else write_weights(tmp_path / "a.weights.h5")
+    checkpoint = open_checkpoint(path)
+    entry = checkpoint.entries["layers/embedding/vars/0"]
+    assert (entry.whole, entry.array, entry.slices[0].crc32c) == (True, None, None)
+    content = path.read_bytes()[entry.slices[0].offset :][: entry.bytes]
+    np.testing.assert_array_equal(np.frombuffer(content, np.float32).reshape(20, 4), TABLE)
+    np.testing.assert_array_equal(checkpoint.read(entry.key, 3, 5), TABLE[3:8])
+    np.testing.assert_array_equal(checkpoint.read_all(entry.key), TABLE)
+
+
+@pytest.mark.parametrize("options", [{"chunks": (8, 3)}, {"compression": "gzip"}, {"shuffle": True, "chunks": (20, 4)}])
+def test_dataset_in_chunks_is_an_array(tmp_path: Path, options: dict[str, Any]) -> None:
+    checkpoint = open_checkpoint(write_weights(tmp_path / "a.h5", **options))
+    entry = checkpoint.entries["layers/embedding/vars/0"]
+    assert entry.array is not None
+    np.testing.assert_array_equal(checkpoint.read(entry.key, 3, 9), TABLE[3:12])
+
+
+def test_dataset_of_other_values_is_listed_and_not_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("big_endian", data=TABLE.astype(">f4"))
+        file.create_dataset("text", data=["a", "b"])
+    checkpoint = open_checkpoint(tmp_path / "a.h5")
+    assert sorted(checkpoint.entries) == ["big_endian", "text"]
+    assert recognise(checkpoint).candidates == ()
+    with pytest.raises(CheckpointError, match="not read here"):
+        checkpoint.read("big_endian", 0, 1)
+
+
+def test_find_keras_takes_the_only_file_of_a_directory(tmp_path: Path) -> None:
+    assert find_keras(tmp_path) is None
+    path = write_weights(tmp_path / "a.weights.h5")
+    (tmp_path / "notes.txt").write_text("")
+    assert find_keras(tmp_path) == path
+    write_weights(tmp_path / "b.weights.h5")
+    with pytest.raises(CheckpointError, match=r"2 Keras files \(a.weights.h5, b.weights.h5\)"):
+        open_checkpoint(tmp_path)
+
+
+def test_configuration_names_the_layers_that_are_embeddings(tmp_path: Path) -> None:
+    for number, (kind, expected) in enumerate((("Embedding", ["user"]), ("Other", []))):
+        path = write_archive(tmp_path / f"{number}.keras", model(user=kind, dense="Dense"))
+        assert [table.name for table in recognise(open_checkpoint(path)).tables] == expected
+
+
+def test_compressed_archive_is_refused_with_the_cure(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "a.keras", compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointError, match="unzip"):
+        open_checkpoint(path)
+
+
+def test_archive_whose_bytes_changed_does_not_match_its_crc32(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "a.keras")
+    content = bytearray(path.read_bytes())
+    content[content.index(TABLE.tobytes()) + 5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="crc32"):
+        open_checkpoint(path)
+
+
+def test_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("readme", "")
+    with pytest.raises(CheckpointError, match="no archive of Keras"):
+        open_checkpoint(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_file_that_is_cut_short_is_a_checkpoint_error(tmp_path: Path, archived: bool) -> None:
+    path = write_archive(tmp_path / "a.keras") if archived else write_weights(tmp_path / "a.weights.h5")
+    content = path.read_bytes()
+    for size in (len(content) - 1, len(content) // 2, 600, 9):
+        path.write_bytes(content[:size])
+        with pytest.raises(CheckpointError):
+            open_checkpoint(path)
+
+
+def test_bytes_that_are_flipped_are_refused_or_read(tmp_path: Path) -> None:
+    path = write_weights(tmp_path / "a.weights.h5")
+    content = path.read_bytes()
+    random = np.random.default_rng(0)
+    for place in random.integers(0, len(content), 12):
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(random.integers(8))
+        path.write_bytes(changed)
+        try:
+            checkpoint = open_checkpoint(path)
+            recognise(checkpoint)
+            assert all(entry.bytes <= len(content) for entry in checkpoint.entries.values())
+        except CheckpointError:
+            pass
+
+
+def test_damage_that_makes_the_hdf5_library_loop_is_refused(tmp_path: Path) -> None:
+    path = write_weights(tmp_path / "a.weights.h5")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"user") + 17] = 4  # the size of the next object of the heap
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="cannot be listed within 2 s"):
+        list_hdf5(str(path), None, limit_s=2)
+
+
+def test_fingerprint_tells_two_files_apart(tmp_path: Path) -> None:
+    one, other = write_weights(tmp_path / "a.weights.h5"), write_archive(tmp_path / "b.keras")
+    assert list_keras(one).fingerprint == list_keras(one).fingerprint != list_keras(other).fingerprint
+
+
+def test_sharded_weights_are_read_as_one(tmp_path: Path) -> None:
+    index = tmp_path / "a.weights.json"
+    names = ["a_00000.weights.h5", "a_00001.weights.h5"]
+    index.write_text(json.dumps({"weight_map": {"/x/vars": names[0], "/y/vars": names}}))
+    for number, name in enumerate(names):
+        with h5py.File(tmp_path / name, "w") as file:
+            file.create_dataset(f"layers/{'xy'[number]}/vars/0", data=TABLE + number)
+    checkpoint = open_checkpoint(tmp_path)
+    assert sorted(checkpoint.entries) == ["layers/x/vars/0", "layers/y/vars/0"]
+    np.testing.assert_array_equal(checkpoint.read_all("layers/y/vars/0"), TABLE + 1)
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(CheckpointError, match="not beside it"):
+        open_checkpoint(index)
+    index.write_text("[]")
+    with pytest.raises(CheckpointError, match="no index of Keras weights"):
+        open_checkpoint(index)
+
+
+def test_open_hdf5_without_h5py_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(CheckpointError, match=r"pip install 'rowcast\[export\]'"):
+        open_hdf5(str(tmp_path / "a.h5"), None)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"shape": (10**9, 64), "chunks": (100, 64)}, "were never written"),
+        ({"shape": (10**9, 64)}, "were never written"),
+        ({"shape": (10**15, 1000)}, "which nothing can have"),
+        ({"shape": (2, 4), "external": [("/etc/passwd", 0, 32)]}, "lie in other files"),
+    ],
+)
+def test_dataset_that_is_not_in_the_file_is_refused(tmp_path: Path, how: dict[str, Any], told: str) -> None:
+    """HDF5 reads what was never written as zeros, terabytes of them, and what lies elsewhere from any file."""
+    with h5py.File(tmp_path / "a.weights.h5", "w") as file:
+        file.create_dataset("layers/embedding/vars/0", dtype="f4", **how)
+    with pytest.raises(CheckpointError, match=told):
+        open_checkpoint(tmp_path / "a.weights.h5")

@@ -1,0 +1,206 @@
+"""The layout file in each of its formats, and what it may not say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.checkpoint.inventory.layout_file import read_layouts
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
+from export.checkpoint.layouts import Mod, Plain, SparseCore
+from export.checkpoint.reader import open_checkpoint
+from export.errors import NotConvertible, UsageError
+from tests.export.checkpoint.bundles import GRAPH, field, write_bundle
+
+STACK = np.zeros((64, 8), np.float32)
+TOML = """
+[tables.users]
+key = "stack"
+kind = "sparse_core"
+rows = 50
+dim = 5
+cores = 4
+
+[tables.items]
+key = "stack"
+kind = "sparse_core"
+rows = 8
+dim = 8
+cores = 4
+offset = 13
+rotation = 1
+
+[tables.genres]
+key = "genres"
+kind = "mod"
+partitions = 3
+
+[tables.ages]
+key = "ages"
+kind = "plain"
+rows = 9
+dim = 3
+"""
+SPEC_TEXT = """
+# as str() of the message writes it
+stacked_table_specs {
+  stack_name: "users_items"
+  stack_vocab_size: 64
+  stack_embedding_dim: 8
+  num_sparsecores: 4
+  table_specs {
+    table_name: "users" vocab_size: 50 embedding_dim: 5
+    feature_specs { feature_name: 'user' input_shape: 8 input_shape: 1 }
+  }
+  table_specs < table_name: "items"; vocab_size: 8, embedding_dim: 8 row_offset_in_shard: 13 shard_rotation: 1 >
+}
+"""
+
+
+def spec_bytes() -> bytes:
+    users = field(1, "users") + field(2, 50) + field(3, 5) + field(11, field(1, "user"))
+    items = field(1, "items") + field(2, 8) + field(3, 8) + field(9, 13) + field(10, 1)
+    stack = field(1, "users_items") + field(2, 64) + field(3, 8) + field(9, 4) + field(10, users) + field(10, items)
+    return field(1, stack)
+
+
+def written(directory: Path, name: str, content: str | bytes) -> Path:
+    path = directory / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def stated(directory: Path, content: str | bytes, name: str = "layout.toml", key: str = "stack") -> Inventory:
+    variables: dict[str, Any] = {key: STACK, "genres": STACK[:7], "ages": STACK[:10], "ages/Adam": STACK[:10]}
+    write_bundle(directory / "ckpt-1", variables)
+    layouts = read_layouts(written(directory, name, content))
+    return recognise(open_checkpoint(directory), Statements(layouts=layouts))
+
+
+def test_layout_file_says_stacks_partitions_and_padding(tmp_path: Path) -> None:
+    found = stated(tmp_path, TOML)
+    assert {table.name: (table.rows, table.dim, table.layout) for table in found.tables} == {
+        "ages": (9, 3, Plain()),
+        "genres": (7, 8, Mod((0, 3, 5))),
+        "items": (8, 8, SparseCore(4, 16, 13, 1)),
+        "users": (50, 5, SparseCore(4, 16, 0, 0)),
+    }
+    assert {table.origin for table in found.tables} == {"layout file"}
+    assert [slot.name for slot in found.table("ages").slots] == ["Adam"]
+    assert found.candidates == ()
+
+
+@pytest.mark.parametrize(("name", "content"), [("spec.textproto", SPEC_TEXT), ("spec.pb", spec_bytes())])
+@pytest.mark.parametrize("key", ["params.users_items.table", "users_items", "emb/users_items/0"])
+def test_embedding_spec_says_the_same_of_the_variable_that_bears_the_stacks_name(
+    tmp_path: Path, name: str, content: str | bytes, key: str
+) -> None:
+    found = stated(tmp_path, content, name, key)
+    assert {table.name: (table.key, table.rows, table.dim, table.layout) for table in found.tables} == {
+        "items": (key, 8, 8, SparseCore(4, 16, 13, 1)),
+        "users": (key, 50, 5, SparseCore(4, 16, 0, 0)),
+    }
+
+
+def test_embedding_spec_whose_stack_is_not_one_variable_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotConvertible, match="'users_items' is found by its name, which these have: none"):
+        stated(tmp_path, SPEC_TEXT, "spec.textproto", "other")
+
+
+def test_layout_file_in_json_says_the_same(tmp_path: Path) -> None:
+    page = {"tables": {"users": {"key": "k", "kind": "sparse_core", "rows": 5, "dim": 3, "cores": 2, "core_rows": 4}}}
+    assert read_layouts(written(tmp_path, "l.json", json.dumps(page))) == (
+        StatedTable("users", "k", "sparse_core", rows=5, dim=3, cores=2, core_rows=4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("l.toml", "[tables.a]\nkind = 'plain'", "key 'tables.a.key' is missing"),
+        ("l.toml", "[tables.a]\nkey = 'k'\nkind = 'mud'", "tables.a.kind is one of 'plain', 'mod', 'sparse_core'"),
+        (
+            "l.toml",
+            "[tables.a]\nkey = 'k'\nkind = 'plain'\nrow = 3",
+            "unknown key 'tables.a.row'; known here: key, rows, dim, kind",
+        ),
+        ("l.toml", "[tables.a]\nkey = 'k'\nkind = 'mod'\npartitions = 0", "greater than 0"),
+        ("l.toml", "tables = 3", "tables: "),
+        ("l.toml", "[tables", "docs/checkpoints.md"),
+        ("l.toml", b"\xff", "docs/checkpoints.md"),
+        ("l.json", '{"tables": {"a": {}, "a": {}}}', "'a' stands there twice"),
+        ("l.json", "[" * 100_000, "docs/checkpoints.md"),
+        ("l.yaml", "tables: {}", "ends in '.yaml'; .toml, .json"),
+        ("l.pb", b"\x0a\xff", "varint"),
+        ("l.textproto", "stacked_table_specs {", "ends within a message"),
+        ("l.textproto", "stacked_table_specs { stack_name: ? }", "where a field"),
+        ("l.textproto", "stacked_table_specs { stack_name: } }", "value of stack_name"),
+        ("l.textproto", 'stacked_table_specs { stack_name: "\\x" }', "value of stack_name"),
+        ("l.textproto", "stacked_table_specs: 3", "no message"),
+        ("l.textproto", "a {" * 40, "deeper"),
+        ("l.textproto", SPEC_TEXT.replace("num_sparsecores: 4", ""), "64 rows on 0 cores"),
+        ("l.textproto", SPEC_TEXT.replace("num_sparsecores: 4", "num_sparsecores: 'x'"), "no integer"),
+        ("l.textproto", SPEC_TEXT.replace('"items"', '"users"'), "'users' twice"),
+        ("l.textproto", SPEC_TEXT.replace('table_name: "items"', ""), "without table_name"),
+    ],
+)
+def test_layout_file_that_cannot_be_meant_is_refused(
+    tmp_path: Path, name: str, content: str | bytes, what: str
+) -> None:
+    with pytest.raises(UsageError, match=what):
+        read_layouts(written(tmp_path, name, content))
+
+
+def test_layout_file_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        read_layouts(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        ("offset = 13", "offset = 12", "'users' and 'items' overlap"),
+        ("cores = 4\noffset", "cores = 2\noffset", "4 and 2 cores|2 and 4 cores"),
+        ("rows = 50", "rows = 80", "takes rows 0 to 20"),
+        ("dim = 5", "dim = 9", r"shape \[50, 9\]"),
+        ('key = "genres"', 'key = "stack"', "only the tables of a SparseCore stack share one"),
+        ("rows = 9", "rows = 11", r"'ages' has the shape \[11, 3\]"),
+        ("dim = 3", "dim = 30", r"'ages' has the shape \[9, 30\]"),
+        ('kind = "mod"', 'kind = "mod"\nrows = 5', r"'genres' has the shape \[5, 8\]"),
+        ('key = "genres"', 'key = "genre"', "did you mean 'genres'"),
+        ('key = "ages"', 'key = "ages/Adam"', "slot variable"),
+        ("partitions = 3", "", "lies in 1 row range"),
+    ],
+)
+def test_layout_that_contradicts_the_checkpoint_is_refused(tmp_path: Path, before: str, after: str, what: str) -> None:
+    with pytest.raises(NotConvertible, match=what):
+        stated(tmp_path, TOML.replace(before, after, 1))
+
+
+def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"layer/embeddings": STACK})
+    layouts = (StatedTable("users", "layer/embeddings", "sparse_core", rows=50, dim=5, cores=4),)
+    found = recognise(open_checkpoint(tmp_path), Statements({"people": "users"}, layouts=layouts))
+    assert [(table.name, table.layout.kind) for table in found.tables] == [("people", "sparse_core")]
+    assert GRAPH not in [entry.key for entry in found.dense]
+
+
+def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> None:
+    page = Path(__file__).parents[4].joinpath("docs/checkpoints.md").read_text()
+    example = next(part for part in page.split("```toml\n")[1:] if "sparse_core" in part).split("```")[0]
+    stack = np.zeros((1920, 16), np.float32)
+    variables = {"params.embedding.users_items.table": stack, "genres": stack[:10], "ages": stack[:128]}
+    write_bundle(tmp_path / "ckpt-1", variables)
+    layouts = read_layouts(written(tmp_path, "layout.toml", example))
+    found = recognise(open_checkpoint(tmp_path), Statements(layouts=layouts))
+    assert {table.name: (table.rows, table.dim, table.layout) for table in found.tables} == {
+        "ages": (100, 16, Plain()),
+        "genres": (10, 16, Mod((0, 3, 6, 8))),
+        "items": (503, 16, SparseCore(8, 240, 128, 4)),
+        "users": (1000, 16, SparseCore(8, 240, 0, 0)),
+    }

@@ -1,0 +1,70 @@
+"""Slot variables that a name tells, in checkpoints of names alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.reader import open_checkpoint
+from tests.export.checkpoint.bundles import write_bundle
+
+TABLE = np.ones((8, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *("Adagrad", "Adam", "Adam_1", "Adam_3", "Ftrl", "Ftrl_1", "Momentum", "RMSProp", "RMSProp_1", "RMSProp_2"),
+        *("Adadelta", "Adadelta_1", "AdagradDA", "AdagradDA_1", "ProximalAdagrad", "ExponentialMovingAverage"),
+        *("Adam/m", "Adam/v", "AdagradMomentum/Accumulator", "AdagradMomentum/Momentum", "RMSProp/ms", "adam_m"),
+    ],
+)
+def test_named_slot_is_left_out_and_belongs_to_its_table(tmp_path: Path, state: str) -> None:
+    write_bundle(tmp_path / "c", {"scope/emb": TABLE, f"scope/emb/{state}": TABLE})
+    table = recognise(open_checkpoint(tmp_path), {"items": "scope/emb"}).tables[0]
+    assert [(slot.name, slot.key) for slot in table.slots] == [(state, f"scope/emb/{state}")]
+
+
+@pytest.mark.parametrize("name", ["t/scope/emb/Adam_1", "training/Adam/scope/emb/m", "t/Adagrad/scope/emb/accumulator"])
+def test_named_slot_under_the_scope_of_its_optimizer_is_found(tmp_path: Path, name: str) -> None:
+    write_bundle(tmp_path / "c", {"scope/emb": TABLE, name: TABLE})
+    assert [slot.of for slot in recognise(open_checkpoint(tmp_path)).slots] == ["scope/emb"]
+
+
+@pytest.mark.parametrize(
+    "other", ["scope/other/Adam", "Adam", "scope/emb/adamant", "scope/emb/kernel", "/" * 99 + "Adam"]
+)
+def test_variable_that_only_looks_like_a_slot_is_not_taken(tmp_path: Path, other: str) -> None:
+    write_bundle(tmp_path / "c", {"scope/emb": TABLE, other: TABLE})
+    assert recognise(open_checkpoint(tmp_path)).slots == ()
+
+
+def test_state_of_an_optimizer_that_its_user_named_is_told_by_several_variables_or_a_table(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"a": TABLE, "a/mine": TABLE, "a/mine_1": TABLE, "b": TABLE, "b/mine": TABLE})
+    assert [(slot.name, slot.of) for slot in recognise(open_checkpoint(tmp_path)).slots] == [
+        ("mine", "a"),
+        ("mine_1", "a"),
+        ("mine", "b"),
+    ]
+    write_bundle(tmp_path / "d", {"user/embeddings": TABLE, "user/embeddings/mine": TABLE, "a": TABLE, "a/b": TABLE})
+    assert [slot.key for slot in recognise(open_checkpoint(tmp_path / "d")).slots] == ["user/embeddings/mine"]
+
+
+def test_named_slot_of_another_shape_is_not_taken(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"scope/emb": TABLE, "scope/emb/Adam": TABLE[:4]})
+    assert recognise(open_checkpoint(tmp_path)).slots == ()
+
+
+def test_optimizers_own_scalars_are_left_out(tmp_path: Path) -> None:
+    powers = {name: np.array(0.9, np.float32) for name in ("beta1_power", "train/beta2_power", "beta1_power_1")}
+    write_bundle(tmp_path / "c", powers)
+    assert len(recognise(open_checkpoint(tmp_path)).slots) == 3
+
+
+def test_average_of_weights_may_be_named_as_a_table(tmp_path: Path) -> None:
+    name = "scope/emb/ExponentialMovingAverage"
+    write_bundle(tmp_path / "c", {"scope/emb": TABLE, name: TABLE})
+    assert [table.key for table in recognise(open_checkpoint(tmp_path), {"items": name}).tables] == [name]

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Inventory
+from export.checkpoint.reader import open_checkpoint
+from export.errors import NotConvertible
+from tests.export.checkpoint.orbax_trees import write_item
+
+TABLE = np.zeros((20, 4), np.float32)
+
+
+def found_in(directory: Path, *paths: str) -> Inventory:
+    write_item(directory / "ckpt", dict.fromkeys(paths, TABLE))
+    return recognise(open_checkpoint(directory / "ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "origin"),
+    [
+        ("params.user.embedding", "user", "Flax Embed"),
+        ("model.user.embedding.value", "user", "Flax Embed"),
+        ("trainable_variables.user.embeddings", "user", "Keras Embedding"),
+        ("embedding", "embedding", "Flax Embed"),
+    ],
+)
+def test_leaf_that_layers_name_by_default_is_a_table(tmp_path: Path, path: str, name: str, origin: str) -> None:
+    found = found_in(tmp_path, path, "params.dense.kernel")
+    assert [(table.name, table.key, table.origin) for table in found.tables] == [(name, path, origin)]
+    assert [entry.key for entry in found.candidates] == ["params.dense.kernel"]
+
+
+def test_layers_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    found = found_in(tmp_path, "query.ids.embedding", "candidate.ids.embedding")
+    assert [table.name for table in found.tables] == ["candidate.ids", "query.ids"]
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "of"),
+    [
+        ("opt_state.0.mu.user.embedding", "mu", "params.user.embedding"),
+        ("opt_state.0.mu.params.user.embedding", "mu", "params.user.embedding"),
+        ("optimizer.opt_state.0.nu.user.embedding.value", "nu", "params.user.embedding"),
+        ("optimizer_variables.adam.user_embedding_momentum", "momentum", "params.user.embedding"),
+        ("optimizer_variables.adam.other_embedding_momentum", "other_embedding_momentum", ""),
+        ("opt_state.hidden", "hidden", ""),
+    ],
+)
+def test_state_of_an_optimizer_is_a_slot_though_it_has_the_shape_of_tables(
+    tmp_path: Path, state: str, name: str, of: str
+) -> None:
+    found = found_in(tmp_path, "params.user.embedding", state)
+    assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [(name, state, of)]
+    assert [table.key for table in found.tables] == ["params.user.embedding"]
+
+
+def test_state_of_an_optimizer_is_no_table_even_if_named(tmp_path: Path) -> None:
+    write_item(tmp_path / "ckpt", {"params.a": TABLE, "opt_state.0.mu.a": TABLE})
+    with pytest.raises(NotConvertible, match="slot variable"):
+        recognise(open_checkpoint(tmp_path / "ckpt"), {"a": "opt_state.0.mu.a"})
+    assert recognise(open_checkpoint(tmp_path / "ckpt"), {"a": "params.a"}).tables[0].origin == "named"
+
+
+@pytest.mark.parametrize(
+    ("table", "slot"),
+    [
+        ("params.sc.sc_embedding_variables.a_b.table", "params.sc.sc_embedding_variables.a_b.slot.0"),
+        ("layer.embedding_table.value.a_b.table", "layer.embedding_table.value.a_b.slot.0"),
+        ("trainable_variables.e.var:a_b:table", "trainable_variables.e.var:a_b:table:slot:accumulator"),
+    ],
+)
+def test_stack_is_refused_until_its_layout_is_said(tmp_path: Path, table: str, slot: str) -> None:
+    found = found_in(tmp_path, table, slot)
+    assert [(refused.name, refused.key) for refused in found.refused] == [("a_b", table)]
+    assert [(each.key, each.of) for each in found.slots] == [(slot, table)]
+    assert found.tables == ()

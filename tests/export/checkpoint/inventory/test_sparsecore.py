@@ -1,0 +1,136 @@
+"""SparseCore stacks: layouts decoded by hand, held to the stacks that they speak of."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from export.checkpoint import layouts
+from export.checkpoint.formats.wire import WireError
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.sparsecore import parse_table_layouts
+from export.checkpoint.inventory.specs import Inventory
+from export.checkpoint.layouts import SparseCore
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError, NotConvertible
+from tests.export.checkpoint.bundles import GRAPH, SUFFIX, field, node, object_graph, varint, write_bundle
+
+CORES, CORE_ROWS, PADDED_DIM = 4, 32, 8
+STACK = np.arange(CORES * CORE_ROWS * PADDED_DIM, dtype=np.float32).reshape(-1, PADDED_DIM)
+USERS: dict[str, Any] = {"name": "users", "shape": (50, 5), "padded": (64, 8), "offset": 0, "rotation": 0}
+ITEMS: dict[str, Any] = {"name": "it_ems", "shape": (30, 7), "padded": (32, 8), "offset": 16, "rotation": 2}
+
+
+def table_layout(**said: Any) -> bytes:
+    """One SparseCoreTableLayout, by field numbers; zeros are left out, as protobuf does."""
+    said = {"stack": "it_ems_users", "cores": CORES, "partitions": 2, "core_rows": CORE_ROWS, **said}
+    numbers = {3: "cores", 4: "partitions", 5: "core_rows", 8: "offset", 9: "rotation"}
+    packed = {number: b"".join(varint(size) for size in said[name]) for number, name in ((6, "shape"), (7, "padded"))}
+    plain = b"".join(field(number, said[name]) for number, name in numbers.items() if said[name])
+    shapes = b"".join(field(number, sizes) for number, sizes in packed.items())
+    return field(1, field(1, said["name"]) + field(2, said["stack"]) + plain + shapes)
+
+
+def write(directory: Path, *tables: dict[str, Any], stacks: tuple[str, ...] = ("it_ems_users",)) -> None:
+    """An embedding object with stacks of one shape, each with one slot variable, and the layouts of its tables."""
+    keys = {stack: (f"e/{stack}{SUFFIX}", f"e/{stack}.Sacc{SUFFIX}") for stack in stacks}
+    nodes = [node({"e": 1}), node({"_variables": 2, "_sparse_core_table_layouts": 3}), b"", node(key="e/layouts")]
+    held = {}
+    for stack in stacks:
+        held[stack] = len(nodes)
+        nodes += [node({"parameters": len(nodes) + 1, "accumulators": len(nodes) + 2})]
+        nodes += [node(key=key) for key in keys[stack]]
+    nodes[2] = node(held)
+    variables = {key: STACK for pair in keys.values() for key in pair}
+    said = b"".join(table_layout(**table) for table in tables)
+    write_bundle(directory / "ckpt-1", {**variables, "e/layouts": said, GRAPH: object_graph(*nodes)})
+
+
+def opened(directory: Path, named: dict[str, str] | None = None) -> Inventory:
+    return recognise(open_checkpoint(directory), named)
+
+
+def test_recognise_stack_tells_its_tables_with_their_layouts_and_slots(tmp_path: Path) -> None:
+    write(tmp_path, USERS, ITEMS)
+    found = opened(tmp_path)
+    assert [(table.name, table.rows, table.dim, table.stored) for table in found.tables] == [
+        ("it_ems", 30, 7, (128, 8)),
+        ("users", 50, 5, (128, 8)),
+    ]
+    assert found.table("it_ems").layout == SparseCore(CORES, CORE_ROWS, 16, 2)
+    assert found.table("users").bytes == 50 * 5 * 4
+    assert {slot.name for table in found.tables for slot in table.slots} == {"accumulators"}
+    assert (len(found.slots), found.dense) == (1, ())
+
+
+def test_recognise_stack_tables_take_rows_of_their_own(tmp_path: Path) -> None:
+    write(tmp_path, USERS, ITEMS)
+    rows = [layouts.stored_rows(table.layout, np.arange(table.rows)) for table in opened(tmp_path).tables]
+    assert len(np.unique(np.concatenate(rows))) == 80
+
+
+def test_recognise_table_of_a_stack_is_renamed_by_its_name_or_by_the_stack(tmp_path: Path) -> None:
+    write(tmp_path, USERS, ITEMS)
+    assert [table.name for table in opened(tmp_path, {"people": "users"}).tables] == ["it_ems", "people"]
+    assert [table.name for table in opened(tmp_path, {"users": "e/it_ems_users"}).tables] == ["it_ems", "users"]
+    with pytest.raises(NotConvertible, match=r"stack of several tables.*it_ems, users"):
+        opened(tmp_path, {"people": "e/it_ems_users"})
+
+
+def test_recognise_two_stacks_of_one_object(tmp_path: Path) -> None:
+    write(tmp_path, USERS | {"stack": "a"}, ITEMS | {"stack": "a_b", "offset": 0}, stacks=("a", "a_b"))
+    assert {table.name: table.key for table in opened(tmp_path).tables} == {
+        "users": "e/a" + SUFFIX,
+        "it_ems": "e/a_b" + SUFFIX,
+    }
+
+
+def test_recognise_stack_that_no_layout_speaks_of_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, USERS | {"stack": "a"}, stacks=("a", "b"))
+    assert [refused.name for refused in opened(tmp_path).refused] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"cores": 8}, r"8 cores of 32 rows each, which makes 256 rows; its variable has 128"),
+        ({"cores": 0}, "0 cores"),
+        ({"cores": 128, "core_rows": 1, "padded": (128, 8)}, "cores"),
+        ({"cores": 1 << 40, "core_rows": 1, "padded": (1 << 40, 8)}, "1099511627776 cores"),
+        ({"core_rows": (1 << 64) - 32}, "of -32 rows"),
+        ({"partitions": 3}, "3 partitions, which do not divide its 4 cores"),
+        ({"partitions": 0}, "0 partitions"),
+        ({"padded": (64, 16)}, "16 padded columns, its stack has 8"),
+        ({"padded": (65, 8)}, "65 padded rows"),
+        ({"padded": (48, 8)}, "48 padded rows"),
+        ({"shape": (50, 9)}, r"shape \[50, 9\]"),
+        ({"shape": (0, 5)}, r"shape \[0, 5\]"),
+        ({"shape": (50, 0)}, r"shape \[50, 0\]"),
+        ({"rotation": 4}, "rotated by 4; expected was 0 to 3"),
+        ({"rotation": (1 << 64) - 1}, "rotated by -1"),
+        ({"offset": 20}, "rows 20 to 33 of each core's shard, which has 32"),
+        ({"offset": 12}, "both hold row 16"),
+        ({"name": "it_ems"}, "'it_ems' twice"),
+        ({"stack": "users"}, "stack 'users', which it does not hold"),
+        ({"name": ""}, "both need a name"),
+        ({"shape": (50,)}, r"not \[rows, columns\]"),
+    ],
+)
+def test_recognise_layouts_that_contradict_the_stack_are_refused(
+    tmp_path: Path, change: dict[str, Any], what: str
+) -> None:
+    write(tmp_path, USERS | change, ITEMS)
+    with pytest.raises(CheckpointError, match=what):
+        opened(tmp_path)
+
+
+@given(st.binary(max_size=200))
+def test_parse_table_layouts_of_any_bytes_is_right_or_refused(data: bytes) -> None:
+    with contextlib.suppress(WireError):
+        parse_table_layouts(field(1, data))
