@@ -119,8 +119,8 @@ class _Wire:
         timeout_ms = str(max(int(left_s * 1000), 1))
         headers = {**self._headers, "x-request-id": request_id, "x-request-timeout-ms": timeout_ms}
         request = {"headers": headers, "timeout": left_s, "url": self._address.target + self._path(call)}
-        if call.method in {"ListModels", "GetModel"}:
-            return {"method": "GET", **request}
+        if call.method in {"ListModels", "GetModel"}:  # descriptions have one form on this side: the contract's
+            return {"method": "GET", **request, "headers": headers | {"accept": PROTOBUF}}
         if self._json:
             return {"method": "POST", "content": write_body(call.method, call.request, call.vectors), **request}
         return {"method": "POST", "content": call.request.SerializeToString(), **request}

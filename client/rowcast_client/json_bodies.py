@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from google.protobuf.json_format import ParseDict
 from numpy.typing import NDArray
 
 from rowcast_client.columns import pack_ids
@@ -246,42 +245,13 @@ def _read_looked_up(body: Body) -> pb.LookupResponse:
     )
 
 
-def _read_models(body: Body) -> pb.ListModelsResponse:
-    return pb.ListModelsResponse(
-        models=[
-            pb.ModelState(name=model["name"], versions=[pb.VersionState(**one) for one in model["versions"]])
-            for model in body["models"]
-        ]
-    )
-
-
-def _read_details(body: Body) -> pb.ModelDetails:
-    calls = [
-        call | {"features": [_with_json(feature, "default") for feature in call["features"]]} for call in body["calls"]
-    ]
-    readers = [_with_json(_with_json(_with_json(reader, "ids"), "padding"), "cast") for reader in body["readers"]]
-    spec = {"name": body["model"], "version": body["version"]}
-    fields = {name: value for name, value in body.items() if name != "version"}
-    details = pb.ModelDetails()
-    ParseDict(fields | {"model": spec, "calls": calls, "readers": readers}, details, ignore_unknown_fields=True)
-    return details
-
-
 READERS: dict[str, Callable[[Any], Any]] = {
     "Retrieve": _read_retrieved,
     "Rank": _read_ranked,
     "Recommend": _read_recommended,
     "Embed": _read_embedded,
     "Lookup": _read_looked_up,
-    "ListModels": _read_models,
-    "GetModel": _read_details,
 }
-
-
-def _with_json(body: Body, name: str) -> Body:
-    """The same with one field as JSON, as the message has it; None: empty."""
-    others = {key: value for key, value in body.items() if key != name}
-    return others | {f"{name}_json": "" if body.get(name) is None else json.dumps(body[name])}
 
 
 def _spec(body: Body) -> pb.ModelSpec:
