@@ -59,7 +59,7 @@ class Call(Generic[Result_co]):
       unpack: reads that message.
       timeout_s: time for all attempts together; None: the client's.
       request_id: under which the service logs it; None: a new one.
-      vectors: how many queries the vectors of a retrieval are.
+      queries: how many a retrieval's vectors are, which the message leaves to the service.
     """
 
     method: str
@@ -68,7 +68,7 @@ class Call(Generic[Result_co]):
     unpack: Callable[[Any], Result_co]
     timeout_s: float | None
     request_id: str | None
-    vectors: int = 1
+    queries: int = 1
 
 
 def retrieve(

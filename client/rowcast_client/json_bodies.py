@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rowcast_client.calls import Call
 from rowcast_client.columns import pack_ids
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.results import unpack_ids
@@ -25,19 +26,14 @@ INTEGER_MAX = 2**53 - 1
 Body = dict[str, Any]
 
 
-def write_body(method: str, request: Any, vectors: int = 1) -> bytes:
-    """Writes a request message as the JSON body of its call.
-
-    Args:
-      method: the call's name in the contract.
-      request: its message.
-      vectors: how many queries its `vectors` are; the message leaves that to the service, which knows dim.
+def write_body(call: Call[Any]) -> bytes:
+    """Writes the request of a call as its JSON body.
 
     Raises:
       InvalidArgument: it holds a NaN or an infinity, which JSON has not.
     """
     try:
-        value = _retrieve(request, vectors) if method == "Retrieve" else WRITERS[method](request)
+        value = _retrieve(call) if call.method == "Retrieve" else WRITERS[call.method](call.request)
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except ValueError as error:
         raise InvalidArgument(
@@ -54,11 +50,12 @@ def read_body(method: str, body: bytes) -> Any:
     return READERS[method](json.loads(body))
 
 
-def _retrieve(request: pb.RetrieveRequest, vectors: int) -> Body:
+def _retrieve(call: Call[Any]) -> Body:
+    request = call.request
     if request.HasField("ids"):
         parts = [{"id": one} for one in _json_ids(request.ids)]
     elif request.vectors:
-        parts = [{"vector": one} for one in np.frombuffer(request.vectors, "<f4").reshape(vectors, -1).tolist()]
+        parts = [{"vector": one} for one in np.frombuffer(request.vectors, "<f4").reshape(call.queries, -1).tolist()]
     else:
         parts = _by_features(request)
     _exclude(request, parts)

@@ -48,7 +48,7 @@ def plain(value: Any) -> Any:
 def both_forms(call: Call[Any]) -> tuple[Any, Any]:
     """The engine request that a call becomes as JSON and as a message."""
     operation = OPERATIONS[call.method.lower()]
-    body = json_bodies.write_body(call.method, call.request, call.vectors)
+    body = json_bodies.write_body(call)
     from_json, _ = operation.read_json(json.loads(body), TARGET, LIMITS)
     message = protobuf.parse(operation.request_class, call.request.SerializeToString())
     return from_json, operation.read_message(message, TARGET, LIMITS)
@@ -176,7 +176,7 @@ def test_retrieve_with_an_option_of_a_wrong_type_is_refused(options: Any, told: 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
 def test_write_body_of_a_number_that_json_has_not_is_refused(value: float) -> None:
     with pytest.raises(InvalidArgument, match="NaN or an infinity"):
-        json_bodies.write_body("Embed", calls.embed({"dense": [value]}).request)
+        json_bodies.write_body(calls.embed({"dense": [value]}))
 
 
 def answers_equal(call: Call[Any], answer: Any, several: bool) -> None:
