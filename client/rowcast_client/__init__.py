@@ -6,22 +6,6 @@
 from rowcast_client.calls import Call
 from rowcast_client.client import AsyncClient, Client
 from rowcast_client.columns import Column
-from rowcast_client.details import (
-    CallSignature,
-    CorpusDetails,
-    EffectDetails,
-    FeatureDetails,
-    FormDetails,
-    IndexDetails,
-    ModelDetails,
-    ModelState,
-    PartDetails,
-    ReaderDetails,
-    TableDetails,
-    TensorDetails,
-    TowerDetails,
-    VersionState,
-)
 from rowcast_client.errors import (
     BadAnswer,
     Cancelled,
@@ -51,23 +35,18 @@ from rowcast_client.results import (
     Retrieved,
 )
 from rowcast_client.retries import Retries
+from rowcast_client.stubs.embedding_service_pb2 import ModelDetails, ModelState
 
 __all__ = [
     "AsyncClient",
     "BadAnswer",
     "Call",
-    "CallSignature",
     "Cancelled",
     "Client",
     "Column",
-    "CorpusDetails",
     "DataLoss",
     "DeadlineExceeded",
-    "EffectDetails",
     "Embedded",
-    "FeatureDetails",
-    "FormDetails",
-    "IndexDetails",
     "Internal",
     "InvalidArgument",
     "LookedUp",
@@ -78,22 +57,16 @@ __all__ = [
     "NotFound",
     "NotReady",
     "Overloaded",
-    "PartDetails",
     "PermissionDenied",
     "Ranked",
     "RankedCandidate",
     "RankedCandidates",
-    "ReaderDetails",
     "Retries",
     "Retrieved",
     "RowcastError",
-    "TableDetails",
-    "TensorDetails",
     "TlsFailed",
     "TooLarge",
-    "TowerDetails",
     "Unauthenticated",
     "Unimplemented",
     "Unreachable",
-    "VersionState",
 ]

@@ -30,7 +30,6 @@ from rowcast_client.columns import (
     pack_requests,
     pack_vectors,
 )
-from rowcast_client.details import ModelDetails, ModelState, unpack_details, unpack_models
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.results import (
     Embedded,
@@ -60,7 +59,7 @@ class Call(Generic[Result_co]):
       unpack: reads that message.
       timeout_s: time for all attempts together; None: the client's.
       request_id: under which the service logs it; None: a new one.
-      vectors: how many queries the vectors of a retrieval are.
+      queries: how many a retrieval's vectors are, which the message leaves to the service.
     """
 
     method: str
@@ -69,7 +68,7 @@ class Call(Generic[Result_co]):
     unpack: Callable[[Any], Result_co]
     timeout_s: float | None
     request_id: str | None
-    vectors: int = 1
+    queries: int = 1
 
 
 def retrieve(
@@ -319,14 +318,14 @@ def lookup(
     return Call("Lookup", request, pb.LookupResponse, unpack_looked_up, timeout_s, request_id)
 
 
-def models(*, timeout_s: float | None = None, request_id: str | None = None) -> Call[tuple[ModelState, ...]]:
+def models(*, timeout_s: float | None = None, request_id: str | None = None) -> Call[Sequence[pb.ModelState]]:
     """Lists the models of the service, with the state of each version.
 
     Args:
       timeout_s: for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
     """
-    return Call("ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, unpack_models, timeout_s, request_id)
+    return Call("ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, _states, timeout_s, request_id)
 
 
 def model(
@@ -336,8 +335,8 @@ def model(
     label: str = "",
     timeout_s: float | None = None,
     request_id: str | None = None,
-) -> Call[ModelDetails]:
-    """Tells how the calls of a model are written: features, types, defaults, tables, indexes, attributes.
+) -> Call[pb.ModelDetails]:
+    """Describes a model: the features of each call, readers, tables, towers, indexes; the contract says the fields.
 
     Args:
       name: empty: the only one.
@@ -347,7 +346,15 @@ def model(
       request_id: under which the service logs the call; None: a new one.
     """
     request = pb.GetModelRequest(model=_model(name, version, label))
-    return Call("GetModel", request, pb.ModelDetails, unpack_details, timeout_s, request_id)
+    return Call("GetModel", request, pb.ModelDetails, _as_sent, timeout_s, request_id)
+
+
+def _states(message: pb.ListModelsResponse) -> Sequence[pb.ModelState]:
+    return list(message.models)
+
+
+def _as_sent(message: pb.ModelDetails) -> pb.ModelDetails:
+    return message
 
 
 def _check_counts(contexts: int, counts: list[int] | None, feature_counts: list[int] | None) -> None:

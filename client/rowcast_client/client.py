@@ -7,22 +7,22 @@ with Client("grpc://127.0.0.1:9090") as client:
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import re
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
-from importlib import import_module
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from tenacity import AsyncRetrying, Retrying
 
 from rowcast_client import calls
-from rowcast_client.addresses import Address, parse_address
 from rowcast_client.calls import Call
-from rowcast_client.errors import BadAnswer, InvalidArgument, RowcastError
-from rowcast_client.identity import Place, checked_headers, identity_of
+from rowcast_client.errors import InvalidArgument, RowcastError, Unreachable
 from rowcast_client.retries import Deadline, Retries
+from rowcast_client.transport import File, Tls, Transport, checked_headers, parse_address
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -65,7 +65,9 @@ def _awaiting(
 
 
 class _Connection:
-    """What both clients keep: the address, the defaults of every call, and how they open a transport."""
+    """What both clients share: the address, the defaults of every call, the transport, and what a failure means."""
+
+    asynchronous: ClassVar[bool]
 
     def __init__(
         self,
@@ -74,9 +76,9 @@ class _Connection:
         body: str = "protobuf",
         timeout_s: float = TIMEOUT_S,
         retries: Retries | None = None,
-        ca_file: Place = None,
-        cert_file: Place = None,
-        key_file: Place = None,
+        ca_file: File = None,
+        cert_file: File = None,
+        key_file: File = None,
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -97,41 +99,62 @@ class _Connection:
           InvalidArgument: an argument is outside what is said here.
         """
         self.address = parse_address(url)
+        if body not in ("protobuf", "json") or (body == "json" and self.address.transport == "grpc"):
+            raise InvalidArgument(f"body is {body!r}: expected 'protobuf', or 'json' with an http:// address")
+        self._body = body
         self._timeout_s = Deadline(timeout_s).timeout_s
         self._retries = Retries() if retries is None else retries
         if not isinstance(self._retries, Retries):
             raise InvalidArgument(f"retries is {retries!r}: expected Retries(attempts_max=..., ...)")
-        self._identity = identity_of(ca_file, cert_file, key_file, token)
-        if body not in ("protobuf", "json") or (body == "json" and self.address.transport == "grpc"):
-            raise InvalidArgument(f"body is {body!r}: expected 'protobuf', or 'json' with an http:// address")
-        self._body = body
-        self._headers = checked_headers(headers or {})
-        if token is not None:
-            self._headers["authorization"] = f"Bearer {token}"
+        self._tls = Tls(ca_file, cert_file, key_file) if self.address.secure else None
+        authorization = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._headers = checked_headers({**(headers or {}), **authorization})
         self._transport: Any = None
         self._closed = False
 
     def _begin(self, call: Call[Any]) -> tuple[Deadline, str]:
-        """The deadline and request id of a call."""
+        """Opens the transport with the first call; returns the deadline and request id of a call."""
         if self._closed:
             raise InvalidArgument(f"the client of {self.address.url} is closed: open a new one")
         request_id = uuid.uuid4().hex if call.request_id is None else call.request_id
         if not isinstance(request_id, str) or not REQUEST_ID.fullmatch(request_id):
             raise InvalidArgument(f"request_id is {request_id!r}: expected 1 to 128 letters, digits and ._:/+=@-")
-        return Deadline(self._timeout_s if call.timeout_s is None else call.timeout_s), request_id
+        deadline = Deadline(self._timeout_s if call.timeout_s is None else call.timeout_s)
+        if self._transport is None:
+            self._transport = self._open()
+        return deadline, request_id
 
-    def _open(self, http: str, grpc: str) -> Any:
+    def _open(self) -> Transport:
         """A transport; its library is imported now, since a client needs one of the two."""
-        options = {"identity": self._identity, "headers": self._headers}
-        if self.address.transport == "http":
-            return getattr(import_module("rowcast_client.http_transport"), http)(
-                self.address, body=self._body, **options
-            )
-        return getattr(import_module("rowcast_client.grpc_transport"), grpc)(self.address, **options)
+        if self.address.transport == "grpc":
+            from rowcast_client.grpc_transport import GrpcTransport
+
+            return GrpcTransport(self.address, self._tls, self._headers, self.asynchronous)
+        from rowcast_client.http_transport import HttpTransport
+
+        return HttpTransport(self.address, self._tls, self._headers, self.asynchronous, self._body)
+
+    @contextmanager
+    def _failures(self, deadline: Deadline, request_id: str) -> Iterator[None]:
+        """Raises what an attempt fails with as an error of this client that names the service and the request."""
+        try:
+            try:
+                yield
+            except TimeoutError as error:
+                raise self._transport.out_of_time(deadline) from error
+            except self._transport.errors as error:
+                raise self._transport.failure(error, deadline) from error
+        except RowcastError as error:
+            error.address = self.address.url
+            if not isinstance(error, Unreachable):
+                error.request_id = error.request_id or request_id
+            raise
 
 
 class Client(_Connection):
     """A service's calls, each waiting for its answer. Threads may share one."""
+
+    asynchronous = False
 
     retrieve = _waiting(calls.retrieve)
     rank = _waiting(calls.rank)
@@ -148,22 +171,15 @@ class Client(_Connection):
           RowcastError: it failed.
         """
         deadline, request_id = self._begin(call)
-        if self._transport is None:
-            self._transport = self._open("HttpTransport", "GrpcTransport")
-        try:
-            message = self._transport.send(call, deadline, request_id)
-        except RowcastError as error:
-            if not error.retryable:
-                raise
-            retrying = Retrying(**self._retries.rules(deadline))
-            message = retrying(self._send_again, [error], call, deadline, request_id)
-        return _unpack(call, message, request_id, self.address)
+        result: Result = Retrying(**self._retries.rules(deadline))(self._attempt, call, deadline, request_id)
+        return result
 
-    def _send_again(self, failed: list[RowcastError], *sent: Any) -> Any:
-        """Fails as the first try did, then tries again: the rules of retries cost too much for calls that succeed."""
-        if failed:
-            raise failed.pop()
-        return self._transport.send(*sent)
+    def _attempt(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
+        if self._transport.lacks_model(call):
+            self._transport.learn_model(self._attempt(calls.models(), deadline, request_id))
+        with self._failures(deadline, request_id):
+            answer = self._transport.send(call, deadline, request_id)
+            return self._transport.read(call, answer)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -181,6 +197,8 @@ class Client(_Connection):
 class AsyncClient(_Connection):
     """A service's calls, each to be awaited. Belongs to the event loop of its first call."""
 
+    asynchronous = True
+
     retrieve = _awaiting(calls.retrieve)
     rank = _awaiting(calls.rank)
     recommend = _awaiting(calls.recommend)
@@ -196,22 +214,15 @@ class AsyncClient(_Connection):
           RowcastError: it failed.
         """
         deadline, request_id = self._begin(call)
-        if self._transport is None:
-            self._transport = self._open("AsyncHttpTransport", "AsyncGrpcTransport")
-        try:
-            message = await self._transport.send(call, deadline, request_id)
-        except RowcastError as error:
-            if not error.retryable:
-                raise
-            retrying = AsyncRetrying(**self._retries.rules(deadline))
-            message = await retrying(self._send_again, [error], call, deadline, request_id)
-        return _unpack(call, message, request_id, self.address)
+        return await AsyncRetrying(**self._retries.rules(deadline))(self._attempt, call, deadline, request_id)
 
-    async def _send_again(self, failed: list[RowcastError], *sent: Any) -> Any:
-        """Fails as the first try did, then tries again."""
-        if failed:
-            raise failed.pop()
-        return await self._transport.send(*sent)
+    async def _attempt(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
+        if self._transport.lacks_model(call):
+            self._transport.learn_model(await self._attempt(calls.models(), deadline, request_id))
+        with self._failures(deadline, request_id):
+            async with asyncio.timeout(deadline.remaining_s()):
+                answer = await self._transport.send(call, deadline, request_id)
+            return self._transport.read(call, answer)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -224,14 +235,3 @@ class AsyncClient(_Connection):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _unpack(call: Call[Result], message: Any, request_id: str, address: Address) -> Result:
-    try:
-        return call.unpack(message)
-    except (ValueError, IndexError) as error:
-        raise BadAnswer(
-            f"{address.url} answered {call.method} with a message that does not hold together: {error}",
-            request_id=request_id,
-            address=address.url,
-        ) from error

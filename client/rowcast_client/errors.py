@@ -22,6 +22,8 @@ The codes are the service's own, read from the answer; the last three are this s
 
 from __future__ import annotations
 
+from rowcast_client.stubs import embedding_service_pb2 as pb
+
 
 class RowcastError(Exception):
     """A failed call.
@@ -29,7 +31,7 @@ class RowcastError(Exception):
     Attributes:
       code: the kind of failure, spelt as the service spells it.
       message: one sentence: what, which value, what was expected.
-      request_id: under which the service logged the call; empty if nothing was sent.
+      request_id: under which the service logged the call; empty if it was not reached.
       address: the service; empty if the request was rejected before it was sent.
       retryable: the same request may succeed later, and is tried again while the deadline allows.
       retry_after_s: how long to wait before that, if the service reported it.
@@ -38,14 +40,12 @@ class RowcastError(Exception):
     code = "INTERNAL"
     retryable = False
 
-    def __init__(
-        self, message: str, *, request_id: str = "", address: str = "", retry_after_s: float | None = None
-    ) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-        self.request_id = request_id
-        self.address = address
-        self.retry_after_s = retry_after_s
+        self.request_id = ""
+        self.address = ""
+        self.retry_after_s: float | None = None
 
     def __str__(self) -> str:
         return f"{self.message} (request id {self.request_id})" if self.request_id else self.message
@@ -145,34 +145,17 @@ class BadAnswer(RowcastError):
     code = "BAD_ANSWER"
 
 
-SERVICE_ERRORS: dict[str, type[RowcastError]] = {
-    kind.code: kind
-    for kind in (
-        InvalidArgument,
-        Unauthenticated,
-        PermissionDenied,
-        TooLarge,
-        NotFound,
-        Overloaded,
-        NotReady,
-        DeadlineExceeded,
-        Cancelled,
-        DataLoss,
-        Unimplemented,
-        Internal,
-    )
-}
-"""Code -> error, for the codes that a service answers with."""
+SERVICE_ERRORS = {kind.code: kind for kind in RowcastError.__subclasses__()}
+"""Code -> error."""
 
 
-def service_error(
-    code: str, message: str, *, request_id: str, address: str, retry_after_s: float | None = None
-) -> RowcastError:
+def service_error(details: pb.ErrorDetails, retry_after_s: float | None = None) -> RowcastError:
     """The error that a service's code stands for; one of a newer service is Internal and keeps its name."""
-    kind = SERVICE_ERRORS.get(code)
-    if kind is None:
-        kind, message = Internal, f"{code}: {message}"
-    return kind(message, request_id=request_id, address=address, retry_after_s=retry_after_s)
+    kind = SERVICE_ERRORS.get(details.code)
+    message = details.message if kind else f"{details.code}: {details.message}"
+    error = (kind or Internal)(message)
+    error.request_id, error.retry_after_s = details.request_id, retry_after_s
+    return error
 
 
 def parse_retry_after(value: str | None) -> float | None:

@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from google.protobuf.json_format import ParseDict
 from numpy.typing import NDArray
 
+from rowcast_client.calls import Call
 from rowcast_client.columns import pack_ids
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.results import unpack_ids
@@ -26,19 +26,14 @@ INTEGER_MAX = 2**53 - 1
 Body = dict[str, Any]
 
 
-def write_body(method: str, request: Any, vectors: int = 1) -> bytes:
-    """Writes a request message as the JSON body of its call.
-
-    Args:
-      method: the call's name in the contract.
-      request: its message.
-      vectors: how many queries its `vectors` are; the message leaves that to the service, which knows dim.
+def write_body(call: Call[Any]) -> bytes:
+    """Writes the request of a call as its JSON body.
 
     Raises:
       InvalidArgument: it holds a NaN or an infinity, which JSON has not.
     """
     try:
-        value = _retrieve(request, vectors) if method == "Retrieve" else WRITERS[method](request)
+        value = _retrieve(call) if call.method == "Retrieve" else WRITERS[call.method](call.request)
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except ValueError as error:
         raise InvalidArgument(
@@ -55,11 +50,12 @@ def read_body(method: str, body: bytes) -> Any:
     return READERS[method](json.loads(body))
 
 
-def _retrieve(request: pb.RetrieveRequest, vectors: int) -> Body:
+def _retrieve(call: Call[Any]) -> Body:
+    request = call.request
     if request.HasField("ids"):
         parts = [{"id": one} for one in _json_ids(request.ids)]
     elif request.vectors:
-        parts = [{"vector": one} for one in np.frombuffer(request.vectors, "<f4").reshape(vectors, -1).tolist()]
+        parts = [{"vector": one} for one in np.frombuffer(request.vectors, "<f4").reshape(call.queries, -1).tolist()]
     else:
         parts = _by_features(request)
     _exclude(request, parts)
@@ -246,42 +242,13 @@ def _read_looked_up(body: Body) -> pb.LookupResponse:
     )
 
 
-def _read_models(body: Body) -> pb.ListModelsResponse:
-    return pb.ListModelsResponse(
-        models=[
-            pb.ModelState(name=model["name"], versions=[pb.VersionState(**one) for one in model["versions"]])
-            for model in body["models"]
-        ]
-    )
-
-
-def _read_details(body: Body) -> pb.ModelDetails:
-    calls = [
-        call | {"features": [_with_json(feature, "default") for feature in call["features"]]} for call in body["calls"]
-    ]
-    readers = [_with_json(_with_json(_with_json(reader, "ids"), "padding"), "cast") for reader in body["readers"]]
-    spec = {"name": body["model"], "version": body["version"]}
-    fields = {name: value for name, value in body.items() if name != "version"}
-    details = pb.ModelDetails()
-    ParseDict(fields | {"model": spec, "calls": calls, "readers": readers}, details, ignore_unknown_fields=True)
-    return details
-
-
 READERS: dict[str, Callable[[Any], Any]] = {
     "Retrieve": _read_retrieved,
     "Rank": _read_ranked,
     "Recommend": _read_recommended,
     "Embed": _read_embedded,
     "Lookup": _read_looked_up,
-    "ListModels": _read_models,
-    "GetModel": _read_details,
 }
-
-
-def _with_json(body: Body, name: str) -> Body:
-    """The same with one field as JSON, as the message has it; None: empty."""
-    others = {key: value for key, value in body.items() if key != name}
-    return others | {f"{name}_json": "" if body.get(name) is None else json.dumps(body[name])}
 
 
 def _spec(body: Body) -> pb.ModelSpec:

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from rowcast_client import InvalidArgument, calls
@@ -96,7 +97,7 @@ def test_signature_tells_the_whole_way_of_an_input(service: RunningService) -> N
     details = same_by_all_ways(service, calls.model("movies"))
     assert [store.name for store in details.contexts] == ["users"]
     readers = {reader.name: reader for reader in details.readers}
-    assert readers["city"].ids == {"kind": "hash", "buckets": 16, "first_row": 0}
+    assert json.loads(readers["city"].ids_json) == {"kind": "hash", "buckets": 16, "first_row": 0}
     ranking = {tower.name: tower for tower in details.towers}["ranking"]
     assert [part.name for part in ranking.parts] == ["context", "trunk", "score", "watch", "rating"]
     assert ranking.parts[1].inputs[1].tensor == "context" or ranking.parts[1].inputs[0].tensor == "context"
@@ -133,3 +134,7 @@ def test_rowcast_model_shows_parts_and_stores(
     printed = capsys.readouterr().out
     for told in ("tower ranking on cpu", "trunk", "per context", "litert f32", "contexts", "or the context's id"):
         assert told in printed
+    with pytest.raises(SystemExit):
+        run(monkeypatch, service, "model", "movies", "--json")
+    served = httpx.get(f"{service.http}/v1/models/movies").json()
+    assert json.loads(capsys.readouterr().out) == served

@@ -270,6 +270,7 @@ def test_models_and_model_return_the_same_by_all_ways(service: RunningService) -
     ]
     assert all(one.versions[0].current and one.versions[0].memory_bytes > 0 for one in states)
     details = same_by_all_ways(service, calls.model("movies"))
+    assert (details.model.name, details.model.version) == ("movies", 2)
     assert {call.call for call in details.calls} == {"retrieve", "rank", "recommend", "embed"}
     assert same_by_all_ways(service, calls.model("movies", version=2)) == details
 

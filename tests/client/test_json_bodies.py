@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rowcast_client import Column, InvalidArgument, calls, details, json_bodies
+from rowcast_client import Column, InvalidArgument, calls, json_bodies
 from rowcast_client.calls import Call
 
 from service.codec import protobuf
 from service.codec.json import dump
 from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
-from service.codec.signatures import details_message, models_message, models_value
 from service.engine import requests
 
 TARGET = requests.Target("m")
@@ -50,7 +48,7 @@ def plain(value: Any) -> Any:
 def both_forms(call: Call[Any]) -> tuple[Any, Any]:
     """The engine request that a call becomes as JSON and as a message."""
     operation = OPERATIONS[call.method.lower()]
-    body = json_bodies.write_body(call.method, call.request, call.vectors)
+    body = json_bodies.write_body(call)
     from_json, _ = operation.read_json(json.loads(body), TARGET, LIMITS)
     message = protobuf.parse(operation.request_class, call.request.SerializeToString())
     return from_json, operation.read_message(message, TARGET, LIMITS)
@@ -178,7 +176,7 @@ def test_retrieve_with_an_option_of_a_wrong_type_is_refused(options: Any, told: 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
 def test_write_body_of_a_number_that_json_has_not_is_refused(value: float) -> None:
     with pytest.raises(InvalidArgument, match="NaN or an infinity"):
-        json_bodies.write_body("Embed", calls.embed({"dense": [value]}).request)
+        json_bodies.write_body(calls.embed({"dense": [value]}))
 
 
 def answers_equal(call: Call[Any], answer: Any, several: bool) -> None:
@@ -239,83 +237,3 @@ def test_read_body_of_vectors_is_what_the_message_says(count: int) -> None:
     answers_equal(calls.embed({"a": 1}), requests.Embedded("m", 1, vectors), several=count > 1)
     found = np.arange(count) % 2 == 0
     answers_equal(calls.lookup("user", [1]), requests.LookedUp("m", 1, "users", vectors, found), several=False)
-
-
-MORE_DETAILS: dict[str, Any] = {
-    "contexts": (details.CorpusDetails("users", 9, "string", (), ("user",)),),
-    "readers": (
-        details.ReaderDetails("user", ("user",), "single", "context", "users", {"kind": "hash", "buckets": 4}),
-        details.ReaderDetails("x*y", ("x", "y"), "bag", "candidate", "users", {"kind": "crossed"}, "zeros", "sum"),
-        details.ReaderDetails("dense", ("dense",), "dense", "candidate", shape=(2, 3), dtype="float32", below=7),
-        details.ReaderDetails("list", ("list",), "single", "context", "users", place=0, places=3, padding=""),
-        details.ReaderDetails("bag", ("bag",), "bag", "context", "users", max_norm=0.5, empty_row=0, padding=-1),
-        details.ReaderDetails("cast", ("cast",), "single", "context", "users", cast={"of": "float32", "to": "int32"}),
-    ),
-    "towers": (
-        details.TowerDetails(
-            "ranking",
-            "ranking",
-            inputs=(details.TensorDetails("a", "float32", (-1, 4), ("user", "x*y")),),
-            outputs=(details.TensorDetails("score", "float32", (-1,)),),
-            result="score",
-            formula="score * 2",
-            forms=(details.FormDetails("litert", "f32", {"score": 1e-6}, {}, runs=False),),
-            parts=(
-                details.PartDetails(
-                    "head",
-                    "candidate",
-                    inputs=(details.TensorDetails("h", "float32", (-1, 8), tensor="trunk"),),
-                    outputs=(),
-                    forms=(
-                        details.FormDetails(
-                            "litert",
-                            "int8",
-                            {"score": 0.25},
-                            {
-                                "score": details.EffectDetails(0.75, 0.5, 10),
-                                "like": details.EffectDetails(0.75, 0.5, 10, 0.875, 0.9375),
-                            },
-                            runs=True,
-                        ),
-                    ),
-                ),
-            ),
-            device="gpu",
-        ),
-    ),
-}
-
-
-def test_read_body_of_models_and_details_is_what_the_messages_say() -> None:
-    states = (
-        details.ModelState("m", (details.VersionState(2, "failed", "truncated"), details.VersionState(1, "available"))),
-    )
-    served = {each.name: each.versions for each in states}
-    features = (
-        details.FeatureDetails("user", "single", "int64", "context", True, unknown="zeros", table="users"),
-        details.FeatureDetails("hour", "single", "int64", "context", False, default=12),
-        details.FeatureDetails("dense", "dense", "float32", "candidate", False, (2, 3), default=[0.0] * 6, stored=True),
-    )
-    expected = details.ModelDetails(
-        "m",
-        2,
-        "2026-01-01T00:00:00Z",
-        (details.CallSignature("rank", "ranking", features, ("score", "click")),),
-        (details.TableDetails("users", 10, 4, "float32", 160),),
-        (details.IndexDetails("movies", "movies", "tree", "dot", 4, 100, 10, 0.97),),
-        (details.CorpusDetails("movies", 100, "int64", ("title",), ("year",)),),
-        **MORE_DETAILS,
-    )
-    value = asdict(expected)
-    listed, one = calls.models(), calls.model("m")
-    answers: list[tuple[Call[Any], Any, Any]] = [
-        (listed, models_value(served), models_message(served)),
-        (one, value, details_message(value)),
-    ]
-    for call, each, message in answers:
-        assert call.unpack(json_bodies.read_body(call.method, dump(each))) == call.unpack(message)
-    assert one.unpack(details_message(value)) == expected
-    newer = json.loads(dump(value))
-    newer["readers"][0]["later"] = newer["towers"][0]["later"] = newer["later"] = {"what": 1}
-    assert one.unpack(json_bodies.read_body(one.method, json.dumps(newer).encode())) == expected
-    assert listed.unpack(models_message(served)) == states

@@ -1,0 +1,207 @@
+"""What both transports share: the address, TLS, headers, and what a failure means that no service reported."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from google.protobuf.message import DecodeError
+
+from rowcast_client.calls import Call
+from rowcast_client.errors import (
+    BadAnswer,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotReady,
+    RowcastError,
+    TlsFailed,
+    Unreachable,
+)
+from rowcast_client.retries import Deadline
+from rowcast_client.stubs import embedding_service_pb2 as pb
+
+File = str | PathLike[str] | None
+SCHEMES = ("http", "https", "grpc", "grpcs")
+EXPECTED = "expected http://host:port, https://host:port, grpc://host:port or grpcs://host:port"
+HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
+HEADER_VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
+TLS_MARKS = ("ssl", "tls", "certificate", "handshake")
+"""Words of a failure to connect that is one of TLS."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """A parsed address.
+
+    Attributes:
+      url: as given, for messages.
+      transport: "http" or "grpc".
+      secure: over TLS.
+      target: what the transport connects to: a base URL of HTTP, host:port of gRPC.
+    """
+
+    url: str
+    transport: str
+    secure: bool
+    target: str
+
+
+def parse_address(url: str) -> Address:
+    """Reads an address.
+
+    Raises:
+      InvalidArgument: it is none.
+    """
+    if not isinstance(url, str):
+        raise InvalidArgument(f"address {url!r} cannot be used: {EXPECTED}")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidArgument(f"address {url!r} cannot be read ({error}): {EXPECTED}") from error
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise InvalidArgument(f"address {url!r} cannot be used: {EXPECTED}")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidArgument(f"address of {parts.hostname} carries more than a host, port and path: {EXPECTED}")
+    secure = parts.scheme.endswith("s")
+    if parts.scheme.startswith("http"):
+        return Address(url, "http", secure, url)
+    if parts.path.strip("/"):
+        raise InvalidArgument(f"address {url!r} has a path, which gRPC does not know: {EXPECTED}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return Address(url, "grpc", secure, f"{host}:{port or (443 if secure else 80)}")
+
+
+class Tls:
+    """Whom a client trusts over TLS, and the certificate that it shows.
+
+    Attributes:
+      context: for HTTP.
+      pems: authorities, key and certificate, for gRPC in its order; None: those that gRPC ships, no certificate.
+    """
+
+    def __init__(self, ca_file: File, cert_file: File, key_file: File) -> None:
+        """Reads the files, PEM without a password.
+
+        Raises:
+          InvalidArgument: one is missing, or does not hold what it should; names it.
+        """
+        if (cert_file is None) != (key_file is None):
+            raise InvalidArgument("cert_file and key_file go together: one of them is missing")
+        try:
+            self.context = ssl.create_default_context(cafile=ca_file)
+        except OSError as error:
+            raise InvalidArgument(f"ca_file '{ca_file}' holds no certificates as PEM: {_reason(error)}") from error
+        try:
+            if cert_file is not None:
+                self.context.load_cert_chain(cert_file, key_file, password=lambda: b"")
+        except OSError as error:
+            raise InvalidArgument(
+                f"cert_file '{cert_file}' and key_file '{key_file}' are no certificate and its key, "
+                f"as PEM and without a password: {_reason(error)}"
+            ) from error
+        self.pems = [None if file is None else Path(file).read_bytes() for file in (ca_file, key_file, cert_file)]
+
+
+def _reason(error: OSError) -> str:
+    return str(getattr(error, "reason", None) or error.strerror or error)
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns headers that both transports can send.
+
+    Raises:
+      InvalidArgument: one cannot be sent; names it, never its value, which may be a secret.
+    """
+    for name, value in headers.items():
+        texts = isinstance(name, str) and isinstance(value, str)
+        if not (texts and HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value)):
+            raise InvalidArgument(
+                f"header {name!r} cannot be sent: expected a name of letters, digits and -_. with a value of printable "
+                "ASCII characters and no space around it"
+            )
+    return {name.lower(): value for name, value in headers.items()}
+
+
+class Transport(ABC):
+    """How calls travel. The same object serves a client that waits and one that awaits, but for what `send` returns."""
+
+    errors: ClassVar[type[Exception]]
+    """What `send` raises when it fails."""
+    names_model: ClassVar[bool] = False
+    """Whether each call has to name a model, as a URL does and a message does not."""
+    only_model = ""
+    """The service's only model, once it is known."""
+    close: Any
+    """Closes the connections; of an asynchronous transport to be awaited."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    @abstractmethod
+    def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
+        """Sends a call once and returns what answers; of an asynchronous transport to be awaited."""
+
+    @abstractmethod
+    def read(self, call: Call[Any], answer: Any) -> Any:
+        """Reads the result of a call from what answered.
+
+        Raises:
+          RowcastError: the service failed, or it is none.
+        """
+
+    @abstractmethod
+    def failure(self, error: Any, deadline: Deadline) -> RowcastError:
+        """What one of `errors` means."""
+
+    def lacks_model(self, call: Call[Any]) -> bool:
+        """Whether a call has to name the service's only model, and it is not known yet."""
+        return self.names_model and call.method != "ListModels" and not (call.request.model.name or self.only_model)
+
+    def learn_model(self, states: Sequence[pb.ModelState]) -> None:
+        """Remembers the service's only model.
+
+        Raises:
+          NotReady: it has none yet.
+          InvalidArgument: it has several.
+        """
+        names = [str(state.name) for state in states]
+        if not names:
+            raise NotReady("the service has no model yet")
+        if len(names) > 1:
+            raise InvalidArgument(f"the service has the models {', '.join(names)}: name one of them")
+        self.only_model = names[0]
+
+    def out_of_time(self, deadline: Deadline) -> DeadlineExceeded:
+        """Nothing came before the deadline."""
+        return DeadlineExceeded(f"{self.address.url} did not answer within {deadline.timeout_s:g} s")
+
+    def unreachable(self, what: str, reason: str) -> Unreachable:
+        """No connection, or one that broke."""
+        if self.address.secure and any(mark in reason.lower() for mark in TLS_MARKS):
+            return TlsFailed(f"no secure connection to {self.address.url}: {reason}")
+        return Unreachable(f"{self.address.url} {what}: {reason}")
+
+    def bad_answer(self, reason: str) -> BadAnswer:
+        """What answers at the address is no rowcast service."""
+        return BadAnswer(f"{self.address.url} does not answer as a rowcast service would: {reason}")
+
+    def unpack(self, call: Call[Any], content: bytes) -> Any:
+        """Reads the result of a call from a message.
+
+        Raises:
+          BadAnswer: the bytes are no such message, or it contradicts itself.
+        """
+        try:
+            return call.unpack(call.response.FromString(content))
+        except (DecodeError, ValueError, IndexError) as error:
+            raise BadAnswer(
+                f"{self.address.url} answered {call.method} with a message that does not hold together: {error}"
+            ) from error
