@@ -31,12 +31,10 @@ class Example:
     Attributes:
       package: its folder under examples/.
       training: options of `python -m examples.<package>.train`.
-      exporting: options of `rowcast-export run`.
     """
 
     package: str
     training: tuple[str, ...] = ()
-    exporting: tuple[str, ...] = ()
 
 
 EXAMPLES = {
@@ -48,7 +46,7 @@ EXAMPLES = {
     "ple": Example("ple"),
     "sequence": Example("sequence"),
     "one_call_two_tower": Example("one_call_two_tower"),
-    "cotrained": Example("cotrained", exporting=("--towers", "ranking")),
+    "cotrained": Example("cotrained"),
     "snap_tf1": Example("snap_tf1"),
 }
 COLUMNS = (
@@ -85,13 +83,9 @@ def show(name: str, scale: str, console: Console) -> Shown:
     _run([sys.executable, "-m", f"examples.{example.package}.train", "--out", str(folder), "--scale", scale,
           *example.training], log)  # fmt: skip
     after_training = time.monotonic()
-    recipe = [str(folder / "recipe.toml"), *example.exporting]
-    _run([served.program("rowcast-export"), "run", *recipe], log)
+    _run([served.program("rowcast-export"), "run", str(folder / "recipe.toml")], log)
     after_export = time.monotonic()
     shown = serve_and_ask(name, folder)
-    if example.exporting:
-        plan = _run([served.program("rowcast-export"), "plan", *recipe], log)
-        console.print(*(line for line in plan.splitlines() if line.startswith("left out:")), sep="\n", highlight=False)
     console.print(
         f"{name}: trained in {after_training - start:.0f} s, exported in {after_export - after_training:.0f} s, "
         f"served and called in {time.monotonic() - after_export:.0f} s; {trained.told(folder)}",
@@ -100,14 +94,12 @@ def show(name: str, scale: str, console: Console) -> Shown:
     return shown
 
 
-def _run(command: Sequence[str], log: Path) -> str:
-    """Runs a command; returns what it printed, which goes to the log as well."""
-    begin = log.stat().st_size
+def _run(command: Sequence[str], log: Path) -> None:
+    """Runs a command; what it prints goes to the log."""
     with log.open("ab") as file:
         code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
     if code != 0:
         raise ExampleFailed(f"{' '.join(command[1:])} ended with {code}; read {log}")
-    return log.read_bytes()[begin:].decode(errors="replace")
 
 
 def newest(root: Path) -> tuple[str, int, dict[str, Any]]:

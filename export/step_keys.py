@@ -22,7 +22,7 @@ LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "ai-edge-litert")
 
 
 def key_of(*parts: Any) -> str:
-    """Returns the digest of JSON values, models of pydantic, arrays and this release of the exporter."""
+    """Returns the digest of JSON values, dataclasses, models of pydantic, arrays and this release of the exporter."""
     content = orjson.dumps([installed_version("rowcast"), *parts], default=_plain, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(content).hexdigest()
 
@@ -52,6 +52,8 @@ def _plain(value: Any) -> Any:
         return value.model_dump(mode="json")
     if isinstance(value, np.ndarray):
         return _array(value)
+    if isinstance(value, tuple):  # a named one
+        return list(value)
     raise TypeError(f"a {type(value).__name__} has no digest")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -90,18 +90,16 @@ Scratch = Annotated[
     ),
 ]
 Tables = Annotated[
+    Literal["copy", "link", "inline", "inline-link"] | None,
+    typer.Option("--tables", help="How tables are written, instead of the recipe's.", rich_help_panel=HOW),
+]
+Chosen = Annotated[
     list[str] | None,
     typer.Option(
         "--tables",
         metavar="HOW|A,B",
-        help="How tables are written: copy, link, inline or inline-link; or which: names with commas. Several times.",
+        help="How tables are written: copy or link; or which: names with commas. Several times.",
         rich_help_panel=WHAT,
-    ),
-]
-Towers = Annotated[
-    str | None,
-    typer.Option(
-        "--towers", metavar="X,Y", help="Export these towers alone, and what they need.", rich_help_panel=WHAT
     ),
 ]
 Budget = Annotated[
@@ -111,15 +109,6 @@ Budget = Annotated[
         min=16 << 20,
         metavar="N",
         help="Memory of one table worker beside its libraries, bytes.",
-        rich_help_panel=HOW,
-    ),
-]
-TaskFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--tasks",
-        metavar="FILE",
-        help="Write the table tasks to FILE, for `run-task` on other machines.",
         rich_help_panel=HOW,
     ),
 ]

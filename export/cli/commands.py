@@ -20,6 +20,7 @@ from export.cli.command_line import (
     Budget,
     Checkpoint,
     CheckpointPath,
+    Chosen,
     Dtypes,
     Executor,
     Explained,
@@ -36,8 +37,6 @@ from export.cli.command_line import (
     Scratch,
     Slots,
     Tables,
-    TaskFile,
-    Towers,
     Version,
     Workers,
 )
@@ -50,7 +49,6 @@ from runtime.object_store import RemotePath
 
 if TYPE_CHECKING:
     from export.checkpoint.inventory.specs import Statements
-    from export.model.subset import Wanted
     from export.recipe.schema import ExportJob
     from export.recipe.settings import ExportSettings
 
@@ -108,34 +106,28 @@ def plan(
     workers: Workers = None,
     budget_bytes: Budget = None,
     scratch: Scratch = None,
-    chosen: Tables = None,
-    towers: Towers = None,
-    tasks: TaskFile = None,
+    tables: Tables = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tells what `run` would read and write, in bytes, files, memory and time. Touches nothing."""
+    """Tells what `run` would read and write, in bytes, files and memory. Touches nothing."""
     from export.cli import options
-    from export.jobs.pace import measure_pace
     from export.recipe.schema import read_recipe
 
     settings = options.read_settings(workers=workers, budget_bytes=budget_bytes, scratch=scratch)
-    job, wanted = options.asked(options.overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
+    job = options.overridden(read_recipe(recipe), checkpoint, root, tables)
     with _at_work() as progress, progress.step("model and plan"):
         if _is_inline(job):
-            from export.cli.saved_model_page import inline_pace, inline_plan_json, inline_plan_page
+            from export.cli.saved_model_page import inline_plan_json, inline_plan_page
             from export.jobs.saved_model_job import prepare_inline
 
-            alone = prepare_inline(job, recipe.parent, settings, version, wanted)
-            pace = inline_pace(alone)
-            page, table = inline_plan_json(alone, settings, pace), inline_plan_page(alone, settings, pace)
+            alone = prepare_inline(job, recipe.parent, settings, version)
+            page, table = inline_plan_json(alone, settings), inline_plan_page(alone, settings)
         else:
             from export.cli import plan_page
-            from export.jobs import bundle_job, task_files
+            from export.jobs import bundle_job
 
-            prepared = bundle_job.prepare(job, recipe.parent, settings, version, wanted)
-            pace = measure_pace(prepared.plan)
-            page, table = plan_page.plan_json(prepared, pace), plan_page.plan_page(prepared, pace)
-            task_files.write_task_file(prepared.plan, tasks)
+            prepared = bundle_job.prepare(job, recipe.parent, settings, version)
+            page, table = plan_page.plan_json(prepared), plan_page.plan_page(prepared)
     print_page(page, table, as_json)
 
 
@@ -150,8 +142,7 @@ def run(
     executor: Executor = None,
     budget_bytes: Budget = None,
     scratch: Scratch = None,
-    chosen: Tables = None,
-    towers: Towers = None,
+    tables: Tables = None,
     as_json: AsJson = False,
 ) -> None:
     """Writes, verifies and publishes a bundle. A run that was stopped resumes; a failed check publishes nothing."""
@@ -161,16 +152,16 @@ def run(
     settings = options.read_settings(
         workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
     )
-    job, wanted = options.asked(options.overridden(read_recipe(recipe), checkpoint, root), chosen, towers)
+    job = options.overridden(read_recipe(recipe), checkpoint, root, tables)
     with _at_work() as progress:
         if _is_inline(job):
-            page, table = _run_inline(job, recipe.parent, settings, version, wanted, progress)
+            page, table = _run_inline(job, recipe.parent, settings, version, progress)
         else:
             with progress.step("model and plan"):
                 from export.cli import plan_page
                 from export.jobs import bundle_job
 
-                prepared = bundle_job.prepare(job, recipe.parent, settings, version, wanted)
+                prepared = bundle_job.prepare(job, recipe.parent, settings, version)
             published = bundle_job.run(prepared, settings, progress)
             page, table = plan_page.published_json(published), plan_page.published_page(published)
     print_page(page | {"seconds": progress.seconds}, table, as_json)
@@ -191,17 +182,15 @@ def tables(
     executor: Executor = None,
     budget_bytes: Budget = None,
     scratch: Scratch = None,
-    chosen: Tables = None,
+    chosen: Chosen = None,
     dtypes: Dtypes = None,
     plan_only: PlanOnly = False,
-    tasks: TaskFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Exports only the tables, without model code: those that the metadata identifies or the user names."""
     from export.cli import options, plan_page
-    from export.jobs import tables_job, task_files
+    from export.jobs import tables_job
     from export.jobs.destinations import open_destination
-    from export.model.subset import read_tables_option
     from export.tables.conversions import read_dtypes
     from export.tables.plan import Writing
 
@@ -209,9 +198,7 @@ def tables(
         workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
     )
     with _at_work() as progress:
-        how, names = read_tables_option(chosen or ())
-        if how in ("inline", "inline-link"):
-            raise UsageError(f"--tables {how} makes a SavedModel of a model: give its recipe to `rowcast-export run`")
+        how, names = options.read_chosen(chosen or ())
         every, single = read_dtypes(dtypes or ())
         writing = Writing(dtype=every, link=how == "link")
         job = tables_job.TablesJob(
@@ -219,34 +206,14 @@ def tables(
         )
         destination = open_destination(out, Path(), settings.scratch)
         prepared = tables_job.prepare_tables(place_of(checkpoint), destination, job, settings)
-        if plan_only or tasks is not None:
-            from export.jobs.pace import measure_pace
-
-            task_files.write_task_file(prepared.plan, tasks)
-            pace = measure_pace(prepared.plan)
-            page = prepared.plan.to_json() | pace.to_json() | {"notes": list(prepared.notes)}
-            table = plan_table(prepared.plan, pace, prepared.notes)
+        if plan_only:
+            page = prepared.plan.to_json() | {"notes": list(prepared.notes)}
+            table = plan_table(prepared.plan, prepared.notes)
         else:
             published = tables_job.export_tables(prepared, settings, progress)
             page = plan_page.published_json(published) | {"seconds": progress.seconds}
             table = plan_page.published_page(published)
     print_page(page, table, as_json)
-
-
-@app.command()
-def run_task(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `--tasks` wrote.")],
-    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="The task, from 0.")],
-    every: Annotated[int, typer.Option("--of", min=0, help="So many of us: take every such task from NUMBER on.")] = 0,
-) -> None:
-    """Runs table tasks of a plan on this machine; the job's own command takes up what they leave."""
-    from export.jobs import task_files
-
-    with _at_work() as progress:
-        told = task_files.read_task_file(file)
-        for each in task_files.chosen(told, number, every):
-            with progress.step(f"task {each} of {len(told.tasks)}"):
-                task_files.run_task(told, each)
 
 
 @app.command()
@@ -271,7 +238,7 @@ def verify(
         raise UsageError(
             f"{place} is a URL; bring the bundle here with `rowcast-serve pull {place} ROOT`, then verify it"
         )
-    job = None if recipe is None else options.overridden(read_recipe(recipe), checkpoint, None)
+    job = None if recipe is None else options.overridden(read_recipe(recipe), checkpoint)
     with _at_work() as progress:
         from export.verify import audit
 
@@ -312,8 +279,7 @@ def explain(
     recipe: Explained,
     html: Html = None,
     checkpoint: Checkpoint = None,
-    chosen: Tables = None,
-    towers: Towers = None,
+    tables: Tables = None,
     as_json: AsJson = False,
 ) -> None:
     """Draws what is cut out of a model: features, tables, towers, outputs. Of a bundle, no model code is needed."""
@@ -331,13 +297,13 @@ def explain(
             from export.explain.drawing import draw_prepared
             from export.recipe.schema import read_recipe
 
-            job, wanted = options.asked(options.overridden(read_recipe(recipe), checkpoint, None), chosen, towers)
+            job = options.overridden(read_recipe(recipe), checkpoint, tables=tables)
             if _is_inline(job):
                 raise UsageError("explain draws what is cut out; a self-contained SavedModel keeps its tables inside")
             with progress.step("model and plan"):
                 from export.jobs.preparation import prepare
 
-                prepared = prepare(job, recipe.parent, options.read_settings(), None, wanted)
+                prepared = prepare(job, recipe.parent, options.read_settings())
                 drawing = draw_prepared(prepared, recipe.name)
     told = explain_text(drawing)
     if html is not None:
@@ -353,13 +319,13 @@ def _is_inline(job: ExportJob) -> bool:
 
 
 def _run_inline(
-    job: ExportJob, base: Path, settings: ExportSettings, version: int | None, wanted: Wanted, progress: Progress
+    job: ExportJob, base: Path, settings: ExportSettings, version: int | None, progress: Progress
 ) -> tuple[dict[str, Any], Any]:
     with progress.step("model and plan"):
         from export.cli.saved_model_page import inline_json, inline_page
         from export.jobs.saved_model_job import prepare_inline, run_inline
 
-        prepared = prepare_inline(job, base, settings, version, wanted)
+        prepared = prepare_inline(job, base, settings, version)
     published = run_inline(prepared, settings, progress)
     return inline_json(published), inline_page(published)
 

@@ -16,7 +16,6 @@ from export.checkpoint.variables import Entry
 from export.figures import count_text, page_table, size_text
 
 if TYPE_CHECKING:
-    from export.jobs.pace import Pace
     from export.tables.plan import ExportPlan
 
 VARIABLES_SHOWN = 20
@@ -84,7 +83,7 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
     return Group(*parts)
 
 
-def plan_table(plan: ExportPlan, pace: Pace | None = None, notes: Sequence[str] = ()) -> RenderableType:
+def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
     """Returns a plan for a terminal: what would be read and written, what that takes, and what else is to be known."""
     tables = page_table("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
     for table in plan.tables:
@@ -101,7 +100,7 @@ def plan_table(plan: ExportPlan, pace: Pace | None = None, notes: Sequence[str] 
         + (f"; {size_text(plan.left_out_bytes)} of slot variables left out" if plan.left_out_bytes else "")
     )
     told = [Text(f"note: {note}") for note in (*notes, *plan.notes)]
-    return Group(tables, *told, Text(total), *([Text(pace.told())] if pace is not None else []))
+    return Group(tables, *told, Text(total))
 
 
 def _lines(told: Iterable[str]) -> list[Text]:

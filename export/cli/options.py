@@ -11,20 +11,14 @@ from pydantic import ValidationError
 from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.specs import Statements
 from export.errors import UsageError
-from export.model.subset import Wanted, read_tables_option, split_names
 from export.recipe.settings import PREFIX, ExportSettings
 from runtime.object_store import is_url
 
 if TYPE_CHECKING:
     from export.recipe.schema import ExportJob
 
-
-def asked(job: ExportJob, chosen: list[str] | None, towers: str | None) -> tuple[ExportJob, Wanted]:
-    """Returns the recipe with what `--tables` says of writing, and what it and `--towers` say is wanted."""
-    how, names = read_tables_option(chosen or ())
-    if how is not None:
-        job = job.model_copy(update={"output": job.output.model_copy(update={"tables": how})})
-    return job, Wanted(tuple(split_names("--towers", towers)) if towers is not None else (), names)
+WAYS = ("copy", "link", "inline", "inline-link")
+"""The words of `--tables` that say how tables are written; any other is a table's name."""
 
 
 def read_settings(**given: Any) -> ExportSettings:
@@ -45,8 +39,12 @@ def read_settings(**given: Any) -> ExportSettings:
         raise UsageError(f"settings (options, or ROWCAST_EXPORT_ in the environment): {explain(problem)}") from problem
 
 
-def overridden(job: ExportJob, checkpoint: str | None, root: str | None) -> ExportJob:
-    """Returns the recipe with another checkpoint or root, relative to where the user stands, not to the recipe."""
+def overridden(
+    job: ExportJob, checkpoint: str | None = None, root: str | None = None, tables: str | None = None
+) -> ExportJob:
+    """Returns the recipe with what options replace; paths are relative to where the user stands, not to the recipe."""
+    if tables is not None:
+        job = job.model_copy(update={"output": job.output.model_copy(update={"tables": tables})})
     if checkpoint is not None:
         path = _from_here(checkpoint)
         job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"path": path})})
@@ -80,3 +78,20 @@ def _names(named: list[str] | None) -> dict[str, str]:
             raise UsageError(f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was expected")
         pairs[name] = key
     return pairs
+
+
+def read_chosen(values: list[str] | tuple[()]) -> tuple[str | None, tuple[str, ...]]:
+    """Returns what `--tables` of `tables` says: how tables are written, None if it does not, and which; () is all.
+
+    Raises:
+      UsageError: two ways, or one that needs a recipe, or an empty name.
+    """
+    ways = {value for value in values if value in WAYS}
+    if ways & {"inline", "inline-link"}:
+        raise UsageError(f"--tables {max(ways)} makes a SavedModel of a model: give its recipe to `rowcast-export run`")
+    if len(ways) > 1:
+        raise UsageError("--tables copy and --tables link were given; one of them was expected")
+    names = [name.strip() for value in values if value not in WAYS for name in value.split(",")]
+    if not all(names):
+        raise UsageError(f"--tables {','.join(values)!r} was given; names with commas between them were expected")
+    return next(iter(ways), None), tuple(dict.fromkeys(names))

@@ -16,7 +16,6 @@ from export.figures import count_text, natural, page_table, size_text
 if TYPE_CHECKING:  # half a second, which an export of tables alone can do without
     from export.graph.specs import TensorSpec
     from export.jobs.bundle_job import Prepared
-    from export.jobs.pace import Pace
     from export.jobs.staged import Published
     from export.towers.parts import TracedPart
 
@@ -25,42 +24,36 @@ TABLES_TOLD = 30
 """So many tables are told one by one of what was proved; where there are more, a line is for all of a dtype."""
 
 
-def plan_json(prepared: Prepared, pace: Pace) -> dict[str, Any]:
+def plan_json(prepared: Prepared) -> dict[str, Any]:
     """Returns the plan as JSON values: the tables' plan, what each tower takes and gives, and how it is to be run."""
     spec, job = prepared.traced.spec, prepared.job
     lacking = prepared.not_in_litert
-    return (
-        prepared.plan.to_json()
-        | pace.to_json()
-        | {
-            "destination": str(prepared.destination.place(prepared.job.model, prepared.version)),
-            "staged_in": str(prepared.destination.root),
-            "features": {name: page.model_dump(mode="json") for name, page in prepared.pages.items()},
-            "towers": {
-                name: {
-                    "role": tower.role,
-                    "features": [source for tensor in tower.inputs for source in tensor.sources],
-                    "inputs": {tensor.name: len(tensor.sources) for tensor in tower.inputs},
-                    "outputs": [tensor.name for tensor in tower.outputs],
-                    "weights": list(tower.variables),
-                    "formula": job.towers[name].formula,
-                    "parts": [_part_json(part) for part in _parts(prepared, name)],
-                    "not_in_litert": lacking[name],
-                }
-                for name, tower in spec.towers.items()
-            },
-            "candidates": sorted(job.candidates),
-            "contexts": sorted(job.contexts),
-            "indexes": sorted(job.indexes),
-            "stays": list(prepared.stays),
-            "also_stored": list(prepared.also_stored),
-            "left_out": {"towers": list(prepared.left_out.towers), "tables": dict(prepared.left_out.tables)},
-            "operations": {tower.spec.name: tower.operations for tower in prepared.traced.towers},
-        }
-    )
+    return prepared.plan.to_json() | {
+        "destination": str(prepared.destination.place(prepared.job.model, prepared.version)),
+        "staged_in": str(prepared.destination.root),
+        "features": {name: page.model_dump(mode="json") for name, page in prepared.pages.items()},
+        "towers": {
+            name: {
+                "role": tower.role,
+                "features": [source for tensor in tower.inputs for source in tensor.sources],
+                "inputs": {tensor.name: len(tensor.sources) for tensor in tower.inputs},
+                "outputs": [tensor.name for tensor in tower.outputs],
+                "weights": list(tower.variables),
+                "formula": job.towers[name].formula,
+                "parts": [_part_json(part) for part in _parts(prepared, name)],
+                "not_in_litert": lacking[name],
+            }
+            for name, tower in spec.towers.items()
+        },
+        "candidates": sorted(job.candidates),
+        "contexts": sorted(job.contexts),
+        "indexes": sorted(job.indexes),
+        "stays": list(prepared.stays),
+        "also_stored": list(prepared.also_stored),
+    }
 
 
-def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
+def plan_page(prepared: Prepared) -> RenderableType:
     """Returns the plan for a terminal."""
     features = page_table("features", "feature", "reads", "kind", "combiner", "role", "ids", "unknown")
     for name, page in prepared.pages.items():
@@ -91,7 +84,7 @@ def plan_page(prepared: Prepared, pace: Pace) -> RenderableType:
         destination += f", staged in {prepared.destination.root} until it is sent"
     notes = [Text(f"note: {note}") for note in (*prepared.stays, *prepared.also_stored, *prepared.warnings)]
     written = Text(f"to be written: {destination}")
-    return Group(plan_table(prepared.plan, pace), features, towers, *notes, *_left_out(prepared), written)
+    return Group(plan_table(prepared.plan), features, towers, *notes, written)
 
 
 def _parts(prepared: Prepared, tower: str) -> tuple[TracedPart, ...]:
@@ -119,19 +112,6 @@ def _takes(inputs: Sequence[TensorSpec]) -> str:
 
 def _names(outputs: Sequence[TensorSpec]) -> str:
     return ", ".join(tensor.name for tensor in outputs)
-
-
-def _left_out(prepared: Prepared) -> list[Text]:
-    """Says what a subset does without, and how it is known that nothing of it is needed."""
-    found = prepared.left_out
-    if not found.towers:
-        return []
-    walked = sum(tower.operations for tower in prepared.traced.towers)
-    lines = [Text(f"left out: tower{'s' if len(found.towers) > 1 else ''} {', '.join(found.towers)}")]
-    for table, readers in found.tables.items():
-        reads = f"only {', '.join(readers)} read{'s' * (len(readers) == 1)} it" if readers else "no tower reads it"
-        lines.append(Text(f"left out: table {table}: {reads}; none of the {walked} operations kept reaches it"))
-    return lines
 
 
 def published_json(published: Published) -> dict[str, Any]:

@@ -10,27 +10,15 @@ from rich.text import Text
 
 from export.figures import count_text, page_table, size_text
 from export.jobs.executors import worker_count
-from export.jobs.pace import Pace, sample_pace
 from export.jobs.saved_model_job import PreparedInline, PublishedInline
 from export.recipe.settings import ExportSettings
 from export.saved_model.files import copying_bytes
 
 
-def inline_pace(prepared: PreparedInline) -> Pace:
-    """Tells how long the tables take, from how fast the beginning of them is read; writes nothing.
-
-    Raises:
-      CheckpointError: a data file is gone or cannot be read.
-    """
-    chunks = prepared.variables.chunks
-    pieces = ((chunk.source, chunk.offset, chunk.bytes) for chunk in chunks)
-    return sample_pace(pieces, sum(chunk.bytes for chunk in chunks) + prepared.variables.end)
-
-
-def inline_plan_json(prepared: PreparedInline, settings: ExportSettings, pace: Pace) -> dict[str, Any]:
+def inline_plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, Any]:
     """Returns the plan as JSON values."""
     plan = prepared.variables
-    return pace.to_json() | {
+    return {
         "checkpoint": prepared.inventory.checkpoint,
         "destination": str(prepared.destination),
         "tables": {
@@ -51,7 +39,7 @@ def inline_plan_json(prepared: PreparedInline, settings: ExportSettings, pace: P
     }
 
 
-def inline_plan_page(prepared: PreparedInline, settings: ExportSettings, pace: Pace) -> RenderableType:
+def inline_plan_page(prepared: PreparedInline, settings: ExportSettings) -> RenderableType:
     """Returns the plan for a terminal."""
     plan = prepared.variables
     tables = page_table("plan", "table", "rows", "dim", "dtype", "layout")
@@ -77,7 +65,6 @@ def inline_plan_page(prepared: PreparedInline, settings: ExportSettings, pace: P
         signatures,
         Text(f"{told}; a server, and the proof, hold {size_text(plan.load_bytes)} of tables while they load"),
         *[Text(f"note: {note}") for note in prepared.notes],
-        Text(pace.told()),
         Text(f"to be written: {prepared.destination}"),
     )
 

@@ -1,4 +1,4 @@
-"""One try of a task, wherever it runs, and which of its failures may be tried again."""
+"""One task, wherever it runs, and which of its failures are tried again."""
 
 from __future__ import annotations
 
@@ -21,31 +21,24 @@ _PASSING = {
     errno.EHOSTUNREACH,
     errno.ENETUNREACH,
 }
-"""Failures of storage that another try, or another machine, may not meet. A full or read-only disk is none of them."""
+"""Failures of storage that another try may not meet. A full or read-only disk is none of them."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-class StorageFailed(Exception):
-    """Storage failed in a way that may pass; holds the error that tells it, should it not."""
-
-    def __init__(self, told: ExportError) -> None:
-        super().__init__(told)
-        self.told = told
-
-
 def attempt(function: Callable[[Task], Result], task: Task) -> Result:
-    """Runs a task once.
+    """Runs a task, again where its storage fails in a way that may pass.
 
     Raises:
-      StorageFailed: another try may do better.
-      ExportError: no try will.
+      ExportError: no further try is worth it, or the last one failed too.
     """
-    try:
-        return function(task)
-    except ExportError as problem:
-        cause = problem.__cause__
-        if isinstance(cause, OSError) and (cause.errno in _PASSING or isinstance(cause, TimeoutError)):
-            raise StorageFailed(problem) from problem
-        raise
+    for tries in range(1, ATTEMPTS_MAX + 1):
+        try:
+            return function(task)
+        except ExportError as problem:
+            cause = problem.__cause__
+            passing = isinstance(cause, OSError) and (cause.errno in _PASSING or isinstance(cause, TimeoutError))
+            if not passing or tries == ATTEMPTS_MAX:
+                raise
+    raise AssertionError

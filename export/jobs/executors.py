@@ -6,15 +6,14 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Generic, Protocol
+from typing import Protocol
 
 from export.errors import ExportError
-from export.jobs.attempts import ATTEMPTS_MAX, Result, StorageFailed, Task, attempt
+from export.jobs.attempts import ATTEMPTS_MAX, Result, Task, attempt
 from export.jobs.ray_executor import RayExecutor
 
 
@@ -82,83 +81,51 @@ class LocalExecutor:
         shared: Sequence[str] = (),  # noqa: ARG002 - one machine sees one file system
     ) -> list[Result]:
         """Runs tasks: see `Executor`."""
-        run = _Run(function, tasks, on_done)
+        results: dict[int, Result] = {}
         workers = min(worker_count(self.workers), len(tasks))
-        while run.left:
-            if workers == 1:
-                run.here()
+        if workers == 1:
+            for place, task in enumerate(tasks):
+                results[place] = attempt(function, task)
+                if on_done is not None:
+                    on_done(task, results[place])
+        deaths = 0
+        while len(results) < len(tasks):
+            left = {place: task for place, task in enumerate(tasks) if place not in results}
+            try:
+                for place, result in _in_pool(workers, function, left):
+                    results[place], deaths = result, 0
+                    if on_done is not None:
+                        on_done(tasks[place], result)
+            except BrokenProcessPool as problem:
+                deaths += 1
+                if deaths == ATTEMPTS_MAX:
+                    raise _killed(workers) from problem
+        return [results[place] for place in range(len(tasks))]
+
+
+def _in_pool(
+    workers: int, function: Callable[[Task], Result], tasks: Mapping[int, Task]
+) -> Iterator[tuple[int, Result]]:
+    """Yields results as they come; raises BrokenProcessPool once a process died and the rest of them was yielded."""
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+    try:
+        running = {pool.submit(_run_interruptible, function, task): place for place, task in tasks.items()}
+        broken: BrokenProcessPool | None = None
+        for done in as_completed(running):
+            problem = done.exception()
+            if isinstance(problem, BrokenProcessPool):
+                broken = problem
             else:
-                run.in_pool(workers)
-        return [run.results[place] for place in range(len(tasks))]
-
-
-class _Run(Generic[Task, Result]):
-    """Tasks by their places; those that are left, how often each was begun, and what they returned."""
-
-    def __init__(
-        self,
-        function: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        on_done: Callable[[Task, Result], None] | None,
-    ) -> None:
-        self.function, self.tasks, self.on_done = function, tasks, on_done
-        self.left = deque(range(len(tasks)))
-        self.begun: Counter[int] = Counter()
-        self.results: dict[int, Result] = {}
-
-    def here(self) -> None:
-        """Runs the next task in this process."""
-        place = self._next()
-        self._take(place, lambda: attempt(self.function, self.tasks[place]))
-
-    def in_pool(self, workers: int) -> None:
-        """Runs tasks in other processes, until all are done or one of the processes dies."""
-        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
-        running: dict[Future[Result], int] = {}
-        whole = True
-        try:
-            while running or (self.left and whole):
-                # No more are given to the pool than it runs: those, and no others, may have killed a worker.
-                while self.left and whole and len(running) < workers:
-                    place = self._next()
-                    try:
-                        running[pool.submit(_run_interruptible, self.function, self.tasks[place])] = place
-                    except BrokenProcessPool as problem:
-                        whole = False
-                        self._again(place, _killed(workers), problem)
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    place = running.pop(future)
-                    try:
-                        self._take(place, future.result)
-                    except BrokenProcessPool as problem:
-                        whole = False
-                        self._again(place, _killed(workers), problem)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    def _next(self) -> int:
-        place = self.left.popleft()
-        self.begun[place] += 1
-        return place
-
-    def _take(self, place: int, result: Callable[[], Result]) -> None:
-        try:
-            self.results[place] = result()
-        except StorageFailed as problem:
-            self._again(place, problem.told, problem)
-            return
-        if self.on_done is not None:
-            self.on_done(self.tasks[place], self.results[place])
-
-    def _again(self, place: int, told: ExportError, problem: Exception) -> None:
-        if self.begun[place] >= ATTEMPTS_MAX:
-            raise told from problem
-        self.left.append(place)
+                yield running[done], done.result()
+        if broken is not None:
+            raise broken
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _killed(workers: int) -> ExportError:
     return ExportError(
-        f"one of {workers} table workers was killed {ATTEMPTS_MAX} times at one task, as happens when memory runs out; "
+        f"one of {workers} table workers was killed {ATTEMPTS_MAX} times in a row, as happens when memory runs out; "
         "set ROWCAST_EXPORT_WORKERS or ROWCAST_EXPORT_BUDGET_BYTES lower and run the export again"
     )
 

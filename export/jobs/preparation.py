@@ -17,7 +17,6 @@ from export.jobs.destinations import Destination, open_destination
 from export.jobs.space import check_space
 from export.model.manifest_features import describe_features
 from export.model.roots import open_job
-from export.model.subset import ALL, NOTHING, LeftOut, Wanted, choose_towers, left_out, reduced
 from export.model.tables import recognise_tables
 from export.model.tracing import TracedModel, trace_towers
 from export.model.weights import find_weights, trained_beside
@@ -45,7 +44,6 @@ class Prepared:
     destination: Destination
     version: int
     plan: ExportPlan
-    left_out: LeftOut
     also_stored: tuple[str, ...]
     """What the checkpoint holds of the model that its code has not."""
 
@@ -71,9 +69,7 @@ class Prepared:
         return {tower.spec.name: why_not_compiled(tower) for tower in self.traced.towers}
 
 
-def prepare(
-    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None, wanted: Wanted = ALL
-) -> Prepared:
+def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> Prepared:
     """Opens the checkpoint, cuts the model and plans the tables; writes nothing.
 
     Args:
@@ -81,18 +77,13 @@ def prepare(
       base: its folder, which its paths are relative to.
       settings: how the job runs.
       version: of the bundle; None: the next free one.
-      wanted: the towers or tables that are exported.
 
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
     checkpoint, job = open_job(job, base)
     _check_indexes(job)
-    traced, missing = trace_towers(job, base), NOTHING
-    if wanted:
-        towers = choose_towers(traced.spec, wanted)
-        job, missing = reduced(job, traced.spec, towers), left_out(traced.spec, towers)
-        traced = trace_towers(job, base)
+    traced = trace_towers(job, base)
     _check_files(job, base)
     pages = describe_features(traced.spec, job)
     check_rankings(traced.spec)
@@ -122,9 +113,7 @@ def prepare(
     destination.refuse_links(plan)
     check_space(plan, destination.root)
     traced, splits = arrange_towers(traced, job, pages)
-    return Prepared(
-        job, base, checkpoint, inventory, traced, splits, pages, destination, number, plan, missing, also_stored
-    )
+    return Prepared(job, base, checkpoint, inventory, traced, splits, pages, destination, number, plan, also_stored)
 
 
 def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from export.errors import ExportError, UsageError
-from export.jobs.attempts import ATTEMPTS_MAX, Result, StorageFailed, Task, attempt
+from export.jobs.attempts import ATTEMPTS_MAX, Result, Task, attempt
 
 LOCAL = "ray-local"
 _REACHED_WITHIN_S = 10
@@ -59,10 +59,7 @@ class RayExecutor:
         with self._connected() as ray:
             _check_room(ray, memory_bytes)
             remote = ray.remote(_attempt_there).options(
-                num_cpus=1,
-                memory=memory_bytes or None,
-                max_retries=ATTEMPTS_MAX - 1,
-                retry_exceptions=[StorageFailed],
+                num_cpus=1, memory=memory_bytes or None, max_retries=ATTEMPTS_MAX - 1
             )
             window = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
             left = iter(enumerate(tasks))
@@ -153,8 +150,6 @@ def _result(ray: Any, done: Any) -> Any:
         return ray.get(done)
     except ray.exceptions.RayTaskError as problem:
         cause = problem.cause
-        if isinstance(cause, StorageFailed):
-            raise cause.told from problem
         if isinstance(cause, ExportError):
             raise cause from problem
         raise ExportError(

@@ -39,7 +39,6 @@ from export.jobs.staged import created, provenance, staged
 from export.model.dense_copy import local_prefix
 from export.model.manifest_features import describe_features, model_vocabularies
 from export.model.roots import open_job
-from export.model.subset import ALL, Wanted, choose_towers, reduced
 from export.model.tables import recognise_tables
 from export.model.tracing import TracedModel, trace_towers
 from export.model.vocabularies import as_array, read_keys
@@ -114,9 +113,7 @@ class PublishedInline:
     report: dict[str, Any]
 
 
-def prepare_inline(
-    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None, wanted: Wanted = ALL
-) -> PreparedInline:
+def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> PreparedInline:
     """Opens the checkpoint, traces the model with its lookups and plans the variables; writes nothing.
 
     Args:
@@ -124,15 +121,11 @@ def prepare_inline(
       base: its folder, which its paths are relative to.
       settings: how the job runs.
       version: of the SavedModel; None: the next free one.
-      wanted: the towers or tables that are exported.
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
     checkpoint, job = open_job(job, base)
     traced = trace_towers(job, base, inside=True)
-    if wanted:
-        job = reduced(job, traced.spec, choose_towers(traced.spec, wanted))
-        traced = trace_towers(job, base, inside=True)
     _check_tables(job, traced.spec)
     check_limits(job, traced.spec)
     pages = describe_features(traced.spec, job)

@@ -6,7 +6,6 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from bundle.storage import staging
 from bundle.tables.key_index import ENTRY_BYTES, index_bytes
 from export.errors import DestinationError
 from export.figures import size_text
@@ -42,10 +41,10 @@ def check_space(plan: ExportPlan, directory: Path, finished_bytes: int | None = 
 
 
 def _staged_bytes(plan: ExportPlan) -> int:
-    """Returns how much of the disk is taken by what lies where the plan would write, and beside it for its job."""
+    """Returns how much of the disk is taken by what lies where the plan would write."""
     blocks = 0
     for place in dict.fromkeys(Path(task.directory) for task in plan.tasks):
-        for file in (*place.rglob("*"), *staging.parts(place).rglob("*")):
+        for file in place.rglob("*"):
             with suppress(FileNotFoundError):  # another run may be at work there, and is told of later
                 blocks += file.lstat().st_blocks
     return blocks * _BLOCK_BYTES

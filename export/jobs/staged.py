@@ -28,7 +28,6 @@ from export.jobs.destinations import Destination, published_bytes
 from export.jobs.leases import Lease
 from export.jobs.progress import Progress
 from export.jobs.space import check_space
-from export.jobs.task_files import take_up, task_key
 from export.recipe.settings import ExportSettings
 from export.step_keys import key_of, versions
 from export.tables.key_indexes import check_key_indexes
@@ -136,7 +135,7 @@ def copy_tables(
     """
     receipts: list[Receipt] = []
     pending: list[TableTask | RestTask] = []
-    keys = {task.step: key_of(plan.fingerprint, task_key(task)) for task in plan.work}
+    keys = {task.step: key_of(plan.fingerprint, _apart_from_place(task)) for task in plan.work}
 
     def note(task: TableTask | RestTask, receipt: Receipt) -> None:
         stage.finish(task.step, keys[task.step], receipt.model_dump(mode="json"), receipt.files(task))
@@ -145,9 +144,7 @@ def copy_tables(
 
     for task in plan.work:
         finished = stage.finished(task.step, keys[task.step])
-        if finished is None and (left := take_up(stage.directory, task)) is not None:
-            note(task, left)
-        elif finished is None:
+        if finished is None:
             pending.append(replace(task, attempts=str(stage.attempts)) if isinstance(task, TableTask) else task)
         else:
             receipts.append(Receipt.model_validate(finished.payload))
@@ -211,6 +208,12 @@ def compare_tables(
                 stage.forget(step)
             raise
     return checks
+
+
+def _apart_from_place(task: TableTask | RestTask) -> TableTask | RestTask:
+    """Returns a task without what decides no byte of its shard."""
+    plain = replace(task, directory="", attempts=None) if isinstance(task, TableTask) else task
+    return replace(plain, block_bytes=0)
 
 
 def _shared(plan: ExportPlan, stage: staging.Staging) -> list[str]:

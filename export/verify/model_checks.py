@@ -19,7 +19,6 @@ from export.graph.specs import ModelSpec
 from export.model.dense_copy import local_prefix
 from export.model.manifest_features import model_vocabularies
 from export.model.roots import open_job
-from export.model.subset import Wanted, choose_towers, reduced
 from export.model.tables import recognise_tables
 from export.model.tracing import trace_towers
 from export.model.vocabularies import as_array, read_keys
@@ -89,16 +88,13 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
       ExportError: the checkpoint or the model code is not what it was.
     """
     page = read_manifest(bundle)
-    if job.model != page.model or not set(page.towers) <= set(job.towers):
+    if job.model != page.model or set(page.towers) != set(job.towers):
         raise UsageError(
             f"the recipe is of model {job.model!r} with towers {', '.join(sorted(job.towers))}; the bundle is of "
             f"{page.model!r} with {', '.join(sorted(page.towers)) or 'none'}; give the recipe that it was exported by"
         )
     checkpoint, job = open_job(job, base)
     traced = trace_towers(job, base)
-    if set(page.towers) != set(job.towers):
-        job = reduced(job, traced.spec, choose_towers(traced.spec, Wanted(towers=tuple(page.towers))))
-        traced = trace_towers(job, base)
     examples = examples_of(job, base, traced.spec, page.features)
     with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
         prefix = local_prefix(checkpoint, recognise_tables(checkpoint, traced, job, base), Path(aside, "dense"))

@@ -14,28 +14,26 @@ from examples import demo_models
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.jobs.staged import Published
-from export.model.subset import LeftOut, Wanted
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An example's folder, the manifest of its bundle, what was left out of it, and what the service answered."""
+    """An example's folder, the manifest of its bundle, and what the service answered."""
 
     folder: Path
     page: Manifest
-    left_out: LeftOut
     shown: demo_models.Shown
 
 
 def ask(name: str, folder: Path) -> Asked:
     """Does with a tiny version what `make demo-models` does; the service is a process of its own."""
-    published, left_out = train_and_export(name, folder)
-    return Asked(folder, published.page, left_out, demo_models.serve_and_ask(name, folder))
+    page = train_and_export(name, folder).page
+    return Asked(folder, page, demo_models.serve_and_ask(name, folder))
 
 
-def train_and_export(name: str, folder: Path, model: str | None = None) -> tuple[Published, LeftOut]:
+def train_and_export(name: str, folder: Path, model: str | None = None) -> Published:
     """Trains an example's tiny version in `folder` and exports it; `model`, if given, is what it is called."""
     example, settings = demo_models.EXAMPLES[name], ExportSettings()
     tf.config.run_functions_eagerly(True)  # a step or two are not worth a graph
@@ -43,7 +41,7 @@ def train_and_export(name: str, folder: Path, model: str | None = None) -> tuple
         import_module(f"examples.{example.package}.train").train(folder, "tiny", *example.training[1::2])
     finally:
         tf.config.run_functions_eagerly(False)
-    job, wanted = read_recipe(folder / "recipe.toml"), Wanted(towers=example.exporting[1::2])
+    job = read_recipe(folder / "recipe.toml")
     job = job.model_copy(update={"model": model or job.model})
-    prepared = bundle_job.prepare(job, folder, settings, wanted=wanted)
-    return bundle_job.run(prepared, settings, Progress(Console(quiet=True))), prepared.left_out
+    prepared = bundle_job.prepare(job, folder, settings)
+    return bundle_job.run(prepared, settings, Progress(Console(quiet=True)))

@@ -1,4 +1,4 @@
-"""Of a co-trained model only the ranking leaves, and the plan tells why the other tables cannot be reached."""
+"""Of a co-trained model only the ranking is exported, and of its tables those that the ranking reads."""
 
 import pytest
 
@@ -22,11 +22,6 @@ def test_service_ranks_as_tensorflow_does(cotrained: Asked) -> None:
 def test_only_the_tables_of_the_ranking_leave(cotrained: Asked) -> None:
     assert set(cotrained.page.tables) == RANKING
     assert set(cotrained.page.towers) == {"ranking"}
-
-
-def test_plan_proves_that_no_operation_kept_reaches_the_other_tables(cotrained: Asked) -> None:
-    assert cotrained.left_out.towers == ("query", "candidate")
-    assert cotrained.left_out.tables == {"retrieval_movies": ("query", "candidate"), "retrieval_users": ("query",)}
 
 
 def test_one_input_is_looked_up_in_two_tables(cotrained: Asked) -> None:

@@ -15,7 +15,6 @@ from export.checkpoint.reader import open_checkpoint
 from export.cli import plan_page
 from export.cli.inspect import inventory_json
 from export.jobs import bundle_job
-from export.jobs.pace import measure_pace
 from export.jobs.staged import Published
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
@@ -33,7 +32,7 @@ def pages(undisturbed: Path, movies: Cut) -> dict[str, dict[str, Any]]:
     published = Published(undisturbed, staging.read_manifest(undisturbed), ())
     return {
         "inspect": inventory_json(recognise(open_checkpoint(movies.prefix))),
-        "plan": plan_page.plan_json(prepared, measure_pace(prepared.plan)),
+        "plan": plan_page.plan_json(prepared),
         "run": plan_page.published_json(published) | {"seconds": {}},
         "verify": audit(undisturbed).to_json(),
     }

@@ -7,7 +7,6 @@ import pytest
 from export.errors import UsageError
 from export.graph.specs import DenseSpec, ModelSpec, TensorSpec, TowerSpec
 from export.model.roles import input_roles
-from export.model.subset import reduced
 from export.recipe.schema import ExportJob
 from tests.export.cutting import recipe
 
@@ -68,9 +67,3 @@ def test_input_roles_told_both_ways_must_be_stated() -> None:
         input_roles(MODEL, job(candidates={"items": both}))
     stated = job(candidates={"items": both}, features={"user": {"role": "candidate"}})
     assert input_roles(MODEL, stated)["user"] == "candidate"
-
-
-def test_reduced_recipe_keeps_the_roles_that_dropped_towers_told() -> None:
-    part = reduced(job(), MODEL, ["rank"])
-    alone = MODEL.of("rank")
-    assert input_roles(alone, part) == {name: input_roles(MODEL, job())[name] for name in alone.inputs}
