@@ -17,9 +17,6 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRS speaks Keras 2; read w
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
-USER_DIM, MOVIE_DIM, GENRE_DIM, HOUR_DIM = 32, 64, 16, 4
-VECTOR_DIM = MOVIE_DIM
-"""Both towers add to the movies' own rows, so that their first guess is: more of what was watched."""
 HISTORY_SCALE = 4.0
 """The mean of 10 to 20 rows that have little in common is about 4 times shorter than a row."""
 FEATURES = ("user_id", "history", "hour", "movie_id", "genres")
@@ -30,12 +27,22 @@ DIRECTORY = Path(__file__).resolve().parents[2] / "build" / "demo"
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each table. Row 0 of users is for viewers who were not there in training."""
+    """Rows and dimensions of the tables, and widths of the layers.
+
+    Row 0 of users is for viewers who were not there in training. Both towers end in vectors of `movie_dim` and add to
+    the movies' own rows, so that their first guess is: more of what was watched.
+    """
 
     users: int
     movies: int
     genres: int
     hours: int = 24
+    user_dim: int = 32
+    movie_dim: int = 64
+    genre_dim: int = 16
+    hour_dim: int = 4
+    hidden: int = 128
+    projection: int = 64
 
     def write(self, directory: Path) -> None:
         """Writes the sizes beside the checkpoint, where build_model() finds them."""
@@ -64,10 +71,10 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
         initializer = tf.initializers.TruncatedNormal(stddev=deviation, seed=rows)
         return embedding.TableConfig(rows, dim, initializer=initializer, combiner=combiner, name=name)
 
-    users = table("users", sizes.users, USER_DIM, "mean", 0.05)
-    movies = table("movies", sizes.movies, MOVIE_DIM, "mean", 0.1)
-    genres = table("genres", sizes.genres, GENRE_DIM, "sum", 0.1)
-    hours = table("hours", sizes.hours, HOUR_DIM, "mean", 0.05)
+    users = table("users", sizes.users, sizes.user_dim, "mean", 0.05)
+    movies = table("movies", sizes.movies, sizes.movie_dim, "mean", 0.1)
+    genres = table("genres", sizes.genres, sizes.genre_dim, "sum", 0.1)
+    hours = table("hours", sizes.hours, sizes.hour_dim, "mean", 0.05)
     tables = dict(zip(FEATURES, (users, movies, hours, movies, genres), strict=True))
     return {name: embedding.FeatureConfig(table=table, name=name) for name, table in tables.items()}
 
@@ -83,20 +90,21 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
           dropout: share of the activations left out while training.
         """
         super().__init__()
+        self.sizes = sizes
         dense, init = tf.keras.layers.Dense, tf.keras.initializers
         self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
         self.dropout = tf.keras.layers.Dropout(dropout)
-        self.query_hidden = dense(128, activation="relu", kernel_initializer=init.GlorotUniform(seed=1))
-        self.query_out = dense(VECTOR_DIM, kernel_initializer=init.GlorotUniform(seed=2))
-        self.candidate_hidden = dense(128, activation="relu", kernel_initializer=init.GlorotUniform(seed=3))
-        self.candidate_out = dense(VECTOR_DIM, kernel_initializer=init.GlorotUniform(seed=4))
+        self.query_hidden = dense(sizes.hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=1))
+        self.query_out = dense(sizes.movie_dim, kernel_initializer=init.GlorotUniform(seed=2))
+        self.candidate_hidden = dense(sizes.hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=3))
+        self.candidate_out = dense(sizes.movie_dim, kernel_initializer=init.GlorotUniform(seed=4))
         self.crosses = [
             tfrs.layers.dcn.Cross(
-                projection_dim=64, kernel_initializer=init.TruncatedNormal(stddev=0.05, seed=5 + depth)
+                projection_dim=sizes.projection, kernel_initializer=init.TruncatedNormal(stddev=0.05, seed=5 + depth)
             )
             for depth in range(2)
         ]
-        self.rank_hidden = dense(64, activation="relu", kernel_initializer=init.GlorotUniform(seed=7))
+        self.rank_hidden = dense(sizes.projection, activation="relu", kernel_initializer=init.GlorotUniform(seed=7))
         self.rank_out = dense(1, kernel_initializer="zeros")
 
     def call(self, features: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
@@ -106,7 +114,7 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
           features: user_id [b], history ragged [b, None], hour [b], movie_id [b], genres ragged [b, None] (rows of
             their tables, int64), year [b] float32, 0 where it is not known.
         Returns:
-          query, candidate: [b, VECTOR_DIM] float32, whose dot product is the retrieval score. score: [b] float32.
+          query, candidate: [b, movie_dim] float32, whose dot product is the retrieval score. score: [b] float32.
         """
         context, movie = self.activations(features, training)
         query, candidate = self.query(context), self.candidate(movie)
@@ -122,13 +130,14 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         return self.dropout(context, training=training), self.dropout(movie, training=training)
 
     def query(self, context: Any) -> Any:
-        """The query tower: [n, .] activations -> [n, VECTOR_DIM]."""
-        watched = context[:, USER_DIM : USER_DIM + MOVIE_DIM]
+        """The query tower: [n, .] activations -> [n, movie_dim]."""
+        first = self.sizes.user_dim
+        watched = context[:, first : first + self.sizes.movie_dim]
         return HISTORY_SCALE * watched + self.query_out(tf.concat([context, self.query_hidden(context)], -1))
 
     def candidate(self, movie: Any) -> Any:
-        """The candidate tower: [b, .] activations -> [b, VECTOR_DIM]."""
-        own = movie[:, :MOVIE_DIM]
+        """The candidate tower: [b, .] activations -> [b, movie_dim]."""
+        own = movie[:, : self.sizes.movie_dim]
         return own + self.candidate_out(tf.concat([movie, self.candidate_hidden(movie)], -1))
 
     def score(self, context: Any, movie: Any, query: Any, candidate: Any) -> Any:
@@ -144,8 +153,9 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
     def build_layers(self) -> None:
         """Creates every variable; looks nothing up, so that the tables may be of any size or not there at all."""
         self.embedding.build(None)
-        context = tf.zeros([1, USER_DIM + MOVIE_DIM + HOUR_DIM])
-        movie = tf.zeros([1, MOVIE_DIM + GENRE_DIM + 1])
+        sizes = self.sizes
+        context = tf.zeros([1, sizes.user_dim + sizes.movie_dim + sizes.hour_dim])
+        movie = tf.zeros([1, sizes.movie_dim + sizes.genre_dim + 1])
         self.score(context, movie, self.query(context), self.candidate(movie))
         self.built = True
 

@@ -34,4 +34,6 @@ class Settings:
     """Contexts of a batch that the ranking head learns from."""
     rank_negatives: int = 16
     """Movies that the ranking head must tell from the watched one: those that retrieval puts high."""
+    narrower: int = 1
+    """Tables and layers are this many times narrower than they are for MovieLens."""
     seed: int = 17

@@ -49,7 +49,7 @@ def train(found: data.MovieLens, out: Path, settings: Settings) -> training.Trai
     trained = training.fit(encoded, rows, settings, _tell(settings))
     out.mkdir(parents=True, exist_ok=True)
     write_inputs(encoded, found.movies, requests(encoded, parts.test, settings.history), out)
-    training.sizes_of(encoded).write(out)
+    training.sizes_of(encoded, settings).write(out)
     checkpoint = tf.train.Checkpoint(
         model=trained.model,
         optimizer=trained.optimizer,

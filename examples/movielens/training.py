@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,13 @@ class Trained:
     step: Any
 
 
-def sizes_of(encoded: Encoded) -> Sizes:
-    """Returns the rows of each table."""
-    return Sizes(len(encoded.user_ids) + FIRST_USER_ROW, len(encoded.movie_ids), len(encoded.genres))
+def sizes_of(encoded: Encoded, settings: Settings) -> Sizes:
+    """Returns the rows and dimensions of each table, and the widths of the layers."""
+    sizes = Sizes(len(encoded.user_ids) + FIRST_USER_ROW, len(encoded.movie_ids), len(encoded.genres))
+    if settings.narrower == 1:
+        return sizes
+    widths = ("user_dim", "movie_dim", "genre_dim", "hour_dim", "hidden", "projection")
+    return replace(sizes, **{name: getattr(sizes, name) // settings.narrower for name in widths})
 
 
 def fit(
@@ -60,7 +64,7 @@ def fit(
     with strategy.scope():
         optimizers = tf.keras.optimizers.legacy
         optimizer = optimizers.Adagrad(settings.table_rate, initial_accumulator_value=settings.accumulator)
-        model = MovieModel(sizes_of(encoded), optimizer, settings.dropout)
+        model = MovieModel(sizes_of(encoded, settings), optimizer, settings.dropout)
         if not isinstance(strategy, tf.distribute.TPUStrategy):  # there the layer is built by its first call
             model.build_layers()
         trained = Trained(model, optimizer, optimizers.Adam(settings.dense_rate), tf.Variable(0, dtype=tf.int64))
