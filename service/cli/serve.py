@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,7 @@ def command() -> typer.Typer:
     def serve(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:
             only_print = options.pop(PRINT_SETTINGS)
+            del options["version"]
             given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
             raise typer.Exit(run(given, only_print=only_print))
 
@@ -39,6 +41,8 @@ def command() -> typer.Typer:
     parameters = [_option(name, field) for name, field in ServiceSettings.model_fields.items()]
     shown = typer.Option("--print-settings", help="Print the effective settings as JSON and exit.")
     parameters.append(_parameter(PRINT_SETTINGS, Annotated[bool, shown], False))
+    shown = typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    parameters.append(_parameter("version", Annotated[bool, shown], False))
     parameters.insert(0, _parameter("context", typer.Context, inspect.Parameter.empty))
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     serve.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -46,6 +50,12 @@ def command() -> typer.Typer:
     app.command("pull")(pull_command)
     app.add_typer(CTL, name="ctl")
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rowcast-serve {version('rowcast')}")
+        raise typer.Exit
 
 
 def run(options: dict[str, Any], *, only_print: bool) -> int:

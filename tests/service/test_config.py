@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,11 @@ def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> No
         assert field.description
         unit = "second" if name.endswith("_s") and "bytes" not in name else "byte" if "bytes" in name else ""
         assert unit in field.description.lower(), name
+
+
+def test_version_is_printed_without_a_root() -> None:
+    done = CliRunner().invoke(command(), ["--version"])
+    assert (done.exit_code, done.output) == (0, f"rowcast-serve {version('rowcast')}\n")
 
 
 def test_print_settings_prints_the_effective_ones(monkeypatch: pytest.MonkeyPatch) -> None:
