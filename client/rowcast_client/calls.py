@@ -39,7 +39,6 @@ from rowcast_client.results import (
     unpack_embedded,
     unpack_looked_up,
     unpack_ranked,
-    unpack_recommended,
     unpack_retrieved,
 )
 from rowcast_client.stubs import embedding_service_pb2 as pb
@@ -256,7 +255,7 @@ def recommend(
         context_ids=pack_contexts(context_ids),
         **exclusion_of(exclude),
     )
-    return Call("Recommend", request, pb.RecommendResponse, unpack_recommended, timeout_s, request_id)
+    return Call("Recommend", request, pb.RecommendResponse, unpack_retrieved, timeout_s, request_id)
 
 
 def embed(

@@ -78,7 +78,7 @@ class HttpTransport(Transport):
         if kind != JSON:
             raise self.bad_answer(f"content-type {kind!r} instead of {self._body}")
         try:
-            return call.unpack(read_body(call.method, answer.content))
+            return read_body(call.method, answer.content)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise self.bad_answer(f"its {kind} body is no answer of {call.method}: {error!r}") from error
 

@@ -6,9 +6,9 @@ the other. The packed arrays of all n are there beside it for those who compute 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,29 +17,67 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
-Item = TypeVar("Item")
+Row = TypeVar("Row")
+Rows = TypeVar("Rows", bound="Columns[Any]")
 
 
-class Listed(Sequence[Item]):
-    """A sequence defined by its length and its items."""
+class Columns(Sequence[Row]):
+    """Arrays side by side, read row by row; a slice is of the same type."""
 
-    def _item(self, place: int) -> Item:
-        raise IndexError(place)
+    scores: NDArray[np.float32]
+    row: ClassVar[Callable[..., Any]]
+    """Makes a row of one value of each array, in their order."""
+
+    def __len__(self) -> int:
+        return len(self.scores)
 
     @overload
-    def __getitem__(self, place: int) -> Item: ...
+    def __getitem__(self, place: int) -> Row: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Item]: ...
-    def __getitem__(self, place: int | slice) -> Item | list[Item]:
-        """The item at a place, from the end if negative; the list of them for a slice."""
-        if isinstance(place, slice):
-            return [self._item(one) for one in range(*place.indices(len(self)))]
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"{place} is outside the {len(self)} of this {type(self).__name__}")
-        return self._item(place % len(self))
+    def __getitem__(self, place: slice) -> Self: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        """The row at a place, from the end if negative; of a slice, the same with fewer rows."""
+        picked = [_pick(values, place) for values in vars(self).values()]
+        return type(self)(*picked) if isinstance(place, slice) else self.row(*picked)
 
-    def __iter__(self) -> Iterator[Item]:
-        return (self._item(place) for place in range(len(self)))
+
+def _pick(values: Any, place: int | slice) -> Any:
+    """What arrays have at a place, as plain Python; or in a slice."""
+    if isinstance(values, Mapping):
+        return {name: _pick(each, place) for name, each in values.items()}
+    picked = None if values is None else values[place]
+    return picked.item() if isinstance(picked, np.generic) else picked
+
+
+@dataclass(frozen=True, eq=False)
+class Answer(Sequence[Rows]):
+    """Rows for each of n requests; request i owns offsets[i]:offsets[i + 1] of the packed ones.
+
+    Attributes:
+      model: that answered.
+      version: that answered.
+      packed: the rows of all requests.
+      offsets: [n + 1] int64.
+    """
+
+    model: str
+    version: int
+    packed: Rows
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> Rows: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Rows]: ...
+    def __getitem__(self, place: int | slice) -> Rows | list[Rows]:
+        """The rows of one request, from the end if negative; the list of them for a slice."""
+        chosen = range(len(self))[place]
+        if isinstance(chosen, range):
+            return [self[one] for one in chosen]
+        return self.packed[self.offsets[chosen] : self.offsets[chosen + 1]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +98,7 @@ class Neighbor:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbors(Listed[Neighbor]):
+class Neighbors(Columns[Neighbor]):
     """Neighbors of one query, best first.
 
     Attributes:
@@ -70,53 +108,22 @@ class Neighbors(Listed[Neighbor]):
       retrieval_scores: [k] float32, of `recommend`.
     """
 
+    row = Neighbor
     ids: Ids
     scores: NDArray[np.float32]
     attributes: Mapping[str, list[Any]] = field(default_factory=dict)
     retrieval_scores: NDArray[np.float32] | None = None
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def _item(self, place: int) -> Neighbor:
-        return Neighbor(
-            id=_plain_id(self.ids[place]),
-            score=float(self.scores[place]),
-            attributes={name: values[place] for name, values in self.attributes.items()},
-            retrieval_score=None if self.retrieval_scores is None else float(self.retrieval_scores[place]),
-        )
-
 
 @dataclass(frozen=True, eq=False)
-class Retrieved(Listed[Neighbors]):
-    """Neighbors of n queries; query i owns offsets[i]:offsets[i + 1] of the packed ones.
+class Retrieved(Answer[Neighbors]):
+    """Neighbors of n queries.
 
     Attributes:
-      model: that answered.
-      version: that answered.
-      packed: the neighbors of all queries.
-      offsets: [n + 1] int64.
       searched: candidates in the index; 0 from `recommend`.
     """
 
-    model: str
-    version: int
-    packed: Neighbors
-    offsets: NDArray[np.int64]
     searched: int = 0
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def _item(self, place: int) -> Neighbors:
-        own = slice(int(self.offsets[place]), int(self.offsets[place + 1]))
-        packed = self.packed
-        return Neighbors(
-            ids=packed.ids[own],
-            scores=packed.scores[own],
-            attributes={name: values[own] for name, values in packed.attributes.items()},
-            retrieval_scores=None if packed.retrieval_scores is None else packed.retrieval_scores[own],
-        )
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,7 @@ class RankedCandidate:
 
 
 @dataclass(frozen=True, eq=False)
-class RankedCandidates(Listed[RankedCandidate]):
+class RankedCandidates(Columns[RankedCandidate]):
     """Candidates of one context: in the order sent, or the k best, best first.
 
     Attributes:
@@ -147,51 +154,15 @@ class RankedCandidates(Listed[RankedCandidate]):
       heads: name -> [m] float32.
     """
 
+    row = RankedCandidate
     ids: Ids | None
     scores: NDArray[np.float32]
     positions: NDArray[np.int32]
     heads: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self.scores)
 
-    def _item(self, place: int) -> RankedCandidate:
-        return RankedCandidate(
-            id=None if self.ids is None else _plain_id(self.ids[place]),
-            score=float(self.scores[place]),
-            position=int(self.positions[place]),
-            heads={name: float(values[place]) for name, values in self.heads.items()},
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Ranked(Listed[RankedCandidates]):
-    """Ranked candidates of n contexts; context i owns offsets[i]:offsets[i + 1] of the packed ones.
-
-    Attributes:
-      model: that answered.
-      version: that answered.
-      packed: the candidates of all contexts.
-      offsets: [n + 1] int64.
-    """
-
-    model: str
-    version: int
-    packed: RankedCandidates
-    offsets: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def _item(self, place: int) -> RankedCandidates:
-        own = slice(int(self.offsets[place]), int(self.offsets[place + 1]))
-        packed = self.packed
-        return RankedCandidates(
-            ids=None if packed.ids is None else packed.ids[own],
-            scores=packed.scores[own],
-            positions=packed.positions[own],
-            heads={name: values[own] for name, values in packed.heads.items()},
-        )
+class Ranked(Answer[RankedCandidates]):
+    """Ranked candidates of n contexts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,87 +185,72 @@ class LookedUp:
     found: NDArray[np.bool_]
 
 
-def unpack_retrieved(message: pb.RetrieveResponse) -> Retrieved:
-    """Reads a RetrieveResponse."""
-    return _retrieved(message.model, message.neighbors, None, message.searched)
-
-
-def unpack_recommended(message: pb.RecommendResponse) -> Retrieved:
-    """Reads a RecommendResponse."""
-    return _retrieved(message.model, message.neighbors, np.frombuffer(message.retrieval_scores, "<f4"), 0)
+def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Retrieved:
+    """Reads the answer of retrieve or recommend."""
+    recommended = isinstance(message, pb.RecommendResponse)
+    neighbors = message.neighbors
+    packed = Neighbors(
+        ids=unpack_ids(neighbors.ids),
+        scores=np.frombuffer(neighbors.scores, "<f4"),
+        attributes={name: _attribute(values) for name, values in sorted(neighbors.attributes.items())},
+        retrieval_scores=np.frombuffer(message.retrieval_scores, "<f4") if recommended else None,
+    )
+    searched = 0 if recommended else message.searched
+    return Retrieved(message.model.name, message.model.version, packed, _offsets(neighbors, packed), searched)
 
 
 def unpack_ranked(message: pb.RankResponse) -> Ranked:
-    """Reads a RankResponse."""
-    scores = np.frombuffer(message.scores, "<f4")
+    """Reads the answer of rank."""
     packed = RankedCandidates(
         ids=unpack_ids(message.candidate_ids) if message.HasField("candidate_ids") else None,
-        scores=scores,
+        scores=np.frombuffer(message.scores, "<f4"),
         positions=np.frombuffer(message.positions, "<i4"),
         heads={name: np.frombuffer(values, "<f4") for name, values in sorted(message.heads.items())},
     )
-    return Ranked(message.model.name, message.model.version, packed, _offsets(message.offsets, len(scores)))
+    return Ranked(message.model.name, message.model.version, packed, _offsets(message, packed))
 
 
 def unpack_embedded(message: pb.EmbedResponse) -> Embedded:
-    """Reads an EmbedResponse."""
-    vectors = np.frombuffer(message.vectors, "<f4").reshape(-1, max(message.dim, 1))
-    return Embedded(message.model.name, message.model.version, vectors)
+    """Reads the answer of embed."""
+    return Embedded(message.model.name, message.model.version, _vectors(message))
 
 
 def unpack_looked_up(message: pb.LookupResponse) -> LookedUp:
-    """Reads a LookupResponse."""
-    return LookedUp(
-        message.model.name,
-        message.model.version,
-        message.table,
-        np.frombuffer(message.vectors, "<f4").reshape(-1, max(message.dim, 1)),
-        np.frombuffer(message.found, np.uint8).astype(np.bool_),
-    )
+    """Reads the answer of lookup."""
+    found = np.frombuffer(message.found, np.bool_)
+    return LookedUp(message.model.name, message.model.version, message.table, _vectors(message), found)
 
 
 def unpack_ids(message: pb.Ids) -> Ids:
     """Reads ids as [m] int64, or [m] object holding str."""
-    if message.WhichOneof("kind") == "strings":
+    if message.HasField("strings"):
         return np.array(list(message.strings.values), object)
     return np.frombuffer(message.int64s, "<i8")
 
 
-def unpack_attribute(message: pb.Attribute) -> list[Any]:
-    """Reads one attribute of m candidates; None where a candidate has no value."""
-    kind = message.WhichOneof("values")
-    if kind == "strings":
-        values: list[Any] = list(message.strings.values)
-    elif kind == "lists":
-        values = [list(one.values) for one in message.lists.values]
-    elif kind == "float64s":
-        values = np.frombuffer(message.float64s, "<f8").tolist()
-    elif kind == "int64s":
-        values = np.frombuffer(message.int64s, "<i8").tolist()
-    else:  # no candidate has a value
-        values = [None] * len(message.nulls)
+def _attribute(message: pb.Attribute) -> list[Any]:
+    """One attribute of m candidates; None where a candidate has no value."""
+    values: list[Any]
+    match message.WhichOneof("values"):
+        case "strings":
+            values = list(message.strings.values)
+        case "lists":
+            values = [list(one.values) for one in message.lists.values]
+        case "float64s":
+            values = np.frombuffer(message.float64s, "<f8").tolist()
+        case "int64s":
+            values = np.frombuffer(message.int64s, "<i8").tolist()
+        case _:  # no candidate has a value
+            values = [None] * len(message.nulls)
     for place in message.nulls:
         values[place] = None
     return values
 
 
-def _retrieved(
-    model: pb.ModelSpec, neighbors: pb.Neighbors, retrieval_scores: NDArray[np.float32] | None, searched: int
-) -> Retrieved:
-    scores = np.frombuffer(neighbors.scores, "<f4")
-    packed = Neighbors(
-        ids=unpack_ids(neighbors.ids),
-        scores=scores,
-        attributes={name: unpack_attribute(values) for name, values in sorted(neighbors.attributes.items())},
-        retrieval_scores=retrieval_scores,
-    )
-    return Retrieved(model.name, model.version, packed, _offsets(neighbors.offsets, len(scores)), searched)
+def _vectors(message: pb.EmbedResponse | pb.LookupResponse) -> NDArray[np.float32]:
+    return np.frombuffer(message.vectors, "<f4").reshape(-1, max(message.dim, 1))
 
 
-def _offsets(packed: bytes, size: int) -> NDArray[np.int64]:
-    offsets = np.frombuffer(packed, "<i4").astype(np.int64)
-    return offsets if len(offsets) else np.array([0, size], np.int64)
-
-
-def _plain_id(value: Any) -> int | str:
-    return value if isinstance(value, str) else int(value)
+def _offsets(message: pb.Neighbors | pb.RankResponse, packed: Columns[Any]) -> NDArray[np.int64]:
+    offsets = np.frombuffer(message.offsets, "<i4").astype(np.int64)
+    return offsets if len(offsets) else np.array([0, len(packed)], np.int64)

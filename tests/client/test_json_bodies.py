@@ -183,7 +183,7 @@ def answers_equal(call: Call[Any], answer: Any, several: bool) -> None:
     """Asserts that an engine's answer reads the same from JSON and from its message."""
     operation = OPERATIONS[call.method.lower()]
     body = dump(operation.write_json(answer, several))
-    from_json = call.unpack(json_bodies.read_body(call.method, body))
+    from_json = json_bodies.read_body(call.method, body)
     from_message = call.unpack(call.response.FromString(operation.write_message(answer).SerializeToString()))
     assert plain(from_json) == plain(from_message)
 

@@ -1,0 +1,31 @@
+"""Answers as people read them: by place, in slices, one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rowcast_client import Neighbor, Neighbors, Retrieved
+
+PACKED = Neighbors(np.array([5, 6, 7]), np.array([3, 2, 1], np.float32), {"title": ["a", None, "c"]})
+ANSWER = Retrieved("m", 1, PACKED, np.array([0, 2, 2, 3]), searched=9)
+
+
+def test_answer_has_the_rows_of_each_request_in_its_place() -> None:
+    assert [neighbors.ids.tolist() for neighbors in ANSWER] == [[5, 6], [], [7]]
+    assert ANSWER[-1][0] == Neighbor(7, 1.0, {"title": "c"})
+    assert [len(neighbors) for neighbors in ANSWER[1:]] == [0, 1]
+
+
+def test_neighbors_are_read_as_plain_values_by_place_or_in_slices() -> None:
+    first, second = ANSWER[0]
+    assert (second.id, second.attributes["title"], second.retrieval_score) == (6, None, None)
+    assert type(first.id) is int
+    assert type(first.score) is float
+    assert isinstance(PACKED[1:], Neighbors)
+    assert [one.id for one in PACKED[1:]] == [6, 7]
+
+
+@pytest.mark.parametrize("values", [ANSWER, PACKED])
+def test_place_outside_an_answer_is_an_index_error(values: Retrieved | Neighbors) -> None:
+    with pytest.raises(IndexError):
+        values[3]
