@@ -34,7 +34,7 @@ from export.model.manifest_features import model_vocabularies
 from export.model.vocabularies import write_model_vocabulary, write_vocabulary
 from export.recipe.schema import CorpusPart
 from export.recipe.settings import ExportSettings
-from export.step_keys import content_of, key_of, versions
+from export.steps import content_of, key_of, versions
 from export.tables.key_indexes import write_key_indexes
 from export.towers.files import TowerFiles
 from export.towers.manifest_towers import describe_tower, part_page

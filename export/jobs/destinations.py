@@ -25,7 +25,7 @@ from bundle.storage.staging import Staging
 from export.errors import DestinationError, UsageError
 from export.jobs.leases import Lease
 from export.places import place_of
-from export.step_keys import key_of
+from export.steps import key_of
 from export.tables.plan import ExportPlan
 from runtime.object_store import Place, RemotePath, Stamp
 

@@ -58,7 +58,7 @@ from export.saved_model.files import (
 )
 from export.saved_model.graph import InlineGraph, build_graph, open_vocabularies, variable_key, write_graph
 from export.saved_model.lookups import Lookups
-from export.step_keys import key_of
+from export.steps import key_of
 from export.towers.manifest_towers import check_limits
 from export.verify import parity
 from export.verify.examples import make_examples, read_examples

@@ -29,7 +29,7 @@ from export.jobs.leases import Lease
 from export.jobs.progress import Progress
 from export.jobs.space import check_space
 from export.recipe.settings import ExportSettings
-from export.step_keys import key_of, versions
+from export.steps import key_of, versions
 from export.tables.key_indexes import check_key_indexes
 from export.tables.links import link_files, linked_table
 from export.tables.plan import ExportPlan

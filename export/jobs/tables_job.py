@@ -17,7 +17,7 @@ from export.jobs.progress import Progress
 from export.jobs.space import check_space
 from export.jobs.staged import Published, compare_tables, copy_tables, created, provenance, staged
 from export.recipe.settings import ExportSettings
-from export.step_keys import key_of
+from export.steps import key_of
 from export.tables.key_indexes import write_key_indexes
 from export.tables.plan import AS_STORED, ExportPlan, Writing, check_exportable, plan_tables
 from export.verify.table_rows import SAMPLE_ROWS

@@ -17,7 +17,7 @@ from export.checkpoint.datafiles import check_unchanged, stamps_of
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, VerificationFailed
-from export.step_keys import key_of
+from export.steps import key_of
 from export.tables.dumped import BLOCK_KEYS, KeyFile
 
 SAMPLED_BLOCKS, SAMPLED_KEYS = 64, 16

@@ -18,7 +18,7 @@ from bundle.storage.staging import Staging
 from export.checkpoint.reader import Checkpoint
 from export.graph.pruning import TracedTower
 from export.graph.specs import WrittenForm
-from export.step_keys import content_of, key_of, versions
+from export.steps import content_of, key_of, versions
 from export.towers.compiled import compile_tower
 from export.towers.half_products import in_bfloat16
 from export.towers.parts import TracedPart

@@ -1,4 +1,4 @@
-"""Keys of steps: digests of all that decides what a step makes, so that a rerun redoes what changed, and only that.
+"""Steps of a job and their keys: digests of all that decides what a step makes, so that a rerun redoes what changed.
 
 Contents count, never a file's size and times: what was edited with its times kept is another input.
 """
@@ -6,19 +6,51 @@ Contents count, never a file's size and times: what was edited with its times ke
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
+
+from bundle.staging import Staging
+
+Made = TypeVar("Made")
 
 LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "ai-edge-litert")
 """What writes towers and indexes."""
+
+
+@dataclass(frozen=True)
+class Step(Generic[Made]):
+    """Work whose result stays staged: done once, and again when its inputs are others.
+
+    Attributes:
+      name: path of the file or directory that it makes.
+      inputs: all that decides what it makes, as `key_of` takes it.
+      made: type of what is to be known of it: JSON, or a model of pydantic.
+      make: does it.
+    """
+
+    name: str
+    inputs: Sequence[Any]
+    made: type[Made]
+    make: Callable[[], Made]
+
+    def run(self, stage: Staging) -> Made:
+        """Does the step, unless an earlier run finished it with the same inputs; returns what is to be known of it."""
+        key, payload = key_of(*self.inputs), TypeAdapter(self.made)
+        finished = stage.finished(self.name, key)
+        if finished is not None:
+            return payload.validate_python(finished.payload)
+        made = self.make()
+        stage.finish(self.name, key, payload.dump_python(made, mode="json"))
+        return made
 
 
 def key_of(*parts: Any) -> str:
