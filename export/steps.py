@@ -18,7 +18,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, TypeAdapter
 
-from bundle.staging import Staging
+from bundle.storage.staging import Staging
 
 Made = TypeVar("Made")
 

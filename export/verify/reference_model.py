@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ from numpy.typing import NDArray
 from bundle.errors import BundleError
 from bundle.features.reader import FeatureReader
 from bundle.format.manifest import TableSource, TextIds
-from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.stretches import read_stretches
 from export.errors import ExportError, NotConvertible, UsageError, VerificationFailed
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import NamedGraph
@@ -33,11 +30,11 @@ from export.model.roots import build_root
 from export.model.weights import path_steps
 from export.recipe.schema import ExportJob, name_of_call
 from export.tables.dumped import KeyFile
-from export.tables.sources import layout_of
 from export.user_lines import at_line, line_of_exception
 from export.verify.examples import Examples, without_signs
 from export.verify.reference_inputs import OracleInputs
 from export.verify.reference_tables import OracleTables, ReadRows
+from export.verify.table_rows import read_rows
 
 __all__ = ["ReadRows", "Replay", "Results", "checkpoint_rows", "replay_finite", "replay_original"]
 
@@ -80,17 +77,7 @@ def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) 
     def read(table: str, rows: Rows) -> NDArray[Any]:
         if table not in sources:
             raise NotConvertible(f"table {table!r} is not known in checkpoint {checkpoint.prefix}")
-        key = sources[table].key
-        stored = stored_rows(layout_of(sources[table]), rows)
-        order = np.argsort(stored)
-        ordered = stored[order]
-        values = np.empty((rows.size, *checkpoint.entries[key].shape[1:]), np.float32)
-        breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
-        cuts = [(int(first), int(last)) for first, last in pairwise([0, *breaks, rows.size]) if last > first]
-        stretches = [(int(ordered[first]), last - first) for first, last in cuts]
-        for (first, last), found in zip(cuts, read_stretches(checkpoint, key, stretches), strict=True):
-            values[order[first:last]] = found
-        return values
+        return read_rows(checkpoint, sources[table], rows).astype(np.float32)
 
     return read
 
