@@ -17,13 +17,13 @@ from rowcast_client.candidates import (
     Contexts,
     candidate_features,
     exclusion_of,
-    listed_contexts,
     lists_of,
     pack_contexts,
 )
 from rowcast_client.columns import (
     Column,
     Features,
+    is_list,
     pack_column,
     pack_ids,
     pack_offsets,
@@ -173,7 +173,7 @@ def rank(
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
     if context is None:
-        context = {} if (listed := listed_contexts(context_ids)) is None else [{}] * len(listed)
+        context = [{}] * len(context_ids) if is_list(context_ids) else {}
     context_columns = pack_requests(context)
     lists = None if candidates is None else lists_of("candidates", candidates)
     flat = candidates if lists is None else [one for ids in lists for one in ids]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rowcast_client.columns import pack_features, pack_ids, pack_offsets
+from rowcast_client.columns import LISTS, is_list, pack_features, pack_ids, pack_offsets
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
@@ -18,43 +18,23 @@ Contexts = int | str | Sequence[Any] | NDArray[Any]
 """The id of one context, or a list or array of them, one per request."""
 
 
-def listed_contexts(ids: Contexts | None) -> list[Any] | None:
-    """The ids of several contexts; None: one context's id, or none at all.
-
-    Raises:
-      InvalidArgument: it is neither an id nor a list.
-    """
-    if ids is None or isinstance(ids, (str, int, np.integer)):
-        return None
-    if not isinstance(ids, (Sequence, np.ndarray)):
-        raise InvalidArgument(f"context_ids is {ids!r}: expected an id, or a list of ids")
-    return list(ids)
-
-
 def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
     """Packs the ids of contexts; None: none are given.
 
     Raises:
       InvalidArgument: they are not all integers or all strings.
     """
-    if ids is None:
-        return None
-    several = listed_contexts(ids)
-    return pack_ids("context_ids", [ids] if several is None else several)
+    return None if ids is None else pack_ids("context_ids", ids if is_list(ids) else [ids])
 
 
 def lists_of(name: str, ids: Candidates) -> list[Sequence[Any]] | None:
     """The lists of a list of lists; None if it is a flat list of ids."""
-    if isinstance(ids, np.ndarray):
-        return list(ids) if ids.ndim > 1 else None
-    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Sequence):
+    if not is_list(ids):
         raise InvalidArgument(f"{name} is {ids!r}: expected a list of ids")
-    nested = [isinstance(one, (list, tuple, np.ndarray)) for one in ids]
-    if not any(nested):
-        return None
-    if not all(nested):
+    nested = {isinstance(one, LISTS) for one in ids}
+    if len(nested) > 1:
         raise InvalidArgument(f"{name} mixes ids and lists of ids: expected one of the two")
-    return list(ids)
+    return list(ids) if True in nested else None
 
 
 def exclusion_of(exclude: Candidates | None) -> dict[str, Any]:
@@ -86,7 +66,7 @@ def candidate_features(
                 "features of the candidates of one context are one dict: name -> one value per candidate"
             )
         return pack_features(features), None
-    if not isinstance(features, Sequence) or not all(isinstance(one, Mapping) for one in features):
+    if not is_list(features) or not all(isinstance(one, Mapping) for one in features):
         raise InvalidArgument("features of the candidates of several contexts are a list of dicts, one per context")
     names = features[0].keys()
     counts = [_count(f"candidates of context {place}", one, names) for place, one in enumerate(features)]
@@ -101,7 +81,7 @@ def _count(whose: str, features: Mapping[str, Any], names: Set[str]) -> int:
             f"{whose} have features {sorted(features)}, the first's have {sorted(names)}: expected the same"
         )
     for name, values in features.items():
-        if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, np.ndarray)):
+        if not is_list(values):
             raise InvalidArgument(
                 f"feature {name!r} of the {whose} is a {type(values).__name__}: expected a list, a value per candidate"
             )

@@ -7,9 +7,9 @@ tuple of two lists is a pair, any other tuple a list.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 LISTS = (list, tuple, np.ndarray)
+"""What a bag or a dense value of one example may be; a list of all examples' values may be any sequence."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
         if any(isinstance(value, Column) for value in requests.values()):
             return pack_features(requests)
         requests = [requests]
-    listed = isinstance(requests, Sequence) and not isinstance(requests, (str, bytes))
-    if not listed or not all(isinstance(one, Mapping) for one in requests):
+    if not is_list(requests) or not all(isinstance(one, Mapping) for one in requests):
         raise InvalidArgument("features are a dict of feature -> value, or a list of such dicts, one per request")
     if not requests:
         raise InvalidArgument("the list of requests is empty: expected at least one")
@@ -62,7 +62,7 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
                 f"feature {name!r} is in some of the {len(requests)} requests only (request {place} differs from the "
                 "first): send it in all or in none"
             )
-    return {name: pack_column(name, [request[name] for request in requests]) for name in names}
+    return pack_features({name: [request[name] for request in requests] for name in names})
 
 
 def pack_features(features: Mapping[str, Any]) -> dict[str, pb.Column]:
@@ -83,28 +83,22 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
     if not isinstance(name, str):
         raise InvalidArgument(f"{what} is named by a {type(name).__name__}: expected text")
     if isinstance(values, Column):
-        return _message(
-            what,
-            _flat(what, values.values),
-            None if values.offsets is None else np.asarray(values.offsets),
-            None if values.weights is None else _weights(what, values.weights),
-        )
-    if isinstance(values, np.ndarray):
-        if values.ndim < 2:
-            return _message(what, _flat(what, np.atleast_1d(values)))
-        width = int(np.prod(values.shape[1:]))
-        return _message(what, _flat(what, values), np.arange(len(values) + 1) * width)
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence):
+        weights = None if values.weights is None else _weights(what, values.weights)
+        return _message(what, _flat(what, values.values), values.offsets, weights)
+    if not is_list(values):
         raise InvalidArgument(f"{what} is a {type(values).__name__}: expected one value per example")
-    kinds = set(map(type, values))
-    if not any(issubclass(kind, (*LISTS, Mapping)) for kind in kinds):
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        width = values.size // max(len(values), 1)
+        return _message(what, _flat(what, values), np.arange(len(values) + 1) * width if values.ndim > 1 else None)
+    if not any(isinstance(value, (Mapping, *LISTS)) for value in values):
         return _message(what, _flat(what, values))
-    parts = [_example(what, value) for value in values]
-    offsets = np.cumsum([0, *(len(ids) for ids, _ in parts)])
+    bags = [_bag(what, value) for value in values]
     weights = None
-    if any(weight is not None for _, weight in parts):
-        weights = np.concatenate([np.ones(len(ids), np.float32) if w is None else w for ids, w in parts])
-    return _message(what, _join(what, [ids for ids, _ in parts]), offsets, weights)
+    if any(own is not None for _, own in bags):
+        weights = np.concatenate([np.ones(len(ids), np.float32) if own is None else own for ids, own in bags])
+    filled = [ids for ids, _ in bags if len(ids)] or [bags[0][0]]  # an empty list has no kind
+    offsets = np.cumsum([0, *(len(ids) for ids, _ in bags)])
+    return _message(what, _flat(what, np.concatenate(filled)), offsets, weights)
 
 
 def pack_ids(name: str, ids: Sequence[Any] | NDArray[Any]) -> pb.Ids:
@@ -113,22 +107,14 @@ def pack_ids(name: str, ids: Sequence[Any] | NDArray[Any]) -> pb.Ids:
     Raises:
       InvalidArgument: they are not all integers or all strings.
     """
-    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
+    if not is_list(ids):
         raise InvalidArgument(f"{name} is {ids!r}: expected a list of ids")
     values = _flat(name, ids)
     if values.dtype == object:
-        return pb.Ids(strings=pack_strings(name, values.tolist()))
+        return pb.Ids(strings=_strings(name, values))
     if values.dtype.kind == "f":
         raise InvalidArgument(f"{name} holds {values[0]}: expected ids, all integers or all strings")
-    return pb.Ids(int64s=values.astype("<i8", copy=False).tobytes())
-
-
-def pack_strings(name: str, values: list[str]) -> pb.Strings:
-    """Packs strings; half of a surrogate pair is no character and is rejected."""
-    try:
-        return pb.Strings(values=values)
-    except ValueError as error:
-        raise InvalidArgument(f"{name} holds a string that is not Unicode text: {error}") from error
+    return pb.Ids(int64s=values.astype("<i8").tobytes())
 
 
 def pack_offsets(name: str, offsets: ArrayLike) -> bytes:
@@ -151,27 +137,23 @@ def pack_vectors(vectors: ArrayLike) -> tuple[bytes, int]:
     return values.tobytes(), len(values)
 
 
-def _example(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+def is_list(values: Any) -> TypeGuard[Sequence[Any]]:
+    """Whether it is a list, an array, or another sequence but text."""
+    return isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, (str, bytes))
+
+
+def _bag(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
     """Flat values of one example, and its weights."""
     if isinstance(value, Mapping):
-        if set(value) != {"ids", "weights"}:
+        if value.keys() != {"ids", "weights"}:
             raise InvalidArgument(f"{what} is a dict with {sorted(value)}: expected 'ids' and 'weights'")
         value = (value["ids"], value["weights"])
-        pair = True
-    else:
-        pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, LISTS) for part in value)
-    if not pair:
-        return _flat(what, value if isinstance(value, LISTS) else [value]), None
-    ids, weights = _flat(what, _list(what, value[0])), _weights(what, _list(what, value[1]))
+    elif not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, LISTS) for part in value)):
+        return _flat(what, value), None
+    ids, weights = _flat(what, value[0]), _weights(what, value[1])
     if len(ids) != len(weights):
         raise InvalidArgument(f"{what} has {len(ids)} ids but {len(weights)} weights: expected as many")
     return ids, weights
-
-
-def _list(what: str, values: Any) -> Any:
-    if not isinstance(values, LISTS):
-        raise InvalidArgument(f"{what} holds {values!r} beside weights: expected a list of ids and a list of weights")
-    return values
 
 
 def _weights(what: str, values: Any) -> NDArray[np.float32]:
@@ -183,80 +165,68 @@ def _weights(what: str, values: Any) -> NDArray[np.float32]:
 
 def _flat(what: str, values: Any) -> NDArray[Any]:
     """[m] int64, int32, float32, or object holding str; nested lists of equal lengths are laid flat."""
-    if isinstance(values, np.ndarray):
-        return _narrow(what, values.reshape(-1))
-    try:
-        kinds = set(map(type, values))
-    except TypeError as error:
-        raise InvalidArgument(f"{what} is {values!r}: expected a list of values") from error
-    if kinds <= {int}:
-        try:
-            return np.array(values, np.int64)
-        except OverflowError as error:
-            raise InvalidArgument(f"{what} holds an integer beyond 64 bits") from error
-    if kinds <= {str, np.str_}:
-        return np.array([str(value) for value in values], object)
-    wrong = [kind for kind in kinds if not issubclass(kind, (int, float, np.integer, np.floating, *LISTS))]
-    wrong += [kind for kind in kinds if kind is bool]
-    nested = [kind for kind in kinds if issubclass(kind, LISTS)]
-    if wrong or (nested and len(nested) != len(kinds)):
-        kinds_named = ", ".join(sorted(kind.__name__ for kind in kinds))
-        cure = "; leave a feature out to take its default" if type(None) in kinds else ""
-        raise InvalidArgument(f"{what} holds {kinds_named}: expected all integers, all strings or all numbers{cure}")
-    if not nested and all(issubclass(kind, (int, np.integer)) for kind in kinds):
-        return _flat(what, [int(value) for value in values])
-    if nested:
-        rows = [_flat(what, value) for value in values]
-        if len({len(row) for row in rows}) > 1:
-            raise InvalidArgument(f"{what} is nested with unequal lengths: expected a regular shape")
-        return _join(what, rows)
-    return _narrow(what, np.asarray(values))
-
-
-def _narrow(what: str, values: NDArray[Any]) -> NDArray[Any]:
-    """The same values in one of the dtypes that travel."""
-    if values.dtype.kind in "iu":
-        if values.dtype == np.uint64 and values.size and int(values.max()) > 2**63 - 1:
-            raise InvalidArgument(f"{what} holds an integer beyond 64 bits")
-        return values if values.dtype == np.int32 else values.astype(np.int64, copy=False)
-    if values.dtype.kind == "f":
+    if hasattr(values, "__array__"):  # an array, a scalar of numpy, a series of pandas
+        values = np.asarray(values).reshape(-1)
+    if not isinstance(values, np.ndarray) or values.dtype.kind in "OU":
+        values = _array(what, list(values) if is_list(values) else [values])
+    array: NDArray[Any] = values
+    if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # becomes infinite, which the service refuses by name
-            return values.astype(np.float32, copy=False)
-    if values.dtype.kind in "OU":
-        listed = values.tolist()
-        if any(isinstance(value, np.ndarray) for value in listed):
-            raise InvalidArgument(f"{what} is an array of arrays: expected a regular shape")
-        return _flat(what, listed)
-    raise InvalidArgument(f"{what} is an array of {values.dtype}: expected integers, floats or strings")
+            return array.astype(np.float32, copy=False)
+    if array.dtype.kind not in "iuO":
+        raise InvalidArgument(f"{what} is an array of {array.dtype}: expected integers, floats or strings")
+    if array.dtype == np.uint64 and array.size and int(array.max()) > 2**63 - 1:
+        raise InvalidArgument(f"{what} holds an integer beyond 64 bits")
+    return array if array.dtype in (object, np.int32) else array.astype(np.int64, copy=False)
 
 
-def _join(what: str, parts: list[NDArray[Any]]) -> NDArray[Any]:
-    filled = [part for part in parts if len(part)]
-    if not filled:
-        return np.zeros(0, np.int64)
-    strings = sum(part.dtype == object for part in filled)
-    if strings not in (0, len(filled)):
-        raise InvalidArgument(f"{what} mixes strings and numbers: expected one kind")
-    return _narrow(what, np.concatenate(filled))
+def _array(what: str, values: list[Any]) -> NDArray[Any]:
+    """[m] int64, float64, or object holding str, of nested lists whose values are of one kind."""
+    leaves = list(_leaves(values))
+    kinds = set(map(type, leaves))
+    integers, strings, numbers = (
+        all(issubclass(kind, wanted) for kind in kinds)
+        for wanted in ((int, np.integer), str, (int, float, np.integer, np.floating))
+    )
+    if bool in kinds or not (strings or numbers):
+        named = ", ".join(sorted(kind.__name__ for kind in kinds))
+        cure = "; leave a feature out to take its default" if type(None) in kinds else ""
+        raise InvalidArgument(f"{what} holds {named}: expected all integers, all strings or all numbers{cure}")
+    try:
+        np.shape(values)
+        return np.array(leaves, np.int64 if integers else object if strings else np.float64)
+    except OverflowError as error:
+        raise InvalidArgument(f"{what} holds an integer beyond 64 bits") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{what} is nested with unequal lengths: expected a regular shape") from error
+
+
+def _leaves(values: Sequence[Any] | NDArray[Any]) -> Iterator[Any]:
+    """The values of nested lists."""
+    for value in values.tolist() if isinstance(values, np.ndarray) else values:
+        if isinstance(value, LISTS):
+            yield from _leaves(value)
+        else:
+            yield value
 
 
 def _message(
-    what: str,
-    values: NDArray[Any],
-    offsets: NDArray[Any] | None = None,
-    weights: NDArray[np.float32] | None = None,
+    what: str, values: NDArray[Any], offsets: ArrayLike | None = None, weights: NDArray[Any] | None = None
 ) -> pb.Column:
     message = pb.Column()
     if values.dtype == object:
-        message.strings.CopyFrom(pack_strings(what, values.tolist()))
-    elif values.dtype == np.int32:
-        message.int32s = values.astype("<i4", copy=False).tobytes()
-    elif values.dtype == np.float32:
-        message.float32s = values.astype("<f4", copy=False).tobytes()
-    else:
-        message.int64s = values.astype("<i8", copy=False).tobytes()
+        message.strings.CopyFrom(_strings(what, values))
+    else:  # the fields are named after the dtypes
+        setattr(message, f"{values.dtype.name}s", values.astype(values.dtype.newbyteorder("<")).tobytes())
     if offsets is not None:
         message.offsets = pack_offsets(what, offsets)
     if weights is not None:
         message.weights = weights.astype("<f4").tobytes()
     return message
+
+
+def _strings(what: str, values: NDArray[Any]) -> pb.Strings:
+    try:
+        return pb.Strings(values=values.tolist())
+    except ValueError as error:  # half of a surrogate pair is no character
+        raise InvalidArgument(f"{what} holds a string that is not Unicode text: {error}") from error
