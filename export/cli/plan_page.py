@@ -9,15 +9,14 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from bundle.format.manifest import DenseFeature, Manifest
+from bundle.format.manifest import DenseFeature, Manifest, TowerInput, TowerOutput
 from export.cli.inspect import plan_table
 from export.figures import count_text, natural, page_table, size_text
 
 if TYPE_CHECKING:  # half a second, which an export of tables alone can do without
-    from export.graph.specs import TensorSpec
+    from export.graph.pruning import TracedPart
     from export.jobs.bundle_job import Prepared
     from export.jobs.staged import Published
-    from export.towers.parts import TracedPart
 
 
 TABLES_TOLD = 30
@@ -102,7 +101,7 @@ def _part_json(part: TracedPart) -> dict[str, Any]:
     }
 
 
-def _takes(inputs: Sequence[TensorSpec]) -> str:
+def _takes(inputs: Sequence[TowerInput]) -> str:
     told = []
     for tensor in inputs:
         packed = f"{len(tensor.features)} features in one tensor ({tensor.features[0]} ...)" if tensor.features else ""
@@ -110,7 +109,7 @@ def _takes(inputs: Sequence[TensorSpec]) -> str:
     return ", ".join(told)
 
 
-def _names(outputs: Sequence[TensorSpec]) -> str:
+def _names(outputs: Sequence[TowerOutput]) -> str:
     return ", ".join(tensor.name for tensor in outputs)
 
 

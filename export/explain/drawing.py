@@ -32,7 +32,6 @@ from export.id_rules.descriptions import rows_told
 if TYPE_CHECKING:  # seconds, with TensorFlow
     from export.graph.specs import TowerSpec
     from export.jobs.preparation import Prepared
-    from export.towers.parts import PartSpec
 
 
 @dataclass(frozen=True)
@@ -239,9 +238,9 @@ def _tower(name: str, tower: Tower, page: Manifest) -> DrawnTower:
     return DrawnTower(name, tower.role, outputs, tower.result, tower.formula or "", parts, runs, size)
 
 
-def _parts(parts: Sequence[PartSpec | TowerPart], tower: TowerSpec | Tower) -> tuple[DrawnPart, ...]:
+def _parts(parts: Sequence[TowerPart], tower: TowerSpec | Tower) -> tuple[DrawnPart, ...]:
     """Draws the parts of a tower; one without parts is drawn as a single one."""
-    cut: Sequence[tuple[str, str, PartSpec | TowerPart | TowerSpec | Tower]]
+    cut: Sequence[tuple[str, str, TowerPart | TowerSpec | Tower]]
     cut = [(part.name, part.per, part) for part in parts] or [("", "", tower)]
     return tuple(
         DrawnPart(

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
+from bundle.format import manifest
 from export.errors import NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.placeholders import bytes_of, line_of_early
 from export.graph.bag_inputs import feed_bags
 from export.graph.origins import PYTHON_CODE, Needed, Source, distinct_identifiers, join, needed, resource, sources_of
-from export.graph.specs import FeatureSpec, TensorSpec, TowerSpec
+from export.graph.specs import FeatureSpec, TowerSpec
 from export.recipe.schema import InputPart, TowerPart, name_of_call
 from export.user_lines import at_line, line_of_operation
 
@@ -37,10 +38,29 @@ class TracedTower:
     function: Any
     variables: tuple[Any, ...]
 
+    def taking(self, inputs: tuple[manifest.TowerInput, ...]) -> Self:
+        """Returns it with other descriptions of what its function takes."""
+        return replace(self, spec=replace(self.spec, inputs=inputs))
+
     @property
     def operations(self) -> int:
         """How many operations are left: all that its outputs depend on."""
         return len(self.function.graph.get_operations())
+
+
+@dataclass(frozen=True)
+class TracedPart:
+    """A part of a tower as a function of the tensors of `spec.inputs`, and its variables; `spec` is without forms."""
+
+    spec: manifest.TowerPart
+    function: Any
+    variables: tuple[Any, ...]
+    cost: int
+    """Multiply-adds for one example."""
+
+    def taking(self, inputs: tuple[manifest.TowerInput, ...]) -> Self:
+        """Returns it with other descriptions of what its function takes."""
+        return replace(self, spec=self.spec.model_copy(update={"inputs": inputs}))
 
 
 @dataclass
@@ -109,8 +129,10 @@ def prune(
         call=part.call,
         call_inputs=tuple(trace.inputs),
         keys=keys,
-        inputs=tuple(_edge(names[which], tensor, which) for which, tensor in inputs.items()),
-        outputs=tuple(_edge(which, tensor) for which, tensor in results.items()),
+        inputs=tuple(
+            manifest.TowerInput(name=names[which], feature=which, **type_of(tensor)) for which, tensor in inputs.items()
+        ),
+        outputs=tuple(manifest.TowerOutput(name=which, **type_of(tensor)) for which, tensor in results.items()),
         result=_result_name(name, part, results),
         variables=tuple(variable.name for variable in variables),
         half=half,
@@ -350,5 +372,6 @@ def _table_of(handle: Any) -> Any:
     return parent if isinstance(parent, load_tensorflow().lookup.StaticHashTable) else None
 
 
-def _edge(name: str, tensor: Any, feature: str = "") -> TensorSpec:
-    return TensorSpec(name, tensor.dtype.name, tuple(tensor.shape.as_list()), feature)
+def type_of(tensor: Any) -> dict[str, Any]:
+    """Returns dtype and shape of a tensor, as a manifest names them."""
+    return {"dtype": tensor.dtype.name, "shape": tuple(tensor.shape.as_list())}

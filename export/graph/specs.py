@@ -134,41 +134,6 @@ class DenseSpec:
 
 
 @dataclass(frozen=True)
-class TensorSpec:
-    """A named tensor at the edge of a tower or of a part of one; None in `shape` is the batch.
-
-    Attributes:
-      name, dtype, shape: as its file has them.
-      feature: what an input is computed from.
-      features: instead, several that lie side by side.
-      tensor: instead, the output of an earlier part.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    feature: str = ""
-    features: tuple[str, ...] = ()
-    tensor: str = ""
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The features that it is made of, in their order."""
-        return self.features or ((self.feature,) if self.feature else ())
-
-    @property
-    def input_page(self) -> manifest.TowerInput:
-        """What the manifest says of an input."""
-        made_of = {"feature": self.feature, "features": self.features, "tensor": self.tensor}
-        return manifest.TowerInput(name=self.name, dtype=self.dtype, shape=self.shape, **made_of)
-
-    @property
-    def output_page(self) -> manifest.TowerOutput:
-        """What the manifest says of an output."""
-        return manifest.TowerOutput(name=self.name, dtype=self.dtype, shape=self.shape)
-
-
-@dataclass(frozen=True)
 class TowerSpec:
     """One tower as it was cut.
 
@@ -190,8 +155,8 @@ class TowerSpec:
     call: str
     call_inputs: tuple[str, ...]
     keys: Mapping[str, str | None]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    inputs: tuple[manifest.TowerInput, ...]
+    outputs: tuple[manifest.TowerOutput, ...]
     result: str
     variables: tuple[str, ...] = ()
     half: str = ""

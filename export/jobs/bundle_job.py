@@ -37,7 +37,7 @@ from export.recipe.settings import ExportSettings
 from export.steps import content_of, key_of, versions
 from export.tables.key_indexes import write_key_indexes
 from export.towers.files import TowerFiles
-from export.towers.manifest_towers import describe_tower, part_page
+from export.towers.manifest_towers import describe_tower
 from export.verify import parity, table_effects
 from export.verify.examples import Examples
 from export.verify.model_checks import check_page, examples_of
@@ -186,7 +186,7 @@ class Assembly:
         for name, spec in replayed.model.towers.items():
             of_parts = [form for form in forms if form.tower == name and form.part]
             split = self.prepared.splits[name].parts if of_parts else ()
-            pages = [part_page(part.spec) for part in split]
+            pages = [part.spec for part in split]
             parts = tuple(unverified(page, [form for form in of_parts if form.part == page.name]) for page in pages)
             tower = describe_tower(spec, self.job, verified[name], parts)
             if parts:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bundle.format.manifest import ChainedIds, IdRule, JoinedIds, SeveralIds, TextIds, VocabularyIds, vocabularies_of
 from export.graph.origins import distinct_identifiers
-from export.graph.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TensorSpec, TowerSpec
+from export.graph.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
 from export.lookups.records import table_name
 
 Features = Mapping[str, FeatureSpec | DenseSpec]
@@ -68,7 +68,7 @@ def _tower(tower: TowerSpec, names: Mapping[str, str]) -> TowerSpec:
     finals = [names.get(tensor.feature, tensor.feature) for tensor in tower.inputs]
     tensors = distinct_identifiers(finals)
     inputs = tuple(
-        TensorSpec(tensors[final], tensor.dtype, tensor.shape, final)
+        tensor.model_copy(update={"name": tensors[final], "feature": final})
         for tensor, final in zip(tower.inputs, finals, strict=True)
     )
     return replace(tower, inputs=inputs)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from bundle.format import manifest
 from export.model.tracing import TracedModel
 from export.recipe.schema import ExportJob
-from export.towers.packing import pack_part, pack_tower
+from export.towers.packing import pack
 from export.towers.parts import Split, split_tower
 
 
@@ -29,7 +29,7 @@ def arrange_towers(
         name = tower.spec.name
         if tower.spec.role == "ranking" and job.towers[name].split:
             found = split_tower(tower, {each.feature: pages[each.feature].role for each in tower.spec.inputs})
-            splits[name] = Split(tuple(pack_part(part) for part in found.parts), found.notes)
-        towers.append(pack_tower(tower))
+            splits[name] = Split(tuple(pack(part) for part in found.parts), found.notes)
+        towers.append(pack(tower))
     spec = replace(traced.spec, towers={tower.spec.name: tower.spec for tower in towers})
     return replace(traced, spec=spec, towers=tuple(towers)), splits

@@ -16,12 +16,12 @@ from bundle.format import paths
 from bundle.format.manifest import Precision
 from bundle.storage.staging import Staging
 from export.checkpoint.reader import Checkpoint
-from export.graph.pruning import TracedTower
+from export.graph.pruning import TracedPart, TracedTower
 from export.graph.specs import WrittenForm
 from export.steps import content_of, key_of, versions
 from export.towers.compiled import compile_tower
 from export.towers.half_products import in_bfloat16
-from export.towers.parts import TracedPart
+from export.towers.rewriting import Traced
 from export.towers.savedmodels import write_saved_model
 
 
@@ -67,9 +67,7 @@ class TowerFiles:
                 return forms
         return forms + [form for found in of_parts for form in found]
 
-    def _forms(
-        self, cut: TracedTower | TracedPart, tower: str, part: str, precisions: Sequence[Precision]
-    ) -> list[WrittenForm]:
+    def _forms(self, cut: Traced, tower: str, part: str, precisions: Sequence[Precision]) -> list[WrittenForm]:
         saved = self._saved(cut, tower, part, "f32")
         forms = [WrittenForm(tower, "saved_model", "f32", saved, part)]
         for precision in precisions:

@@ -7,12 +7,12 @@ context. So a context of thousands of features is not repeated for every candida
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from export.frameworks.loading import load_tensorflow
 from export.graph.data_flow import CONTEXT, DataFlow
-from export.graph.pruning import TracedTower, narrowed
+from export.graph.pruning import TracedTower
+from export.towers.rewriting import Rewriting
 
 COLUMNS_MIN = 64
 """Of the context, in the input of a layer: with fewer, to hand on the layer's width costs more than it saves."""
@@ -25,30 +25,14 @@ def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
       tower: as it was traced, an input for each feature.
       per: CONTEXT, CANDIDATE or both of each input by name.
     """
-    name, count = tower.spec.name, len(tower.spec.inputs)
-    function, variables = narrowed(name, tower.function, tower.function.graph.inputs[:count], _outputs(tower))
-    copy = replace(tower, function=function, variables=variables)  # which is changed in place
-    flow = DataFlow(copy, per)
-    found = [layer for operation in function.graph.get_operations() if (layer := _layer(operation, flow)) is not None]
-    if not found:
-        return tower
-    outputs = dict(_outputs(copy))
+    rewriting = Rewriting(tower)
+    flow = DataFlow(rewriting.tower, per)
+    found = [each for operation in rewriting.graph.get_operations() if (each := _layer(operation, flow)) is not None]
     for product, join, once in found:
-        with function.graph.as_default():
+        with rewriting.graph.as_default():
             total = _total(product, join, once)
-        old = product.outputs[0]
-        for operation in old.consumers():
-            for position, tensor in enumerate(operation.inputs):
-                if tensor.name == old.name:
-                    operation._update_input(position, total)
-        outputs = {key: total if each.name == old.name else each for key, each in outputs.items()}
-    function, variables = narrowed(name, function, function.graph.inputs[:count], outputs)
-    return replace(tower, function=function, variables=variables)
-
-
-def _outputs(tower: TracedTower) -> Mapping[str, Any]:
-    outputs: Mapping[str, Any] = tower.function.structured_outputs
-    return outputs
+        rewriting.put(product.outputs[0], total)
+    return rewriting.finished() if found else tower
 
 
 def _layer(operation: Any, flow: DataFlow) -> tuple[Any, Any, list[bool]] | None:

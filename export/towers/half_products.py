@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from export.frameworks.loading import load_tensorflow
-from export.graph.pruning import TracedTower, narrowed
-from export.towers.parts import TracedPart
+from export.towers.rewriting import Rewriting, Traced
 
 _TRANSPOSED = {
     "MatMul": ("transpose_a", "transpose_b"),
@@ -16,29 +12,16 @@ _TRANSPOSED = {
 }
 
 
-def in_bfloat16(cut: TracedTower | TracedPart) -> TracedTower | TracedPart:
+def in_bfloat16(tower: Traced) -> Traced:
     """Returns a tower, or a part of one, whose matrix products are in bfloat16."""
     tf = load_tensorflow()
-    name, outputs = cut.spec.name, cut.function.structured_outputs
-    feeds = cut.function.graph.inputs[: len(cut.spec.inputs)]
-    function, _ = narrowed(name, cut.function, feeds, outputs)  # a copy of its own, which is changed in place
-    outputs = dict(function.structured_outputs)
-    for operation in function.graph.get_operations():
+    rewriting = Rewriting(tower)
+    for operation in rewriting.graph.get_operations():
         if operation.type not in _TRANSPOSED or operation.outputs[0].dtype != tf.float32:
             continue
         first, second = (operation.get_attr(key) for key in _TRANSPOSED[operation.type])
-        with function.graph.as_default():
+        with rewriting.graph.as_default():
             taken = [tf.cast(tensor, tf.bfloat16) for tensor in operation.inputs]
             product = tf.cast(tf.matmul(*taken, transpose_a=first, transpose_b=second), tf.float32)
-        _replace(operation.outputs[0], product)
-        outputs = {key: product if each.name == operation.outputs[0].name else each for key, each in outputs.items()}
-    feeds = function.graph.inputs[: len(cut.spec.inputs)]
-    function, variables = narrowed(name, function, feeds, outputs)
-    return replace(cut, function=function, variables=variables)
-
-
-def _replace(old: Any, new: Any) -> None:
-    for operation in old.consumers():
-        for position, tensor in enumerate(operation.inputs):
-            if tensor.name == old.name:
-                operation._update_input(position, new)
+        rewriting.put(operation.outputs[0], product)
+    return rewriting.finished()

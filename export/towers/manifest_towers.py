@@ -9,9 +9,8 @@ from bundle.errors import FormulaError
 from bundle.format import manifest
 from bundle.format.formula import parse_formula
 from export.errors import NotConvertible, UsageError
-from export.graph.specs import ModelSpec, TensorSpec, TowerSpec
+from export.graph.specs import ModelSpec, TowerSpec
 from export.recipe import schema
-from export.towers.parts import PartSpec
 
 
 def check_limits(job: schema.ExportJob, model: ModelSpec, converted: Collection[str] = ()) -> None:
@@ -49,7 +48,7 @@ def check_rankings(model: ModelSpec) -> None:
                 )
 
 
-def _size(output: TensorSpec) -> int:
+def _size(output: manifest.TowerOutput) -> int:
     return math.prod(size or 1 for size in output.shape)
 
 
@@ -79,17 +78,6 @@ def check_formulas(job: schema.ExportJob, model: ModelSpec) -> None:
                 raise UsageError(f"{where}: output {output!r} is not one number for each candidate")
 
 
-def part_page(spec: PartSpec) -> manifest.TowerPart:
-    """Returns the page of one part, without its forms."""
-    return manifest.TowerPart(
-        name=spec.name,
-        per=spec.per,
-        inputs=tuple(tensor.input_page for tensor in spec.inputs),
-        outputs=tuple(tensor.output_page for tensor in spec.outputs),
-        forms=(),
-    )
-
-
 def describe_tower(
     spec: TowerSpec,
     job: schema.ExportJob,
@@ -109,8 +97,8 @@ def describe_tower(
         )
     return manifest.Tower(
         role=spec.role,
-        inputs=tuple(tensor.input_page for tensor in spec.inputs),
-        outputs=tuple(tensor.output_page for tensor in spec.outputs),
+        inputs=spec.inputs,
+        outputs=spec.outputs,
         result=spec.result,
         forms=forms,
         serve=serve,

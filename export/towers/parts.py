@@ -16,35 +16,13 @@ from typing import Any
 from bundle.format import manifest
 from bundle.format.towers import Per
 from export.graph.data_flow import CANDIDATE, CONTEXT, DataFlow, named
-from export.graph.pruning import TracedTower, narrowed
-from export.graph.specs import TensorSpec
+from export.graph.pruning import TracedPart, TracedTower, narrowed, type_of
 from export.towers.first_layers import divide_layers
 
 MULTIPLY_ADDS_MIN = 256
 """For one example: a part that would save less is not made, since each part is called on its own."""
 _AGAIN_MAX = 1.1
 """How much of the work for candidates may be done again in several parts before they stay together."""
-
-
-@dataclass(frozen=True)
-class PartSpec:
-    """One part of a tower, as it was cut; the fields are those of its page in the manifest."""
-
-    name: str
-    per: Per
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-
-@dataclass(frozen=True)
-class TracedPart:
-    """A part as a function of the tensors of `spec.inputs`, and the variables that it reads."""
-
-    spec: PartSpec
-    function: Any
-    variables: tuple[Any, ...]
-    cost: int
-    """Multiply-adds for one example."""
 
 
 @dataclass(frozen=True)
@@ -211,10 +189,10 @@ class _Cutting:
         )
         inputs = tuple(flow.inputs.get(tensor.name) or self._handed(tensor) for tensor in feeds)
         outputs = tuple(
-            TensorSpec(which, tensor.dtype.name, tuple(tensor.shape.as_list()))
+            manifest.TowerOutput(name=which, **type_of(tensor))
             for which, tensor in zip(names, fetches.values(), strict=True)
         )
-        spec = PartSpec(name, per, inputs, outputs)
+        spec = manifest.TowerPart(name=name, per=per, inputs=inputs, outputs=outputs, forms=())
         return TracedPart(spec, function, variables, flow.cost(operations))
 
     def _named(self, tensor: Any, part: str) -> str:
@@ -226,6 +204,6 @@ class _Cutting:
             self._names[tensor.name] = name
         return self._names[tensor.name]
 
-    def _handed(self, tensor: Any) -> TensorSpec:
+    def _handed(self, tensor: Any) -> manifest.TowerInput:
         name = self._names[tensor.name]
-        return TensorSpec(name, tensor.dtype.name, tuple(tensor.shape.as_list()), tensor=name)
+        return manifest.TowerInput(name=name, tensor=name, **type_of(tensor))

@@ -8,10 +8,9 @@ from typing import Any
 from export.checkpoint.reader import Checkpoint
 from export.errors import DestinationError, NotConvertible
 from export.frameworks.loading import load_tensorflow
-from export.graph.pruning import TracedTower, tables_of
+from export.graph.pruning import TracedPart, TracedTower, tables_of
 from export.graph.specs import SIGNATURE
 from export.model.weights import restore_weights
-from export.towers.parts import TracedPart
 from export.towers.renumbering import renumber
 
 

@@ -127,7 +127,7 @@ def feature_values(replay: Replay, features: FeatureReader) -> dict[str, NDArray
 
 def inputs_of(spec: TowerSpec, values: Mapping[str, NDArray[Any]], n: int) -> dict[str, NDArray[Any]]:
     """Lays out what a tower takes of the values of features."""
-    return tower_inputs([tensor.input_page for tensor in spec.inputs], values, n)
+    return tower_inputs(spec.inputs, values, n)
 
 
 def open_form(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:

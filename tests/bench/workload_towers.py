@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from bundle.format import manifest, paths
 from export.frameworks.loading import load_tensorflow
-from export.graph.pruning import TracedTower, narrowed
-from export.graph.specs import TensorSpec, TowerSpec
+from export.graph.pruning import TracedPart, TracedTower, narrowed
+from export.graph.specs import TowerSpec
 from export.towers.compiled import compile_tower
-from export.towers.manifest_towers import part_page
-from export.towers.packing import pack_part, pack_tower
-from export.towers.parts import TracedPart, split_tower
+from export.towers.packing import pack
+from export.towers.parts import split_tower
 from export.towers.savedmodels import save_function
 from runtime.litert import CompiledTower
 from runtime.tower_inputs import tower_inputs
@@ -110,7 +109,10 @@ def _functions(tensorflow: Any) -> dict[str, tuple[Any, Callable[..., Any]]]:
 def _traced(tensorflow: Any, name: str, function: Callable[..., Any]) -> TracedTower:
     """Traces a tower as the exporter extracts it: an input for each feature."""
     tf = tensorflow
-    inputs = tuple(TensorSpec(key, "float32", (None, *shape), key) for key, shape in inputs_of(name).items())
+    inputs = tuple(
+        manifest.TowerInput(name=key, feature=key, dtype="float32", shape=(None, *shape))
+        for key, shape in inputs_of(name).items()
+    )
     keys = [each.name for each in inputs]
     whole = tf.compat.v1.wrap_function(
         lambda *tensors: function(**dict(zip(keys, tensors, strict=True))),
@@ -125,7 +127,7 @@ def _traced(tensorflow: Any, name: str, function: Callable[..., Any]) -> TracedT
         call_inputs=tuple(keys),
         keys={result: result},
         inputs=inputs,
-        outputs=(TensorSpec(result, "float32", tuple(tensor.shape.as_list())),),
+        outputs=(manifest.TowerOutput(name=result, dtype="float32", shape=tuple(tensor.shape.as_list())),),
         result=result,
         variables=tuple(variable.name for variable in variables),
     )
@@ -136,7 +138,7 @@ def _forms(
     directory: Path, name: str, traced: TracedTower | TracedPart, values: dict[str, NDArray[Any]], part: str = ""
 ) -> tuple[manifest.TowerForm, ...]:
     """Writes the forms of a tower or of a part, and compares them; adds its outputs for `values` to them."""
-    entries = [each.input_page for each in traced.spec.inputs]
+    entries = traced.spec.inputs
     inputs = tower_inputs(entries, values, EXAMPLES)
     constant = load_tensorflow().constant
     found = traced.function(*(constant(inputs[entry.name]) for entry in entries))
@@ -160,18 +162,18 @@ def _entry(directory: Path, tensorflow: Any, name: str, function: Callable[..., 
     """Writes a tower and its parts; returns its manifest entry."""
     tower = _traced(tensorflow, name, function)
     roles: dict[str, manifest.Role] = {key: "candidate" if key in CANDIDATE else "context" for key in inputs_of(name)}
-    parts = [pack_part(part) for part in split_tower(tower, roles).parts] if name == "ranking" else []
+    parts = [pack(part) for part in split_tower(tower, roles).parts] if name == "ranking" else []
     random = np.random.default_rng(0)
     values = {key: random.random((EXAMPLES, *shape), np.float32) for key, shape in inputs_of(name).items()}
-    packed = pack_tower(tower)
+    packed = pack(tower)
     return manifest.Tower(
         role=tower.spec.role,
-        inputs=tuple(each.input_page for each in packed.spec.inputs),
-        outputs=tuple(each.output_page for each in packed.spec.outputs),
+        inputs=packed.spec.inputs,
+        outputs=packed.spec.outputs,
         result=tower.spec.result,
         forms=_forms(directory, name, packed, dict(values)),
         parts=tuple(
-            part_page(part.spec).model_copy(update={"forms": _forms(directory, name, part, values, part.spec.name)})
+            part.spec.model_copy(update={"forms": _forms(directory, name, part, values, part.spec.name)})
             for part in parts
         ),
     )

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.frameworks.loading import load_tensorflow
-from export.graph.pruning import TracedTower
+from export.graph.pruning import TracedPart, TracedTower
 from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob
-from export.towers.parts import TracedPart
 from runtime.tower_inputs import tower_inputs
 from tests.export.cutting import HERE, IDS, RAGGED, recipe
 
@@ -51,7 +50,7 @@ def made_values(tower: TracedTower, n: int) -> Values:
 
 def run(cut: TracedTower | TracedPart, values: Values, n: int) -> Values:
     tf = load_tensorflow()
-    inputs = tower_inputs([each.input_page for each in cut.spec.inputs], values, n)
+    inputs = tower_inputs(cut.spec.inputs, values, n)
     results = cut.function(*(tf.constant(inputs[each.name]) for each in cut.spec.inputs))
     return {name: result.numpy() for name, result in results.items()}
 

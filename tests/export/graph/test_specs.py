@@ -13,7 +13,6 @@ from export.graph.specs import (
     FeatureSpec,
     ModelSpec,
     TableFacts,
-    TensorSpec,
     TowerSpec,
 )
 from export.recipe.schema import ExportJob
@@ -26,8 +25,11 @@ TOWER = TowerSpec(
     call="",
     call_inputs=("user", "age"),
     keys={"vector": "query"},
-    inputs=(TensorSpec("user", "float32", (None, 2), "user"), TensorSpec("input_2nd", "float32", (None,), "2nd")),
-    outputs=(TensorSpec("vector", "float32", (None, 4)),),
+    inputs=(
+        manifest.TowerInput(name="user", feature="user", dtype="float32", shape=(None, 2)),
+        manifest.TowerInput(name="input_2nd", feature="2nd", dtype="float32", shape=(None,)),
+    ),
+    outputs=(manifest.TowerOutput(name="vector", dtype="float32", shape=(None, 4)),),
     result="vector",
 )
 MODEL = ModelSpec(

@@ -4,8 +4,9 @@ from typing import Any, Literal
 
 import pytest
 
+from bundle.format.manifest import TowerInput, TowerOutput
 from export.errors import UsageError
-from export.graph.specs import DenseSpec, ModelSpec, TensorSpec, TowerSpec
+from export.graph.specs import DenseSpec, ModelSpec, TowerSpec
 from export.model.roles import input_roles
 from export.recipe.schema import ExportJob
 from tests.export.cutting import recipe
@@ -19,10 +20,11 @@ READ: dict[str, tuple[Role, tuple[str, ...]]] = {
 
 
 def tower(name: str, role: Role, inputs: tuple[str, ...]) -> TowerSpec:
-    tensors = tuple(TensorSpec(each, "float32", (None,), each) for each in inputs)
-    return TowerSpec(name, role, "", inputs, {}, tensors, (TensorSpec("result", "float32", (None,)),), "result")
+    tensors = tuple(TowerInput(name=each, feature=each, dtype="float32", shape=(None,)) for each in inputs)
+    return TowerSpec(name, role, "", inputs, {}, tensors, (RESULT,), "result")
 
 
+RESULT = TowerOutput(name="result", dtype="float32", shape=(None,))
 MODEL = ModelSpec(
     {},
     {name: DenseSpec(name, "float32", ()) for name in ("user", "country", "item", "price", "age", "hour")},

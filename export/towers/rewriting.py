@@ -1,0 +1,42 @@
+"""Changes what a traced tower, or a part of one, computes: in a copy of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from export.graph.origins import join
+from export.graph.pruning import TracedPart, TracedTower, narrowed
+
+Traced = TypeVar("Traced", TracedTower, TracedPart)
+
+
+class Rewriting(Generic[Traced]):
+    """A copy of a tower, whose graph is changed in place.
+
+    Attributes:
+      tower: the copy.
+      graph: of it.
+      inputs: its tensors, in the order of `tower.spec.inputs`.
+      outputs: by name.
+    """
+
+    def __init__(self, tower: Traced) -> None:
+        count, outputs = len(tower.spec.inputs), tower.function.structured_outputs
+        function, variables = narrowed(tower.spec.name, tower.function, tower.function.graph.inputs[:count], outputs)
+        self.tower: Traced = replace(tower, function=function, variables=variables)
+        self.graph: Any = function.graph
+        self.inputs: list[Any] = list(function.graph.inputs[:count])
+        self.outputs: dict[str, Any] = dict(function.structured_outputs)
+
+    def put(self, old: Any, new: Any) -> None:
+        """Puts a tensor in the place of another."""
+        join(old, new)
+        self.outputs = {name: new if each.name == old.name else each for name, each in self.outputs.items()}
+
+    def finished(self, inputs: Sequence[Any] | None = None) -> Traced:
+        """Returns the tower as it is now; it takes these tensors, if they are other ones than before."""
+        feeds = self.inputs if inputs is None else inputs
+        function, variables = narrowed(self.tower.spec.name, self.tower.function, feeds, self.outputs)
+        return replace(self.tower, function=function, variables=variables)
