@@ -7,29 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rowcast_client.candidates import (
-    Candidates,
-    Contexts,
-    candidate_features,
-    exclusion_of,
-    lists_of,
-    pack_contexts,
-)
-from rowcast_client.columns import (
-    Column,
-    Features,
-    is_list,
-    pack_column,
-    pack_ids,
-    pack_offsets,
-    pack_requests,
-    pack_vectors,
-)
+from rowcast_client.candidates import Candidates, Contexts, pack_candidates, pack_contexts, pack_excluded
+from rowcast_client.columns import Features, is_list, pack_column, pack_ids, pack_requests, pack_vectors
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.results import (
     Embedded,
@@ -45,6 +29,32 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Result_co = TypeVar("Result_co", covariant=True)
 Requests = Features | Sequence[Features]
+
+
+class VersionOptions(TypedDict, total=False):
+    """Options of every call that one version of a model answers.
+
+    Attributes:
+      version: left out or 0: the current one.
+      label: of the version, instead of its number.
+      timeout_s: for all attempts together; left out: the client's.
+      request_id: under which the service logs the call; left out: a new one.
+    """
+
+    version: int
+    label: str
+    timeout_s: float | None
+    request_id: str | None
+
+
+class CallOptions(VersionOptions, total=False):
+    """Options of the five calls, beside their own.
+
+    Attributes:
+      model: left out: the only one.
+    """
+
+    model: str
 
 
 @dataclass(frozen=True)
@@ -81,11 +91,7 @@ def retrieve(
     exact: bool = False,
     context_ids: Contexts | None = None,
     index: str = "",
-    model: str = "",
-    version: int = 0,
-    label: str = "",
-    timeout_s: float | None = None,
-    request_id: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Call[Retrieved]:
     """Finds the k nearest candidates of each query.
 
@@ -101,11 +107,7 @@ def retrieve(
       exact: search exactly, whatever the index.
       context_ids: of contexts whose stored features are taken where `features` sends none: one, or a list of them.
       index: empty: the only one.
-      model: empty: the only one.
-      version: 0: the current one.
-      label: of the version, instead of its number.
-      timeout_s: for all attempts together; None: the client's.
-      request_id: under which the service logs the call; None: a new one.
+      options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Returns:
       One list of neighbors per query.
@@ -118,7 +120,6 @@ def retrieve(
         raise InvalidArgument("queries must be given by exactly one of features (or context_ids), vectors and ids")
     packed, queries = pack_vectors(vectors) if vectors is not None else (b"", 1)
     request = pb.RetrieveRequest(
-        model=_model(model, version, label),
         index=_text("index", index),
         k=_count("k", k),
         features=pack_requests(features) if features is not None else None,
@@ -127,9 +128,9 @@ def retrieve(
         attributes=_names("attributes", attributes),
         exact=bool(exact),
         context_ids=pack_contexts(context_ids),
-        **exclusion_of(exclude),
+        **pack_excluded(exclude),
     )
-    return Call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, timeout_s, request_id, queries)
+    return _call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, queries, **options)
 
 
 def rank(
@@ -142,11 +143,7 @@ def rank(
     formula: str = "",
     context_ids: Contexts | None = None,
     tower: str = "",
-    model: str = "",
-    version: int = 0,
-    label: str = "",
-    timeout_s: float | None = None,
-    request_id: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Call[Ranked]:
     """Scores candidates for each context.
 
@@ -160,11 +157,7 @@ def rank(
       formula: over outputs, gives the score: `click^0.7 * like^0.3`; empty: the model's own.
       context_ids: of contexts whose stored features are taken where `context` sends none: one, or a list of them.
       tower: empty: the only ranking tower.
-      model: empty: the only one.
-      version: 0: the current one.
-      label: of the version, instead of its number.
-      timeout_s: for all attempts together; None: the client's.
-      request_id: under which the service logs the call; None: a new one.
+      options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Returns:
       One list of candidates with scores per context.
@@ -174,32 +167,16 @@ def rank(
     """
     if context is None:
         context = [{}] * len(context_ids) if is_list(context_ids) else {}
-    context_columns = pack_requests(context)
-    lists = None if candidates is None else lists_of("candidates", candidates)
-    flat = candidates if lists is None else [one for ids in lists for one in ids]
-    packed = isinstance(context, Mapping) and any(isinstance(value, Column) for value in context.values())
-    several = not isinstance(context, Mapping) or (packed and lists is not None)
-    if candidates is not None and several == (lists is None):
-        raise InvalidArgument("candidates of one context are a list of ids; of a list of contexts a list of lists")
-    columns, feature_counts = candidate_features(features, several)
-    if candidates is None and not columns:
-        raise InvalidArgument("candidates must be given by their ids, by features, or by both")
-    counts = feature_counts if lists is None else [len(one) for one in lists]
-    if several:
-        _check_counts(len(counts or ()) if packed else len(context), counts, feature_counts)
     request = pb.RankRequest(
-        model=_model(model, version, label),
         tower=_text("tower", tower),
-        context=context_columns,
-        candidate_ids=None if flat is None else pack_ids("candidates", flat),
-        candidates=columns,
-        offsets=pack_offsets("candidates", np.cumsum([0, *counts])) if counts is not None else b"",
+        context=pack_requests(context),
         heads=_names("heads", heads),
         k=_count("k", k),
         formula=_text("formula", formula),
         context_ids=pack_contexts(context_ids),
+        **pack_candidates(context, candidates, features),
     )
-    return Call("Rank", request, pb.RankResponse, unpack_ranked, timeout_s, request_id)
+    return _call("Rank", request, pb.RankResponse, unpack_ranked, **options)
 
 
 def recommend(
@@ -213,11 +190,7 @@ def recommend(
     context_ids: Contexts | None = None,
     index: str = "",
     tower: str = "",
-    model: str = "",
-    version: int = 0,
-    label: str = "",
-    timeout_s: float | None = None,
-    request_id: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Call[Retrieved]:
     """Retrieves candidates, ranks them and returns the k best, all with one version of the model.
 
@@ -231,11 +204,7 @@ def recommend(
       context_ids: of contexts whose stored features are taken where `features` sends none: one, or a list of them.
       index: empty: the only one.
       tower: empty: the only ranking tower.
-      model: empty: the only one.
-      version: 0: the current one.
-      label: of the version, instead of its number.
-      timeout_s: for all attempts together; None: the client's.
-      request_id: under which the service logs the call; None: a new one.
+      options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Returns:
       One list of neighbors per request; their scores are the ranking tower's.
@@ -244,7 +213,6 @@ def recommend(
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
     request = pb.RecommendRequest(
-        model=_model(model, version, label),
         features=None if features is None else pack_requests(features),
         k=_count("k", k),
         candidates=_count("candidates", candidates),
@@ -253,68 +221,49 @@ def recommend(
         tower=_text("tower", tower),
         formula=_text("formula", formula),
         context_ids=pack_contexts(context_ids),
-        **exclusion_of(exclude),
+        **pack_excluded(exclude),
     )
-    return Call("Recommend", request, pb.RecommendResponse, unpack_retrieved, timeout_s, request_id)
+    return _call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **options)
 
 
 def embed(
     features: Requests,
     *,
     tower: str = "",
-    model: str = "",
-    version: int = 0,
-    label: str = "",
-    timeout_s: float | None = None,
-    request_id: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Call[Embedded]:
     """Computes a tower's vector for each of the given features.
 
     Args:
       features: of one example, or a list of them.
       tower: empty: the only one.
-      model: empty: the only one.
-      version: 0: the current one.
-      label: of the version, instead of its number.
-      timeout_s: for all attempts together; None: the client's.
-      request_id: under which the service logs the call; None: a new one.
+      options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Raises:
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
-    request = pb.EmbedRequest(
-        model=_model(model, version, label), tower=_text("tower", tower), features=pack_requests(features)
-    )
-    return Call("Embed", request, pb.EmbedResponse, unpack_embedded, timeout_s, request_id)
+    request = pb.EmbedRequest(tower=_text("tower", tower), features=pack_requests(features))
+    return _call("Embed", request, pb.EmbedResponse, unpack_embedded, **options)
 
 
 def lookup(
     feature: str,
     ids: Candidates,
-    *,
-    model: str = "",
-    version: int = 0,
-    label: str = "",
-    timeout_s: float | None = None,
-    request_id: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Call[LookedUp]:
     """Reads the table rows that a feature's ids stand for.
 
     Args:
       feature: whose table and id rule are used.
       ids: a list of ids.
-      model: empty: the only one.
-      version: 0: the current one.
-      label: of the version, instead of its number.
-      timeout_s: for all attempts together; None: the client's.
-      request_id: under which the service logs the call; None: a new one.
+      options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Raises:
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
     pack_ids("ids", ids)  # refuses what is no flat list of ids
-    request = pb.LookupRequest(model=_model(model, version, label), feature=feature, ids=pack_column(feature, ids))
-    return Call("Lookup", request, pb.LookupResponse, unpack_looked_up, timeout_s, request_id)
+    request = pb.LookupRequest(feature=feature, ids=pack_column(feature, ids))
+    return _call("Lookup", request, pb.LookupResponse, unpack_looked_up, **options)
 
 
 def models(*, timeout_s: float | None = None, request_id: str | None = None) -> Call[Sequence[pb.ModelState]]:
@@ -327,25 +276,37 @@ def models(*, timeout_s: float | None = None, request_id: str | None = None) -> 
     return Call("ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, _states, timeout_s, request_id)
 
 
-def model(
-    name: str = "",
-    *,
-    version: int = 0,
-    label: str = "",
-    timeout_s: float | None = None,
-    request_id: str | None = None,
-) -> Call[pb.ModelDetails]:
+def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDetails]:
     """Describes a model: the features of each call, readers, tables, towers, indexes; the contract says the fields.
 
     Args:
       name: empty: the only one.
-      version: 0: the current one.
-      label: of the version, instead of its number.
-      timeout_s: for all attempts together; None: the client's.
-      request_id: under which the service logs the call; None: a new one.
+      options: version, label, timeout_s, request_id: see VersionOptions.
     """
-    request = pb.GetModelRequest(model=_model(name, version, label))
-    return Call("GetModel", request, pb.ModelDetails, _as_sent, timeout_s, request_id)
+    return _call("GetModel", pb.GetModelRequest(), pb.ModelDetails, _as_sent, model=name, **options)
+
+
+def _call(
+    method: str,
+    request: Any,
+    response: Any,
+    unpack: Callable[[Any], Result_co],
+    queries: int = 1,
+    *,
+    model: str = "",
+    version: int = 0,
+    label: str = "",
+    timeout_s: float | None = None,
+    request_id: str | None = None,
+) -> Call[Result_co]:
+    """A call of one version of a model; takes the names of CallOptions, and has their defaults."""
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
+        raise InvalidArgument(f"version is {version!r}: expected a positive integer, or 0 for the current one")
+    if version and label:
+        raise InvalidArgument(f"version is {version} and label is {label!r}: expected one of the two")
+    spec = pb.ModelSpec(name=_text("model", model), version=version, label=_text("label", label))
+    request.model.CopyFrom(spec)
+    return Call(method, request, response, unpack, timeout_s, request_id, queries)
 
 
 def _states(message: pb.ListModelsResponse) -> Sequence[pb.ModelState]:
@@ -354,23 +315,6 @@ def _states(message: pb.ListModelsResponse) -> Sequence[pb.ModelState]:
 
 def _as_sent(message: pb.ModelDetails) -> pb.ModelDetails:
     return message
-
-
-def _check_counts(contexts: int, counts: list[int] | None, feature_counts: list[int] | None) -> None:
-    """Refuses candidates of several contexts that are not as many lists as contexts, or features that fit others."""
-    if counts is None or len(counts) != contexts or feature_counts not in (None, counts):
-        raise InvalidArgument(
-            f"{contexts} contexts were sent with candidates {counts} and features of candidates {feature_counts}: "
-            "expected as many lists as contexts, with one value per candidate"
-        )
-
-
-def _model(name: str, version: int, label: str) -> pb.ModelSpec:
-    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
-        raise InvalidArgument(f"version is {version!r}: expected a positive integer, or 0 for the current one")
-    if version and label:
-        raise InvalidArgument(f"version is {version} and label is {label!r}: expected one of the two")
-    return pb.ModelSpec(name=_text("model", name), version=version, label=_text("label", label))
 
 
 def _count(name: str, value: int) -> int:

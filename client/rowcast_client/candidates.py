@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rowcast_client.columns import LISTS, is_list, pack_features, pack_ids, pack_offsets
+from rowcast_client.columns import LISTS, Column, is_list, pack_features, pack_ids, pack_offsets
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
@@ -27,37 +27,70 @@ def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
     return None if ids is None else pack_ids("context_ids", ids if is_list(ids) else [ids])
 
 
-def lists_of(name: str, ids: Candidates) -> list[Sequence[Any]] | None:
-    """The lists of a list of lists; None if it is a flat list of ids."""
+def pack_excluded(exclude: Candidates | None) -> dict[str, Any]:
+    """Packs the candidates that are never returned, as fields of a request.
+
+    Raises:
+      InvalidArgument: they are no ids, or lists and ids are mixed.
+    """
+    if exclude is None:
+        return {}
+    ids, counts = _pack_lists("exclude", exclude)
+    return {"exclude_ids": ids, "exclude_offsets": _offsets("exclude", counts)}
+
+
+def pack_candidates(
+    context: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    candidates: Candidates | None,
+    features: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+) -> dict[str, Any]:
+    """Packs the candidates of one context, or of a list of them, as fields of a request.
+
+    Args:
+      context: features of the contexts; Columns may be those of one or of several.
+      candidates: ids, or a list of them per context; None: given by features alone.
+      features: of the candidates, or a list of them per context.
+    Raises:
+      InvalidArgument: contexts, ids and features do not fit each other.
+    """
+    ids, counts = (None, None) if candidates is None else _pack_lists("candidates", candidates)
+    packed = isinstance(context, Mapping) and any(isinstance(value, Column) for value in context.values())
+    several = counts is not None if packed else not isinstance(context, Mapping)
+    if ids is not None and several == (counts is None):
+        raise InvalidArgument("candidates of one context are a list of ids; of a list of contexts a list of lists")
+    columns, feature_counts = _pack_features(features, several)
+    if ids is None and not columns:
+        raise InvalidArgument("candidates must be given by their ids, by features, or by both")
+    counts = feature_counts if counts is None else counts
+    contexts = len(counts or ()) if packed else len(context)
+    if several and (len(counts or ()) != contexts or feature_counts not in (None, counts)):
+        raise InvalidArgument(
+            f"{contexts} contexts were sent with candidates {counts} and features of candidates {feature_counts}: "
+            "expected as many lists as contexts, with one value per candidate"
+        )
+    return {"candidate_ids": ids, "candidates": columns, "offsets": _offsets("candidates", counts)}
+
+
+def _pack_lists(name: str, ids: Candidates) -> tuple[pb.Ids, list[int] | None]:
+    """Packed ids, and of a list of lists how many each has."""
     if not is_list(ids):
         raise InvalidArgument(f"{name} is {ids!r}: expected a list of ids")
     nested = {isinstance(one, LISTS) for one in ids}
     if len(nested) > 1:
         raise InvalidArgument(f"{name} mixes ids and lists of ids: expected one of the two")
-    return list(ids) if True in nested else None
+    if True not in nested:
+        return pack_ids(name, ids), None
+    return pack_ids(name, [one for several in ids for one in several]), [len(several) for several in ids]
 
 
-def exclusion_of(exclude: Candidates | None) -> dict[str, Any]:
-    """The fields of a request that exclude candidates."""
-    if exclude is None:
-        return {}
-    lists = lists_of("exclude", exclude)
-    if lists is None:
-        return {"exclude_ids": pack_ids("exclude", exclude)}
-    return {
-        "exclude_ids": pack_ids("exclude", [one for ids in lists for one in ids]),
-        "exclude_offsets": pack_offsets("exclude", np.cumsum([0, *map(len, lists)])),
-    }
+def _offsets(name: str, counts: list[int] | None) -> bytes:
+    return b"" if counts is None else pack_offsets(name, np.cumsum([0, *counts]))
 
 
-def candidate_features(
+def _pack_features(
     features: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, several: bool
 ) -> tuple[dict[str, pb.Column], list[int] | None]:
-    """Columns of all candidates, and how many candidates each of several contexts has by them.
-
-    Raises:
-      InvalidArgument: they are not one value per candidate, of one context or of as many as were given.
-    """
+    """Columns of all candidates, and of several contexts how many candidates each has by them."""
     if not features:
         return {}, None
     if not several:

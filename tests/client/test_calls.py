@@ -63,3 +63,8 @@ def test_call_takes_numbers_of_numpy_and_names_of_any_iterable() -> None:
     options: dict[str, Any] = {"k": np.int32(3), "attributes": {"title": "of a dict"}, "exact": np.bool_(True)}
     request = calls.retrieve(VIEWER, **options).request
     assert (request.k, list(request.attributes), request.exact) == (3, ["title"], True)
+
+
+def test_call_with_an_option_that_it_does_not_have_names_it() -> None:
+    with pytest.raises(TypeError, match="'modle'"):
+        calls.embed(VIEWER, modle="m")  # type: ignore[call-arg]
