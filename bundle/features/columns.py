@@ -12,6 +12,8 @@ from bundle.errors import FeatureError
 
 Offsets = NDArray[np.int64]
 
+NO_DEFAULT = "a value must be sent for each example: the feature has no default"
+
 
 class Column(NamedTuple):
     """The values of one feature for n examples, packed. A tuple: of wide models, thousands are made for a request.
@@ -93,6 +95,30 @@ def checked_together(names: Sequence[str], columns: Sequence[Column], n: int) ->
         if sound.all() and not np.count_nonzero(whole[:, 1:] < whole[:, :-1]):
             return list(whole)
     return [checked_offsets(name, column, n) for name, column in zip(names, columns, strict=True)]
+
+
+def one_each(name: str, column: Column, default: Column | None, n: int) -> Column:
+    """Returns a column of one value of each example, the default where there is none.
+
+    Raises:
+      FeatureError: an example has several values, or none and there is no default; names feature `name`.
+    """
+    if column.offsets is None and column.values.shape == (n,):
+        return column
+    lengths = np.diff(checked_offsets(name, column, n))
+    if (lengths > 1).any():
+        example = int(np.argmax(lengths))
+        raise FeatureError(name, f"example {example} has {lengths[example]} values; one was expected")
+    if lengths.all():
+        return Column(column.values, None, column.weights)
+    if default is None:
+        raise FeatureError(name, NO_DEFAULT)
+    values, filled = column.values, default.values
+    if values.size and (values.dtype == object) != (filled.dtype == object):  # strings of digits are integers, too
+        values, filled = values.astype(str).astype(object), filled.astype(str).astype(object)
+    filled = np.repeat(filled.astype(np.result_type(values, filled)) if values.size else filled, n)
+    filled[lengths == 1] = values
+    return Column(filled, None, None if column.weights is None else np.ones(n, np.float32))
 
 
 def place_of(name: str, place: int) -> str:

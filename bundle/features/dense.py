@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.features.columns import Activation, Column, checked_offsets
+from bundle.features.columns import NO_DEFAULT, Activation, Column, checked_offsets
 from bundle.format.manifest import DenseFeature
 from bundle.tables import id_values
 
@@ -30,7 +30,7 @@ class Dense:
           feature: what the manifest says of it.
           drop_weights: the input is sent with weights, which another feature takes.
         """
-        self.name, self.shape = name, feature.shape
+        self.read, self.shape = name, feature.shape
         self._spec, self._drop_weights = feature, drop_weights
         self._size = int(np.prod(feature.shape, dtype=object)) if feature.shape else 1
         self._default: NDArray[Any] | None = None
@@ -42,36 +42,30 @@ class Dense:
         """How many float32 it takes of each example as they are sent; None: it is something else."""
         return self._size if self._spec.take == "values" and self._spec.dtype == "float32" else None
 
-    def takes_floats(self, column: Column, n: int) -> bool:
-        """Tells whether a column holds the floats of n examples, if only they are finite."""
-        values = column.values
-        plain = column.offsets is None and column.weights is None and values.shape == (n * self._size,)
-        return plain and self._spec.take == "values" and self._spec.dtype == "float32" and values.dtype.kind == "f"
-
     def activation(self, columns: Mapping[str, Column], n: int) -> Activation:
         """Returns [n, *shape] numbers; of a column that is not there, the default n times.
 
         Raises:
           FeatureError: what was sent is no number, not finite, of another shape, or missing without a default.
         """
-        column = columns.get(self.name)
+        column = columns.get(self.read)
         if column is None:
             return Activation(np.repeat(self._needed_default(), n, axis=0))
         if column.weights is not None and not self._drop_weights:
-            raise FeatureError(self.name, "weights were sent; the feature takes none")
+            raise FeatureError(self.read, "weights were sent; the feature takes none")
         if self._spec.take == "lengths":
-            held = np.diff(checked_offsets(self.name, column, n))
+            held = np.diff(checked_offsets(self.read, column, n))
             return Activation(self._numbers(held).reshape(n, *self._spec.shape))
         if self._spec.take in ("padded", "weights"):
             return Activation(self._padded(column, n))
         if column.offsets is None and column.values.shape == (n * self._size,):
             return Activation(self._numbers(column.values).reshape(n, *self._spec.shape))
-        lengths = np.diff(checked_offsets(self.name, column, n))
+        lengths = np.diff(checked_offsets(self.read, column, n))
         absent = lengths == 0
         if ((lengths != self._size) & ~absent).any():
             example = int(np.argmax((lengths != self._size) & ~absent))
             raise FeatureError(
-                self.name,
+                self.read,
                 f"example {example} has {lengths[example]} numbers; shape {self._spec.shape} takes {self._size}",
             )
         values = self._numbers(column.values).reshape(-1, *self._spec.shape)
@@ -80,11 +74,6 @@ class Dense:
             result[~absent] = values
             return Activation(result)
         return Activation(values)
-
-    def write(self, columns: Mapping[str, Column], n: int, out: NDArray[Any]) -> int:
-        """Writes what `activation` returns into `out`, [n, size]; returns 0, since no number is an unknown id."""
-        out[...] = self.activation(columns, n).values.reshape(out.shape)
-        return 0
 
     def _stated(self, told: Any) -> NDArray[Any]:
         """Returns [1, *shape] numbers of a default."""
@@ -96,23 +85,23 @@ class Dense:
         if self._spec.take == "lengths":
             values = np.full(self.shape, values.size)
         if values.shape != self.shape:
-            raise FeatureError(self.name, f"shape {values.shape} was given; {self.shape} was expected")
+            raise FeatureError(self.read, f"shape {values.shape} was given; {self.shape} was expected")
         return self._numbers(values.reshape(-1)).reshape(1, *self.shape)
 
     def _padded(self, column: Column, n: int) -> NDArray[Any]:
         """Returns [n, size] of what each example has, one after another, zeros behind it."""
-        lengths = np.diff(checked_offsets(self.name, column, n))
+        lengths = np.diff(checked_offsets(self.read, column, n))
         if lengths.max(initial=0) > self._size:
             example = int(np.argmax(lengths > self._size))
             raise FeatureError(
-                self.name, f"example {example} has {lengths[example]} values; a tower takes {self._size} at most"
+                self.read, f"example {example} has {lengths[example]} values; a tower takes {self._size} at most"
             )
         values = column.values
         if self._spec.take == "weights":
             values = np.ones(values.size, np.float32) if column.weights is None else column.weights
             if values.shape != column.values.shape:
                 told = f"{values.size} weights for {column.values.size} values; one each was expected"
-                raise FeatureError(self.name, told)
+                raise FeatureError(self.read, told)
         values = self._numbers(values)
         padded = np.full((n, self._size), "" if values.dtype == object else 0, values.dtype)
         padded[np.arange(self._size) < lengths[:, np.newaxis]] = values
@@ -120,46 +109,22 @@ class Dense:
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
         if self._spec.dtype == "float32":
-            return id_values.numbers(self.name, values)
+            return id_values.numbers(self.read, values)
         if self._spec.dtype == "string":
-            return id_values.strings(self.name, values)
-        result = id_values.integers(self.name, values)
+            return id_values.strings(self.read, values)
+        result = id_values.integers(self.read, values)
         if self._spec.dtype == "int32":
             beyond = (result < -(1 << 31)) | (result >= 1 << 31)
             if beyond.any():
-                raise FeatureError(self.name, f"{result[beyond][0]} is beyond int32")
+                raise FeatureError(self.read, f"{result[beyond][0]} is beyond int32")
             result = result.astype(np.int32)
         below = self._spec.below
         if below is not None and result.size and not 0 <= result.min() <= result.max() < below:
             wrong = result[(result < 0) | (result >= below)][0]
-            raise FeatureError(self.name, f"{wrong} is no row of its table, which has {below}")
+            raise FeatureError(self.read, f"{wrong} is no row of its table, which has {below}")
         return result
 
     def _needed_default(self) -> NDArray[Any]:
         if self._default is None:
-            raise FeatureError(self.name, "a value must be sent for each example: the feature has no default")
+            raise FeatureError(self.read, NO_DEFAULT)
         return self._default
-
-
-def activations(wanted: Mapping[str, Dense], columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
-    """Does what `activation` does for many features; floats of one dtype are checked all at once."""
-    alike: dict[str, list[tuple[str, Dense, NDArray[Any]]]] = {}
-    found: dict[str, Activation] = {}
-    for name, each in wanted.items():
-        column = columns.get(each.name)
-        if column is not None and each.takes_floats(column, n):
-            alike.setdefault(column.values.dtype.char, []).append((name, each, column.values))
-        else:
-            found[name] = each.activation(columns, n)
-    for lookups in alike.values():
-        whole = np.concatenate([values for _, _, values in lookups])
-        with np.errstate(over="ignore"):
-            whole = whole.astype(np.float32, copy=False)
-        finite = np.isfinite(whole)
-        if np.count_nonzero(finite) < finite.size:
-            found.update({name: each.activation(columns, n) for name, each, _ in lookups})  # names the one that is not
-            continue
-        ends = np.cumsum([0, *(values.size for _, _, values in lookups)]).tolist()
-        for (name, each, _), start, end in zip(lookups, ends[:-1], ends[1:], strict=True):
-            found[name] = Activation(whole[start:end].reshape(n, *each.shape))
-    return found

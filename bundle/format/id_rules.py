@@ -38,6 +38,14 @@ class ArithmeticIds(Page):
     """Whether the remainder of a negative number is negative, as in C; else it never is."""
     first_row: Count = 0
 
+    @property
+    def operations(self) -> tuple[IdOperation, ...]:
+        """The same as a sequence of operations."""
+        found = [IdOperation(do="add", by=self.shift), IdOperation(do="divide", by=self.divisor)]
+        if self.buckets is not None:
+            found.append(IdOperation(do="truncated_remainder" if self.truncated else "remainder", by=self.buckets))
+        return (*found, IdOperation(do="add", by=self.first_row))
+
 
 class IdOperation(Page):
     """One operation on integers of 64 bits, which wrap around."""

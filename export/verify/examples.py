@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import Column
-from bundle.features.rules.opened import rule_of
+from bundle.features.rules.ids import rule_of, within
 from bundle.format import manifest
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.errors import UsageError
@@ -266,13 +266,13 @@ def _computable(
     for each in specs:
         if isinstance(each.rule, manifest.ComputedIds | manifest.ChainedIds) and each.unknown is None:
             read = {rule.vocabulary for rule in manifest.vocabularies_of(each.rule)}
-            rules.append(rule_of("", model.rows_of(each), each.rule, {name: _opened(keys[name]) for name in read}))
+            rules.append((rule_of(each.rule, {name: _opened(keys[name]) for name in read}), model.rows_of(each)))
     if not rules or ids.dtype.kind not in "ifO":
         return ids
 
     def known(tried: NDArray[Any]) -> NDArray[np.bool_]:
         whole = tried if tried.dtype == object else np.floor(tried).astype(np.int64)
-        return np.asarray(np.all([rule.resolve(whole) >= 0 for rule in rules], axis=0))
+        return np.asarray(np.all([within(rule.resolve("", whole), rows) >= 0 for rule, rows in rules], axis=0))
 
     if ids.dtype == object:
         right = known(ids)

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.features.reader import Column, FeatureReader
-from bundle.features.rules.ids import Buckets, Hash
+from bundle.features.rules.ids import rule_of
 from bundle.format import manifest as entries
 from bundle.tables.reader import ShardWriter, TableReader
 
@@ -247,11 +247,11 @@ def test_hash_has_the_buckets_of_string_to_hash_bucket_fast(buckets: int) -> Non
     integers = np.concatenate([random.integers(-(1 << 63), (1 << 63) - 1, 500), np.arange(-50, 50)])
     values = np.empty(len(texts), object)
     values[:] = texts
-    rule = Hash("f", 1 << 62, buckets)
+    rule = rule_of(entries.HashIds(buckets=buckets), {})
     expected = tf.strings.to_hash_bucket_fast(tf.constant(texts), buckets).numpy()
-    assert (rule.resolve(values) == expected).all()
+    assert (rule.resolve("f", values) == expected).all()
     expected = tf.strings.to_hash_bucket_fast(tf.strings.as_string(tf.constant(integers)), buckets).numpy()
-    assert (rule.resolve(integers) == expected).all()
+    assert (rule.resolve("f", integers) == expected).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int32])
@@ -262,4 +262,4 @@ def test_buckets_are_those_of_bucketize(dtype: Any) -> None:
     normal = beside[np.abs(beside) > np.finfo(np.float32).tiny]  # TensorFlow takes denormal numbers for 0
     values = np.concatenate([exact, normal, np.linspace(-20, 20, 301, dtype=np.float32)]).astype(dtype)
     expected = tf.raw_ops.Bucketize(input=values, boundaries=boundaries).numpy()
-    assert (Buckets("f", 100, boundaries).resolve(values) == expected).all()
+    assert (rule_of(entries.BucketIds(boundaries=boundaries), {}).resolve("f", values) == expected).all()

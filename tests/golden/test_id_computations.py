@@ -7,8 +7,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.rules.casts import CastFirst
-from bundle.features.rules.opened import OneInput, rule_of
+from bundle.features.rules.ids import OneInput, cast, rule_of
 from bundle.format.manifest import ChainedIds, IdRule, VocabularyIds, vocabularies_of
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.frameworks.loading import load_tensorflow
@@ -60,8 +59,8 @@ def test_computations_that_rules_tell_make_tensorflow_s_integers() -> None:
             for each in found.keys
         ]
         held = {each.vocabulary: opened for each, opened in zip(vocabularies_of(page), keys, strict=True)}
-        rule = rule_of("x", None, page, held)
-        rows = (rule if found.cast is None else CastFirst("x", found.cast, rule)).resolve(made.sent)
+        sent = made.sent if found.cast is None else cast(found.cast, "x", made.sent)
+        rows = rule_of(page, held).resolve("x", sent)
         assert rows.tolist() == rows_inside(page, found, made).tolist(), (seed, found)
         if found.unknown is not None:
             rows = np.where(rows < 0, found.unknown.row or 0, rows)

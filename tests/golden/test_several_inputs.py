@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bundle.features.columns import Column
-from bundle.features.rules.crosses import Crossed
-from bundle.features.rules.joins import Joined
+from bundle.features.rules.several import Crossed, Joined
 from bundle.format import manifest as entries
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -41,10 +40,8 @@ def test_cross_of_one_value_of_each_input_is_tensorflow_s(
     sent: list[tuple[entries.CrossKey, np.ndarray[Any, Any]]], buckets: int
 ) -> None:
     n = sent[0][1].size
-    rule = Crossed(
-        "abcd"[: len(sent)], ROWS, entries.CrossedIds(keys=tuple(key for key, _ in sent), buckets=buckets), {}
-    )
-    rows, _ = rule.resolve([Column(values) for _, values in sent], n)
+    rule = Crossed("abcd"[: len(sent)], entries.CrossedIds(keys=tuple(key for key, _ in sent), buckets=buckets), {})
+    rows = rule.ids([Column(values) for _, values in sent], n).values
     crossed = tf.sparse.cross_hashed([tf.constant(values[:, np.newaxis]) for _, values in sent], buckets)
     assert rows.tolist() == crossed.values.numpy().tolist()
 
@@ -56,9 +53,8 @@ def test_strings_put_together_are_hashed_as_tensorflow_does(
     texts = (around, *(separator,) * (len(sent) - 1), around)
     keys = tuple(key for key, _ in sent)
     page = entries.JoinedIds(keys=keys, texts=texts, ids=entries.HashIds(buckets=buckets))
-    rows, _ = Joined("abcd"[: len(sent)], ROWS, page, {}).resolve(
-        [Column(values) for _, values in sent], sent[0][1].size
-    )
+    rule = Joined("abcd"[: len(sent)], page, {})
+    rows = rule.rule.resolve("a", rule.ids([Column(values) for _, values in sent], sent[0][1].size).values)
     values = [tf.constant(each) for _, each in sent]
     strings = [each if each.dtype == tf.string else tf.strings.as_string(each) for each in values]
     joined = around + tf.strings.join(strings, separator) + around

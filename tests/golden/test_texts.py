@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bundle.features.rules.opened import rule_of
+from bundle.features.rules.ids import rule_of
 from bundle.features.rules.texts import Text
-from bundle.format import manifest as pages
+from bundle.format import manifest as entries
 from bundle.tables.vocabularies import StringKeys, Vocabulary
 from export.id_rules import operations
 
@@ -28,27 +28,27 @@ CHARACTERS = st.one_of(
 TEXTS = st.lists(st.text(CHARACTERS, max_size=30), min_size=1, max_size=6)
 WORDS = ["a", "b", "ab", "ba", "a b", "A", "\u00e9", "\u00a0", "i\u0307", "\u65e5"]
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-LOWER, STRIP = pages.TextStep(do="lower"), pages.TextStep(do="replace_any", what=PUNCTUATION)
-STANDARDS: dict[str | None, tuple[pages.TextStep, ...]] = {
+LOWER, STRIP = entries.TextStep(do="lower"), entries.TextStep(do="replace_any", what=PUNCTUATION)
+STANDARDS: dict[str | None, tuple[entries.TextStep, ...]] = {
     None: (),
     "lower": (LOWER,),
     "strip_punctuation": (STRIP,),
     "lower_and_strip_punctuation": (LOWER, STRIP),
 }
-LISTED = pages.VocabularyIds(vocabulary="words", first_row=2)
+LISTED = entries.VocabularyIds(vocabulary="words", first_row=2)
 
 
 @pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers], ids=["tf-keras", "Keras 3"])
 @settings(deadline=None, max_examples=60)
 @given(TEXTS)
 def test_rows_of_words_are_those_of_keras(layers: Any, texts: list[str]) -> None:
-    rule = rule_of("title", 100, LISTED, {"words": Vocabulary(StringKeys(WORDS))})
+    rule = rule_of(LISTED, {"words": Vocabulary(StringKeys(WORDS))})
     values = np.array(texts, object)
     for (standardize, split, ngrams), layer in vectorizations(layers).items():
         at: Any = {"whitespace": "whitespace", "character": "characters"}[split]
-        told = Text("title", pages.TextIds(steps=STANDARDS[standardize], split=at, ngrams=ngrams, ids=LISTED))
-        words, offsets = told.words(values)
-        rows = rule.resolve(words)
+        entry = entries.TextIds(split=at, ngrams=ngrams, ids=LISTED)
+        words, offsets = Text(STANDARDS[standardize], entry).words("title", values)
+        rows = rule.resolve("title", words)
         found = np.split(np.where(rows < 0, 1, rows), offsets[1:-1])
         expected = layer(tf.constant(values))
         assert [each.tolist() for each in found] == expected.to_list(), (standardize, split, ngrams)
@@ -78,31 +78,29 @@ def test_changed_texts_are_tensorflow_s(texts: list[str], what: str, by: str) ->
     sent = tf.constant(np.array(texts, object))
     pattern = {"\\": "\\\\", "^": "\\^", "]": "\\]", "-": "\\-", ".": "\\."}.get(what, what)
     expected = {
-        pages.TextStep(do="upper"): tf.strings.upper(sent),
-        pages.TextStep(do="strip"): tf.strings.strip(sent),
-        pages.TextStep(do="replace_any", what=what + "b", by=by): tf.strings.regex_replace(sent, f"[{pattern}b]", by),
-        pages.TextStep(do="replace", what=what + "b", by=by): tf.strings.regex_replace(sent, pattern + "b", by),
+        entries.TextStep(do="upper"): tf.strings.upper(sent),
+        entries.TextStep(do="strip"): tf.strings.strip(sent),
+        entries.TextStep(do="replace_any", what=what + "b", by=by): tf.strings.regex_replace(sent, f"[{pattern}b]", by),
+        entries.TextStep(do="replace", what=what + "b", by=by): tf.strings.regex_replace(sent, pattern + "b", by),
     }
     for step, right in expected.items():
-        made = Text("title", pages.TextIds(steps=(step,), ids=pages.HashIds(buckets=1))).changed(
-            np.array(texts, object)
-        )
+        made = Text((step,)).changed("title", np.array(texts, object))
         assert [text.encode() for text in made.tolist()] == right.numpy().tolist(), step
 
 
 @settings(deadline=None)
 @given(
     TEXTS,
-    st.lists(st.sampled_from([LOWER, STRIP, pages.TextStep(do="replace", what="a", by="b a")]), max_size=3),
+    st.lists(st.sampled_from([LOWER, STRIP, entries.TextStep(do="replace", what="a", by="b a")]), max_size=3),
     st.sampled_from(["whitespace", "characters"]),
     st.sampled_from([(), (2,)]),
     st.none() | st.integers(1, 4),
 )
 def test_words_in_a_self_contained_savedmodel_are_those_of_a_service(
-    texts: list[str], steps: list[pages.TextStep], split: Any, ngrams: tuple[int, ...], length: int | None
+    texts: list[str], steps: list[entries.TextStep], split: Any, ngrams: tuple[int, ...], length: int | None
 ) -> None:
-    page = pages.TextIds(steps=tuple(steps), split=split, ngrams=ngrams, length=length, ids=LISTED)
+    page = entries.TextIds(steps=tuple(steps), split=split, ngrams=ngrams, length=length, ids=LISTED)
     values = np.array(texts, object)
-    words, offsets = Text("title", page).words(values)
+    words, offsets = Text(page.steps, page).words("title", values)
     found = [[word.encode() for word in each] for each in np.split(words, offsets[1:-1])]
     assert operations.words(page, tf.constant(values)).to_list() == found

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bundle.features.reader import Column, FeatureReader
-from bundle.features.rules.ids import Hash, Identity
+from bundle.features.rules.ids import rule_of, within
 from bundle.format import manifest as entries
 from bundle.format.checksums import Digest, combine, crc32c
 from bundle.format.manifest import Manifest, dump, parse
@@ -187,8 +187,9 @@ def test_vocabulary_of_strings_survives_its_file(keys: list[str], others: list[s
 def test_hash_and_identity_stay_inside_the_table(ids: list[int], buckets: int, rows: int) -> None:
     values = np.array(ids, np.int64)
     hashed = [farmhash.fingerprint64(str(value)) % buckets for value in ids]
-    assert Hash("f", rows, buckets).resolve(values).tolist() == [row if row < rows else -1 for row in hashed]
-    assert Identity("f", rows).resolve(values).tolist() == [row if 0 <= row < rows else -1 for row in ids]
+    hashing, identity = rule_of(entries.HashIds(buckets=buckets), {}), rule_of(entries.IdentityIds(), {})
+    assert within(hashing.resolve("f", values), rows).tolist() == [row if row < rows else -1 for row in hashed]
+    assert within(identity.resolve("f", values), rows).tolist() == [row if 0 <= row < rows else -1 for row in ids]
 
 
 @given(st.binary(max_size=300), st.integers(0, 300))

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from bundle.errors import FeatureError, UnknownRefused
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader, Place
-from bundle.features.rules import crosses
 from bundle.format import manifest as entries
 from bundle.tables.key_index import KeyIndex, KeyIndexWriter
 from bundle.tables.reader import TableReader
@@ -184,21 +183,6 @@ def test_features_together_are_as_each_alone(
             written = np.ascontiguousarray(place.array[:, start:end])
             assert (written.view(np.uint32) == alone.values.reshape(n, -1).view(np.uint32)).all(), name
             assert unknown.get(name, 0) == alone.unknown
-
-
-def test_crosses_with_very_many_values_are_made_a_few_at_a_time_or_alone(
-    reader: FeatureReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = _sent(6, 3)
-    alone = {name: reader.activation(name, sent, 6).values for name in PAGES}
-    monkeypatch.setattr(crosses, "_TOGETHER", 5)
-    for most in (1 << 20, 100, 60):
-        monkeypatch.setattr(crosses, "COMBINATIONS_MAX", most)
-        together = reader.activations(PAGES, sent, 6)
-        assert all((together[name].values.view(np.uint32) == alone[name].view(np.uint32)).all() for name in PAGES)
-    monkeypatch.setattr(crosses, "COMBINATIONS_MAX", 1)
-    with pytest.raises(FeatureError, match="it has more than 1 values"):
-        reader.activations(PAGES, sent, 6)
 
 
 @pytest.mark.parametrize(

@@ -15,68 +15,49 @@ import numpy as np
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Offsets
-from bundle.features.rules.ids import Rule
 from bundle.format.id_rules import TextIds, TextStep
-from bundle.tables.id_values import Rows, Values, strings
+from bundle.tables.id_values import Values, strings
 
 
 class Text:
-    """Splits the texts of one input.
+    """Changes texts, and splits them."""
 
-    Attributes:
-      splits: whether a text is any number of words, instead of one.
-    """
+    def __init__(self, steps: Sequence[TextStep], words: TextIds | None = None) -> None:
+        """Takes how a text is changed, and what says how it is split."""
+        self._steps, self._entry = [_change(step) for step in steps], words
 
-    def __init__(self, name: str, page: TextIds) -> None:
-        """Takes the input's name, for messages, and what a manifest's page tells."""
-        self._name, self._page, self.splits = name, page, page.split is not None
-        self._steps = [_change(step) for step in page.steps]
-
-    def changed(self, values: Values) -> Values:
-        """Returns [m] object: each text as the words that are not split."""
-        return _texts(self._bytes(values))
-
-    def words(self, values: Values) -> tuple[Values, Offsets]:
-        """Returns [k] object, the words of m texts one after another, and [m + 1] int64 offsets.
+    def changed(self, feature: str, values: Values) -> Values:
+        """Returns [m] object: each text, changed.
 
         Raises:
-          FeatureError: a value is no string, or no Unicode text.
+          FeatureError: a value is no string, or no Unicode text; names `feature`.
         """
-        if self._page.split == "characters":
-            listed = [list(text) for text in self.changed(values).tolist()]
+        return _objects([text.decode() for text in self._bytes(feature, values)])
+
+    def words(self, feature: str, values: Values) -> tuple[Values, Offsets]:
+        """Returns [k] object, the words of m texts end to end, and [m + 1] int64 offsets; raises as `changed`."""
+        entry = self._entry
+        assert entry is not None  # noqa: S101 - asked of texts that are split
+        if entry.split == "characters":
+            listed = [list(text) for text in self.changed(feature, values).tolist()]
         else:
-            # In one piece: a word holds no whitespace, so they are told apart again behind it.
-            parts = [text.split() for text in self._bytes(values)]
-            whole = iter(b"\n".join(chain.from_iterable(parts)).decode().split("\n"))
-            listed = [[next(whole) for _ in part] for part in parts]
-        if self._page.ngrams:
-            listed = [_ngrams(words, self._page.ngrams) for words in listed]
-        if self._page.length is not None:
-            listed = [words[: self._page.length] for words in listed]
+            listed = [[word.decode() for word in text.split()] for text in self._bytes(feature, values)]
+        if entry.ngrams:
+            listed = [_ngrams(words, entry.ngrams) for words in listed]
+        if entry.length is not None:
+            listed = [words[: entry.length] for words in listed]
         offsets = np.zeros(len(listed) + 1, np.int64)
         np.cumsum([len(words) for words in listed], out=offsets[1:])
         return _objects(list(chain.from_iterable(listed))), offsets
 
-    def _bytes(self, values: Values) -> list[bytes]:
+    def _bytes(self, feature: str, values: Values) -> list[bytes]:
         try:
-            found = [text.encode() for text in strings(self._name, values).tolist()]
+            found = [text.encode() for text in strings(feature, values).tolist()]
         except UnicodeEncodeError as problem:
-            told = f"a string is no Unicode text: {problem}; UTF-8 was expected"
-            raise FeatureError(self._name, told) from problem
+            raise FeatureError(feature, f"a string is no Unicode text: {problem}; UTF-8 was expected") from problem
         for change in self._steps:
             found = [change(text) for text in found]
         return found
-
-
-class Changed:
-    """Row = what a rule makes of a text as a whole, once it is changed."""
-
-    def __init__(self, text: Text, rule: Rule) -> None:
-        self._text, self._rule = text, rule
-
-    def resolve(self, values: Values) -> Rows:
-        """Resolves strings."""
-        return self._rule.resolve(self._text.changed(values))
 
 
 def _change(step: TextStep) -> Callable[[bytes], bytes]:
@@ -95,10 +76,6 @@ def _change(step: TextStep) -> Callable[[bytes], bytes]:
 
 def _ngrams(words: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [" ".join(words[at : at + width]) for width in widths for at in range(len(words) - width + 1)]
-
-
-def _texts(texts: Sequence[bytes]) -> Values:
-    return _objects([text.decode() for text in texts])
 
 
 def _objects(texts: Sequence[str]) -> Values:

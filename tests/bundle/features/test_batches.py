@@ -103,30 +103,6 @@ def _sent(seed: int) -> dict[str, Column]:
     return sent
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_features_looked_up_together_are_as_each_alone(reader: FeatureReader, seed: int) -> None:
-    sent, names = _sent(seed), list(_features())
-    assert len(names) > 50
-    together = reader.activations(reversed(names), sent, N)
-    assert list(together) == names[::-1]
-    for name in names:
-        alone = reader.activation(name, sent, N)
-        assert together[name].values.dtype == np.float32
-        assert together[name].values.shape == alone.values.shape, name
-        assert (together[name].values.view(np.uint32) == alone.values.view(np.uint32)).all(), name
-        assert together[name].unknown == alone.unknown, name
-
-
-def _places(reader: FeatureReader, names: list[str], sent: dict[str, Column]) -> list[Place]:
-    """Room for features, a stretch of columns beyond what they fill on either side."""
-    places = []
-    for few in (names[: len(names) // 3], names[len(names) // 3 :]):
-        widths = [reader.activation(name, sent, N).values.reshape(N, -1).shape[1] for name in few]
-        room = np.full((N, sum(widths) + 8), 7.0, np.float32)
-        places.append(Place(room[:, 4:-4], tuple(few), tuple(np.cumsum(widths).tolist())))
-    return places
-
-
 @pytest.fixture(params=["compiled", "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rows of many features are read in one go only where the extension was built."""
@@ -135,26 +111,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     elif native.MISSING:
         pytest.skip(native.MISSING)
     return str(request.param)
-
-
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("few", [True, False])
-@pytest.mark.parametrize("seed", range(4))
-def test_features_written_into_places_are_as_each_alone(reader: FeatureReader, seed: int, few: bool) -> None:
-    sent, names = _sent(seed), list(_features())
-    for taken in [names[first : first + 6] for first in range(0, len(names), 6)] if few else [names[::-1]]:
-        places = _places(reader, taken, sent)
-        unknown = reader.write(places, sent, N)
-        for place in places:
-            start = 0
-            for name, end in zip(place.names, place.ends, strict=True):
-                alone = reader.activation(name, sent, N)
-                written = np.ascontiguousarray(place.array[:, start:end])
-                assert (written.view(np.uint32) == alone.values.reshape(N, -1).view(np.uint32)).all(), name
-                assert unknown.get(name, 0) == alone.unknown, name
-                start = end
-            assert place.array.base is not None
-            assert (np.asarray(place.array.base)[:, [0, 1, 2, 3, -4, -3, -2, -1]] == 7).all()
 
 
 @pytest.mark.usefixtures("way")

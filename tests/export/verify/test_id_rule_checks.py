@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from bundle.features.rules import ids
+from bundle.features.rules.ids import rule_of
+from bundle.format.manifest import HashIds, VocabularyIds
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.errors import VerificationFailed
 from export.recipe.schema import FeaturePart, VocabularyPart, VocabularyRule
@@ -55,9 +56,9 @@ def test_check_rows_right_rows_pass_and_one_wrong_is_named(
 @pytest.mark.parametrize("values", [np.array([0, 12, -7, 1 << 60]), TEXTS])
 def test_check_rows_hash_is_the_bundle_s(base: Path, values: np.ndarray[Any, Any]) -> None:
     part = FeaturePart.model_validate({"ids": {"kind": "hash"}})
-    check_rows("f", values, ids.Hash("f", 1000, 1000).resolve(values), part, 1000, PAGES, base)
+    check_rows("f", values, rule_of(HashIds(buckets=1000), {}).resolve("f", values), part, 1000, PAGES, base)
     with pytest.raises(VerificationFailed, match="differ"):
-        check_rows("f", values, ids.Hash("f", 1000, 999).resolve(values), part, 1000, PAGES, base)
+        check_rows("f", values, rule_of(HashIds(buckets=999), {}).resolve("f", values), part, 1000, PAGES, base)
 
 
 @pytest.mark.parametrize(("vocabulary", "values"), [("numbers", np.array([7, 12, -7, 1 << 60])), ("names", TEXTS)])
@@ -67,7 +68,7 @@ def test_check_rows_of_ids_beyond_a_vocabulary_is_the_bundle_s(
     rule = {"kind": "vocabulary", "vocabulary": vocabulary, "first_row": 1, "oov_buckets": 100, "oov_first_row": 5}
     part = FeaturePart.model_validate({"ids": rule})
     keys = IntegerKeys(np.array(NUMBERS)) if vocabulary == "numbers" else StringKeys(KEYS)
-    found = ids.Listed("f", 1000, Vocabulary(keys), 1, 100, 5).resolve(values)
+    found = rule_of(VocabularyIds.model_validate(rule), {vocabulary: Vocabulary(keys)}).resolve("f", values)
     assert (found >= 5).any()
     check_rows("f", values, found, part, 1000, PAGES, base)
 

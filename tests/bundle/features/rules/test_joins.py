@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
-from bundle.features.rules import fingerprints
+from bundle.features.rules.hashing import hashes
 from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import StringKeys, Vocabulary
@@ -42,10 +42,10 @@ def test_joined_values_are_hashed_as_one_string_and_what_is_not_sent_takes_its_d
     found = reader(tmp_path, joined())
     items = Column(np.array([7, -1]))
     rows, offsets = found.rows("f", {"city": Column(np.array(["a", "b"], object)), "item": items}, 2)
-    assert (rows % 64).tolist() == (fingerprints.of_strings(["a_X_7", "b_X_-1"]) % np.uint64(64)).tolist()
+    assert (rows % 64).tolist() == (hashes("f", np.array(["a_X_7", "b_X_-1"])) % np.uint64(64)).tolist()
     assert offsets.tolist() == [0, 1, 2]
     rows, _ = found.rows("f", {"item": items}, 2)
-    assert rows.tolist() == (fingerprints.of_strings(["nowhere_X_7", "nowhere_X_-1"]) % np.uint64(64)).tolist()
+    assert rows.tolist() == (hashes("f", np.array(["nowhere_X_7", "nowhere_X_-1"])) % np.uint64(64)).tolist()
     with pytest.raises(FeatureError, match="'item': a value must be sent"):
         found.activation("f", {}, 1)
     with pytest.raises(FeatureError, match="'item': 'x' is no integer id"):
@@ -68,7 +68,7 @@ def test_one_input_may_have_texts_around_it(tmp_path: Path) -> None:
     rule = entries.JoinedIds(keys=(entries.CrossKey(dtype="int64"),), texts=("100%=", ""), ids=HASH)
     found = reader(tmp_path, joined(inputs=("item",), ids=rule, role="context"))
     rows, _ = found.rows("f", {"item": Column(np.array([12]))}, 1)
-    assert rows.tolist() == (fingerprints.of_strings(["100%=12"]) % np.uint64(64)).tolist()
+    assert rows.tolist() == (hashes("f", np.array(["100%=12"])) % np.uint64(64)).tolist()
 
 
 @pytest.mark.parametrize(

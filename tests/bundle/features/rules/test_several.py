@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
-from bundle.features.rules.crosses import COMBINATIONS_MAX
+from bundle.features.rules.several import COMBINATIONS_MAX
 from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
 from tests.conftest import write_table

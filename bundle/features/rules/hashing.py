@@ -1,13 +1,16 @@
-"""FarmHash Fingerprint64, as TensorFlow hashes ids: of strings, and of the decimal strings of many integers at once."""
+"""The hashes that TensorFlow makes of ids: FarmHash Fingerprint64, and SipHash-2-4 where there is a key."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import farmhash
 import numpy as np
 from numpy.typing import NDArray
+
+from bundle.errors import FeatureError
+from bundle.tables.id_values import Values, known_kind
 
 Hashes = NDArray[np.uint64]
 
@@ -15,6 +18,9 @@ _K0 = np.uint64(0xC3A5C85C97CB3127)
 _K1 = np.uint64(0xB492B66FBE98F273)
 _K2 = np.uint64(0x9AE16A3B2F90404F)
 _CAT = np.uint64(0xC6A4A7935BD1E995)
+_BITS = (1 << 64) - 1
+_START = tuple(map(np.uint64, (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)))
+"""Of SipHash."""
 
 _FEW = 300
 """Integers up to which one call for each is faster (measured)."""
@@ -26,25 +32,40 @@ _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("<u
 _POWERS = np.array([10**digits for digits in range(1, 20)], np.uint64)
 
 
-def of_strings(texts: Sequence[str]) -> Hashes:
-    """Returns [m] uint64 hashes of strings in UTF-8.
+def hashes(feature: str, values: Values, key: tuple[int, int] | None = None) -> Hashes:
+    """Returns [m] uint64 hashes of strings, or of the decimal strings of integers.
 
+    Args:
+      feature: named in errors.
+      values: ids.
+      key: of SipHash; None: FarmHash.
     Raises:
-      UnicodeEncodeError: one is no Unicode text.
+      FeatureError: a value is no id, or no Unicode text.
     """
-    return np.fromiter(map(farmhash.fingerprint64, texts), np.uint64, len(texts))
+    ids = known_kind(feature, values)
+    if ids.dtype == np.int64 and key is None:
+        return _of_integers(ids)
+    texts = list(map(str, ids.tolist()))
+    try:
+        return _fingerprints(texts, len(texts)) if key is None else _siphashes(texts, key)
+    except UnicodeEncodeError as problem:
+        raise FeatureError(feature, f"a string is no Unicode text: {problem}; UTF-8 was expected") from problem
 
 
-def of_integers(numbers: NDArray[np.int64]) -> Hashes:
+def _fingerprints(texts: Iterable[str], count: int) -> Hashes:
+    return np.fromiter(map(farmhash.fingerprint64, texts), np.uint64, count)
+
+
+def _of_integers(numbers: NDArray[np.int64]) -> Hashes:
     """Returns [m] uint64 hashes of the decimal strings of [m] int64.
 
     Source: google/farmhash, src/farmhash.cc, farmhashna::Hash64 of up to 32 bytes (the formulas).
     """
     if numbers.size <= _FEW:
-        return of_strings(list(map(str, numbers.tolist())))
+        return _fingerprints(map(str, numbers.tolist()), numbers.size)
     if numbers.size > _TOGETHER:
         parts = [numbers[first : first + _TOGETHER] for first in range(0, numbers.size, _TOGETHER)]
-        return np.concatenate([of_integers(part) for part in parts])
+        return np.concatenate([_of_integers(part) for part in parts])
     text, lengths = _decimal(numbers)
     hashes = np.empty(numbers.size, np.uint64)
     for low, high, hashed in ((1, 3, _hash_1_to_3), (4, 7, _hash_4_to_7), (8, 16, _hash_8_to_16), (17, 20, _hash_17)):
@@ -56,7 +77,7 @@ def of_integers(numbers: NDArray[np.int64]) -> Hashes:
     return hashes
 
 
-def joined(first: Hashes, second: Hashes) -> Hashes:
+def concatenated(first: Hashes, second: Hashes) -> Hashes:
     """Returns the hash of two hashes in their order.
 
     Source: TensorFlow 2.20, core/platform/fingerprint.h, FingerprintCat64 (the formula).
@@ -134,3 +155,41 @@ def _turned(hashes: Hashes, bits: int) -> Hashes:
 
 def _joined_by(first: Hashes, second: Hashes, multiplier: Hashes) -> Hashes:
     return _mixed((second ^ _mixed((first ^ second) * multiplier)) * multiplier) * multiplier
+
+
+def _siphashes(texts: Sequence[str], key: tuple[int, int]) -> Hashes:
+    """Returns the SipHash-2-4 of strings in UTF-8; those of one length are hashed together.
+
+    Source: Aumasson, Bernstein: SipHash, a fast short-input PRF, 2012 (the formula); TensorFlow 2.20,
+      core/platform/strong_hash.h (the use).
+    """
+    padded = [data + bytes(7 - len(data) % 8) + bytes([len(data) & 0xFF]) for data in (text.encode() for text in texts)]
+    lengths = np.array([len(each) for each in padded], np.int64)
+    found = np.empty(len(padded), np.uint64)
+    for length in np.unique(lengths).tolist():
+        places = np.flatnonzero(lengths == length)
+        words = np.frombuffer(b"".join([padded[place] for place in places.tolist()]), "<u8").reshape(-1, length // 8)
+        found[places] = _siphash(words.T.astype(np.uint64), *(np.uint64(part & _BITS) for part in key))
+    return found
+
+
+def _siphash(words: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> Hashes:
+    """Hashes the words of many strings, [words of each, strings]."""
+    a, b, c, d = (
+        np.full(words.shape[1], part ^ start) for part, start in zip((low, high, low, high), _START, strict=True)
+    )
+    for word in words:
+        a, b, c, d = _siphash_round(*_siphash_round(a, b, c, d ^ word))
+        a = a ^ word
+    c = c ^ np.uint64(0xFF)
+    for _ in range(4):
+        a, b, c, d = _siphash_round(a, b, c, d)
+    return a ^ b ^ c ^ d
+
+
+def _siphash_round(a: Hashes, b: Hashes, c: Hashes, d: Hashes) -> tuple[Hashes, Hashes, Hashes, Hashes]:
+    a, c = a + b, c + d
+    b, d = _turned(b, 64 - 13) ^ a, _turned(d, 64 - 16) ^ c
+    a, c = _turned(a, 32) + d, c + b
+    b, d = _turned(b, 64 - 17) ^ c, _turned(d, 64 - 21) ^ a
+    return a, b, _turned(c, 32), d

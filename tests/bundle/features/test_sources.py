@@ -1,4 +1,4 @@
-"""Indicators, places and empty rows where TensorFlow has no word; the rest is held to it in tests/golden."""
+"""Indicators, places, empty rows and small tables where TensorFlow has no word; tests/golden has the rest."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from bundle.errors import FeatureError, FormatError, RowOutOfRange
+from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Column, Place
-from bundle.features.indicators import Indicator
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest as entries
 from bundle.storage.staging import read_manifest
@@ -116,13 +115,6 @@ def test_places_of_different_numbers_are_refused(committed_bundle: Path) -> None
         entries.Manifest.model_validate(page.model_dump() | {"features": features})
 
 
-def test_indicator_gathers_rows_that_it_has() -> None:
-    table = Indicator(2)
-    assert table.gather(np.array([1, 0])).tolist() == [[0, 1], [1, 0]]
-    with pytest.raises(RowOutOfRange, match="row 2 asked; the indicator has 2 rows"):
-        table.gather(np.array([0, 2]))
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -149,3 +141,41 @@ def test_feature_without_any_of_these_is_written_as_before_there_were_any() -> N
         *("length", "default"),
     }
     assert set(entries.CrossKey(dtype="string").model_dump()) == {"dtype", "boundaries", "role", "default"}
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> dict[str, TableReader]:
+    """Twenty small tables of width 3, five of width 2, and a large one of width 3."""
+    random = np.random.default_rng(5)
+    shapes = {f"t{place}": (10 + place, 3) for place in range(20)} | {f"w{place}": (4, 2) for place in range(5)}
+    shapes["large"] = (1 << 15, 3)
+    values = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    stored = {"t3": "bfloat16", "t4": "float16"}
+    return {
+        name: TableReader(tmp_path, write_table(tmp_path, name, array, stored.get(name, "float32"), []))
+        for name, array in values.items()
+    }
+
+
+def test_features_of_many_small_tables_read_what_each_reads_alone(tables: dict[str, TableReader]) -> None:
+    random = np.random.default_rng(6)
+    features: dict[str, entries.EmbeddedFeature] = {}
+    columns: dict[str, Column] = {}
+    for name in tables:
+        unknown = entries.Unknown(rule="row", row=1) if name == "t7" else entries.Unknown()
+        features[name] = entries.EmbeddedFeature(table=name, kind="single", role="context", unknown=unknown)
+        columns[name] = Column(random.integers(-1, 12, 7))
+        bag = f"{name}_bag"
+        features[bag] = entries.EmbeddedFeature(
+            table=name, kind="bag", role="context", combiner="mean", encoding="sparse", weighted=True
+        )
+        offsets = np.concatenate([[0], np.cumsum(random.integers(0, 4, 7))])
+        ids = random.integers(-1, 12, offsets[-1])
+        weights = random.random(ids.size).astype(np.float32) if name in ("t1", "w1") else None
+        columns[bag] = Column(ids, offsets, weights)
+    reader = FeatureReader(features, tables, {})
+    found = reader.activations(features, columns, 7)
+    for name in features:
+        alone = reader.activation(name, columns, 7)
+        np.testing.assert_array_equal(found[name].values, alone.values, err_msg=name)
+        assert found[name].unknown == alone.unknown

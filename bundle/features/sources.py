@@ -1,0 +1,113 @@
+"""What features read beside mapped tables: indicators, which are never stored, and small tables in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle import native
+from bundle.tables.combiner import Combiner, Offsets, Vectors, Weights, combine_rows
+from bundle.tables.id_values import Rows
+from bundle.tables.reader import TableReader
+
+_TABLE_BYTES = 256 << 10
+"""The most that one table may take, as float32."""
+_ALL_BYTES = 64 << 20
+"""The most that all may take, of one reader; the smallest come first."""
+_FEWEST = 16
+"""Tables of one width from which on they are laid side by side."""
+
+
+class Indicator:
+    """The table whose row r is 1 at r and 0 elsewhere; reads as a TableReader does.
+
+    Attributes:
+      rows, dim: both its width.
+    """
+
+    native = None
+
+    def __init__(self, width: int) -> None:
+        self.rows = self.dim = width
+
+    def take(self, rows: Rows) -> Vectors:
+        """See TableReader.take."""
+        return self.bags(rows, np.arange(rows.size + 1), "sum")
+
+    def bags(self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None) -> Vectors:
+        """See TableReader.bags; the combiner of an indicator is always `sum`."""
+        del combiner
+        kept = rows >= 0
+        example = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))[kept]
+        sums = np.zeros((offsets.size - 1, self.dim), np.float32)
+        np.add.at(sums, (example, rows[kept]), np.float32(1) if weights is None else weights[kept])
+        return sums
+
+
+class Ordinal(Indicator):
+    """The table in which row r is the one number r, exact up to 2^24; it is taken row by row, and not combined."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.dim = rows, 1
+
+    def take(self, rows: Rows) -> Vectors:
+        """See TableReader.take."""
+        return np.maximum(rows, 0).astype(np.float32)[:, np.newaxis]
+
+
+class SideBySide:
+    """Rows of several small tables of one width in memory: one gather reads rows of many."""
+
+    def __init__(self, tables: Iterable[TableReader], dim: int) -> None:
+        """Reads the tables whole."""
+        values = np.concatenate([table.take(np.arange(table.rows)) for table in tables])
+        self._values: NDArray[np.float32] = values
+        shards = [(values.reshape(-1).view(np.uint8), 0, len(values))]
+        self._native = native.Rows and native.Rows("float32", dim, shards, None)
+
+    def take(self, rows: Rows) -> NDArray[np.float32]:
+        """See TableReader.take."""
+        if self._native is not None:
+            return self._native.take(rows, None)
+        found: NDArray[np.float32] = self._values.take(rows, axis=0, mode="clip")
+        found[rows < 0] = 0
+        return found
+
+    def bags(
+        self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None
+    ) -> NDArray[np.float32]:
+        """See TableReader.bags."""
+        if self._native is not None:
+            return self._native.bags(rows, offsets, combiner, weights, None)
+        return combine_rows(self.take, rows, offsets, combiner, weights)
+
+
+class Source(NamedTuple):
+    """Where the rows of a table are read, and its row 0 there."""
+
+    rows: TableReader | SideBySide | Indicator
+    first: int = 0
+
+
+def small_tables(tables: Iterable[TableReader]) -> Mapping[int, Source]:
+    """Lays small tables side by side; returns their sources by the table's `id`."""
+    widths: dict[int, list[TableReader]] = {}
+    left = _ALL_BYTES
+    for table in sorted({id(table): table for table in tables}.values(), key=_bytes):
+        left -= _bytes(table)
+        if _bytes(table) <= _TABLE_BYTES and left >= 0 and table.rows:
+            widths.setdefault(table.dim, []).append(table)
+    sources: dict[int, Source] = {}
+    for dim, members in widths.items():
+        if len(members) >= _FEWEST:
+            together = SideBySide(members, dim)
+            starts = np.cumsum([0, *(table.rows for table in members)]).tolist()
+            sources |= {id(table): Source(together, start) for table, start in zip(members, starts, strict=False)}
+    return sources
+
+
+def _bytes(table: TableReader) -> int:
+    return 4 * table.rows * table.dim

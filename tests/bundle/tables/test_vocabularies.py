@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bundle.errors import DigestMismatch, FeatureError, FormatError
+from bundle.storage import arrow
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
+
+
+def objects(*values: Any) -> np.ndarray[Any, Any]:
+    result = np.empty(len(values), object)
+    result[:] = values
+    return result
+
+
+@pytest.mark.parametrize(
+    "keys", [[5], [3, 4, 5, 6], [6, 5, 4], [-(1 << 63), (1 << 63) - 1], [1, 2, 9, 4], [10, 20, 30], [0, 2, 1, 3], []]
+)
+def test_integer_keys_find_what_a_dictionary_finds(keys: list[int]) -> None:
+    found = IntegerKeys(np.array(keys, np.int64))
+    wanted = [*keys, *range(-3, 12), (1 << 63) - 1, -(1 << 63)]
+    expected = [keys.index(key) if key in keys else -1 for key in wanted]
+    assert found.positions("f", np.array(wanted, np.int64)).tolist() == expected
+
+
+@pytest.mark.parametrize("keys", [[1, 1], [1, 2, 3, 2], [5, 4, 5], [0, 1, 2, 2]])
+def test_integer_keys_with_a_key_twice_are_refused_by_name(keys: list[int]) -> None:
+    twice = next(key for key in keys if keys.count(key) > 1)
+    with pytest.raises(FormatError, match=f"id {twice} comes twice"):
+        IntegerKeys(np.array(keys, np.int64))
+
+
+def test_string_keys_find_exact_strings_only() -> None:
+    keys = StringKeys(["a", "", "é", "10"])
+    assert keys.positions("f", objects("é", "", "A", "10", "e\u0301")).tolist() == [2, 1, -1, 3, -1]
+    with pytest.raises(FeatureError, match="integer"):
+        keys.positions("f", np.array([10]))
+    with pytest.raises(FormatError, match="'b' comes twice"):
+        StringKeys(["b", "a", "b"])
+
+
+def test_vocabulary_written_is_the_vocabulary_opened(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path / "s", objects("x", "y"))
+    write_vocabulary(tmp_path / "i", np.array([7, 3], np.int64))
+    texts, numbers = Vocabulary.open(tmp_path / "s"), Vocabulary.open(tmp_path / "i")
+    assert (texts.size, texts.dtype, numbers.size, numbers.dtype) == (2, "string", 2, "int64")
+    assert texts.find("f", objects("y", "z", "x")).tolist() == [1, -1, 0]
+    assert numbers.find("f", np.array([3, 4, 7])).tolist() == [1, -1, 0]
+    assert numbers.find("f", objects("3")).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ({"key": pa.array([1, None])}, "nulls"),
+        ({"key": pa.array([1.5])}, "double"),
+        ({"other": pa.array([1])}, "columns 'key'"),
+        ({"key": pa.array(["a", "a"])}, "twice"),
+    ],
+)
+def test_vocabulary_that_is_none_is_refused(tmp_path: Path, table: dict[str, Any], problem: str) -> None:
+    arrow.write(tmp_path / "v", pa.table(table))
+    with pytest.raises(FormatError, match=problem):
+        Vocabulary.open(tmp_path / "v")
+
+
+def test_vocabulary_that_is_missing_is_data_loss(tmp_path: Path) -> None:
+    with pytest.raises(DigestMismatch, match="missing"):
+        Vocabulary.open(tmp_path / "v")
+
+
+def test_write_vocabulary_with_a_key_twice_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="'a' comes twice"):
+        write_vocabulary(tmp_path / "v", objects("a", "a"))
+    assert not (tmp_path / "v").exists()
