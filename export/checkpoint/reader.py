@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -17,15 +16,14 @@ import numpy as np
 from export.checkpoint.datafiles import DataFiles, check_unchanged, stamps_of
 from export.checkpoint.formats import object_graph as objectgraph
 from export.checkpoint.formats.arrays import ArrayRows
+from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.dumps import is_dump, list_dump
 from export.checkpoint.formats.keras import find_keras, list_keras
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.formats.orbax import OrbaxPlace, find_orbax, list_orbax
 from export.checkpoint.formats.other_files import STATE_FILE
 from export.checkpoint.formats.prefixes import find_prefix
-from export.checkpoint.formats.sstable import unmask
-from export.checkpoint.formats.tensorbundle import file_problems, read_index
-from export.checkpoint.formats.wire import WireError, read_varint
+from export.checkpoint.formats.tensorbundle import file_problems, read_index, read_string
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, Storage, volume
 from export.errors import CheckpointError
 from runtime.object_store import Place
@@ -143,7 +141,7 @@ class Checkpoint:
             return None
         try:
             return objectgraph.parse_object_graph(self.read_string(objectgraph.KEY))
-        except WireError as problem:
+        except Malformed as problem:
             raise CheckpointError(f"checkpoint {self.prefix}: its object graph cannot be read: {problem}") from problem
 
     def read_string(self, key: str) -> bytes:
@@ -164,19 +162,8 @@ class Checkpoint:
         stored = entry.slices[0]
         with DataFiles() as files:
             data = _read_slice(files, stored).tobytes()
-        # Varint of the length, masked crc32c of the length as a fixed-width integer, then the bytes; the entry's crc
-        # covers the fixed-width length instead of the varint.
-        try:
-            length, at = read_varint(data, 0)
-        except WireError:
-            raise CheckpointError(self._damaged(key)) from None
-        fixed = struct.pack("<I" if length < 1 << 32 else "<Q", length)
-        if len(data) != at + 4 + length:
-            raise CheckpointError(self._damaged(key))
-        of_length = struct.unpack_from("<I", data, at)[0]
-        text = data[at + 4 :]
-        whole = google_crc32c.extend(google_crc32c.value(fixed), data[at : at + 4])
-        if google_crc32c.value(fixed) != unmask(of_length) or google_crc32c.extend(whole, text) != stored.crc32c:
+        text = read_string(data, stored.crc32c or 0)
+        if text is None:
             raise CheckpointError(self._damaged(key))
         return text
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from export.checkpoint.datafiles import DataFiles, stamps_of
-from export.checkpoint.formats.index_writer import data_file, write_index
+from export.checkpoint.formats.tensorbundle import data_file, write_index
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from runtime.object_store import RemotePath

@@ -24,7 +24,7 @@ from export.checkpoint import bands
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.datafiles import Buffer, DataFiles
 from export.checkpoint.formats import object_graph as objectgraph
-from export.checkpoint.formats.index_writer import data_file, string_bytes, write_index
+from export.checkpoint.formats.tensorbundle import data_file, string_bytes, write_index
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, Slice, volume
 from export.errors import CheckpointError, DestinationError, NotConvertible

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from export.checkpoint.formats.coding import Malformed, read_varint
 from export.checkpoint.formats.sstable import read_table
-from export.checkpoint.formats.wire import WireError, read_varint
 from tests.export.checkpoint.bundles import block, entry, joined, sealed, table, text_data, varint
 
 Files = dict[str, bytes]
@@ -190,7 +190,7 @@ def _fields(message: bytes) -> list[tuple[int, int, int | bytes]]:
                 at += 4
             else:
                 return []
-    except WireError:
+    except Malformed:
         return []
     return fields
 

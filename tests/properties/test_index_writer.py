@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.checkpoint.formats.index_writer import BLOCK_BYTES, data_file, mask, string_bytes, write_index, write_table
-from export.checkpoint.formats.sstable import read_table, unmask
-from export.checkpoint.formats.tensorbundle import read_index
+from export.checkpoint.formats.coding import mask, unmask
+from export.checkpoint.formats.sstable import BLOCK_BYTES, read_table, write_table
+from export.checkpoint.formats.tensorbundle import data_file, read_index, string_bytes, write_index
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, volume
 from tests.export.checkpoint import bundles
 

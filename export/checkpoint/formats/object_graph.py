@@ -1,19 +1,17 @@
 """The object graph of a checkpoint: which Python objects held which variables, under which attribute names.
 
-A graph may have cycles and several paths to one node, as Python objects do. Source: TensorFlow 2.20,
-tensorflow/core/protobuf/trackable_object_graph.proto.
+A graph may have cycles and several paths to one node, as Python objects do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import repeat, zip_longest
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from export.checkpoint.formats.graph_runs import LARGE_BYTES, reference_runs, variable_runs
-from export.checkpoint.formats.wire import WireError, as_bytes, as_int, as_text, made, read_fields
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.protos import decode
 
 KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -90,74 +88,30 @@ def parse_object_graph(data: bytes) -> ObjectGraph:
     """Decodes a TrackableObjectGraph.
 
     Raises:
-      WireError: the bytes are no object graph, or name a node that it does not have.
+      Malformed: the bytes are no object graph, or name a node that it does not have.
     """
-    nodes = tuple(_nodes(data))
+    nodes = tuple(map(_node, decode("TrackableObjectGraph", data).nodes))
     if not nodes:
-        raise WireError("an object graph without nodes")
+        raise Malformed("an object graph without nodes")
     graph = ObjectGraph(nodes)
     for _, node in graph.holders:
-        trained, _, states = zip(*node.slots, strict=True) if node.slots else ((), (), ())
-        named = [*node.children.values(), *trained, *states]
+        named = [*node.children.values(), *(each for slot in node.slots for each in (slot.of, slot.node))]
         if not 0 <= min(named) <= max(named) < len(nodes):
-            raise WireError(f"an object graph of {len(nodes)} nodes that names a node outside it")
+            raise Malformed(f"an object graph of {len(nodes)} nodes that names a node outside it")
     return graph
 
 
-_EMPTY = Node(MappingProxyType({}), "", "", ())
+_NO_CHILDREN: Mapping[str, int] = MappingProxyType({})
 
 
-def _nodes(data: bytes) -> list[Node]:
-    """Decodes all nodes: variables, which are most of a large graph, at once."""
-    between, found = variable_runs(data)
-    whole: list[Node] = made(Node, repeat(_EMPTY.children), found.keys, found.names, repeat(()))
-    nodes = []
-    for gap, node in zip_longest(between, whole):
-        if gap:
-            nodes += [_node(as_bytes(value)) for number, value in read_fields(gap) if number == 1]
-        if node:
-            nodes.append(node)
-    return nodes
-
-
-def _node(data: bytes) -> Node:
-    if not data:  # two bytes of the file; a node of its own would be a hundred times that
-        return _EMPTY
-    children: dict[str, int] = {}
-    slots: list[SlotVariable] = []
+def _node(proto: Any) -> Node:
+    children = {child.local_name: child.node_id for child in proto.children}
     key = full_name = ""
-    runs = reference_runs(data) if len(data) > LARGE_BYTES else [data]
-    for run in runs:
-        if not isinstance(run, bytes):
-            if run.others is None:
-                children.update(zip(run.names, run.nodes, strict=True))
-            else:
-                slots += made(SlotVariable, run.nodes, run.names, run.others)
-            continue
-        for number, value in read_fields(run):
-            if number == 1:
-                name, child = _child(as_bytes(value))
-                children[name] = child
-            elif number == 2:
-                attribute = dict(read_fields(as_bytes(value)))
-                if attribute.get(1) == b"VARIABLE_VALUE" or not key:
-                    full_name = as_text(attribute.get(2, b""))
-                    key = as_text(attribute.get(3, b""))
-            elif number == 3:
-                slot = dict(read_fields(as_bytes(value)))
-                slots.append(SlotVariable(as_int(slot.get(1, 0)), as_text(slot.get(2, b"")), as_int(slot.get(3, 0))))
-    return Node(children or _EMPTY.children, key, full_name, tuple(slots))
-
-
-def _child(data: bytes) -> tuple[str, int]:
-    """Decodes name and node of a child."""
-    if len(data) > 5 and data[0] == 8:  # nearly every one: a node of one to three bytes, then a short name
-        node, at = data[1], 2
-        if node >= 0x80:
-            node, at = node & 0x7F | data[2] << 7, 3
-            if node >= 1 << 14:
-                node, at = node & 0x3FFF | data[3] << 14, 4
-        if node < 1 << 21 and data[at] == 0x12 and data[at + 1] == len(data) - at - 2 < 0x80:
-            return as_text(data[at + 2 :]), node
-    child = dict(read_fields(data))
-    return as_text(child.get(2, b"")), as_int(child.get(1, 0))
+    for attribute in proto.attributes:
+        if attribute.name == "VARIABLE_VALUE" or not key:
+            key, full_name = attribute.checkpoint_key, attribute.full_name
+    slots = [
+        SlotVariable(slot.original_variable_node_id, slot.slot_name, slot.slot_variable_node_id)
+        for slot in proto.slot_variables
+    ]
+    return Node(children or _NO_CHILDREN, key, full_name, tuple(slots))

@@ -6,7 +6,6 @@ Source: tensorstore 0.1.86, kvstore/ocdbt (format of the manifest and of nodes, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +25,8 @@ StoredValue = bytes | StoredPlace
 """A small value lies in the tree itself."""
 
 
-def walk_store(tensorstore: Any, directory: Path) -> Iterator[dict[str, StoredValue]]:
-    """Returns each node's values by their keys. A node is read while the one before is looked at, the first at once.
+def stored_values(tensorstore: Any, directory: Path) -> dict[str, StoredValue]:
+    """Returns the value of every key, or where it lies.
 
     Raises:
       ValueError: (tensorstore's) the manifest or a node is missing or damaged, or nodes lie in one another.
@@ -35,27 +34,18 @@ def walk_store(tensorstore: Any, directory: Path) -> Iterator[dict[str, StoredVa
     base = tensorstore.KvStore.open({"driver": "file", "path": f"{directory.absolute()}/"}).result()
     versions = tensorstore.ocdbt.dump(base).result()["versions"]
     root = versions[-1]["root"].get("location") if versions else None
-    dump = partial(tensorstore.ocdbt.dump, base)
-    return _below(dump, dump(root)) if root else iter(())
-
-
-def _below(dump: Callable[[str], Any], node: Any) -> Iterator[dict[str, StoredValue]]:
-    """Yields what lies in a node that is being read, and in those below it."""
-    waiting: list[tuple[str, bytes]] = []
-    prefix, read = b"", 0
-    while node is not None:
-        read += 1
+    waiting = [(root, b"")] if root else []
+    values: dict[str, StoredValue] = {}
+    for read, (location, prefix) in enumerate(waiting):  # grows while it is walked
         if read > _NODES_MAX:
             raise ValueError(f"more than {_NODES_MAX} nodes")
-        entries, here = node.result()["entries"], prefix
-        waiting += [(each["location"], here + each["subtree_common_prefix"]) for each in entries if "location" in each]
-        location, prefix = waiting.pop() if waiting else ("", b"")
-        node = dump(location) if location else None
-        yield {
-            (here + entry["key"]).decode(): _place(entry) if "indirect_value" in entry else entry["inline_value"]
-            for entry in entries
-            if "location" not in entry
-        }
+        for entry in tensorstore.ocdbt.dump(base, location).result()["entries"]:
+            if "location" in entry:
+                waiting.append((entry["location"], prefix + entry["subtree_common_prefix"]))
+                continue
+            key = (prefix + entry["key"]).decode()
+            values[key] = _place(entry) if "indirect_value" in entry else entry["inline_value"]
+    return values
 
 
 def stored_reader(tensorstore: Any, base: dict[str, Any], stored: Mapping[str, StoredValue]) -> Callable[[str], bytes]:

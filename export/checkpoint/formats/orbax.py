@@ -13,10 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, lru_cache
-from itertools import compress, cycle, repeat
-from operator import not_
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +22,8 @@ import orjson
 
 from export.checkpoint.formats.arrays import held_bytes, load_tensorstore
 from export.checkpoint.formats.chunk_pieces import piece_format
-from export.checkpoint.formats.ocdbt import StoredValue, file_problems, stored_reader, walk_store
-from export.checkpoint.formats.orbax_leaves import DRIVERS, Leaf, listed_leaves, read_tree
-from export.checkpoint.formats.wire import made
+from export.checkpoint.formats.ocdbt import file_problems, stored_reader, stored_values
+from export.checkpoint.formats.orbax_leaves import DRIVERS, listed_leaves, read_tree
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, can_be
 from export.errors import CheckpointError
 from runtime.object_store import local_stamp
@@ -166,35 +162,31 @@ def _list_item(directory: Path, told: bytes | None, prefix: str) -> tuple[dict[s
     packed = (directory / MANIFEST).is_file()
     base = {"driver": "file", "path": f"{directory.absolute()}/"}
     try:
-        walk = walk_store(tensorstore, directory) if packed else iter(())  # in the background, as far as it can
+        stored = stored_values(tensorstore, directory) if packed else {}
         tree = None if told is None else read_tree(told)
-        stored: dict[str, StoredValue] = {}
-        for held in walk:
-            stored |= held
         problems = list(file_problems(directory, stored.values()))
         read = stored_reader(tensorstore, base, stored) if packed else _file_reader(directory)
         complete = tree is not None and tree.stores_fill  # every chunk is stored, those of zeros too
-        paths, files, metadata = _described(listed_leaves(stored) if tree is None else tree.leaves, read)
-        dtypes, shapes, chunks, held_bytes, possible = _columns(list(map(_form, files, metadata)), 5)
-        for path, shape, chunk in compress(zip(paths, shapes, chunks, strict=True), map(not_, possible)):
-            raise ValueError(f"array {path!r} has the shape {list(shape)} and chunks {list(chunk)}")
         where: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
         where = {"kvstore": where, "fill_missing_data_reads": not complete}
         specs = {file: orjson.dumps({"driver": driver} | where).decode() for file, driver in DRIVERS.items()}
-        told_by = [directory / MANIFEST] if packed else list(map(directory.joinpath, paths, files))
-        stamps = [local_stamp(file.stat()) for file in told_by]
-        within = [f"{path}/" for path in paths]
-        specs_of = map(specs.__getitem__, files)
-        arrays = made(ArrayStore, specs_of, chunks, held_bytes, cycle(map(str, told_by)), cycle(stamps), within)
-        keys = [prefix + path for path in paths]
-        entries = made(Entry, keys, dtypes, shapes, repeat(()), arrays)
-        if complete and not packed:
-            for described, entry in zip(metadata, entries, strict=True):
-                problems += _missing_chunks(entry, orjson.loads(described))
+        entries: dict[str, Entry] = {}
+        for path, file, is_array in listed_leaves(stored) if tree is None else tree.leaves:
+            metadata = read(f"{path}/{file}")
+            if not metadata and is_array:
+                raise ValueError(f"it has no array {path!r}")
+            if not metadata:
+                continue
+            dtype, shape, chunk, held = _form(path, file, metadata)
+            told_by = directory / MANIFEST if packed else directory / path / file
+            array = ArrayStore(specs[file], chunk, held, str(told_by), local_stamp(told_by.stat()), f"{path}/")
+            entries[prefix + path] = entry = Entry(prefix + path, dtype, shape, (), array)
+            if complete and not packed:
+                problems += _missing_chunks(entry, orjson.loads(metadata))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(problem).splitlines()[0][:200]
         raise CheckpointError(f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew") from problem
-    return dict(zip(keys, entries, strict=True)), problems
+    return entries, problems
 
 
 def _file_reader(directory: Path) -> Callable[[str], bytes]:
@@ -202,22 +194,6 @@ def _file_reader(directory: Path) -> Callable[[str], bytes]:
         return _bytes_of(directory / name)
 
     return read
-
-
-def _described(leaves: Iterable[Leaf], read: Callable[[str], bytes]) -> list[tuple[Any, ...]]:
-    """Returns the paths of the leaves that hold an array, the files that describe them, and what these say."""
-    found = [
-        (path, file, metadata) for path, file, is_array in leaves if (metadata := read(f"{path}/{file}")) or is_array
-    ]
-    for path, _, metadata in found:
-        if not metadata:
-            raise ValueError(f"it has no array {path!r}")
-    return _columns(found, 3)
-
-
-def _columns(rows: list[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
-    """Returns the columns of rows, without a call of Python for each row."""
-    return list(zip(*rows, strict=True)) or [()] * count
 
 
 def _missing_chunks(entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
@@ -232,17 +208,15 @@ def _missing_chunks(entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
 
 
 class _Form(NamedTuple):
-    """What an array looks like, and whether any can."""
+    """What an array looks like."""
 
     dtype: str
     shape: tuple[int, ...]
     chunk: tuple[int, ...]
     held_bytes: int
-    possible: bool
 
 
-@lru_cache(maxsize=4096)  # most arrays of a model share a few forms
-def _form(file: str, data: bytes) -> _Form:
+def _form(path: str, file: str, data: bytes) -> _Form:
     metadata = orjson.loads(data)
     shape = tuple(int(size) for size in metadata["shape"])
     if DRIVERS[file] == "zarr":
@@ -253,13 +227,12 @@ def _form(file: str, data: bytes) -> _Form:
             chunk = codec["configuration"]["chunk_shape"] if codec["name"] == "sharding_indexed" else chunk
     chunk = tuple(int(size) for size in chunk)
     if len(chunk) != len(shape) or min(chunk, default=1) < 1 or not (can_be(shape) and can_be(chunk)):
-        return _Form(dtype, shape, chunk, 0, possible=False)
+        raise ValueError(f"array {path!r} has the shape {list(shape)} and chunks {list(chunk)}")
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
     held = held_bytes(shape, chunk, itemsize, in_pieces=piece_format(metadata) is not None)
-    return _Form(dtype, shape, chunk, held, possible=True)
+    return _Form(dtype, shape, chunk, held)
 
 
-@cache
 def _numpy_name(dtype: str) -> str:
     """Returns the dtype of a zarr 2 array by TensorFlow's name, e.g. of `<f4`."""
     return dtype if dtype == "bfloat16" or dtype.startswith("[") else np.dtype(dtype).name

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import chain, pairwise, repeat
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import orjson
-
-from export.checkpoint.formats.wire import made
 
 DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 """tensorstore's name of the format, by the file that describes an array."""
@@ -73,13 +71,12 @@ def _cuts(data: bytes) -> list[int]:
 def _read(data: bytes, cuts: list[int]) -> Tree:
     page = orjson.loads(data[: cuts[0]] + data[cuts[-1] :] if cuts else data)
     pieces = (orjson.loads(b"{%b}" % data[first : end - 1]) for first, end in pairwise(cuts))
-    paths: list[str] = []
-    kinds: list[bool] = []
+    file = "zarr.json" if page.get("use_zarr3") else ".zarray"
+    found: list[Leaf] = []
     for leaves in chain(pieces, [page["tree_metadata"]]):
         for leaf in leaves.values():
             told = leaf["value_metadata"]
             if not told.get("skip_deserialize"):
-                paths.append(".".join([str(step["key"]) for step in leaf["key_metadata"]]))
-                kinds.append(told.get("value_type") in _ARRAYS)
-    file = "zarr.json" if page.get("use_zarr3") else ".zarray"
-    return Tree(made(Leaf, paths, repeat(file), kinds), bool(page.get("store_array_data_equal_to_fill_value")))
+                path = ".".join([str(step["key"]) for step in leaf["key_metadata"]])
+                found.append(Leaf(path, file, told.get("value_type") in _ARRAYS))
+    return Tree(found, bool(page.get("store_array_data_equal_to_fill_value")))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import os
 from pathlib import Path
 from typing import Any
 
+from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.other_files import STATE_FILE, is_orbax_part, told_by_ends, told_by_name
+from export.checkpoint.formats.protos import parse_text
 from export.errors import CheckpointError
 from runtime.object_store import Place, RemotePath, is_url, located
 
 STATE_BYTES_MAX = 16 << 20
-
-_STATE_PATH = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 
 
 def find_prefix(path: Place) -> Place:
@@ -88,12 +88,14 @@ def _in_directory(directory: Place) -> Place:
 
 def _from_state(state: Place) -> Place:
     """Returns the prefix that a state file names; one that was moved with its directory is found beside it."""
-    found = _STATE_PATH.search(_head(state))
-    if found is None:
+    try:
+        named = os.fsdecode(parse_text("CheckpointState", _head(state)).model_checkpoint_path)
+    except Malformed as problem:
+        raise CheckpointError(f"state file {state}: {problem}; give the checkpoint's prefix instead") from problem
+    if not named:
         raise CheckpointError(
             f"state file {state} names no model_checkpoint_path; give the checkpoint's prefix instead"
         )
-    named = _unescaped(found[1])
     told = located(named) if is_url(named) else state.parent / named
     for prefix in (told, state.parent / told.name):
         if _beside(prefix, ".index").is_file():
@@ -104,18 +106,6 @@ def _from_state(state: Place) -> Place:
     raise CheckpointError(
         f"state file {state} names {named!r}, which is not there (complete beside it: {present}); give a prefix"
     )
-
-
-def _unescaped(text: bytes) -> str:
-    """Undoes the escapes of protobuf's text format: \\n, \\", octal bytes."""
-    simple = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
-
-    def plain(found: re.Match[bytes]) -> bytes:
-        if found[1].isdigit():
-            return bytes([int(found[1], 8) & 0xFF])
-        return simple.get(found[1], found[1])
-
-    return re.sub(rb"\\([0-7]{1,3}|.)", plain, text).decode(errors="surrogateescape")
 
 
 def _unfinished(prefix: str) -> str:

@@ -13,35 +13,25 @@ Source: TensorFlow 2.20, tensorflow/core/lib/io/{format,block,table}.cc; LevelDB
 
 from __future__ import annotations
 
+import operator
 import struct
+from collections.abc import Iterable, Sequence
 
 import google_crc32c
 
-from export.checkpoint.formats.wire import WireError, read_varint
+from export.checkpoint.formats.coding import Malformed, mask, read_varint, unmask, varint
 
 MAGIC = bytes.fromhex("57fb808b247547db")  # 0xdb4775248b80fb57, little-endian
 FOOTER_BYTES = 48
-MASK_DELTA = 0xA282EAD8
 TRAILER_BYTES = 5
 KEY_BYTES_MAX = 64 << 10
 EXPANSION_MAX = 16
 """Key bytes per file byte that shared prefixes may unfold to: TensorFlow writes every sixteenth key in full."""
 EXPANSION_FLOOR_BYTES = 1 << 20
+BLOCK_BYTES = 256 << 10
+RESTART_ENTRIES = 16
 
 _COMPRESSIONS = {1: "snappy"}
-
-
-class TableError(Exception):
-    """Bytes that are no sorted string table, or a damaged one."""
-
-
-def unmask(masked: int) -> int:
-    """Returns the crc32c that LevelDB and TensorFlow store in this masked form.
-
-    Source: TensorFlow 2.20, tensorflow/core/lib/hash/crc32c.h.
-    """
-    rotated = (masked - MASK_DELTA) & 0xFFFFFFFF
-    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
 def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
@@ -52,29 +42,26 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     Returns:
       Keys, strictly rising, with their values.
     Raises:
-      TableError: the bytes are no table, damaged, or compressed.
+      Malformed: the bytes are no table, damaged, or compressed.
     """
     if len(data) < FOOTER_BYTES or data[-len(MAGIC) :] != MAGIC:
-        raise TableError(
+        raise Malformed(
             "it does not end with the magic number of a sorted string table: cut short, or another kind of file"
         )
     footer = data[-FOOTER_BYTES:]
-    try:
-        at = read_varint(footer, read_varint(footer, 0)[1])[1]  # the metaindex block is empty in every checkpoint
-        index = _block(data, *_handle(footer, at))
-        allowance, end = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data), 0
-        pairs: list[tuple[bytes, bytes]] = []
-        handles: list[tuple[bytes, bytes]] = []
-        _add_entries(handles, index, allowance)
-        for _, handle in handles:
-            offset, size = _handle(handle, 0)
-            if offset < end:
-                raise TableError(f"its blocks overlap or go backwards at byte {offset}")
-            end = offset + size + TRAILER_BYTES
-            allowance = _add_entries(pairs, _block(data, offset, size), allowance)
-        return pairs
-    except WireError as problem:
-        raise TableError(str(problem)) from problem
+    at = read_varint(footer, read_varint(footer, 0)[1])[1]  # the metaindex block is empty in every checkpoint
+    index = _block(data, *_handle(footer, at))
+    allowance, end = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data), 0
+    pairs: list[tuple[bytes, bytes]] = []
+    handles: list[tuple[bytes, bytes]] = []
+    _add_entries(handles, index, allowance)
+    for _, handle in handles:
+        offset, size = _handle(handle, 0)
+        if offset < end:
+            raise Malformed(f"its blocks overlap or go backwards at byte {offset}")
+        end = offset + size + TRAILER_BYTES
+        allowance = _add_entries(pairs, _block(data, offset, size), allowance)
+    return pairs
 
 
 def _handle(data: bytes, at: int) -> tuple[int, int]:
@@ -86,20 +73,20 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
     """Returns the entries of a block, without its restart points, after checking its crc."""
     body = len(data) - FOOTER_BYTES
     if offset > body or size > body - offset - TRAILER_BYTES:
-        raise TableError(f"a block of {size} bytes at byte {offset} lies outside the file of {len(data)} bytes")
+        raise Malformed(f"a block of {size} bytes at byte {offset} lies outside the file of {len(data)} bytes")
     kind, masked = struct.unpack_from("<BI", data, offset + size)
     if google_crc32c.value(data[offset : offset + size + 1]) != unmask(masked):
-        raise TableError(f"the block at byte {offset} does not match its checksum: the file is damaged")
+        raise Malformed(f"the block at byte {offset} does not match its checksum: the file is damaged")
     if kind != 0:
-        raise TableError(
+        raise Malformed(
             f"the block at byte {offset} is compressed ({_COMPRESSIONS.get(kind, f'type {kind}')}), which TensorFlow's "
             "V2 checkpoints never are"
         )
     if size < 4:
-        raise TableError(f"the block at byte {offset} is too short for its restart points")
+        raise Malformed(f"the block at byte {offset} is too short for its restart points")
     restarts = struct.unpack_from("<I", data, offset + size - 4)[0]
     if 4 * restarts > size - 4:
-        raise TableError(f"the block at byte {offset} claims {restarts} restart points in {size} bytes")
+        raise Malformed(f"the block at byte {offset} claims {restarts} restart points in {size} bytes")
     return data[offset : offset + size - 4 - 4 * restarts]
 
 
@@ -112,27 +99,61 @@ def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int)
     at, end, length, key = 0, len(block), 0, b""
     last = pairs[-1][0] if pairs else None
     while at < end:
-        if end - at >= 3 and (block[at] | block[at + 1] | block[at + 2]) < 0x80:  # nearly every entry
-            shared, tail, size = block[at], block[at + 1], block[at + 2]
-            at += 3
-        else:
-            shared, at = read_varint(block, at)
-            tail, at = read_varint(block, at)
-            size, at = read_varint(block, at)
+        shared, at = read_varint(block, at)
+        tail, at = read_varint(block, at)
+        size, at = read_varint(block, at)
         middle = at + tail
         stop = middle + size
         if shared > length or stop > end:
-            raise TableError("an entry reaches outside its block")
+            raise Malformed("an entry reaches outside its block")
         key = key[:shared] + block[at:middle]
         length = shared + tail
         allowance -= length
         if length > KEY_BYTES_MAX or allowance < 0:
-            raise TableError(
+            raise Malformed(
                 f"its keys unfold to more than {KEY_BYTES_MAX} bytes each or {EXPANSION_MAX} times the file"
             )
         if last is not None and key <= last:
-            raise TableError("its keys do not rise")
+            raise Malformed("its keys do not rise")
         last = key
         pairs.append((key, block[middle:stop]))
         at = stop
     return allowance
+
+
+def write_table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Returns a sorted string table of (key, value) pairs whose keys rise strictly: the inverse of `read_table`."""
+    out = bytearray()
+    handles: list[tuple[bytes, bytes]] = []
+    block: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in pairs:
+        if size >= BLOCK_BYTES:
+            handles.append((block[-1][0], _append(out, block, RESTART_ENTRIES)))
+            block, size = [], 0
+        block.append((key, value))
+        size += len(key) + len(value)
+    if block:
+        handles.append((block[-1][0], _append(out, block, RESTART_ENTRIES)))
+    metaindex = _append(out, [], 1)
+    index = _append(out, handles, 1)
+    return bytes(out) + (metaindex + index).ljust(FOOTER_BYTES - len(MAGIC), b"\0") + MAGIC
+
+
+def _append(out: bytearray, pairs: Sequence[tuple[bytes, bytes]], restart_entries: int) -> bytes:
+    """Appends a block of pairs with its trailer; returns its handle."""
+    body, restarts, previous = bytearray(), [0], b""
+    for place, (key, value) in enumerate(pairs):
+        shared = 0
+        if place % restart_entries:
+            alike = map(operator.eq, previous, key)
+            shared = next((count for count, same in enumerate(alike) if not same), min(len(previous), len(key)))
+        elif place:
+            restarts.append(len(body))
+        body += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        previous = key
+    body += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+    handle = varint(len(out)) + varint(len(body))
+    body += b"\0"  # not compressed
+    out += body + struct.pack("<I", mask(google_crc32c.value(bytes(body))))
+    return handle

@@ -1,54 +1,48 @@
 """TensorFlow's V2 checkpoint, the TensorBundle: `P.index` lists variables, `P.data-*` hold their bytes.
 
-Why an own reader, and what it promises: docs/adr/0001-own-tensorbundle-reader.md.
+Why an own reader, and what it promises: docs/adr/0001-own-tensorbundle-reader.md. An index is written, too: an entry
+may point anywhere into any data file, so a new checkpoint over old bytes costs no more than its index.
 
-Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc and core/protobuf/tensor_bundle.proto.
+Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc, core/framework/types.proto.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
+import struct
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from export.checkpoint.formats.entry_protos import Form, StoredEntries, decode_cut, decode_entries
-from export.checkpoint.formats.orderedcode import name_key
-from export.checkpoint.formats.sstable import TableError, read_table
-from export.checkpoint.formats.wire import WireError, as_bytes, as_int, made, read_fields
-from export.checkpoint.variables import Entry, Slice
+import google_crc32c
+
+from export.checkpoint.formats.coding import Malformed, mask, read_varint, unmask, varint
+from export.checkpoint.formats.orderedcode import WHOLE_AXIS, slice_key
+from export.checkpoint.formats.protos import decode, message
+from export.checkpoint.formats.sstable import read_table, write_table
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, can_be, volume
 from export.errors import CheckpointError
 from runtime.object_store import Place, RemotePath, Stamp, local_stamp
 
 FORMAT_VERSION = 1
 INDEX_BYTES_MAX = 256 << 20
+DTYPE_NAMES = {
+    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64",
+    10: "bool", 11: "qint8", 12: "quint8", 13: "qint32", 14: "bfloat16", 15: "qint16", 16: "quint16", 17: "uint16",
+    18: "complex128", 19: "float16", 20: "resource", 21: "variant", 22: "uint32", 23: "uint64", 24: "float8_e5m2",
+    25: "float8_e4m3fn", 29: "int4", 30: "uint4",
+}  # fmt: skip
+_DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items()}
+
+_FindFile = Callable[[int], tuple[str, Stamp | None]]
+"""Returns a data file by its number, and its stamp; None: it cannot be looked at."""
 
 
-class _Files:
-    """The data files of a checkpoint, each with its stamp; None: it cannot be looked at."""
-
-    def __init__(self, prefix: Place, count: int) -> None:
-        self.count = count
-        self._prefix = prefix
-        self._found: dict[int, tuple[str, Stamp | None]] = {}
-        self._listed = prefix.parent.listing() if isinstance(prefix, RemotePath) else {}  # one request for them all
-
-    def find(self, shard: int) -> tuple[str, Stamp | None]:
-        if shard not in self._found:
-            if shard >= self.count:
-                raise WireError(f"a variable lies in data file {shard} of {self.count}")
-            name = f"{self._prefix.name}.data-{shard:05d}-of-{self.count:05d}"
-            self._found[shard] = str(self._prefix.with_name(name)), self._stamp(name)
-        return self._found[shard]
-
-    def _stamp(self, name: str) -> Stamp | None:
-        if isinstance(self._prefix, RemotePath):
-            return self._listed.get(name)
-        try:
-            return local_stamp(self._prefix.with_name(name).stat())
-        except OSError:
-            return None
+def data_file(prefix: Path, number: int, count: int) -> Path:
+    """Returns the path of one of `count` data files of a checkpoint."""
+    return Path(f"{prefix}.data-{number:05d}-of-{count:05d}")
 
 
 def read_index(prefix: Place, complete: bool = True) -> tuple[bytes, dict[str, Entry]]:
@@ -65,13 +59,13 @@ def read_index(prefix: Place, complete: bool = True) -> tuple[bytes, dict[str, E
     path = prefix.with_name(f"{prefix.name}.index")
     data = _file_bytes(path)
     try:
-        pairs = read_table(data)
-        first = pairs.pop(0) if pairs else (None, b"")  # the empty key is before every other
-        files = _Files(prefix, _header(first[1] if first[0] == b"" else None, path))
-        entries = _entries([key for key, _ in pairs], decode_entries([value for _, value in pairs]), files)
+        stored = dict(read_table(data))
+        find = _finder(prefix, _file_count(stored.pop(b"", None), path))
+        names = {key: key.decode() for key in stored if key[0]}  # keys of slices begin with a zero byte
+        entries = {name: _entry(name, stored[key], stored, find) for key, name in names.items()}
     except OSError as problem:
         raise CheckpointError(f"checkpoint {prefix}: its files cannot be listed: {problem.strerror}") from problem
-    except (TableError, WireError, UnicodeDecodeError) as problem:
+    except (Malformed, UnicodeDecodeError) as problem:
         raise CheckpointError(
             f"checkpoint index {path}: {problem}; copy the checkpoint anew or take an older one"
         ) from problem
@@ -81,116 +75,63 @@ def read_index(prefix: Place, complete: bool = True) -> tuple[bytes, dict[str, E
     return data, entries
 
 
-def _file_bytes(path: Place) -> bytes:
+def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> None:
+    """Writes the index of a checkpoint over data files that are there already: the inverse of `read_index`.
+
+    Args:
+      prefix: the checkpoint's path without `.index`.
+      entries: every variable by its key; the files of their slices are named by `data_file`.
+      data_files: how many there are.
+    Raises:
+      OSError: the file cannot be written.
+      ValueError: an entry cannot be told in an index: an unknown dtype or file, or a slice without a crc.
+    """
+    numbers = {str(data_file(prefix, number, data_files)): number for number in range(data_files)}
+    header = message("BundleHeaderProto", num_shards=data_files, version={"producer": FORMAT_VERSION})
+    table = {b"": header.SerializeToString()}
+    for key, entry in entries.items():
+        if entry.whole:
+            table[key.encode()] = _stored(entry.dtype, entry.slices[0], numbers)
+            continue
+        proto = _form(entry.dtype, entry.shape)
+        for part in entry.slices:
+            extents = list(zip(part.starts, part.shape, strict=True))
+            proto.slices.add(extent=[{"start": start, "length": length} for start, length in extents])
+            table[slice_key(key, extents)] = _stored(entry.dtype, part, numbers)
+        table[key.encode()] = proto.SerializeToString()
+    Path(f"{prefix}.index").write_bytes(write_table(sorted(table.items())))
+
+
+def string_bytes(text: bytes) -> tuple[bytes, int]:
+    """Returns how a string scalar lies in a data file, and the crc32c of its entry.
+
+    The crc covers the length as a fixed-width integer where the file holds a varint.
+    """
+    fixed = struct.pack("<I" if len(text) < 1 << 32 else "<Q", len(text))
+    of_length = struct.pack("<I", mask(google_crc32c.value(fixed)))
+    return varint(len(text)) + of_length + text, int(google_crc32c.value(fixed + of_length + text))
+
+
+def read_string(data: bytes, crc32c: int) -> bytes | None:
+    """Returns a string scalar as it lies in a data file; None: it does not match its checksums."""
     try:
-        size = path.stamp().bytes if isinstance(path, RemotePath) else path.stat().st_size
-        if size > INDEX_BYTES_MAX:
-            raise CheckpointError(f"checkpoint index {path} has {size} bytes; at most {INDEX_BYTES_MAX} are read")
-        if isinstance(path, RemotePath):
-            return path.read(0, size)
-        with path.open("rb") as file:
-            return file.read(size)
-    except OSError as problem:
-        raise CheckpointError(f"checkpoint index {path} cannot be read: {problem.strerror}") from problem
-
-
-def _header(data: bytes | None, path: Place) -> int:
-    """Returns the number of data files that a BundleHeaderProto tells."""
-    if data is None:
-        raise CheckpointError(
-            f"{path} is a sorted string table without a header, so no checkpoint index; give the prefix of a checkpoint"
-        )
-    fields = dict(read_fields(data))
-    version = dict(read_fields(as_bytes(fields.get(3, b""))))
-    if as_int(fields.get(2, 0)) != 0:
-        raise CheckpointError(
-            f"checkpoint index {path} was written on a big-endian machine, which is not read here; "
-            "restore and save it again on a little-endian one"
-        )
-    if as_int(version.get(2, 0)) > FORMAT_VERSION:
-        raise CheckpointError(
-            f"checkpoint index {path} asks for a reader of format {as_int(version[2])}; this one knows "
-            f"{FORMAT_VERSION}; a newer product version may read it"
-        )
-    shards = as_int(fields.get(1, 0))
-    if shards < 0:
-        raise WireError(f"its header claims {shards} data files")
-    return shards
-
-
-def _entries(keys: Sequence[bytes], stored: StoredEntries, files: _Files) -> dict[str, Entry]:
-    """Returns every variable by its key; slices have keys of their own, which rise and begin with a zero byte."""
-    plain = bisect_left(keys, b"\1")
-    if plain == len(keys):
-        return {}
-    names = [key.decode() for key in keys[plain:]]
-    forms, shards, sizes, listed = (
-        stored.forms[plain:],
-        stored.shards[plain:],
-        stored.sizes[plain:],
-        stored.slices[plain:],
-    )
-    for name, form, size, slices in zip(names, forms, sizes, listed, strict=True):
-        if form.bytes != size and form.bytes is not None and not slices:
-            raise _lies_about_bytes(name, form, size)
-    found = {shard: files.find(shard) for shard in set(shards)}
-    paths, stamps = zip(*[found[shard] for shard in shards], strict=True)
-    _, dtypes, shapes, _, starts = zip(*forms, strict=True)
-    whole = made(Slice, paths, stored.offsets[plain:], sizes, stored.crcs[plain:], starts, shapes, stamps)
-    entries = dict(zip(names, made(Entry, names, dtypes, shapes, zip(whole, strict=True), repeat(None)), strict=True))
-    if any(listed):
-        places = {key: place for place, key in enumerate(keys[:plain])}
-        for name, form, protos in zip(names, forms, listed, strict=True):
-            if protos:
-                entries[name] = _cut_entry(name, form, protos, places, stored, files)
-    return entries
-
-
-def _cut_entry(
-    name: str,
-    form: Form,
-    protos: tuple[bytes, ...],
-    places: Mapping[bytes, int],
-    stored: StoredEntries,
-    files: _Files,
-) -> Entry:
-    """Returns a variable that is cut into slices, stored at `places`, which need not cover it."""
-    if len(set(protos)) != len(protos):
-        raise WireError(f"{name!r} lists a slice twice")
-    shape, lead = form.shape, name_key(name, len(form.shape))
-    parts = []
-    for proto in protos:
-        key, starts, sizes, fits = decode_cut(proto, shape)
-        place = places.get(lead + key, -1)
-        if place < 0 or stored.forms[place].number != form.number:
-            raise WireError(f"{name!r} lists a slice at {starts} of shape {sizes} that the index does not hold")
-        part, size = stored.forms[place], stored.sizes[place]
-        if not fits or part.shape != sizes:
-            raise WireError(
-                f"{name!r} of shape {shape} lists a slice at {starts} of shape {sizes} and stores one of shape "
-                f"{part.shape}, which does not fit"
-            )
-        if part.bytes != size and part.bytes is not None:
-            raise _lies_about_bytes(name, part, size)
-        path, stamp = files.find(stored.shards[place])
-        parts.append((path, stored.offsets[place], size, stored.crcs[place], starts, sizes, stamp))
-    return Entry(name, form.dtype, shape, tuple(made(Slice, *zip(*parts, strict=True))))
-
-
-def _lies_about_bytes(name: str, form: Form, size: int) -> WireError:
-    return WireError(f"{name!r} of shape {form.shape}, {form.dtype}, claims {size} bytes")
+        length, at = read_varint(data, 0)
+    except Malformed:
+        return None
+    text = data[at + 4 :]
+    return text if len(text) == length and string_bytes(text) == (data, crc32c) else None
 
 
 def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:
     """Yields what is wrong with data files: one is gone or cut short, or cannot hold all that lies in it."""
     needed: dict[str, tuple[int, str, Stamp | None]] = {}
     claimed: dict[str, int] = {}
-    for key, _, _, slices, _ in entries.values():
-        for file, offset, size, _, _, _, stamp in slices:
-            if size:  # an empty variable may point past the end
-                if file not in needed or offset + size > needed[file][0]:
-                    needed[file] = offset + size, key, stamp
-                claimed[file] = claimed.get(file, 0) + size
+    for key, entry in entries.items():
+        for part in entry.slices:
+            if part.bytes:  # an empty variable may point past the end
+                if part.file not in needed or part.offset + part.bytes > needed[part.file][0]:
+                    needed[part.file] = part.offset + part.bytes, key, part.stamp
+                claimed[part.file] = claimed.get(part.file, 0) + part.bytes
     for file, (end, key, stamp) in needed.items():
         if stamp is None:
             yield f"data file {file} cannot be read: {_why_unreadable(file)}; copy all files of the checkpoint"
@@ -212,3 +153,122 @@ def _why_unreadable(file: str) -> str:
     except OSError as problem:
         return problem.strerror or str(problem)
     return os.strerror(errno.ENOENT)
+
+
+def _finder(prefix: Place, count: int) -> _FindFile:
+    """Returns what finds the data files of a checkpoint by their numbers."""
+    listed = prefix.parent.listing() if isinstance(prefix, RemotePath) else None  # one request for them all
+
+    @cache
+    def find(number: int) -> tuple[str, Stamp | None]:
+        if number >= count:
+            raise Malformed(f"a variable lies in data file {number} of {count}")
+        path = prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{count:05d}")
+        if listed is not None:
+            return str(path), listed.get(path.name)
+        try:
+            return str(path), local_stamp(Path(str(path)).stat())
+        except OSError:
+            return str(path), None
+
+    return find
+
+
+def _file_bytes(path: Place) -> bytes:
+    try:
+        size = path.stamp().bytes if isinstance(path, RemotePath) else path.stat().st_size
+        if size > INDEX_BYTES_MAX:
+            raise CheckpointError(f"checkpoint index {path} has {size} bytes; at most {INDEX_BYTES_MAX} are read")
+        return path.read(0, size) if isinstance(path, RemotePath) else path.read_bytes()
+    except OSError as problem:
+        raise CheckpointError(f"checkpoint index {path} cannot be read: {problem.strerror}") from problem
+
+
+def _file_count(data: bytes | None, path: Place) -> int:
+    """Returns the number of data files that a BundleHeaderProto tells."""
+    if data is None:
+        raise CheckpointError(
+            f"{path} is a sorted string table without a header, so no checkpoint index; give the prefix of a checkpoint"
+        )
+    header = decode("BundleHeaderProto", data)
+    if header.endianness != 0:
+        raise CheckpointError(
+            f"checkpoint index {path} was written on a big-endian machine, which is not read here; "
+            "restore and save it again on a little-endian one"
+        )
+    if header.version.min_consumer > FORMAT_VERSION:
+        raise CheckpointError(
+            f"checkpoint index {path} asks for a reader of format {header.version.min_consumer}; this one knows "
+            f"{FORMAT_VERSION}; a newer product version may read it"
+        )
+    if header.num_shards < 0:
+        raise Malformed(f"its header claims {header.num_shards} data files")
+    return int(header.num_shards)
+
+
+def _entry(name: str, data: bytes, stored: MutableMapping[bytes, bytes], find: _FindFile) -> Entry:
+    """Returns a variable: stored whole, or cut into slices that are `stored` and need not cover it."""
+    proto = decode("BundleEntryProto", data)
+    dtype, shape = _dtype(proto), _shape(proto)
+    if not proto.slices:
+        return Entry(name, dtype, shape, (_slice(name, proto, (0,) * len(shape), shape, find),))
+    parts = []
+    for cut in proto.slices:
+        if len(cut.extent) != len(shape):
+            raise Malformed(f"rank {len(shape)} and a slice of rank {len(cut.extent)}")
+        extents = [(each.start, each.length if each.HasField("length") else WHOLE_AXIS) for each in cut.extent]
+        held = stored.pop(slice_key(name, extents), None)
+        if held is None:
+            raise Malformed(f"{name!r} lists a slice {extents} that the index does not hold, or lists it twice")
+        part, starts = decode("BundleEntryProto", held), tuple([start for start, _ in extents])
+        lengths = zip(shape, extents, strict=True)
+        sizes = tuple([total if length == WHOLE_AXIS else length for total, (_, length) in lengths])
+        inside = all(0 <= start <= total - size for start, size, total in zip(starts, sizes, shape, strict=True))
+        if not inside or (_dtype(part), _shape(part)) != (dtype, sizes):
+            raise Malformed(
+                f"{name!r} of shape {shape} lists a slice at {starts} of shape {sizes} and stores one of shape "
+                f"{_shape(part)}, {_dtype(part)}, which does not fit"
+            )
+        parts.append(_slice(name, part, starts, sizes, find))
+    return Entry(name, dtype, shape, tuple(parts))
+
+
+def _slice(name: str, proto: Any, starts: tuple[int, ...], shape: tuple[int, ...], find: _FindFile) -> Slice:
+    if min(proto.shard_id, proto.offset, proto.size) < 0:
+        raise Malformed(f"{name!r} at byte {proto.offset} of data file {proto.shard_id} with {proto.size} bytes")
+    dtype = _dtype(proto)
+    if dtype in NUMPY_DTYPES and proto.size != volume(shape) * NUMPY_DTYPES[dtype].itemsize:
+        raise Malformed(f"{name!r} of shape {shape}, {dtype}, claims {proto.size} bytes")
+    file, stamp = find(proto.shard_id)
+    return Slice(file, proto.offset, proto.size, unmask(proto.crc32c), starts, shape, stamp)
+
+
+def _dtype(proto: Any) -> str:
+    if proto.dtype <= 0:
+        raise Malformed(f"an entry of dtype {proto.dtype}")
+    return DTYPE_NAMES.get(proto.dtype) or f"dtype {proto.dtype}"
+
+
+def _shape(proto: Any) -> tuple[int, ...]:
+    if proto.shape.unknown_rank:
+        raise Malformed("a stored variable without a rank")
+    shape = tuple([dim.size for dim in proto.shape.dim])
+    if not can_be(shape):
+        raise Malformed(f"a shape of {shape[:8]}, which nothing can have")
+    return shape
+
+
+def _form(dtype: str, shape: tuple[int, ...]) -> Any:
+    if dtype not in _DTYPE_NUMBERS:
+        raise ValueError(f"{dtype} is no dtype of an index")
+    return message("BundleEntryProto", dtype=_DTYPE_NUMBERS[dtype], shape={"dim": [{"size": size} for size in shape]})
+
+
+def _stored(dtype: str, part: Slice, numbers: Mapping[str, int]) -> bytes:
+    if part.crc32c is None or part.file not in numbers:
+        raise ValueError(f"bytes {part.offset} of {part.file} have no crc32c, or the file is none of the checkpoint's")
+    proto = _form(dtype, part.shape)
+    proto.shard_id, proto.offset, proto.size = numbers[part.file], part.offset, part.bytes
+    proto.crc32c = mask(part.crc32c)
+    data: bytes = proto.SerializeToString()
+    return data

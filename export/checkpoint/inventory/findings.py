@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress
 from typing import NamedTuple
 
-from export.checkpoint.formats.wire import made
 from export.checkpoint.inventory.specs import Duplicate, Inventory, Origin, RefusedTable, SlotSpec, TableSpec
 from export.checkpoint.layouts import Layout, Plain
 from export.checkpoint.variables import Entry, StoredVariables
@@ -65,13 +63,8 @@ class Findings:
 
     def add_slot(self, name: str, key: str, of: str) -> None:
         """Adds a slot variable if the checkpoint holds it."""
-        self.add_slots([name], [key], [of])
-
-    def add_slots(self, names: Sequence[str], keys: Sequence[str], of: Sequence[str]) -> None:
-        """Adds what the checkpoint holds of slot variables, given as columns."""
-        entries = list(map(self.checkpoint.entries.get, keys))
-        slots: list[SlotSpec] = made(SlotSpec, names, keys, of, [entry.bytes if entry else 0 for entry in entries])
-        self.slots.update(compress(zip(keys, slots, strict=True), entries))
+        if (entry := self.checkpoint.entries.get(key)) is not None:
+            self.slots[key] = SlotSpec(name, key, of, entry.bytes)
 
     def refuse(self, name: str, key: str, reason: str) -> None:
         """Adds a table that cannot be exported."""

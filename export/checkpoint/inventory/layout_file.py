@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
-from export.checkpoint.formats.wire import WireError
-from export.checkpoint.inventory.embedding_spec import parse_embedding_spec
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.protos import decode, parse_text
 from export.checkpoint.inventory.specs import StatedTable
 from export.errors import UsageError
 
@@ -69,11 +69,11 @@ def read_layouts(path: Path) -> tuple[StatedTable, ...]:
             raise UsageError(f"layout file {path} has more than {FILE_BYTES_MAX} bytes")
         data = path.read_bytes()
         if path.suffix in (*_TEXT, *_BINARY):
-            return _once(path, parse_embedding_spec(data, text=path.suffix in _TEXT))
+            return _once(path, _stacked((parse_text if path.suffix in _TEXT else decode)("EmbeddingSpecProto", data)))
         return _stated(_page(path, data))
     except OSError as problem:
         raise UsageError(f"layout file {path} cannot be read: {problem.strerror}") from problem
-    except (ValueError, RecursionError, WireError) as problem:  # of tomllib, json and pydantic too
+    except (ValueError, RecursionError, Malformed) as problem:  # of tomllib, json and pydantic too
         told = _first(problem) if isinstance(problem, ValidationError) else str(problem)
         raise UsageError(f"layout file {path}: {told}; docs/checkpoints.md tells what is expected") from problem
 
@@ -90,6 +90,33 @@ def _page(path: Path, data: bytes) -> _Page:
 
 def _stated(page: _Page) -> tuple[StatedTable, ...]:
     return tuple(StatedTable(name=name, **table.model_dump()) for name, table in page.tables.items())
+
+
+def _stacked(spec: Any) -> tuple[StatedTable, ...]:
+    """Returns the tables that an EmbeddingSpecProto tells; the key of each is the name of its stack."""
+    tables = []
+    for stack in spec.stacked_table_specs:
+        cores, rows = stack.num_sparsecores, stack.stack_vocab_size
+        if not stack.stack_name or cores < 1 or rows < 1 or rows % cores:
+            raise Malformed(f"stack {stack.stack_name!r} of {rows} rows on {cores} cores")
+        for table in stack.table_specs:
+            if not table.table_name:
+                raise Malformed(f"a table without table_name in stack {stack.stack_name!r}")
+            tables.append(
+                StatedTable(
+                    name=table.table_name,
+                    key=stack.stack_name,
+                    kind="sparse_core",
+                    rows=table.vocab_size,
+                    dim=table.embedding_dim,
+                    cores=cores,
+                    core_rows=rows // cores,
+                    offset=table.row_offset_in_shard,
+                    rotation=table.shard_rotation,
+                    stack=True,
+                )
+            )
+    return tuple(tables)
 
 
 def _once(path: Path, tables: tuple[StatedTable, ...]) -> tuple[StatedTable, ...]:

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX, ObjectGraph
-from export.checkpoint.formats.wire import WireError
 from export.checkpoint.inventory.findings import Findings, Found, table_spec
 from export.checkpoint.inventory.sparsecore import (
     LayoutContradiction,
@@ -94,7 +94,7 @@ def _saved_layouts(found: Findings, graph: ObjectGraph, index: int, at: str) -> 
         return ()
     try:
         saved = parse_table_layouts(found.checkpoint.read_string(node.key))
-    except WireError as problem:
+    except Malformed as problem:
         raise CheckpointError(
             f"the SparseCore layouts ({node.key!r}) in checkpoint {found.checkpoint.name} cannot be read: {problem}"
         ) from problem

@@ -43,9 +43,8 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
     seen = {-1}  # a list belongs to one optimizer: a thousand that share a long one are hostile
     nodes = graph.nodes
     for _, node in graph.holders:
-        if node.slots:
-            trained, names, states = zip(*node.slots, strict=True)
-            found.add_slots(names, [nodes[state].key for state in states], [nodes[of].key for of in trained])
+        for slot in node.slots:
+            found.add_slot(slot.name, nodes[slot.node].key, nodes[slot.of].key)
         if "_iterations" in node.children and node.children.get("_variables", -1) not in seen:
             owners = _owners(graph, node.children, seen)
             keys_by_name = keys_by_name or {

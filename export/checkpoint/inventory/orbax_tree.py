@@ -43,8 +43,8 @@ def find_in_tree(found: Findings) -> None:
     others = entries.keys() - states
     weights = _by_tail(others)
     named = _by_tail(others, "._") if any(_KERAS_STATES in key for key in states) else {}
-    if states:
-        found.add_slots(*zip(*(_state(key, weights, named) for key in states), strict=True))
+    for key in states:
+        found.add_slot(*_state(key, weights, named))
     for key in [key for key in entries if "slot" in key]:
         slot = _STACK_SLOT.fullmatch(key)
         of = (slot["keras"] or f"{slot['jax']}.table") if slot else ""

@@ -1,6 +1,6 @@
 """The layouts that a SparseCore embedding object saves beside its stacks: which table lies where in which stack.
 
-Decoded by hand and checked against the stacks: a layout that contradicts a variable would be read as wrong rows.
+Checked against the stacks: a layout that contradicts a variable would be read as wrong rows.
 
 Source: TensorFlow 2.20, tensorflow/core/tpu/kernels/sparse_core_layout.proto and python/tpu/tpu_embedding_v3.py; which
 rows a layout means: `export.checkpoint.layouts`.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from export.checkpoint.formats.wire import WireError, as_bytes, as_int, as_text, read_fields, read_varint
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.protos import decode
 from export.checkpoint.layouts import SparseCore
 
 CORES_MAX = 1 << 20
@@ -49,9 +50,9 @@ def parse_table_layouts(data: bytes) -> tuple[SavedLayout, ...]:
     """Decodes SparseCoreTableLayouts.
 
     Raises:
-      WireError: the bytes are no such message.
+      Malformed: the bytes are no such message.
     """
-    return tuple(_saved_layout(as_bytes(value)) for number, value in read_fields(data) if number == 1)
+    return tuple(map(_saved_layout, decode("SparseCoreTableLayouts", data).tables))
 
 
 def check_saved(saved: SavedLayout, stored: tuple[int, int]) -> None:
@@ -135,32 +136,17 @@ def _core_rows(table: StackedTable) -> int:
     return -(-table.rows // table.layout.cores)
 
 
-def _saved_layout(data: bytes) -> SavedLayout:
-    names = {1: "", 2: ""}
-    numbers = dict.fromkeys((3, 4, 5, 8, 9), 0)
-    shapes: dict[int, list[int]] = {6: [], 7: []}
-    for number, value in read_fields(data):
-        if number in names:
-            names[number] = as_text(value)
-        elif number in numbers:
-            numbers[number] = as_int(value)
-        elif number in shapes:
-            shapes[number] += _integers(value)
-    if not names[1] or not names[2]:
-        raise WireError(f"a layout of table {names[1]!r} in stack {names[2]!r}; both need a name")
-    if any(len(shape) != 2 for shape in shapes.values()):
-        raise WireError(f"table {names[1]!r} has the shapes {shapes[6][:4]} and {shapes[7][:4]}, not [rows, columns]")
-    layout = SparseCore(cores=numbers[3], core_rows=numbers[5], offset=numbers[8], rotation=numbers[9])
-    table = StackedTable(names[1], shapes[6][0], shapes[6][1], layout)
-    return SavedLayout(table, names[2], numbers[4], (shapes[7][0], shapes[7][1]))
-
-
-def _integers(value: int | bytes) -> list[int]:
-    """Returns a repeated integer field's values, packed or not."""
-    if isinstance(value, int):
-        return [as_int(value)]
-    found, at = [], 0
-    while at < len(value):
-        number, at = read_varint(value, at)
-        found.append(as_int(number))
-    return found
+def _saved_layout(proto: Any) -> SavedLayout:
+    name, stack = proto.table_name, proto.stacked_table_name
+    shape, padded = tuple(proto.unsharded_shape), tuple(proto.unsharded_padded_shape)
+    if not name or not stack:
+        raise Malformed(f"a layout of table {name!r} in stack {stack!r}; both need a name")
+    if len(shape) != 2 or len(padded) != 2:
+        raise Malformed(f"table {name!r} has the shapes {shape[:4]} and {padded[:4]}, not [rows, columns]")
+    layout = SparseCore(
+        cores=proto.num_sparse_cores,
+        core_rows=proto.total_rows_per_sparse_core_shard,
+        offset=proto.sparse_core_shard_row_offset,
+        rotation=proto.sparse_core_shard_rotation,
+    )
+    return SavedLayout(StackedTable(name, *shape, layout), stack, proto.num_partitions, padded)

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.storage import staging
-from export.checkpoint.formats.index_writer import data_file
+from export.checkpoint.formats.tensorbundle import data_file
 from export.checkpoint.reader import open_checkpoint
 from export.frameworks.loading import load_tensorflow
 from export.jobs import saved_model_job

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from export.checkpoint.formats.index_writer import data_file, write_index
+from export.checkpoint.formats.tensorbundle import data_file, write_index
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Entry, Slice
 from tests.export.cutting import HERE, one_recipe, save_checkpoint

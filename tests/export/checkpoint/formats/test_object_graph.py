@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.object_graph import PATH_CHARS_MAX, SlotVariable, parse_object_graph
-from export.checkpoint.formats.wire import WireError
 from tests.export.checkpoint.bundles import field, node, object_graph
 
 
@@ -44,5 +44,5 @@ def test_paths_chain_of_many_nodes_ends_where_paths_grow_too_long() -> None:
     "data", [b"", object_graph(node({"child": 1})), object_graph(node(slots=[(0, "m", 7)])), field(1, 3), b"\xff"]
 )
 def test_parse_object_graph_bytes_that_are_none_are_refused(data: bytes) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(Malformed):
         parse_object_graph(data)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.checkpoint import layouts
-from export.checkpoint.formats.wire import WireError
+from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.sparsecore import parse_table_layouts
 from export.checkpoint.inventory.specs import Inventory
@@ -132,5 +132,5 @@ def test_recognise_layouts_that_contradict_the_stack_are_refused(
 
 @given(st.binary(max_size=200))
 def test_parse_table_layouts_of_any_bytes_is_right_or_refused(data: bytes) -> None:
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(Malformed):
         parse_table_layouts(field(1, data))

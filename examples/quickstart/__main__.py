@@ -1,0 +1,67 @@
+"""The service without training: serves a small bundle and asks it over HTTP and gRPC. Run by `make quickstart`, or
+
+python -m examples.quickstart
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError
+
+from examples import served
+
+BUNDLES = Path(__file__).with_name("bundles")
+MODEL, VERSION = "movielens", 1
+VIEWER = {"user_id": 7, "history": [1, 5, 12, 31], "hour": 20}
+ATTRIBUTES = ("title", "year", "genres")
+
+
+def main() -> int:
+    """Serves, asks and shows the answers; returns the exit code."""
+    console = Console(highlight=False)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "serve.log"
+        try:
+            with served.serving(BUNDLES, MODEL, VERSION, log) as service:
+                console.print(f"rowcast-serve --root {BUNDLES}: ready after {time.monotonic() - begun:.1f} s")
+                ask(service, console)
+        except (served.ServiceFailed, RowcastError) as problem:
+            sys.stderr.write(f"{problem}\n{log.read_text() if log.exists() else ''}")
+            return 1
+    console.print(f"Keep it running: rowcast-serve --root {BUNDLES}, then open http://localhost:8080/docs")
+    return 0
+
+
+def ask(service: served.Service, console: Console) -> None:
+    """Sends one viewer's requests over both transports and shows titles."""
+    with Client(service.grpc) as grpc, Client(service.http) as http:
+        watched = VIEWER["history"]
+        nearest = grpc.retrieve(VIEWER, k=5, exclude=watched, attributes=ATTRIBUTES)[0]
+        console.print(titles("nearest movies for viewer 7 (gRPC Retrieve)", nearest))
+        best = http.recommend(VIEWER, k=5, exclude=watched, attributes=ATTRIBUTES)[0]
+        console.print(titles("retrieved and ranked (HTTP :recommend)", best))
+        console.print(f"TensorFlow in the service: {'yes' if served.tensorflow_mapped(service.process) else 'no'}")
+
+
+def titles(title: str, found: Sequence[Neighbor | RankedCandidate]) -> Table:
+    """Returns a table of movies and their scores."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for column in ("title", "year", "genres", "score"):
+        table.add_column(column, justify="right" if column == "score" else "left")
+    for movie in found:
+        named = movie.attributes
+        table.add_row(str(named["title"]), str(named["year"]), ", ".join(named["genres"]), f"{movie.score:.2f}")
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())
