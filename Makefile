@@ -41,7 +41,7 @@ check: venv ## ruff, mypy, import contracts, drift of generated files, duplicate
 stubs: venv ## regenerates the protobuf stubs
 	scripts/generate_stubs
 
-bench: venv ## the service, bare calls, installed peers, overload, start and memory; writes docs/benchmarks.md (SCALE=1: all rows)
+bench: venv ## the service, bare calls, installed peers, overload, start and memory; writes docs/explanation/benchmarks.md (SCALE=1: all rows)
 	$(BIN)/python -m tests.bench --document $(if $(SCALE),--scale $(SCALE))
 
 bench-against: venv ## the service of another checkout in turns with this one: make bench-against DIR=../old

@@ -1,4 +1,4 @@
-"""The page that describes a bundle: docs/format.md as frozen models. Readers refuse what it does not allow.
+"""The page that describes a bundle: docs/reference/format.md as frozen models. Readers refuse what it does not allow.
 
 A reader needs only this page, never a directory listing. Table shards carry their own digests; `files` lists every
 other file of the bundle but the page itself, so that each digest is written exactly once.

@@ -178,7 +178,7 @@ class TableReader:
           array in C order, owned by the caller.
         Raises:
           RowOutOfRange: a row is negative or past the end; nothing was read.
-        Source: docs/format.md, Tables.
+        Source: docs/reference/format.md, Tables.
         """
         rows = np.ascontiguousarray(rows, np.int64)
         self._check(rows)

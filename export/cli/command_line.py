@@ -15,7 +15,7 @@ CheckpointPath = Annotated[
         metavar="CHECKPOINT", help="A checkpoint's directory (its newest), prefix or .index file: a path or a URL."
     ),
 ]
-RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, TOML; see docs/recipe.md.")]
+RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, TOML; see docs/reference/recipe.md.")]
 Explained = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="A recipe, or a published bundle's directory: ROOT/MODEL/VERSION.")
 ]
@@ -43,7 +43,7 @@ LayoutFile = Annotated[
     typer.Option(
         "--layout",
         metavar="FILE",
-        help="How tables lie in variables; see docs/checkpoints.md.",
+        help="How tables lie in variables; see docs/reference/checkpoints.md.",
         rich_help_panel=WHAT,
     ),
 ]

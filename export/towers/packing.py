@@ -16,7 +16,7 @@ from export.graph.origins import distinct_identifiers, hands_on
 from export.towers.rewriting import Rewriting, Traced
 
 FEATURES_MAX = 8
-"""Inputs of one dtype that are handed over one by one; more are packed (measured: docs/towers.md)."""
+"""Inputs of one dtype that are handed over one by one; more are packed (measured: docs/explanation/towers.md)."""
 
 
 def pack(tower: Traced) -> Traced:

@@ -1,6 +1,6 @@
 """What clients can learn of models: the states of versions, and all that a version takes, computes and holds.
 
-A version is described as it works: inputs -> readers -> tables -> towers -> outputs. docs/api.md lists the fields.
+A version is described as it works: inputs -> readers -> tables -> towers -> outputs. Fields: docs/reference/api.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every metric of the service, declared once. `docs/metrics.md` is generated from this module.
+"""Every metric of the service, declared once. `docs/reference/metrics.md` is generated from this module.
 
 Labels are bounded: transports, calls, phases, codes, reasons and states are closed sets; models, features, stores,
 towers and parts come from manifests, never from requests.

@@ -1,7 +1,7 @@
 """`make bench`: the service on workloads R and Q, in process calls, peers, overload, start and memory.
 
 `--against DIR` measures the service of another checkout, such as a git worktree, in turns with this one, and prints
-the ratios: the way to judge a regression. `--document` writes the tables into docs/benchmarks.md.
+the ratios: the way to judge a regression. `--document` writes the tables into docs/explanation/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     options.add_argument("--callers", type=int, nargs="+", default=[1, 8, 32])
     options.add_argument("--only", action="append", choices=PARTS, help="a part; may be given several times")
     options.add_argument("--against", type=Path, metavar="DIR", help="another checkout; peers are left out")
-    options.add_argument("--document", action="store_true", help="write docs/benchmarks.md")
+    options.add_argument("--document", action="store_true", help="write docs/explanation/benchmarks.md")
     given = options.parse_args()
     console = Console(width=250)
     split = cores.serve_on_few()

@@ -1,4 +1,4 @@
-"""The figures of a run as tables, on the console and as Markdown in `docs/benchmarks.md`."""
+"""The figures of a run as tables, on the console and as Markdown in `docs/explanation/benchmarks.md`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 BEGIN, END = "<!-- written by python -m tests.bench: begin -->", "<!-- end -->"
-DOCUMENT = Path("docs/benchmarks.md")
+DOCUMENT = Path("docs/explanation/benchmarks.md")
 
 
 @dataclass(frozen=True)

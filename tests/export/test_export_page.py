@@ -1,4 +1,4 @@
-"""docs/export.md names every field of what the commands print as JSON, and every exit code and option."""
+"""docs/reference/export.md names every field of what the commands print as JSON, and every exit code and option."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from export.verify.audit import audit
 from tests.export.commands import Command
 from tests.export.cutting import Cut
 
-TEXT = Path(__file__).parents[2].joinpath("docs/export.md").read_text()
+TEXT = Path(__file__).parents[2].joinpath("docs/reference/export.md").read_text()
 
 
 @pytest.fixture(scope="session")

@@ -53,9 +53,9 @@ DAMAGES = 20
 COPIED = tuple(name for name in CASES if name not in ("sharded_float64", "sharded_int32", "sharded_int64"))
 
 
-PAGE = Path(__file__).parents[2].joinpath("docs/checkpoints.md").read_text()
+PAGE = Path(__file__).parents[2].joinpath("docs/reference/checkpoints.md").read_text()
 SHOWN = re.findall(r"^```\n\$ rowcast-export (inspect (\S+).*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
-"""What docs/checkpoints.md shows: a command, the case it is given, and all that it prints."""
+"""What docs/reference/checkpoints.md shows: a command, the case it is given, and all that it prints."""
 
 
 class Case(NamedTuple):

@@ -136,7 +136,7 @@ def test_saved_model_tower_gives_the_values_of_a_compiled_one(towers: Path) -> N
     assert seen["same_inputs"] is True
     assert seen["difference"] < 1e-5
     assert seen["output_dtype"] == "float32"
-    assert seen["batches"] <= 1e-5  # what a score may differ by in another batch: docs/towers.md
+    assert seen["batches"] <= 1e-5  # what a score may differ by in another batch: docs/explanation/towers.md
     assert (seen["here"], seen["devices"], seen["of_limit"]) == (["CPU:0"], ["CPU:1"], 0)
     assert (seen["products"], seen["computed"]) == (["CPU:1"], ["CPU:1"])  # all of it, not only what it returns
     assert seen["rounded"] is False

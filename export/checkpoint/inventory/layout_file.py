@@ -1,4 +1,4 @@
-"""The layout file: how tables lie in variables, said by the user where a checkpoint cannot (docs/checkpoints.md).
+"""The layout file: how tables lie in variables, where a checkpoint does not say it (docs/reference/checkpoints.md).
 
 TOML or JSON, written by hand; or jax-tpu-embedding's EmbeddingSpecProto, as its trainer wrote it.
 """
@@ -75,7 +75,7 @@ def read_layouts(path: Path) -> tuple[StatedTable, ...]:
         raise UsageError(f"layout file {path} cannot be read: {problem.strerror}") from problem
     except (ValueError, RecursionError, Malformed) as problem:  # of tomllib, json and pydantic too
         told = _first(problem) if isinstance(problem, ValidationError) else str(problem)
-        raise UsageError(f"layout file {path}: {told}; docs/checkpoints.md tells what is expected") from problem
+        raise UsageError(f"layout file {path}: {told}; see docs/reference/checkpoints.md") from problem
 
 
 def _page(path: Path, data: bytes) -> _Page:

@@ -32,7 +32,7 @@ _STACK = re.compile(
 _STACK_SLOT = re.compile(r"(?P<jax>.+)\.slot\.(?P<number>.+)|(?P<keras>(?:.*\.)?var:.+:table):slot:(?P<name>.+)")
 _SPREAD = (
     "it is a SparseCore stack, and how its rows are spread over cores is not in the checkpoint; say it with --layout "
-    "FILE (docs/checkpoints.md)"
+    "FILE (docs/reference/checkpoints.md)"
 )
 
 

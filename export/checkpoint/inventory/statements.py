@@ -156,7 +156,7 @@ def _stack_key(found: Findings, stated: StatedTable) -> str:
         several = ", ".join(entry.key for entry in meant[:8]) or "none"
         raise NotConvertible(
             f"table {stated.name!r}: the variable of stack {stated.key!r} is found by its name, which these have: "
-            f"{several}; write the layout file by hand, with the key of each table's variable (docs/checkpoints.md)"
+            f"{several}; write the layout file by hand, with each table's key (docs/reference/checkpoints.md)"
         )
     return meant[0].key
 

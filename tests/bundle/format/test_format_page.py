@@ -14,7 +14,7 @@ from bundle.format.fields import Page
 from bundle.storage.staging import read_manifest
 from bundle.tables.reader import TableReader
 
-PAGE = (Path(__file__).parents[3] / "docs" / "format.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "format.md").read_text()
 
 
 def models() -> list[type[BaseModel]]:

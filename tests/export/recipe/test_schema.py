@@ -71,7 +71,7 @@ def test_settings_from_the_environment_replace_defaults(monkeypatch: pytest.Monk
 
 
 def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "your-model.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "port-your-model.md").read_text()
     shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     job = read_recipe(write(tmp_path, shown[0]))
     assert set(job.features) | {"user_id", "age"} == set(job.inputs)

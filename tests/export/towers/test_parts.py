@@ -92,7 +92,7 @@ def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTo
     for name, expected in whole.items():
         assert 0 < np.abs(near[name] - expected).max() < 0.02 * np.abs(expected).max()
     alone = run(half, {name: array[:1] for name, array in values.items()}, 1)
-    for name, expected in near.items():  # what a score may differ by in another batch: docs/towers.md
+    for name, expected in near.items():  # what a score may differ by in another batch: docs/explanation/towers.md
         assert np.abs(alone[name] - expected[:1]).max() <= 2.0**-7 * max(1.0, np.abs(expected).max())
     products = [each for each in half.function.graph.get_operations() if each.type in ("MatMul", "BatchMatMulV2")]
     assert {each.outputs[0].dtype.name for each in products} == {"bfloat16"}

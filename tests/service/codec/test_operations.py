@@ -1,4 +1,4 @@
-"""The readers accept every request body shown in docs/api.md."""
+"""The readers accept every request body shown in docs/reference/api.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.codec.operations import OPERATIONS
 from service.engine.requests import Target
 
 LIMITS = Limits(max_values=1_000_000, max_features=10_000, max_queries=1_024, max_names=1_000)
-PAGE = Path(__file__).parents[3] / "docs" / "api.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "api.md"
 SHOWN = re.findall(r"```json (\w+)\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
 
 

@@ -37,9 +37,9 @@ def test_alerts_and_their_tests_name_metrics_that_are_served() -> None:
 
 
 def test_docs_name_metrics_that_are_served_and_all_of_them() -> None:
-    operating = re.findall(r"`[^`]*?(rowcast_(?!client)[a-z_]+)", (ROOT / "docs/operating.md").read_text())
+    operating = re.findall(r"`[^`]*?(rowcast_(?!client)[a-z_]+)", (ROOT / "docs/how-to/runbook.md").read_text())
     assert set(operating) <= served_names()
-    reference = re.findall(r"^\| `(rowcast_\w+)` \|", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
+    reference = re.findall(r"^\| `(rowcast_\w+)` \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE)
     assert set(reference) == served_names()
 
 
@@ -51,10 +51,10 @@ def test_metrics_page_is_what_the_script_writes() -> None:
 
 def test_every_alert_is_tested_and_has_its_row_in_the_docs() -> None:
     names = {alert["alert"] for alert in alerts()}
-    rows = re.findall(r'^\| <a id="(\w+)"></a>(\w+) \|', (ROOT / "docs/operating.md").read_text(), re.MULTILINE)
+    rows = re.findall(r'^\| <a id="(\w+)"></a>(\w+) \|', (ROOT / "docs/how-to/runbook.md").read_text(), re.MULTILINE)
     assert set(rows) == {(name.lower(), name) for name in names}
     for alert in alerts():
-        assert alert["annotations"]["runbook_url"] == f"docs/operating.md#{alert['alert'].lower()}"
+        assert alert["annotations"]["runbook_url"] == f"docs/how-to/runbook.md#{alert['alert'].lower()}"
     tests = yaml.safe_load((ROOT / "deploy/alerts_test.yaml").read_text())["tests"]
     assert {case["alertname"] for test in tests for case in test["alert_rule_test"]} == names
 

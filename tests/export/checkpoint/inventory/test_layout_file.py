@@ -131,10 +131,10 @@ def test_layout_file_in_json_says_the_same(tmp_path: Path) -> None:
         ),
         ("l.toml", "[tables.a]\nkey = 'k'\nkind = 'mod'\npartitions = 0", "greater than 0"),
         ("l.toml", "tables = 3", "tables: "),
-        ("l.toml", "[tables", "docs/checkpoints.md"),
-        ("l.toml", b"\xff", "docs/checkpoints.md"),
+        ("l.toml", "[tables", "docs/reference/checkpoints.md"),
+        ("l.toml", b"\xff", "docs/reference/checkpoints.md"),
         ("l.json", '{"tables": {"a": {}, "a": {}}}', "'a' stands there twice"),
-        ("l.json", "[" * 100_000, "docs/checkpoints.md"),
+        ("l.json", "[" * 100_000, "docs/reference/checkpoints.md"),
         ("l.yaml", "tables: {}", "ends in '.yaml'; .toml, .json"),
         ("l.pb", b"\x0a\xff", "no EmbeddingSpecProto"),
         ("l.textproto", "stacked_table_specs {", "protobuf's text format"),
@@ -187,7 +187,7 @@ def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
 
 
 def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> None:
-    page = Path(__file__).parents[4].joinpath("docs/checkpoints.md").read_text()
+    page = Path(__file__).parents[4].joinpath("docs/reference/checkpoints.md").read_text()
     example = next(part for part in page.split("```toml\n")[1:] if "sparse_core" in part).split("```")[0]
     stack = np.zeros((1920, 16), np.float32)
     variables = {"params.embedding.users_items.table": stack, "genres": stack[:10], "ages": stack[:128]}
