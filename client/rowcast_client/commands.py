@@ -10,13 +10,14 @@ import json
 import os
 import re
 import sys
+from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
+from rich.table import Table
 
 from rowcast_client import calls
 from rowcast_client.calls import Call
@@ -32,279 +33,200 @@ from rowcast_client.printing import (
     vectors_table,
 )
 
-EXITS = {
-    "INVALID_ARGUMENT": 3,
-    "UNAUTHENTICATED": 3,
-    "PERMISSION_DENIED": 3,
-    "TOO_LARGE": 3,
-    "NOT_FOUND": 3,
-    "UNIMPLEMENTED": 3,
-    "OVERLOADED": 4,
-    "NOT_READY": 4,
-    "DEADLINE": 4,
-    "CANCELLED": 4,
-    "UNREACHABLE": 5,
-    "TLS_FAILED": 5,
-    "BAD_ANSWER": 5,
-}
+REJECTED = ("INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "TOO_LARGE", "NOT_FOUND", "UNIMPLEMENTED")
+LATER = ("OVERLOADED", "NOT_READY", "DEADLINE", "CANCELLED")
+NOT_REACHED = ("UNREACHABLE", "TLS_FAILED", "BAD_ANSWER")
+EXITS = dict.fromkeys(REJECTED, 3) | dict.fromkeys(LATER, 4) | dict.fromkeys(NOT_REACHED, 5)
 """Exit status of an error's code; 1: any other."""
-application = typer.Typer(
-    help="Calls a rowcast service.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
-Url = Annotated[str, typer.Option("--url", envvar="ROWCAST_CLIENT_URL", help="http://, https://, grpc:// or grpcs://")]
-Model = Annotated[str, typer.Option("--model", "-m", help="Model; left out: the only one.")]
-Version = Annotated[int, typer.Option("--version", help="Version; 0: the current one.")]
-Label = Annotated[str, typer.Option("--label", help="Label of a version, instead of its number.")]
-Given = Annotated[
-    list[str] | None,
-    typer.Option("--feature", "-f", help="name=value, name=1,2,3 or name:=JSON; may be given several times."),
-]
-Count = Annotated[int, typer.Option("-k", help="How many; 0: the service's default.")]
-Attribute = Annotated[list[str] | None, typer.Option("--attribute", "-a", help="Returned with each neighbor.")]
-Excluded = Annotated[str, typer.Option("--exclude", help="Candidate ids never returned, with commas between.")]
-TowerName = Annotated[str, typer.Option("--tower", help="Tower; left out: the only one.")]
-Formula = Annotated[str, typer.Option("--formula", help="Over outputs, gives the score: click^0.7 * like^0.3.")]
-ContextId = Annotated[str, typer.Option("--context-id", help="Whose stored features are taken where none are given.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds for the call, all its attempts together.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
-_IDENTITY: ContextVar[dict[str, Any]] = ContextVar("identity")
-"""What stands before the command, as `Client` takes it."""
-DEFAULT_URL = "http://127.0.0.1:8080"
+
+Sent = tuple[Call[Any], Callable[[Any], Iterable[Table | str]]]
+"""What a command sends, and how it shows the answer."""
 
 
-@application.callback()
-def identity(
-    ca_file: Annotated[
-        str | None, typer.Option(envvar="ROWCAST_CLIENT_CA_FILE", help="Authorities trusted over TLS, PEM.")
-    ] = None,
-    cert_file: Annotated[
-        str | None, typer.Option(envvar="ROWCAST_CLIENT_CERT_FILE", help="Own certificate, PEM; with --key-file.")
-    ] = None,
-    key_file: Annotated[
-        str | None, typer.Option(envvar="ROWCAST_CLIENT_KEY_FILE", help="Private key of the certificate, PEM.")
-    ] = None,
-    token_file: Annotated[
-        str | None,
-        typer.Option(help="File that holds the token alone; or the token itself in ROWCAST_CLIENT_TOKEN."),
-    ] = None,
-) -> None:
-    """Calls a rowcast service. Options before the command are for services with TLS or tokens."""
-    token = os.environ.get("ROWCAST_CLIENT_TOKEN") or None
-    if token_file is not None:
-        try:
-            token = Path(token_file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise typer.BadParameter(f"{token_file!r} cannot be read: {reason}", param_hint="--token-file") from error
-    _IDENTITY.set({"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file, "token": token})
-
-
-@application.command()
-def models(url: Url = DEFAULT_URL, timeout: Timeout = TIMEOUT_S, as_json: AsJson = False) -> None:
+def models(**options: Any) -> Sent:
     """Lists the models of the service, their versions and states."""
-    _ask(url, calls.models(timeout_s=timeout), models_table, as_json)
+    return calls.models(**options), models_table
 
 
-@application.command()
-def model(
-    name: Annotated[str, typer.Argument(help="Model; left out: the only one.")] = "",
-    version: Version = 0,
-    label: Label = "",
-    url: Url = DEFAULT_URL,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: AsJson = False,
-) -> None:
+def model(**options: Any) -> Sent:
     """Describes a model: calls, features, tables, indexes, attributes."""
-    _ask(url, calls.model(name, version=version, label=label, timeout_s=timeout), details_tables, as_json)
+    return calls.model(**options), details_tables
 
 
-@application.command()
-def retrieve(
-    *,
-    feature: Given = None,
-    k: Count = 0,
-    attribute: Attribute = None,
-    exclude: Excluded = "",
-    id_: Annotated[str, typer.Option("--id", help="Candidate whose neighbors are wanted, in place of features.")] = "",
-    context_id: ContextId = "",
-    exact: Annotated[bool, typer.Option("--exact", help="Search exactly, whatever the index.")] = False,
-    model: Model = "",
-    version: Version = 0,
-    label: Label = "",
-    url: Url = DEFAULT_URL,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: AsJson = False,
-) -> None:
+def retrieve(**options: Any) -> Sent:
     """Finds the candidates nearest to a query."""
-    call = calls.retrieve(
-        _features(feature) if feature or not (id_ or context_id) else None,
-        k=k,
-        ids=_ids(id_) if id_ else None,
-        context_ids=_context_id(context_id),
-        exclude=_ids(exclude) or None,
-        attributes=attribute or (),
-        exact=exact,
-        model=model,
-        version=version,
-        label=label,
-        timeout_s=timeout,
-    )
-    _ask(url, call, neighbors_table, as_json)
+    return calls.retrieve(**options), neighbors_table
 
 
-@application.command()
-def rank(
-    *,
-    candidates: Annotated[str, typer.Option("--candidates", "-c", help="Candidate ids, with commas between.")],
-    feature: Given = None,
-    k: Count = 0,
-    head: Annotated[list[str] | None, typer.Option("--head", help="Output returned beside the score.")] = None,
-    formula: Formula = "",
-    context_id: ContextId = "",
-    tower: TowerName = "",
-    model: Model = "",
-    version: Version = 0,
-    label: Label = "",
-    url: Url = DEFAULT_URL,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: AsJson = False,
-) -> None:
+def rank(**options: Any) -> Sent:
     """Scores candidates for one context."""
-    call = calls.rank(
-        _features(feature),
-        _ids(candidates),
-        k=k,
-        heads=head or (),
-        formula=formula,
-        context_ids=_context_id(context_id),
-        tower=tower,
-        model=model,
-        version=version,
-        label=label,
-        timeout_s=timeout,
-    )
-    _ask(url, call, ranked_table, as_json)
+    return calls.rank(options.pop("features", None), **options), ranked_table
 
 
-@application.command()
-def recommend(
-    *,
-    feature: Given = None,
-    k: Count = 0,
-    retrieved: Annotated[int, typer.Option("--candidates", help="How many are retrieved and ranked; 0: enough.")] = 0,
-    attribute: Attribute = None,
-    exclude: Excluded = "",
-    formula: Formula = "",
-    context_id: ContextId = "",
-    tower: TowerName = "",
-    model: Model = "",
-    version: Version = 0,
-    label: Label = "",
-    url: Url = DEFAULT_URL,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: AsJson = False,
-) -> None:
+def recommend(**options: Any) -> Sent:
     """Retrieves candidates and ranks them."""
-    call = calls.recommend(
-        _features(feature),
-        k=k,
-        candidates=retrieved,
-        exclude=_ids(exclude) or None,
-        attributes=attribute or (),
-        formula=formula,
-        context_ids=_context_id(context_id),
-        tower=tower,
-        model=model,
-        version=version,
-        label=label,
-        timeout_s=timeout,
-    )
-    _ask(url, call, neighbors_table, as_json)
+    return calls.recommend(**options), neighbors_table
 
 
-@application.command()
-def embed(
-    *,
-    feature: Given = None,
-    tower: TowerName = "",
-    model: Model = "",
-    version: Version = 0,
-    label: Label = "",
-    url: Url = DEFAULT_URL,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: AsJson = False,
-) -> None:
+def embed(**options: Any) -> Sent:
     """Computes a tower's vector for features."""
-    call = calls.embed(_features(feature), tower=tower, model=model, version=version, label=label, timeout_s=timeout)
-    _ask(url, call, vectors_table, as_json)
+    return calls.embed(options.pop("features", {}), **options), vectors_table
 
 
-@application.command()
-def lookup(
-    *,
-    feature: Annotated[str, typer.Option("--feature", "-f", help="Whose table and id rule are used.")],
-    ids: Annotated[list[str], typer.Argument(help="Ids whose rows are wanted.")],
-    model: Model = "",
-    version: Version = 0,
-    label: Label = "",
-    url: Url = DEFAULT_URL,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: AsJson = False,
-) -> None:
+def lookup(ids: Sequence[str], **options: Any) -> Sent:
     """Reads the table rows that ids stand for."""
-    values = _scalars(ids)
-    call = calls.lookup(feature, values, model=model, version=version, label=label, timeout_s=timeout)
-    _ask(url, call, lambda answer: rows_table(ids, answer), as_json)
+    return calls.lookup(ids=_scalars(ids), **options), partial(rows_table, ids)
 
 
 def main() -> None:
     """Runs the command line."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else gRPC's own lines stand beside the one sentence
+    given = vars(_parser().parse_args())
+    command, url, as_json = (given.pop(name) for name in ("command", "url", "as_json"))
+    identity = {name: given.pop(name) for name in ("ca_file", "cert_file", "key_file")}
+    token = given.pop("token_file") or _environment("TOKEN")
     try:
-        application()
+        call, show = command(**given)
+        with Client(url, token=token, **identity) as client:
+            answer = client.send(call)
     except RowcastError as error:
         Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"{error.code}: {error}")
         sys.exit(EXITS.get(error.code, 1))
     except KeyboardInterrupt:
         sys.exit(130)
+    if as_json:
+        sys.stdout.write(json.dumps(plain(answer), indent=2, ensure_ascii=False) + "\n")
+    else:
+        console = Console(highlight=False, markup=False)
+        for table in show(answer):
+            console.print(table)
+
+
+def _parser() -> ArgumentParser:
+    """What the command line takes. Options are named after the arguments of the calls."""
+    parser = ArgumentParser(
+        "rowcast",
+        description="Calls a rowcast service. Options before the command are for services with TLS or tokens; each is "
+        "also read from the environment, such as ROWCAST_CLIENT_CA_FILE.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--ca-file", default=_environment("CA_FILE"), help="authorities trusted over TLS, PEM")
+    parser.add_argument("--cert-file", default=_environment("CERT_FILE"), help="own certificate, PEM; with --key-file")
+    parser.add_argument("--key-file", default=_environment("KEY_FILE"), help="private key of the certificate, PEM")
+    parser.add_argument(
+        "--token-file", type=_read_token, help="file that holds the token alone; or the token in ROWCAST_CLIENT_TOKEN"
+    )
+    url = _environment("URL") or "http://127.0.0.1:8080"
+    connection = [
+        _option("--url", default=url, help="http://, https://, grpc:// or grpcs://; or in ROWCAST_CLIENT_URL"),
+        _option("--timeout", dest="timeout_s", type=float, default=TIMEOUT_S, help="seconds, all attempts together"),
+        _option("--json", dest="as_json", action="store_true", default=False, help="print JSON"),
+    ]
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command, options in _options().items():
+        name, text = command.__name__, command.__doc__
+        added = commands.add_parser(
+            name, help=text, description=text, parents=[*options, *connection], allow_abbrev=False
+        )
+        added.set_defaults(command=command)
+    return parser
+
+
+def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
+    """The options of each command."""
+    version = [
+        _option("--version", type=int, help="version; left out: the current one"),
+        _option("--label", help="label of a version, instead of its number"),
+    ]
+    shared = [_option("-m", "--model", help="model; left out: the only one"), *version]
+    features = _option(
+        "-f",
+        "--feature",
+        dest="features",
+        action=_Features,
+        metavar="NAME=VALUE",
+        help="value, 1,2,3 with commas between, or NAME:=JSON; repeatable",
+    )
+    k = _option("-k", type=int, help="how many; left out: the service's default")
+    attributes = _option("-a", "--attribute", dest="attributes", action="append", help="returned with each neighbor")
+    exclude = _option("--exclude", type=_ids, help="candidate ids never returned, with commas between")
+    context_id = _option("--context-id", dest="context_ids", type=_id, help="whose stored features are taken")
+    tower = _option("--tower", help="tower; left out: the only one")
+    formula = _option("--formula", help="over outputs, gives the score: click^0.7 * like^0.3")
+    one_id = _option("--id", dest="ids", type=_ids, help="candidate whose neighbors are wanted, instead of features")
+    exact = _option("--exact", action="store_true", help="search exactly, whatever the index")
+    candidates = _option("-c", "--candidates", type=_ids, required=True, help="candidate ids, with commas between")
+    retrieved = _option("--candidates", type=int, help="how many are retrieved and ranked; left out: enough")
+    heads = _option("--head", dest="heads", action="append", help="output returned beside the score")
+    return {
+        models: [],
+        model: [_option("name", nargs="?", help="model; left out: the only one"), *version],
+        retrieve: [features, k, attributes, exclude, context_id, one_id, exact, *shared],
+        rank: [candidates, features, k, heads, formula, context_id, tower, *shared],
+        recommend: [features, k, retrieved, attributes, exclude, formula, context_id, tower, *shared],
+        embed: [features, tower, *shared],
+        lookup: [
+            _option("-f", "--feature", required=True, help="whose table and id rule are used"),
+            _option("ids", nargs="+", help="ids whose rows are wanted"),
+            *shared,
+        ],
+    }
+
+
+def _option(*flags: str, **settings: Any) -> ArgumentParser:
+    """One option, as a parent of the parsers of several commands. If it is not given, the call's own default holds."""
+    parser = ArgumentParser(add_help=False, argument_default=SUPPRESS)
+    parser.add_argument(*flags, **settings)
+    return parser
+
+
+def _environment(name: str) -> str | None:
+    return os.environ.get(f"ROWCAST_CLIENT_{name}") or None
+
+
+def _read_token(file: str) -> str:
+    try:
+        return Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentTypeError(f"{file!r} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+class _Features(Action):
+    """Gathers features by name."""
+
+    def __call__(self, _: ArgumentParser, given: Namespace, text: Any, __: str | None = None) -> None:
+        try:
+            name, value = parse_feature(text)
+        except ValueError as error:
+            raise ArgumentError(self, str(error)) from error
+        features = getattr(given, self.dest, {})
+        if name in features:
+            raise ArgumentError(self, f"{name!r} is given twice")
+        setattr(given, self.dest, features | {name: value})
 
 
 def parse_feature(text: str) -> tuple[str, Any]:
     """Reads `name=value`, `name=1,2,3` or `name:=JSON`.
 
     Raises:
-      typer.BadParameter: it is none of them.
+      ValueError: it is none of them.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.rstrip(":"):
-        raise typer.BadParameter(f"{text!r}: expected name=value, name=1,2,3 or name:=JSON", param_hint="--feature")
+        raise ValueError(f"{text!r}: expected name=value, name=1,2,3 or name:=JSON")
     if name.endswith(":"):
         try:
             return name[:-1], json.loads(value)
         except json.JSONDecodeError as error:
-            raise typer.BadParameter(
-                f"{text!r}: what follows := is no JSON: {error}", param_hint="--feature"
-            ) from error
-    parts = value.split(",")
-    if len(parts) == 1:
-        return name, _scalars(parts)[0]
-    return name, _scalars([part for part in parts if part])
+            raise ValueError(f"{text!r}: what follows := is no JSON: {error}") from error
+    return name, _ids(value) if "," in value else _id(value)
 
 
-def _features(given: Iterable[str] | None) -> dict[str, Any]:
-    features: dict[str, Any] = {}
-    for name, value in map(parse_feature, given or ()):
-        if name in features:
-            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--feature")
-        features[name] = value
-    return features
-
-
-def _context_id(text: str) -> Any:
-    return _scalars([text])[0] if text else None
+def _id(text: str) -> Any:
+    return _scalars([text])[0]
 
 
 def _ids(text: str) -> list[Any]:
@@ -318,15 +240,3 @@ def _scalars(texts: Sequence[str]) -> list[Any]:
     if all(NUMBER.fullmatch(text) for text in texts):
         return [float(text) for text in texts]
     return list(texts)
-
-
-def _ask(url: str, call: Call[Any], show: Callable[[Any], Any], as_json: bool) -> None:
-    with Client(url, **_IDENTITY.get()) as client:
-        answer = client.send(call)
-    if as_json:
-        json.dump(plain(answer), sys.stdout, indent=2, ensure_ascii=False)
-        sys.stdout.write("\n")
-        return
-    console = Console(highlight=False, markup=False)
-    for table in show(answer):
-        console.print(table)

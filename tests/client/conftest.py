@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rowcast_client.commands import main
 
 from tests.e2e.process import Process
 from tests.service.small_bundle import SmallBundle, write_small_bundle
@@ -37,3 +39,18 @@ def service(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield RunningService(f"http://127.0.0.1:{ports['http']}", f"grpc://127.0.0.1:{ports['grpc']}", movies, named)
     finally:
         process.kill()
+
+
+@pytest.fixture
+def rowcast(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs the command line `rowcast` with the given arguments; returns its exit status."""
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["rowcast", *arguments])
+        try:
+            main()
+        except SystemExit as done:
+            return int(done.code or 0)
+        return 0
+
+    return run

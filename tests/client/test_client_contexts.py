@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from rowcast_client import InvalidArgument, calls
-from rowcast_client.commands import main
 
 from tests.client.conftest import RunningService
 from tests.client.test_client_service import same_by_all_ways, ways
@@ -104,37 +103,24 @@ def test_signature_tells_the_whole_way_of_an_input(service: RunningService) -> N
     assert {table.name: table.bytes for table in details.tables}["users"] == 50 * 8 * 4
 
 
-def run(monkeypatch: pytest.MonkeyPatch, service: RunningService, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["rowcast", *arguments, "--url", service.http])
-    main()
-
-
 def test_rowcast_takes_context_ids_and_formulas(
-    service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    service: RunningService, rowcast: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ranking = ("rank", "-c", "1000,1007", "--formula", "watch", "--head", "watch")
-    with pytest.raises(SystemExit) as done:
-        run(monkeypatch, service, *ranking, "--context-id", "7", "-m", "movies", "--json")
-    assert not done.value.code
+    of_user = ("--context-id", "7", "-m", "movies", "--json", "--url", service.http)
+    assert rowcast("rank", "-c", "1000,1007", "--formula", "watch", "--head", "watch", *of_user) == 0
     candidates = json.loads(capsys.readouterr().out)["candidates"]
     assert [each["score"] for each in candidates] == [each["heads"]["watch"] for each in candidates]
     for command in (("retrieve", "-k", "2"), ("recommend", "-k", "2", "--formula", "watch")):
-        with pytest.raises(SystemExit) as done:
-            run(monkeypatch, service, *command, "--context-id", "7", "-m", "movies", "--json")
-        assert not done.value.code
+        assert rowcast(*command, *of_user) == 0
         assert len(json.loads(capsys.readouterr().out)["neighbors"]) == 2
 
 
 def test_rowcast_model_shows_parts_and_stores(
-    service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    service: RunningService, rowcast: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as done:
-        run(monkeypatch, service, "model", "movies")
-    assert not done.value.code
+    assert rowcast("model", "movies", "--url", service.http) == 0
     printed = capsys.readouterr().out
     for told in ("tower ranking on cpu", "trunk", "per context", "litert f32", "contexts", "or the context's id"):
         assert told in printed
-    with pytest.raises(SystemExit):
-        run(monkeypatch, service, "model", "movies", "--json")
-    served = httpx.get(f"{service.http}/v1/models/movies").json()
-    assert json.loads(capsys.readouterr().out) == served
+    assert rowcast("model", "movies", "--url", service.http, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == httpx.get(f"{service.http}/v1/models/movies").json()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,6 @@ from rowcast_client import (
     calls,
 )
 from rowcast_client.calls import Call
-from rowcast_client.commands import main
 
 from tests.client.conftest import RunningService
 from tests.service import small_model
@@ -330,14 +328,10 @@ def test_request_id_comes_back_with_the_services_error(service: RunningService) 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_rowcast_prints_recommendations_with_titles(
-    service: RunningService, transport: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    service: RunningService, transport: str, rowcast: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*arguments: str) -> str:
-        where = ["--url", getattr(service, transport)]
-        monkeypatch.setattr(sys, "argv", ["rowcast", *arguments, *where])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        assert caught.value.code in (0, None)
+        assert rowcast(*arguments, "--url", getattr(service, transport)) == 0
         return capsys.readouterr().out
 
     asked = (

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from rowcast_client.commands import main, parse_feature
+from rowcast_client.commands import parse_feature
 
 from tests.client.servers import NOT_READY, OK, Reply, grpc_server, http_server
+
+Rowcast = Callable[..., int]
 
 
 @pytest.mark.parametrize(
@@ -41,42 +42,34 @@ def test_parse_feature_of_a_written_value_takes_its_natural_kind(text: str, feat
 
 @pytest.mark.parametrize("text", ["user", "=5", ":=5", "user:={"])
 def test_parse_feature_of_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"expected name=value|no JSON"):
+    with pytest.raises(ValueError, match=r"expected name=value|no JSON"):
         parse_feature(text)
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Exit status of `rowcast` with these arguments."""
-    monkeypatch.setattr(sys, "argv", ["rowcast", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    return int(caught.value.code or 0)
 
 
 @pytest.mark.parametrize("serving", [http_server, grpc_server])
 def test_rowcast_embed_prints_a_table_or_json(
-    serving: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    serving: Any, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving([OK]) as server:
         asked = ("embed", "-f", "user=5", "--model", "m", "--url", server.url)
-        assert run(monkeypatch, *asked) == 0
+        assert rowcast(*asked) == 0
         printed = capsys.readouterr().out
         assert "m version 7" in printed
         assert "0.5000 2.0000" in printed
-        assert run(monkeypatch, *asked, "--json") == 0
+        assert rowcast(*asked, "--json") == 0
         assert json.loads(capsys.readouterr().out) == {"model": "m", "version": 7, "vectors": [[0.5, 2.0]]}
 
 
 def test_rowcast_with_a_token_sends_it_from_the_environment_or_a_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ("embed", "-f", "user=5", "--model", "m", "--url")
     monkeypatch.setenv("ROWCAST_CLIENT_TOKEN", "from-the-environment")
     (tmp_path / "token").write_text("from-a-file\n")
     with http_server([OK]) as server:
-        assert run(monkeypatch, *asked, server.url) == 0
-        assert run(monkeypatch, "--token-file", str(tmp_path / "token"), *asked, server.url) == 0
-        assert run(monkeypatch, "--token-file", str(tmp_path / "none"), *asked, server.url) == 2
+        assert rowcast(*asked, server.url) == 0
+        assert rowcast("--token-file", str(tmp_path / "token"), *asked, server.url) == 0
+        assert rowcast("--token-file", str(tmp_path / "none"), *asked, server.url) == 2
     sent = [headers["authorization"] for _, headers, _ in server.asked]
     assert sent == ["bearer from-the-environment", "bearer from-a-file"]
     assert "--token-file" in capsys.readouterr().err
@@ -97,31 +90,29 @@ def test_rowcast_with_a_token_sends_it_from_the_environment_or_a_file(
     ],
 )
 def test_rowcast_refused_says_one_sentence_and_exits_by_code(
-    reply: Any, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    reply: Any, status: int, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with http_server([reply]) as server:
-        assert run(monkeypatch, "embed", "-f", "user=5", "--model", "m", "--url", server.url) == status
+        assert rowcast("embed", "-f", "user=5", "--model", "m", "--url", server.url) == status
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.count("\n") == 1
     assert told.err.startswith("BAD_ANSWER: " if isinstance(reply, bytes) else f"{reply.code}: a sentence")
 
 
-def test_rowcast_of_a_service_that_is_not_ready_exits_4(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rowcast_of_a_service_that_is_not_ready_exits_4(rowcast: Rowcast, capsys: pytest.CaptureFixture[str]) -> None:
     with http_server([NOT_READY]) as server:
-        assert run(monkeypatch, "embed", "-f", "user=5", "-m", "m", "--url", server.url, "--timeout", "0.2") == 4
+        assert rowcast("embed", "-f", "user=5", "-m", "m", "--url", server.url, "--timeout", "0.2") == 4
     assert capsys.readouterr().err.startswith("NOT_READY: ")
 
 
 def test_rowcast_of_nobody_exits_5_and_names_the_address(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with http_server([OK]) as server:
         gone = server.url
     monkeypatch.setenv("ROWCAST_CLIENT_URL", gone)
-    assert run(monkeypatch, "models", "--timeout", "1") == 5
+    assert rowcast("models", "--timeout", "1") == 5
     assert capsys.readouterr().err.startswith(f"UNREACHABLE: {gone} cannot be reached")
 
 
@@ -137,14 +128,14 @@ def test_rowcast_of_nobody_exits_5_and_names_the_address(
     ],
 )
 def test_rowcast_with_a_usage_error_exits_2(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, *arguments) == 2
-    assert "Error" in capsys.readouterr().err
+    assert rowcast(*arguments) == 2
+    assert "error: " in capsys.readouterr().err
 
 
 def test_rowcast_with_a_request_that_cannot_be_sent_exits_3(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "embed", "-f", "user:=true") == 3
+    assert rowcast("embed", "-f", "user:=true") == 3
     assert capsys.readouterr().err.startswith("INVALID_ARGUMENT: feature 'user' holds bool")
