@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
-_LIBRARIES = (
-    str(Path(__file__).resolve().parent),
-    sysconfig.get_paths()["stdlib"],
-    sysconfig.get_paths()["purelib"],
-    sysconfig.get_paths()["platlib"],
-)
+_OWN = (str(Path(__file__).resolve().parent), sysconfig.get_paths()["stdlib"])
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders that libraries are in, of whichever environment."""
 
 
 def line_of_operation(operation: Any) -> str:
@@ -59,4 +56,5 @@ def _last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
 
 
 def _is_user(name: str) -> bool:
-    return not name.startswith((*_LIBRARIES, "<", sys.argv[0] or "<")) and "__autograph_generated_file" not in name
+    own = name.startswith((*_OWN, "<", sys.argv[0] or "<")) or "__autograph_generated_file" in name
+    return not own and _INSTALLED.isdisjoint(Path(name).parts)

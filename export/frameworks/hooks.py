@@ -1,71 +1,164 @@
-"""Replaces what a library's function, or the call of a layer, does for the length of a `with`, under all its names."""
+"""Replaces functions and methods of libraries for the length of a `with`: the one way in which that is done."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import inspect
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from export.frameworks.loading import load_tensorflow
+from export.errors import ExportError, NotConvertible
+from export.frameworks.loading import WRITTEN_FOR, load_tensorflow
+from export.user_lines import at_line, current_line
 
 _HOOKS = "_rowcast_hooks"
 _NUMBERS = itertools.count()
 
+Answer = Callable[..., Any]
+"""(what was replaced, its arguments) -> result. Arguments of a function come by name, those of a method as given."""
 
-@contextlib.contextmanager
-def hooked(function: Any, answer: Callable[..., Any]) -> Iterator[None]:
-    """Lets `answer(original, **arguments)` answer a module's function.
 
-    The function's *code* is replaced, not the name it is bound to: it is exported under several names, and the user's
-    modules may have imported any of them before.
+@dataclass(frozen=True)
+class HookPoint:
+    """A function, or a method of a class, of a library.
 
-    Args:
-      function: a function of a module, without a closure; decorators are looked through.
-      answer: is given a function that does what the replaced one did, and the arguments by name.
+    Attributes:
+      module: that holds it.
+      name: `function` or `Class.method`.
+      takes: the parameters that replacements rely on, with spaces between them.
     """
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    code = function.__code__
-    original = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
-    original.__kwdefaults__ = function.__kwdefaults__
-    parameters = inspect.signature(original).parameters
-    named_only = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
-    taken = [name for name in parameters if name not in named_only] + (["*", *named_only] if named_only else [])
-    hooks = function.__globals__.setdefault(_HOOKS, {})
-    key = next(_NUMBERS)  # one of its own: a function may be replaced while it is
-    given = ", ".join(f"{name}={name}" for name in parameters)
-    space: dict[str, Any] = {}
-    exec(f"def ask({', '.join(taken)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102 - names of parameters only
-    hooks[key] = lambda **arguments: answer(original, **arguments)
-    function.__code__ = space["ask"].__code__
-    try:
-        yield
-    finally:
-        function.__code__ = code
-        del hooks[key]
+
+    module: str
+    name: str
+    takes: str = ""
+
+    def find(self) -> tuple[Any, str, Any] | None:
+        """Returns its owner, its name there and itself; None where nobody has imported the library.
+
+        Raises:
+          NotConvertible: this release of the library has moved it.
+        """
+        library = self.module.partition(".")[0]
+        if library not in sys.modules:
+            return None
+        try:
+            owner = functools.reduce(
+                getattr,
+                self.name.split(".")[:-1],
+                importlib.import_module(self.module),
+            )
+            found = getattr(owner, self.name.rpartition(".")[2])
+            taken = set() if isinstance(found, property) else set(inspect.signature(found).parameters)
+        except (ImportError, AttributeError):
+            taken, found = set(), None
+        if found is None or not set(self.takes.split()) <= taken:
+            package = library.replace("_", "-")
+            raise NotConvertible(
+                f"{self.module}.{self.name}({', '.join(self.takes.split())}) is not in this release of {package}; "
+                f"rowcast-export was written for {WRITTEN_FOR[package]}: install '{package}~={WRITTEN_FOR[package]}.0'"
+            )
+        return owner, self.name.rpartition(".")[2], found
 
 
-@contextlib.contextmanager
-def calls_replaced(layer: str, module: str, made: Callable[[Any], Any]) -> Iterator[None]:
-    """Lets `made(call)` be the call of a Keras layer, of both versions.
+class Hooks(contextlib.ExitStack):
+    """Functions and methods that are replaced until the `with` ends.
 
-    Args:
-      layer: name of its class.
-      module: of Keras 3, that holds it; it is passed over where nobody imported it.
-      made: is given the call that there was.
+    An ExportError of a replacement leaves the `with` as it was raised, with the user's line that was running, free of
+    the call stacks that Keras and AutoGraph wrap it in.
     """
-    classes = [getattr(load_tensorflow().keras.layers, layer)]
-    if module in sys.modules:
-        classes.append(getattr(sys.modules[module], layer))
-    calls = [each.call for each in classes]
-    for each, call in zip(classes, calls, strict=True):
-        each.call = made(call)
-    try:
-        yield
-    finally:
-        for each, call in zip(classes, calls, strict=True):
-            each.call = call
+
+    def __init__(self) -> None:
+        """Replaces nothing as yet."""
+        super().__init__()
+        self._raised: ExportError | None = None
+
+    def __exit__(self, kind: Any, problem: Any, trace: Any) -> bool:
+        """Puts everything back."""
+        ended = bool(super().__exit__(kind, problem, trace))
+        if problem is not None and self._raised is not None:
+            raise self._raised from problem
+        return ended
+
+    def replace(self, point: HookPoint, answer: Answer) -> None:
+        """Lets `answer` be done in place of a function or method, if the user's model has imported its library."""
+        place = point.find()
+        if place is None:
+            return
+        owner, name, found = place
+        if isinstance(owner, types.ModuleType):
+            self.replace_function(found, answer)
+            return
+        replacement: Any
+        if isinstance(found, property):
+            replacement = property(lambda owned: answer(found.fget, owned))
+        else:
+            replacement = self._method(found, answer)
+        self.set_attribute(owner, name, replacement)
+
+    def replace_function(self, function: Any, answer: Answer) -> None:
+        """Lets `answer` be done in place of a function of a module, without a closure, under all its names.
+
+        Its *code* is replaced, not the name it is bound to: it is exported under several names, and the user's modules
+        may have imported any of them before. Decorators are looked through.
+        """
+        function = inspect.unwrap(function)
+        original = copy_of(function)
+        parameters = inspect.signature(original).parameters
+        named_only = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+        taken = [name for name in parameters if name not in named_only] + (["*", *named_only] if named_only else [])
+        hooks = function.__globals__.setdefault(_HOOKS, {})
+        key = next(_NUMBERS)  # one of its own: a function may be replaced while it is
+        given = ", ".join(f"{name}={name}" for name in parameters)
+        space: dict[str, Any] = {}
+        exec(f"def ask({', '.join(taken)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102 - names of parameters only
+        hooks[key] = functools.partial(self.watched(answer), original)
+        self.callback(hooks.pop, key)
+        self.set_attribute(function, "__code__", space["ask"].__code__)
+
+    def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        """Gives an object or class another attribute."""
+        inherited = isinstance(owner, type) and name not in vars(owner)
+        if inherited:
+            self.callback(delattr, owner, name)
+        else:
+            self.callback(setattr, owner, name, vars(owner)[name] if isinstance(owner, type) else getattr(owner, name))
+        setattr(owner, name, value)
+
+    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function whose errors leave the `with` as they are."""
+
+        def watched(*arguments: Any, **how: Any) -> Any:
+            try:
+                return function(*arguments, **how)
+            except ExportError as problem:
+                line = current_line()
+                self._raised = problem if line in str(problem) else type(problem)(f"{problem}{at_line(line)}")
+                raise self._raised from problem
+
+        return watched
+
+    def _method(self, original: Any, answer: Answer) -> Any:
+        tf = load_tensorflow()
+        asked = self.watched(answer)
+
+        def called(*arguments: Any, **how: Any) -> Any:
+            return asked(original, *arguments, **how)
+
+        apart = tf.autograph.experimental.do_not_convert(called)
+        apart.__signature__ = inspect.signature(original)  # which Keras asks for
+        return apart
+
+
+def copy_of(function: Any) -> Any:
+    """Returns a function that does what this one does now, whatever replaces it later."""
+    function = inspect.unwrap(function)
+    code, space = function.__code__, function.__globals__
+    copy = types.FunctionType(code, space, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

@@ -10,7 +10,9 @@ from typing import Any
 from export.errors import NotConvertible
 
 SUPPORTED = {"tensorflow": "2.20", "tf-keras": "2.20", "keras": "3.15"}
-"""Releases whose internals the cutting of models relies on; others may move them."""
+"""Releases whose internals the partition of models relies on; others may move them, and are refused."""
+WRITTEN_FOR = {**SUPPORTED, "keras-rs": "0.4"}
+"""Likewise, with libraries that only some models import: others are refused where they have moved something."""
 
 
 def load_tensorflow() -> Any:

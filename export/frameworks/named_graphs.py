@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from export.errors import NotConvertible
-from export.frameworks.hooks import hooked
+from export.frameworks.hooks import Hooks
+from export.frameworks.internals import deprecations_silenced, run_flat, variable_class
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.placeholders import stand_in_class
+from export.frameworks.placeholders import placeholder_class, shape_and_dtype
+from export.frameworks.points import DISABLE_EAGER, GET_VARIABLE, LOOKUP
 
 AVERAGE = "/ExponentialMovingAverage"
 """Ends the name of a variable's moving average."""
@@ -83,7 +85,7 @@ class NamedGraph:
                 variable.assign(value)
         values = tf.nest.flatten(dict(inputs), expand_composites=True)
         with _as_it_is():
-            return function._call_flat(values, function.captured_inputs)
+            return run_flat(function, values)
 
 
 def load_named(reference: str, load: Callable[[], Any], averages: bool = False) -> NamedGraph:
@@ -97,13 +99,11 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
       NotConvertible: it returns no function.
     """
     tf = load_tensorflow()
-    from tensorflow.python import tf2
-    from tensorflow.python.framework import ops
-
-    # Eager execution cannot be switched on again, and the exporter needs it: inside the graph nothing is eager anyway.
-    with _quiet(), tf.Graph().as_default(), hooked(ops.disable_eager_execution, lambda original: None):  # noqa: ARG005
+    with _quiet(), tf.Graph().as_default(), Hooks() as hooks:
+        # Eager execution cannot be switched on again, and the exporter needs it: in the graph nothing is eager anyway.
+        hooks.replace(DISABLE_EAGER, lambda _: None)
         build = load()
-    if not tf2.enabled():
+    if not tf.__internal__.tf2.enabled():
         _TF1.add(reference)
         tf.compat.v1.enable_v2_behavior()
     if hasattr(build, "_trackable_children") or not (callable(build) or hasattr(build, "__dict__")):
@@ -118,9 +118,7 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps to itself that TF1 is deprecated, which TensorFlow says at every call."""
-    from tensorflow.python.util import deprecation
-
-    with deprecation.silence(), warnings.catch_warnings():
+    with deprecations_silenced(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is deprecated and will be removed")
         yield
 
@@ -160,53 +158,33 @@ def _named(held: dict[str, Any]) -> Iterator[None]:
     """Lets every variable be one of `held`, which is added to."""
     tf = load_tensorflow()
     from tensorflow.python.framework import ops
-    from tensorflow.python.ops import embedding_ops, variable_scope
 
     def create(_make: Callable[..., Any], **how: Any) -> Any:
         with ops.name_scope(how.get("name"), "Variable", skip_on_eager=False) as scope:
             name = ops.name_from_scope_name(scope)
-        shape, dtype = _told(how)
         if name not in held:
-            held[name] = _without_memory(name, shape, dtype, bool(how.get("trainable", True)))
+            held[name] = _without_memory(name, *shape_and_dtype(how), bool(how.get("trainable", True)))
         variable = held[name]
         for collection in how.get("collections") or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES]:
             tf.compat.v1.add_to_collection(collection, variable)
         return variable
 
     def looked_up(original: Callable[..., Any], **how: Any) -> Any:
-        if how["partition_strategy"] == "mod" and isinstance(how["params"], stand_in_class()):
+        if how["partition_strategy"] == "mod" and isinstance(how["params"], placeholder_class()):
             how["params"].mod = True
         return original(**how)
 
-    store = variable_scope._VariableStore
-    get_variable = store.get_variable
+    def get_whole(original: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
+        return original(*arguments, **{**how, "partitioner": None})
 
-    def get_whole(self: Any, *arguments: Any, **how: Any) -> Any:
-        return get_variable(self, *arguments, **{**how, "partitioner": None})
-
-    store.get_variable = get_whole
-    try:
-        with tf.variable_creator_scope(create), hooked(embedding_ops.embedding_lookup, looked_up):
-            yield
-    finally:
-        store.get_variable = get_variable
-
-
-def _told(how: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Returns shape and dtype of a variable that is asked for."""
-    tf = load_tensorflow()
-    shape, dtype, value = how.get("shape"), how.get("dtype"), how.get("initial_value")
-    if shape is None or dtype is None:
-        with tf.Graph().as_default():
-            made = tf.convert_to_tensor(value() if callable(value) else value, dtype)
-        shape, dtype = made.shape if shape is None else shape, made.dtype
-    return tf.TensorShape(shape), tf.as_dtype(dtype)
+    with tf.variable_creator_scope(create), Hooks() as hooks:
+        hooks.replace(LOOKUP, looked_up)
+        hooks.replace(GET_VARIABLE, get_whole)
+        yield
 
 
 def _without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
-    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
-
-    kind = stand_in_class() if shape.rank == 2 and dtype.is_floating else UninitializedVariable
+    kind = placeholder_class() if shape.rank == 2 and dtype.is_floating else variable_class()
     tf = load_tensorflow()
     with tf.init_scope(), tf.name_scope(""):
         return kind(shape=shape, dtype=dtype, name=name, trainable=trainable)

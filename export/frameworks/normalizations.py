@@ -7,49 +7,37 @@ Source: tf-keras 2.20 and Keras 3.15, layers/preprocessing/normalization.py.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from export.frameworks.hooks import calls_replaced
+from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
+from export.frameworks.points import NORMALIZATIONS
 
-_KERAS_3 = "keras.src.layers.preprocessing.normalization"
 
-
-@contextlib.contextmanager
-def normalizations_restored(*, kept: bool) -> Iterator[None]:
-    """Lets layers read their variables whenever they are called, within the `with`.
+def restore_normalizations(hooks: Hooks, *, kept: bool) -> None:
+    """Lets layers read their variables whenever they are called.
 
     Args:
+      hooks: replace the layers' calls.
       kept: whether copies of values that the factory itself found by `adapt()` stay. They are constants, which ids may
         be computed with; a replay without them notices where the checkpoint holds others.
     """
-    with calls_replaced("Normalization", _KERAS_3, lambda call: _reading(call, kept)):
-        yield
 
-
-def _reading(call: Any, kept: bool) -> Any:
-    tf = load_tensorflow()
-
-    def read_first(self: Any, inputs: Any) -> Any:
-        if self.input_mean is not None or (kept and _adapted(self)):
-            return call(self, inputs)
-        copies = self.mean, self.variance
-        self.finalize_state()
+    def read_first(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
+        if layer.input_mean is not None or (kept and _adapted(layer)):
+            return call(layer, inputs)
+        copies = layer.mean, layer.variance
+        layer.finalize_state()
         try:
-            return call(self, inputs)
+            return call(layer, inputs)
         finally:
-            self.mean, self.variance = copies  # what was read belongs to this graph
+            layer.mean, layer.variance = copies  # what was read belongs to this graph
 
-    apart = tf.autograph.experimental.do_not_convert(read_first)
-
-    def called(self: Any, inputs: Any) -> Any:  # Keras asks for its signature
-        return apart(self, inputs)
-
-    return called
+    for point in NORMALIZATIONS:
+        hooks.replace(point, read_first)
 
 
 def _adapted(layer: Any) -> bool:

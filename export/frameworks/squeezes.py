@@ -5,27 +5,25 @@ Source: TensorFlow 2.20, python/ops/array_ops.py (`squeeze`, in which `tf.squeez
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
-from export.frameworks.hooks import hooked
+from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
+from export.frameworks.points import SQUEEZE
 
 
-@contextlib.contextmanager
-def batches_unsqueezed() -> Iterator[None]:
-    """Lets `tf.squeeze` take away axes of one value alone, within the `with`, where the first of all is open."""
-    tf = load_tensorflow()
-    from tensorflow.python.ops import array_ops
+def keep_batches(hooks: Hooks) -> None:
+    """Lets `tf.squeeze` take away axes of one value alone, where the first of all is open."""
 
-    def squeeze(original: Any, input: Any, axis: Any, name: Any, squeeze_dims: Any) -> Any:  # noqa: A002 - its name
-        tensor = tf.convert_to_tensor(input)
+    def squeeze(original: Callable[..., Any], **how: Any) -> Any:
+        tf = load_tensorflow()
+        tensor = tf.convert_to_tensor(how["input"])
         sizes = tensor.shape.as_list() if tensor.shape.rank else [1]
-        if axis is not None or squeeze_dims is not None or sizes[0] is not None or None in sizes[1:]:
-            return original(input, axis, name, squeeze_dims)
+        stated = how["axis"] is not None or how["squeeze_dims"] is not None
+        if stated or sizes[0] is not None or None in sizes[1:]:
+            return original(**how)
         ones = [place for place, size in enumerate(sizes) if size == 1]
-        return original(tensor, ones, name) if ones else tf.identity(tensor, name)
+        return original(tensor, ones, how["name"]) if ones else tf.identity(tensor, how["name"])
 
-    with hooked(array_ops.squeeze, squeeze):
-        yield
+    hooks.replace(SQUEEZE, squeeze)

@@ -1,4 +1,4 @@
-"""Lets embedding layers that TensorFlow makes on TPUs only be made and asked on a CPU.
+"""Lets embedding layers that TensorFlow makes on TPUs only be made and called on a CPU.
 
 `TPUEmbeddingV0` and `TPUEmbeddingV2` refuse to be without a TPUStrategy. What they hold is what
 `TPUEmbeddingForServing` holds, and what they look up is what `cpu_embedding_lookup` does.
@@ -7,70 +7,49 @@ Source: TensorFlow 2.20, python/tpu/tpu_embedding_base.py, tpu_embedding_v1.py a
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from export.frameworks.hooks import Answer, Hooks
 from export.frameworks.loading import load_tensorflow
+from export.frameworks.points import LAYER_TABLES, TPU_METHODS
+
+TakeTables = Callable[[Any], Any]
+"""(the layer's TableConfigs) -> its variables: a dict by the tables' names of dicts."""
 
 
-@contextlib.contextmanager
-def tpu_layers_on_cpu(create: Callable[[Any], Any]) -> Iterator[None]:
-    """Replaces the methods of both classes that need TPUs, within the `with`.
-
-    Args:
-      create: returns a layer's variables: a dict by the tables' names.
-    """
+def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
+    """Lets every embedding layer of the mid-level API make its tables by `create`, and be called on a CPU."""
     load_tensorflow()
     from tensorflow.python.distribute import distribute_lib
-    from tensorflow.python.tpu import tpu_embedding_base, tpu_embedding_for_serving, tpu_embedding_v1, tpu_embedding_v3
+    from tensorflow.python.tpu import tpu_embedding_base, tpu_embedding_for_serving
 
-    def init(layer: Any, feature_config: Any, optimizer: Any = None, *_more: Any, **_how: Any) -> None:
+    def init(_: Any, layer: Any, feature_config: Any, optimizer: Any = None, *_more: Any, **_how: Any) -> None:
         tpu_embedding_base.TPUEmbeddingBase.__init__(layer, feature_config, optimizer)
         layer._strategy = distribute_lib.get_strategy()
 
-    def build(layer: Any) -> None:
+    def build(_: Any, layer: Any, *_more: Any) -> None:
         if not layer._built:
-            layer._variables = create(layer)
+            layer._variables = create(layer._table_config)
             layer._built = True
 
-    def tables(layer: Any) -> Any:
-        build(layer)
+    def tables(_: Any, layer: Any) -> Any:
+        build(None, layer)
         return {table: layer._variables[table.name]["parameters"] for table in layer._table_config}
 
-    def look_up(layer: Any, features: Any, weights: Any = None) -> Any:
-        return tpu_embedding_for_serving.cpu_embedding_lookup(features, weights, tables(layer), layer._feature_config)
+    def look_up(_: Any, layer: Any, features: Any, weights: Any = None) -> Any:
+        lookup = tpu_embedding_for_serving.cpu_embedding_lookup
+        found = lookup(features, weights, tables(None, layer), layer._feature_config)
+        return (found, {}) if hasattr(layer, "embedding_layouts") else found  # the second generation returns more
 
-    def look_up_with_rest(layer: Any, features: Any, weights: Any = None) -> Any:
-        return look_up(layer, features, weights), {}
-
-    old, new = tpu_embedding_v1.TPUEmbeddingV0, tpu_embedding_v3.TPUEmbeddingV2
-    methods: dict[Any, dict[str, Any]] = {
-        old: {"embedding_lookup": look_up, "__call__": look_up},
-        new: {"embedding_lookup": look_up_with_rest, "__call__": look_up_with_rest},
+    for point in LAYER_TABLES:
+        hooks.replace(point, lambda _, layer: create(layer._table_config))
+    answers: dict[str, Answer] = {
+        "__init__": init,
+        "embedding_tables": tables,
+        "embedding_lookup": look_up,
+        "__call__": look_up,
     }
-    with contextlib.ExitStack() as replaced:
-        for layer, own in methods.items():
-            all_of = {
-                "__init__": init,
-                "build": build,
-                "_maybe_build": build,
-                "embedding_tables": property(tables),
-                **own,
-            }
-            for name, method in all_of.items():
-                replaced.enter_context(_replaced(layer, name, method))
-        yield
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
-    before = owner.__dict__.get(name)
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        if before is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
+    for name, points in TPU_METHODS.items():
+        for point in points:
+            hooks.replace(point, answers.get(name, build))

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from export.frameworks.internals import join
 from export.frameworks.loading import load_tensorflow
-from export.graph.origins import identifier, join, needed, sources_of
+from export.graph.origins import identifier, needed, sources_of
 from export.recipe.schema import InputPart
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.frameworks.internals import run_flat
 from export.frameworks.loading import load_tensorflow
 from export.graph.pruning import TracedTower, narrowed
 
@@ -112,9 +113,8 @@ class DataFlow:
         function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, tensors)
         made = [_made(tensor, place) for place, tensor in enumerate(feeds)]
         tf = load_tensorflow()
-        # By this way in, since the public one puts all arguments into the text of an error that it then drops.
         once, again = (
-            function._call_flat([tf.constant(array) for array in arrays], function.captured_inputs)
+            run_flat(function, [tf.constant(array) for array in arrays])
             for arrays in (made, [array[list(_AGAIN)] for array in made])
         )
         return {

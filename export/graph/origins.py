@@ -121,14 +121,6 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
     return Needed(frozenset(reached), tuple(placeholders.values()), tuple(operations.values()))
 
 
-def join(second: Any, first: Any) -> None:
-    """Lets all that reads one tensor read another."""
-    for operation in second.consumers():
-        for position, tensor in enumerate(operation.inputs):
-            if tensor is second:
-                operation._update_input(position, first)
-
-
 def resource(handle: Any) -> str:
     """Returns what tells one variable's resource from another's, as long as both live."""
     return str(id(handle))

@@ -12,10 +12,11 @@ from typing import Any, Self
 
 from bundle.format import manifest
 from export.errors import NotConvertible, UsageError
+from export.frameworks.internals import join, read_instead, set_captures, table_of, without_gradient
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.placeholders import bytes_of, line_of_early
+from export.frameworks.placeholders import bytes_of, lines_of_early
 from export.graph.bag_inputs import feed_bags
-from export.graph.origins import PYTHON_CODE, Needed, Source, distinct_identifiers, join, needed, resource, sources_of
+from export.graph.origins import PYTHON_CODE, Needed, Source, distinct_identifiers, needed, resource, sources_of
 from export.graph.specs import FeatureSpec, TowerSpec
 from export.recipe.schema import InputPart, TowerPart, name_of_call
 from export.user_lines import at_line, line_of_operation
@@ -165,9 +166,9 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
     found = needed(fetches.values(), feeds)
     captures = captures_of(function, found)
     for operation in found.operations:  # tf.nn.silu and others have gradients of their own, by what is pruned here
-        if operation.type == "IdentityN" and "_gradient_op_type" in operation.node_def.attr:
-            operation._clear_attr("_gradient_op_type")
-    _set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
+        if operation.type == "IdentityN":
+            without_gradient(operation)
+    set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
     try:
         cut = function.prune(list(feeds), dict(fetches))
         if any(each.shape.rank is None for each in cut.structured_outputs.values()):
@@ -176,7 +177,7 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
                 told = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
             cut = function.prune(list(feeds), told)
     finally:
-        _set_captures(graph, everything)
+        set_captures(graph, everything)
     known = {resource(variable.handle): variable for variable in graph.variables}
     return cut, _variables(name, known, found, captures)
 
@@ -185,10 +186,6 @@ def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
     """Returns what results capture: the variable or constant outside the graph, and its placeholder within."""
     reached = {placeholder.name for placeholder in found.placeholders}
     return [pair for pair in function.graph.captures if pair[1].name in reached]
-
-
-def _set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
-    graph.function_captures.reset_captures([outer for outer, _ in pairs], [inner for _, inner in pairs])
 
 
 def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, Any], dict[str, str | None]]:
@@ -268,7 +265,7 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
                     join(operation.outputs[0], tf.shape(same, operation.outputs[0].dtype))
                     continue
                 same = tf.cast(same, ids.dtype)
-            operation._update_input(0, same)
+            read_instead(operation, 0, same)
 
 
 def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]:
@@ -306,10 +303,10 @@ def _refuse_untrained(name: str, found: Needed, function: Any) -> None:
     tf = load_tensorflow()
     held = [tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"]
     held += [outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32]
-    lines = [line for line in map(line_of_early, held) if line is not None]
+    lines = next(filter(None, map(lines_of_early, held)), "")
     if lines:
         raise NotConvertible(
-            f"tower {name!r} takes rows of a table that were read while the model was made{at_line(lines[0])}, as of a "
+            f"tower {name!r} takes rows of a table that were read while the model was made{at_line(lines)}, as of a "
             "layer that is given numbers in place of inputs, positions(tf.range(8)) of a functional model: they are "
             "constants, which no training changes and no checkpoint holds. Look them up in the call of a layer or of a "
             "model of your own, and train that"
@@ -348,7 +345,7 @@ def _variables(
     for outer, inner in captures:
         if outer.dtype.name != "resource":
             continue  # a constant of the model's code
-        if _table_of(outer) is not None:
+        if table_of(outer) is not None:
             continue
         variable = variables.get(resource(outer))
         if variable is None:
@@ -363,13 +360,8 @@ def _variables(
 
 def tables_of(function: Any) -> list[Any]:
     """Returns the lookup tables of the model, of `tf.lookup`, that a traced function reads."""
-    found = {id(table): table for outer, _ in function.graph.captures if (table := _table_of(outer)) is not None}
+    found = {id(table): table for outer, _ in function.graph.captures if (table := table_of(outer)) is not None}
     return list(found.values())
-
-
-def _table_of(handle: Any) -> Any:
-    parent = getattr(handle, "_parent_trackable", lambda: None)()
-    return parent if isinstance(parent, load_tensorflow().lookup.StaticHashTable) else None
 
 
 def type_of(tensor: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from bundle.format.id_rules import CROSS_KEY
 from bundle.format.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdentityIds, IdRule, Unknown, VocabularyIds
 from export.errors import NotConvertible
+from export.frameworks.columns import is_a, rows_of
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import Source
@@ -44,20 +45,6 @@ class ColumnRule:
     weights: str | None = None
     sequence: bool = False
     one: bool = False
-
-
-def is_a(column: Any, *kinds: str) -> bool:
-    """Tells whether a column, or what it derives from, is TensorFlow's of one of these kinds, of TF1 or TF2."""
-    names = {name for kind in kinds for name in (f"{kind}Column", f"_{kind}Column")}
-    return any(
-        each.__name__ in names and each.__module__.startswith("tensorflow.python.feature_column")
-        for each in type(column).__mro__
-    )
-
-
-def rows_of(column: Any) -> int:
-    """Returns how many ids a categorical column of TF1 or TF2 has."""
-    return int(column.num_buckets if hasattr(column, "num_buckets") else column._num_buckets)
 
 
 def column_rule(column: Any, read: Read) -> ColumnRule:

@@ -3,25 +3,24 @@
 On a CPU every such layer (TFRS `TPUEmbedding`, the mid-level `TPUEmbedding` and `TPUEmbeddingForServing`, a direct call
 of `serving_embedding_lookup`; by `export/frameworks/tpu_layers.py` also `TPUEmbeddingV0` and `TPUEmbeddingV2`) does two
 things that matter here: it makes its tables in `_create_variables_and_slots`, and looks them up by one function,
-`cpu_embedding_lookup`. Both are replaced for the length of a `with`.
+`cpu_embedding_lookup`.
 Source: TensorFlow 2.20, python/tpu/tpu_embedding_for_serving.py and tpu_embedding_v2.py; TFRS 0.7.7.
 """
 
 from __future__ import annotations
 
-import contextlib
-import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from export.errors import ExportError, NotConvertible
+from export.errors import NotConvertible
+from export.frameworks.hooks import Hooks, copy_of
+from export.frameworks.internals import untracked, with_paths
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.placeholders import remember_line
-from export.frameworks.tpu_layers import tpu_layers_on_cpu
+from export.frameworks.points import LAYER_LOOKUP
+from export.frameworks.tpu_layers import make_layers_on_cpu
 from export.graph.specs import Encoding, Kind, TableFacts
 from export.lookups.records import Answer, Lookup, MakeTable, table_name
-
-_HOOK = "_rowcast_answer"
 
 Original = Callable[[Any, Any, Mapping[Any, Any], Any], Any]
 
@@ -40,75 +39,40 @@ def table_facts(config: Any) -> TableFacts:
     return TableFacts(name, config.name, int(config.vocabulary_size), int(config.dim))
 
 
-@contextlib.contextmanager
-def intercepted(make_table: MakeTable, answer: Answer, *, tracked: bool) -> Iterator[None]:
-    """Makes tables by `make_table` and answers lookups by `answer`, within the `with`.
+def intercept_layers(hooks: Hooks, make_table: MakeTable, answer: Answer, *, tracked: bool) -> None:
+    """Makes tables by `make_table` and answers lookups by `answer`.
 
     Args:
+      hooks: replace what layers do.
       make_table: returns the variable of a table; no slot variables are made.
-      answer: returns the activation of one lookup; an error that it raises goes to the caller of the layer.
+      answer: returns the activation of one lookup.
       tracked: whether the tables are part of the model's object graph: where they are not, TensorFlow's restore passes
         them by.
     """
-    tf = load_tensorflow()
-    from tensorflow.python.tpu import tpu_embedding_for_serving, tpu_embedding_v2
-    from tensorflow.python.trackable.data_structures import NoDependency
 
     def made(config: Any) -> Any:
         variable = make_table(table_facts(config))
         remember_line(variable)
         return variable
 
-    def create_variables_and_slots(layer: Any) -> Any:
-        tables = {config.name: {"parameters": made(config)} for config in layer._table_config}
-        return tables if tracked else NoDependency(tables)
+    def create(configs: Any) -> Any:
+        tables = {config.name: {"parameters": made(config)} for config in configs}
+        return tables if tracked else untracked(tables)
 
-    refusals: list[ExportError] = []
+    def look_up(_original: Callable[..., Any], **how: Any) -> Any:
+        found = [answer(lookup) for lookup in describe_lookups(**how)]
+        return load_tensorflow().nest.pack_sequence_as(how["feature_config"], found)
 
-    def answer_all(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> Any:
-        try:
-            lookups = describe_lookups(inputs, weights, tables, feature_config)
-            return tf.nest.pack_sequence_as(feature_config, [answer(lookup) for lookup in lookups])
-        except ExportError as problem:
-            refusals.append(problem)
-            raise
-
-    layers = (tpu_embedding_for_serving.TPUEmbeddingForServing, tpu_embedding_v2.TPUEmbedding)
-    makers = [layer.__dict__["_create_variables_and_slots"] for layer in layers]
-    lookup = tpu_embedding_for_serving.cpu_embedding_lookup
-    code = lookup.__code__
-    for layer in layers:
-        layer._create_variables_and_slots = create_variables_and_slots
-    setattr(tpu_embedding_for_serving, _HOOK, answer_all)
-    # The function's code, not the name it is bound to: it is exported under several names, and the user's module may
-    # have imported any of them before.
-    lookup.__code__ = _ask_hook.__code__
-    try:
-        with tpu_layers_on_cpu(create_variables_and_slots):
-            yield
-    except Exception as problem:
-        if refusals:  # Keras and AutoGraph have wrapped it in pages of call stacks
-            raise refusals[-1] from problem
-        raise
-    finally:
-        lookup.__code__ = code
-        delattr(tpu_embedding_for_serving, _HOOK)
-        for layer, maker in zip(layers, makers, strict=True):
-            layer._create_variables_and_slots = maker
-
-
-def _ask_hook(inputs, weights, tables, feature_config):  # type: ignore[no-untyped-def]
-    # Runs with the globals of TensorFlow's module, where `intercepted` has put the hook.
-    return _rowcast_answer(inputs, weights, tables, feature_config)  # type: ignore[name-defined]  # noqa: F821
+    make_layers_on_cpu(hooks, create)
+    hooks.replace(LAYER_LOOKUP, look_up)
 
 
 def original_lookup() -> Original:
-    """Returns TensorFlow's own lookup, which works within `intercepted` too; to be called before it."""
+    """Returns TensorFlow's own lookup, which works while it is replaced, too; to be called before."""
     load_tensorflow()
-    from tensorflow.python.tpu import tpu_embedding_for_serving
-
-    lookup = tpu_embedding_for_serving.cpu_embedding_lookup
-    return types.FunctionType(lookup.__code__, lookup.__globals__, lookup.__name__)
+    _, _, lookup = LAYER_LOOKUP.find() or (None, None, None)
+    original: Original = copy_of(lookup)
+    return original
 
 
 def describe_lookups(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> list[Lookup]:
@@ -117,16 +81,13 @@ def describe_lookups(inputs: Any, weights: Any, tables: Mapping[Any, Any], featu
     Raises:
       NotConvertible: a combination that TensorFlow refuses on a CPU, or whose batch cannot be told from its shape.
     """
-    tf = load_tensorflow()
-    from tensorflow.python.util import nest  # the public one tells no paths
-
-    tf.nest.assert_same_structure(inputs, feature_config)
-    ids = tf.nest.flatten(inputs)
-    beside = [None] * len(ids) if weights is None else tf.nest.flatten(weights)
-    configs = nest.flatten_with_joined_string_paths(feature_config)
+    nest = load_tensorflow().nest
+    nest.assert_same_structure(inputs, feature_config)
+    ids = nest.flatten(inputs)
+    beside = [None] * len(ids) if weights is None else nest.flatten(weights)
     return [
         _describe(path, ids_of, weights_of, tables[config.table], config)
-        for ids_of, weights_of, (path, config) in zip(ids, beside, configs, strict=True)
+        for ids_of, weights_of, (path, config) in zip(ids, beside, with_paths(feature_config), strict=True)
     ]
 
 

@@ -7,27 +7,25 @@ Source: tf-keras 2.20, layers/pooling/global_average_pooling1d.py and layers/cor
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bundle.format.manifest import HashIds, TextIds
-from export.frameworks.hooks import calls_replaced
+from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.placeholders import stand_in_class
+from export.frameworks.placeholders import placeholder_class
+from export.frameworks.points import AVERAGES
 from export.graph.input_paths import Followed
 from export.graph.origins import Source, hands_on, needed
-from export.graph.specs import Kind, TableFacts
 from export.id_rules.arithmetic import FoundIds
 from export.id_rules.texts import find_text
-from export.lookups.gathers import facts_of
-from export.lookups.records import Answer, Lookup
+from export.lookups.records import Answer, of_indicator, of_table
 
 _ANY = 1 << 62
 _EXACT_MAX = 1 << 24
 """Rows up to here are exact in float32."""
-_KERAS_3 = "keras.src.layers.pooling.global_average_pooling1d"
+_SEQUENCE: dict[str, Any] = {"kind": "sequence", "encoding": "ragged"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,7 @@ class FilledIds:
             return made
         count = _rows_of(told)
         if length is not None and count <= _EXACT_MAX:
-            numbers = self._answer(_lookup(None, TableFacts("", ids.values.op.name, count, 1), ids, length=length))
+            numbers = self._answer(of_indicator(ids.values.op.name, count, ids, 1, **_SEQUENCE, length=length))
             made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
         self._ids[made.name] = Filled(ids, length, _apart(told))
         return made
@@ -74,9 +72,10 @@ class FilledIds:
         if filled is None or variable.dtype != load_tensorflow().float32:
             return None
         if filled.length is None:  # whose rows it depends on its company: those under a mask do not
-            found = super(stand_in_class(), variable).sparse_read(ids)  # type: ignore[misc]
+            found = super(placeholder_class(), variable).sparse_read(ids)  # type: ignore[misc]
         else:
-            found = self._answer(_lookup(variable, facts_of(variable), filled.ids, length=filled.length, filler_row=0))
+            lookup = of_table(variable, filled.ids, **_SEQUENCE, length=filled.length, filler_row=0)
+            found = self._answer(lookup)
         self._rows[found.name] = variable, filled
         return found
 
@@ -91,9 +90,8 @@ class FilledIds:
         ids, other = mask.op.inputs
         if self._of(ids) is not filled or tf.get_static_value(other) != 0:
             return None
-        return self._answer(
-            _lookup(variable, facts_of(variable), filled.ids, "bag", combiner="mean", ids_max=filled.length)
-        )
+        how = {"kind": "bag", "encoding": "ragged", "combiner": "mean", "ids_max": filled.length}
+        return self._answer(of_table(variable, filled.ids, **how))
 
     def _of(self, ids: Any) -> Filled | None:
         return self._ids.get(_handed_on(ids, self._ids).name) if hasattr(ids, "op") else None
@@ -101,15 +99,22 @@ class FilledIds:
 
 def words_of(ids: Any) -> FoundIds | None:
     """Returns how ragged ids are the words of texts; None if they are others, or no call of the model is traced."""
+    call = call_so_far(ids.values)
+    if call is None:
+        return None
+    with load_tensorflow().init_scope():  # tables are read for their keys
+        return find_text(ids.values, call, _ANY, ids.row_splits)
+
+
+def call_so_far(ids: Any) -> Followed | None:
+    """Returns the call that is being traced, as far as ids depend on it; None elsewhere."""
     tf = load_tensorflow()
     graph = tf.compat.v1.get_default_graph()
     if tf.executing_eagerly() or not getattr(graph, "name", "").startswith("wrapped_function"):
         return None
-    with tf.init_scope():  # tables are asked for their keys
-        captured = {inner.name: outer for outer, inner in graph.captures}
-        inputs = [each for each in needed([ids.values], []).placeholders if each.name not in captured]
-        call = Followed({each.name: Source(each.name, "dense") for each in inputs}, captured)
-        return find_text(ids.values, call, _ANY, ids.row_splits)
+    captured = {inner.name: outer for outer, inner in graph.captures}
+    inputs = [each for each in needed([ids], []).placeholders if each.name not in captured]
+    return Followed({each.name: Source(each.name, "dense") for each in inputs}, captured)
 
 
 def _rows_of(told: FoundIds) -> int:
@@ -133,14 +138,6 @@ def _apart(told: FoundIds) -> bool:
     return rule.first_row > 0 and others and (told.unknown is None or told.unknown.row != 0)
 
 
-def _lookup(variable: Any, table: TableFacts, ids: Any, kind: Kind = "sequence", **how: Any) -> Lookup:
-    told = {"combiner": None, "length": None, **how}
-    path = table.config_name
-    return Lookup(
-        path=path, table=table, variable=variable, ids=(ids,), weights=None, kind=kind, encoding="ragged", **told
-    )
-
-
 def _handed_on(tensor: Any, known: Mapping[str, Any]) -> Any:
     """Returns the tensor behind operations that change neither values nor shape, as soon as it is known."""
     while tensor.name not in known and hands_on(tensor.op):
@@ -151,52 +148,32 @@ def _handed_on(tensor: Any, known: Mapping[str, Any]) -> Any:
     return tensor
 
 
-@contextlib.contextmanager
-def masked_means_intercepted(filled: FilledIds) -> Iterator[None]:
-    """Answers GlobalAveragePooling1D of rows of words, under their mask, within the `with`."""
+def intercept_averages(hooks: Hooks, filled: FilledIds) -> None:
+    """Answers GlobalAveragePooling1D of rows of words, under their mask."""
 
-    def mean(layer: Any, rows: Any, mask: Any, plain: Callable[[], Any]) -> Any:
+    def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
         tf = load_tensorflow()
-        found = filled.averaged(rows, mask) if layer.data_format == "channels_last" else None
+        found = filled.averaged(inputs, mask) if layer.data_format == "channels_last" else None
         if found is None:
-            return plain()
-        found = tf.cast(found, rows.dtype)
+            return call(layer, inputs, mask=mask)
+        found = tf.cast(found, inputs.dtype)
         return tf.expand_dims(found, 1) if layer.keepdims else found
 
-    with _pooling_replaced(mean):
-        yield
+    for point in AVERAGES:
+        hooks.replace(point, mean)
 
 
-@contextlib.contextmanager
-def masked_means_of_none() -> Iterator[None]:
+def average_none_as_zeros(hooks: Hooks) -> None:
     """Lets the mean of rows that are all masked be zeros, as a bundle has it, where Keras divides zero by zero."""
 
-    def mean(_layer: Any, _rows: Any, mask: Any, plain: Callable[[], Any]) -> Any:
+    def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
         tf = load_tensorflow()
-        found = plain()
+        found = call(layer, inputs, mask=mask)
         if mask is None or not tf.is_tensor(found):
             return found
         kept = tf.reduce_any(tf.cast(mask, tf.bool), 1)
         kept = tf.reshape(kept, [-1, *[1] * (found.shape.rank - 1)])
         return tf.where(kept, found, tf.zeros_like(found))
 
-    with _pooling_replaced(mean):
-        yield
-
-
-def _pooling_replaced(mean: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    return calls_replaced("GlobalAveragePooling1D", _KERAS_3, lambda call: _asking(mean, call))
-
-
-def _asking(mean: Callable[..., Any], call: Any) -> Any:
-    autograph = load_tensorflow().autograph.experimental
-
-    def asked(self: Any, inputs: Any, mask: Any = None) -> Any:
-        return mean(self, inputs, mask, lambda: call(self, inputs, mask=mask))
-
-    apart = autograph.do_not_convert(asked)
-
-    def called(self: Any, inputs: Any, mask: Any = None) -> Any:  # Keras asks for its signature
-        return apart(self, inputs, mask)
-
-    return called
+    for point in AVERAGES:
+        hooks.replace(point, mean)

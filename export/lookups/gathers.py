@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
+from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.placeholders import Gather, early_rows, gathering, stand_in_class
-from export.graph.specs import TableFacts
-from export.lookups.records import Answer, Lookup
+from export.frameworks.placeholders import Gather, answer_gathers, early_rows, placeholder_class, table_of_layer
+from export.frameworks.points import KERAS_3_EMBEDDING
+from export.lookups.records import Answer, Lookup, of_table
 
 
-def facts_of(variable: Any) -> TableFacts:
-    """Returns a table as its variable tells it; what it is called in the bundle is known when the model is built."""
-    rows, dim = variable.shape.as_list()
-    return TableFacts("", variable.name.partition(":")[0], rows, dim)
-
-
-@contextlib.contextmanager
-def gathers_intercepted(answer: Answer, first: Gather) -> Iterator[None]:
-    """Answers gathers from StandIns within the `with`, where an example has a fixed number of ids.
+def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
+    """Answers gathers from placeholder variables, where an example has a fixed number of ids.
 
     Args:
+      hooks: replace what gathers.
       answer: what it returns has the lookup's shape; where it returns None, TensorFlow gathers.
-      first: is asked before.
+      first: is tried before.
     """
 
     def gather(variable: Any, ids: Any) -> Any:
         tf = load_tensorflow()
-        if tf.executing_eagerly():  # a factory that calls its model: the values matter to nobody, unless they are kept
-            return early_rows([*tf.convert_to_tensor(ids).shape, variable.shape[1]], variable.dtype)
         ids = tf.convert_to_tensor(ids)
+        if tf.executing_eagerly():  # a factory that calls its model: the values matter to nobody, unless they are kept
+            return early_rows([*ids.shape, variable.shape[1]], variable.dtype)
         found = first(variable, ids)
         found = _of_joined_ids(variable, ids) if found is None else found
         if found is not None:
@@ -45,15 +38,13 @@ def gathers_intercepted(answer: Answer, first: Gather) -> Iterator[None]:
         shaped = tf.reshape(found, [-1, *ids.shape.as_list()[1:], lookup.table.dim]) if lookup.length else found
         return tf.cast(shaped, variable.dtype)
 
-    with gathering(gather), keras_3_gathers():
-        yield
+    answer_gathers(hooks, gather)
+    gather_in_keras_3(hooks)
 
 
 def _of_joined_ids(variable: Any, ids: Any) -> Any:
     """Gathers by ids that were stacked or concatenated one by one, so that each is an input's own."""
     tf = load_tensorflow()
-    from tensorflow.python.framework import tensor_util
-
     operation = ids.op
     while operation.type in ("Identity", "Cast") and operation.inputs[0].dtype.is_integer:
         operation = operation.inputs[0].op
@@ -63,7 +54,7 @@ def _of_joined_ids(variable: Any, ids: Any) -> Any:
     if operation.type == "Pack":  # the rows add an axis at the end: one that is counted from there is another
         parts = [variable.sparse_read(each) for each in operation.inputs]
         return tf.stack(parts, axis=operation.get_attr("axis") % rank)
-    axis = tensor_util.constant_value(operation.inputs[-1])
+    axis = tf.get_static_value(operation.inputs[-1])
     if axis is None or axis % rank == 0:
         return None
     return tf.concat([variable.sparse_read(each) for each in operation.inputs[:-1]], axis=int(axis) % rank)
@@ -71,51 +62,30 @@ def _of_joined_ids(variable: Any, ids: Any) -> Any:
 
 def describe_gather(variable: Any, ids: Any) -> Lookup | None:
     """Returns a gather as a lookup; None where its ids are not those of a batch, as of positions in a sequence."""
-    tf = load_tensorflow()
-    ids = tf.convert_to_tensor(ids)
+    ids = load_tensorflow().convert_to_tensor(ids)
     if ids.shape.rank is None or ids.shape.rank < 1 or ids.shape[0] is not None or None in ids.shape[1:]:
         return None
     length = math.prod(ids.shape[1:]) if ids.shape.rank > 1 else None
-    return Lookup(
-        path=variable.name.partition(":")[0],
-        table=facts_of(variable),
-        variable=variable,
-        ids=(ids,),
-        weights=None,
-        kind="single" if length in (None, 1) else "sequence",
-        encoding="dense",
-        combiner=None,
-        length=length,
-    )
+    return of_table(variable, ids, kind="single" if length in (None, 1) else "sequence", length=length)
 
 
-@contextlib.contextmanager
-def keras_3_gathers() -> Iterator[None]:
-    """Lets the Embedding of Keras 3 gather from a StandIn; its own way there is to read the whole table first.
+def gather_in_keras_3(hooks: Hooks) -> None:
+    """Lets the Embedding of Keras 3 gather from a placeholder; its own way there is to read the whole table first.
 
     Source: Keras 3.15, src/layers/core/embedding.py and src/backend/tensorflow/numpy.py (`take`).
     """
-    if "keras.src.layers.core.embedding" not in sys.modules:
-        yield
-        return
-    layer = sys.modules["keras.src.layers.core.embedding"].Embedding
-    call = layer.call
 
-    def looked_up(self: Any, inputs: Any) -> Any:
+    def looked_up(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
         tf = load_tensorflow()
-        table: Any = getattr(getattr(self, "_embeddings", None), "value", None)
-        plain = isinstance(table, stand_in_class()) and not self.lora_enabled
+        table = table_of_layer(layer)
+        plain = isinstance(table, placeholder_class()) and not layer.lora_enabled
         if not plain or not (tf.is_tensor(inputs) or isinstance(inputs, tf.RaggedTensor | tf.SparseTensor)):
-            return call(self, inputs)
+            return call(layer, inputs)
         table.from_end = True
         ids = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
         if isinstance(ids, tf.SparseTensor):
             found = tf.nn.safe_embedding_lookup_sparse(table, tf.sparse.expand_dims(ids, -1), default_id=0)
-            return tf.cast(tf.ensure_shape(found, [*ids.shape, table.shape[1]]), self.compute_dtype)
-        return tf.cast(tf.nn.embedding_lookup(table, ids), self.compute_dtype)
+            return tf.cast(tf.ensure_shape(found, [*ids.shape, table.shape[1]]), layer.compute_dtype)
+        return tf.cast(tf.nn.embedding_lookup(table, ids), layer.compute_dtype)
 
-    layer.call = looked_up
-    try:
-        yield
-    finally:
-        layer.call = call
+    hooks.replace(KERAS_3_EMBEDDING, looked_up)

@@ -6,20 +6,20 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from export.errors import ExportError
+from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.normalizations import normalizations_restored
+from export.frameworks.normalizations import restore_normalizations
 from export.frameworks.placeholders import tables_unallocated
-from export.frameworks.squeezes import batches_unsqueezed
-from export.lookups.embedding_layers import intercepted
-from export.lookups.encodings import encodings_intercepted
-from export.lookups.feature_columns import Lengths, columns_intercepted, no_lengths
-from export.lookups.filled_ids import FilledIds, masked_means_intercepted
-from export.lookups.gathers import gathers_intercepted
-from export.lookups.keras_rs import keras_rs_intercepted
-from export.lookups.ragged import ragged_lookups_intercepted
-from export.lookups.records import Answer, Lookup, MakeTable, refusals_freed
-from export.lookups.sparse import sparse_lookups_intercepted
+from export.frameworks.squeezes import keep_batches
+from export.lookups.embedding_layers import intercept_layers
+from export.lookups.encodings import intercept_encodings
+from export.lookups.feature_columns import Lengths, intercept_columns, no_lengths
+from export.lookups.filled_ids import FilledIds, intercept_averages
+from export.lookups.gathers import intercept_gathers
+from export.lookups.keras_rs import intercept_keras_rs
+from export.lookups.ragged import intercept_ragged
+from export.lookups.records import Answer, Lookup, MakeTable
+from export.lookups.sparse import intercept_sparse
 
 
 @contextlib.contextmanager
@@ -36,40 +36,29 @@ def lookups_intercepted(
     Raises:
       ExportError: what `answer` raised, freed of the call stacks that Keras and AutoGraph wrap it in.
     """
-
-    def told(lookup: Lookup, how: Answer) -> Any:
-        try:
-            return _scaled(lookup, how)
-        except ExportError as problem:
-            refusals.append(problem)
-            raise
-
-    def fill(*given: Any) -> Any:
-        try:
-            return filled.fill(*given)
-        except ExportError as problem:
-            refusals.append(problem)
-            raise
-
-    filled = FilledIds(lambda lookup: told(lookup, answer))
-    with refusals_freed() as refusals, contextlib.ExitStack() as entered:
-        entered.enter_context(tables_unallocated())
-        entered.enter_context(normalizations_restored(kept=True))
-        entered.enter_context(batches_unsqueezed())
-        entered.enter_context(intercepted(make_table, lambda lookup: told(lookup, answer), tracked=True))
-        entered.enter_context(masked_means_intercepted(filled))
-        entered.enter_context(gathers_intercepted(lambda lookup: told(lookup, gather), filled.gather))
-        entered.enter_context(sparse_lookups_intercepted(lambda lookup: told(lookup, answer)))
-        told_by = (lambda lookup: told(lookup, answer), lambda lookup: told(lookup, gather))
-        entered.enter_context(ragged_lookups_intercepted(*told_by, fill))
-        entered.enter_context(keras_rs_intercepted(lambda lookup: told(lookup, answer)))
-        entered.enter_context(encodings_intercepted(lambda lookup: told(lookup, answer)))
-        entered.enter_context(columns_intercepted(lambda lookup: told(lookup, answer), lengths))
+    answer, gather = _scaling(answer), _scaling(gather)
+    filled = FilledIds(answer)
+    with tables_unallocated(), Hooks() as hooks:
+        restore_normalizations(hooks, kept=True)
+        keep_batches(hooks)
+        intercept_layers(hooks, make_table, answer, tracked=True)
+        intercept_gathers(hooks, gather, filled.gather)
+        intercept_sparse(hooks, answer)
+        intercept_ragged(hooks, answer, gather, filled.fill)
+        intercept_averages(hooks, filled)
+        intercept_keras_rs(hooks, answer)
+        intercept_encodings(hooks, answer)
+        intercept_columns(hooks, answer, lengths)
         yield
 
 
-def _scaled(lookup: Lookup, how: Answer) -> Any:
-    """Answers a lookup; rows of ids one by one that are longer than its `max_norm` are scaled in the graph."""
-    if lookup.max_norm is None or lookup.kind == "bag":
-        return how(lookup)
-    return load_tensorflow().clip_by_norm(how(lookup), lookup.max_norm, axes=[-1])
+def _scaling(answer: Answer) -> Answer:
+    """Scales rows of ids one by one that are longer than a lookup's `max_norm` in the graph; those of bags are data."""
+
+    def scaled(lookup: Lookup) -> Any:
+        found = answer(lookup)
+        if found is None or lookup.max_norm is None or lookup.kind == "bag":
+            return found
+        return load_tensorflow().clip_by_norm(found, lookup.max_norm, axes=[-1])
+
+    return scaled

@@ -6,40 +6,28 @@ Source: keras-rs 0.4.0, src/layers/embedding/embed_reduce.py and base_distribute
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
+from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.placeholders import stand_in_class
-from export.lookups.gathers import facts_of
-from export.lookups.records import Answer, Lookup
+from export.frameworks.placeholders import placeholder_class, table_of_layer
+from export.frameworks.points import EMBED_REDUCE
+from export.lookups.records import Answer, of_table
 
 
-@contextlib.contextmanager
-def keras_rs_intercepted(answer: Answer) -> Iterator[None]:
-    """Answers bags of EmbedReduce layers within the `with`, where the model has imported keras-rs."""
-    module = sys.modules.get("keras_rs.src.layers.embedding.embed_reduce")
-    if module is None:
-        yield
-        return
-    layer = module.EmbedReduce
-    call = layer.call
+def intercept_keras_rs(hooks: Hooks, answer: Answer) -> None:
+    """Answers bags of EmbedReduce layers."""
 
-    def combined(self: Any, inputs: Any, weights: Any = None) -> Any:
+    def combined(call: Callable[..., Any], layer: Any, inputs: Any, weights: Any = None) -> Any:
         tf = load_tensorflow()
-        table = getattr(getattr(self, "_embeddings", None), "value", None)
+        table = table_of_layer(layer)
         bag = isinstance(inputs, tf.RaggedTensor | tf.SparseTensor) and inputs.shape.rank == 2
         alike = weights is None or type(weights) is type(inputs)
-        if not (bag and alike and isinstance(table, stand_in_class())):
-            return call(self, inputs, weights)
+        if not (bag and alike and isinstance(table, placeholder_class())):
+            return call(layer, inputs, weights)
         # Nothing is pruned: the divisor is whatever the weights sum up to.
-        lookup = Lookup(self.name, facts_of(table), table, (inputs,), weights, "bag", "ragged", self.combiner, None)
-        return tf.cast(answer(lookup), self.compute_dtype)
+        how = {"path": layer.name, "weights": weights, "combiner": layer.combiner}
+        return tf.cast(answer(of_table(table, inputs, kind="bag", encoding="ragged", **how)), layer.compute_dtype)
 
-    layer.call = combined
-    try:
-        yield
-    finally:
-        layer.call = call
+    hooks.replace(EMBED_REDUCE, combined)

@@ -1,21 +1,16 @@
-"""What an interception tells of one lookup, whichever way the model looks up.
-
-Every interception is a context manager: within the `with`, what the user's code calls is answered by `answer(lookup)`.
-"""
+"""What an interception tells of one lookup, whichever way the model looks up."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from bundle.format import paths
 from bundle.format.manifest import IdRule, Unknown
-from export.errors import ExportError, NotConvertible
+from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import Combiner, Encoding, Keys, Kind, TableFacts
-from export.user_lines import at_line, current_line
 
 Tensors = Any
 """A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
@@ -47,11 +42,11 @@ class Lookup:
     table: TableFacts
     variable: Any
     ids: tuple[Tensors, ...]
-    weights: Tensors | None
-    kind: Kind
-    encoding: Encoding
-    combiner: Combiner | None
-    length: int | None
+    weights: Tensors | None = None
+    kind: Kind = "single"
+    encoding: Encoding = "dense"
+    combiner: Combiner | None = None
+    length: int | None = None
     config: Any = None
     rule: IdRule | None = None
     unknown: Unknown | None = None
@@ -72,22 +67,21 @@ MakeTable = Callable[[TableFacts], Any]
 Answer = Callable[[Lookup], Any]
 
 
-@contextlib.contextmanager
-def refusals_freed() -> Iterator[list[ExportError]]:
-    """Yields a list for errors; the last one is raised free of the pages that Keras and AutoGraph wrap it in."""
-    refusals: list[ExportError] = []
-    try:
-        yield refusals
-    except Exception as problem:
-        if refusals:
-            raise refusals[-1] from problem
-        raise
+def of_table(variable: Any, ids: Tensors, **how: Any) -> Lookup:
+    """Returns a lookup of ids in a plain variable; `how` are other fields of Lookup."""
+    facts = facts_of(variable)
+    return Lookup(**{"path": facts.config_name, "table": facts, "variable": variable, "ids": (ids,), **how})
 
 
-def with_line(problem: ExportError) -> ExportError:
-    """Returns an error that names the user's line that is running."""
-    line = current_line()
-    return problem if line in str(problem) else type(problem)(f"{problem}{at_line(line)}")
+def of_indicator(path: str, rows: int, ids: Tensors, dim: int | None = None, **how: Any) -> Lookup:
+    """Returns a lookup without a table: its ids, of so many rows, become as many numbers, or one number (`dim` 1)."""
+    return Lookup(path, TableFacts("", path, rows, dim or rows), None, (ids,), **how)
+
+
+def facts_of(variable: Any) -> TableFacts:
+    """Returns a table as its variable tells it; what it is called in the bundle is known when the model is built."""
+    rows, dim = variable.shape.as_list()
+    return TableFacts("", variable.name.partition(":")[0], rows, dim)
 
 
 def table_name(name: str, what: str) -> str:
@@ -108,6 +102,4 @@ def table_name(name: str, what: str) -> str:
 def batch_size(ids: Tensors) -> Any:
     """Returns the number of examples that ids are of, as a scalar tensor."""
     tf = load_tensorflow()
-    if isinstance(ids, tf.RaggedTensor):
-        return ids.nrows()
-    return tf.shape(ids)[0]
+    return ids.nrows() if isinstance(ids, tf.RaggedTensor) else tf.shape(ids)[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.placeholders import stand_in_class
+from export.frameworks.placeholders import placeholder_class
 from export.id_rules.operations import rows_of
 from export.lookups.ragged import dense_rows
 from export.lookups.records import Lookup
@@ -18,7 +18,7 @@ from export.lookups.records import Lookup
 
 def may_stay(lookup: Lookup) -> bool:
     """Tells whether a tower can do a lookup: of a plain variable, by ids that are computed in its graph."""
-    plain = isinstance(lookup.variable, stand_in_class()) and not lookup.variable.mod
+    plain = isinstance(lookup.variable, placeholder_class()) and not lookup.variable.mod
     return plain and len(lookup.ids) == 1 and not lookup.keys
 
 

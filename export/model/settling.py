@@ -8,9 +8,10 @@ from typing import Any
 
 from export.errors import NotConvertible
 from export.figures import size_text
+from export.frameworks.internals import join
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.placeholders import bytes_of, line_of_variable
-from export.graph.origins import join, needed, resource
+from export.graph.origins import needed, resource
 from export.graph.specs import TableFacts
 from export.id_rules.recognition import cure_of_words
 from export.model.inline_lookups import look_up

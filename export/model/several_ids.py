@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from export.frameworks.internals import join
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import per_example
-from export.graph.origins import identifier, join
+from export.graph.origins import identifier
 from export.model.calling import Recorded
 
 

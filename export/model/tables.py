@@ -15,7 +15,7 @@ from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, NotConvertible
 from export.frameworks.named_graphs import NamedGraph
-from export.frameworks.placeholders import line_of_variable, stand_in_class
+from export.frameworks.placeholders import line_of_variable, placeholder_class
 from export.graph.specs import TableFacts
 from export.model.tracing import TracedModel
 from export.model.weights import find_table_keys, model_place, why_missing
@@ -65,7 +65,11 @@ def _by_name(found: Inventory, spec: TableFacts, traced: TracedModel, checkpoint
             f"table {spec.name!r}: the model is not at the top of checkpoint {found.checkpoint} but under {place!r}, "
             f'as tf.train.Checkpoint({place}=...) saves it: write checkpoint.object_path = "{place}"'
         )
-    if isinstance(variable, stand_in_class()) and line and spec.config_name not in {each.name for each in found.tables}:
+    if (
+        isinstance(variable, placeholder_class())
+        and line
+        and spec.config_name not in {each.name for each in found.tables}
+    ):
         raise CheckpointError(
             f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in checkpoint "
             f"{found.checkpoint}; the model code is not the one that was saved, or its variable has another place "

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
+from export.frameworks.internals import join, variable_without_memory
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import NamedGraph
-from export.frameworks.placeholders import give_value, stand_in_class
-from export.graph.origins import join, needed, resource
+from export.frameworks.placeholders import give_value, placeholder_class
+from export.graph.origins import needed, resource
 from export.graph.pruning import TracedCall, TracedTower, prune, tower_results
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.lookups.interception import lookups_intercepted
@@ -108,11 +109,10 @@ def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
 
 def _table_maker(stand_ins: dict[str, TableFacts]) -> MakeTable:
     tf = load_tensorflow()
-    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
     def stand_in(table: TableFacts) -> Any:
         shape = (table.rows, table.dim)
-        variable = UninitializedVariable(shape=shape, dtype=tf.float32, trainable=True, name=table.config_name)
+        variable = variable_without_memory(shape=shape, dtype=tf.float32, trainable=True, name=table.config_name)
         stand_ins[resource(variable.handle)] = table
         return variable
 
@@ -149,7 +149,7 @@ class _Cutting:
             facts = {place: self._facts(each.lookup, known) for place, each in enumerate(trace.lookups)}
             lookups.append(resolve_lookups(trace, parts, facts))
             gathered = [each.lookup.variable for each in trace.lookups if each.gather]
-            gathered += [each for each in trace.function.graph.variables if isinstance(each, stand_in_class())]
+            gathered += [each for each in trace.function.graph.variables if isinstance(each, placeholder_class())]
             tables = {resource(variable.handle): variable for variable in gathered}
             stops = [each.activation for each in trace.lookups]
             for name in wanted[key]:

@@ -13,6 +13,7 @@ from typing import Any
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import DestinationError, UsageError
+from export.frameworks.internals import variable_without_memory
 from export.frameworks.loading import load_tensorflow
 from export.graph.origins import distinct_identifiers, resource
 from export.graph.pruning import TracedTower, tables_of
@@ -62,15 +63,13 @@ def build_graph(
       NotConvertible: an input is read in ways that ask for different dtypes.
     """
     tf = load_tensorflow()
-    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
-
     module = tf.Module(name=job.model)
     stored: dict[str, Any] = {}
     for spec in tables.values():
         if spec.key not in stored:
             attribute = f"table_{len(stored)}"
             shape, dtype = spec.stored, tf.as_dtype(spec.dtype)
-            stored[spec.key] = UninitializedVariable(shape=shape, dtype=dtype, trainable=False, name=attribute)
+            stored[spec.key] = variable_without_memory(shape=shape, dtype=dtype, trainable=False, name=attribute)
             setattr(module, attribute, stored[spec.key])
     weights: dict[str, Any] = {}
     for variable in _distinct(traced.towers):

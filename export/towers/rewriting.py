@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from export.graph.origins import join
+from export.frameworks.internals import join
 from export.graph.pruning import TracedPart, TracedTower, narrowed
 
 Traced = TypeVar("Traced", TracedTower, TracedPart)

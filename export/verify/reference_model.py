@@ -6,8 +6,8 @@ Nothing else can read a table that left the towers: one that is read whole stays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -21,10 +21,11 @@ from bundle.features.reader import FeatureReader
 from bundle.format.manifest import TableSource, TextIds
 from export.checkpoint.reader import Checkpoint
 from export.errors import ExportError, NotConvertible, UsageError, VerificationFailed
+from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import NamedGraph
 from export.graph.specs import FeatureSpec, ModelSpec
-from export.lookups.filled_ids import masked_means_of_none
+from export.lookups.filled_ids import average_none_as_zeros
 from export.model.calling import resolve_call
 from export.model.roots import build_root
 from export.model.weights import path_steps
@@ -206,10 +207,14 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
     return results
 
 
-def _means_of_none(model: ModelSpec) -> AbstractContextManager[None]:
+@contextmanager
+def _means_of_none(model: ModelSpec) -> Iterator[None]:
     """Lets the mean of no word be zeros, where words of texts are averaged."""
     rules = [spec.rule for spec in model.features.values() if isinstance(spec, FeatureSpec) and spec.kind == "bag"]
-    return masked_means_of_none() if any(isinstance(rule, TextIds) for rule in rules) else nullcontext()
+    with Hooks() as hooks:
+        if any(isinstance(rule, TextIds) for rule in rules):
+            average_none_as_zeros(hooks)
+        yield
 
 
 def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:

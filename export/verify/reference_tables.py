@@ -14,15 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.frameworks.hooks import hooked
+from export.frameworks.hooks import Hooks
+from export.frameworks.internals import variable_without_memory
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.normalizations import normalizations_restored
-from export.frameworks.placeholders import bytes_of, gathering, restoring_up_to, stand_in_class, tables_unallocated
+from export.frameworks.normalizations import restore_normalizations
+from export.frameworks.placeholders import (
+    answer_gathers,
+    bytes_of,
+    placeholder_class,
+    restoring_up_to,
+    tables_unallocated,
+)
+from export.frameworks.points import SPARSE_LOOKUPS
 from export.graph.origins import resource
 from export.graph.specs import TableFacts
-from export.lookups.embedding_layers import intercepted, original_lookup
-from export.lookups.gathers import keras_3_gathers
-from export.lookups.ragged import ragged_lookups_by_row
+from export.lookups.embedding_layers import intercept_layers, original_lookup
+from export.lookups.gathers import gather_in_keras_3
+from export.lookups.ragged import look_up_ragged_by_row
 from export.lookups.records import Lookup
 from export.model.object_paths import object_paths
 
@@ -62,9 +70,6 @@ class OracleTables:
     @contextlib.contextmanager
     def answering(self) -> Iterator[OracleTables]:
         """Answers lookups within the `with`, in which the model is built and called."""
-        from tensorflow.python.ops import embedding_ops
-        from tensorflow.python.ops.ragged import ragged_embedding_ops
-
         original = original_lookup()  # before it is replaced
 
         def answer(lookup: Lookup) -> Any:
@@ -74,14 +79,15 @@ class OracleTables:
         with (
             tables_unallocated() as self._made,
             restoring_up_to(self._inline_bytes_max),
-            intercepted(self._small, answer, tracked=False),
-            gathering(self._gather),
-            keras_3_gathers(),
-            normalizations_restored(kept=False),
-            ragged_lookups_by_row(),
-            hooked(embedding_ops.embedding_lookup_sparse, _whole_batch),
-            hooked(ragged_embedding_ops.embedding_lookup_sparse, _whole_batch),
+            Hooks() as hooks,
         ):
+            intercept_layers(hooks, self._small, answer, tracked=False)
+            answer_gathers(hooks, self._gather)
+            gather_in_keras_3(hooks)
+            restore_normalizations(hooks, kept=False)
+            look_up_ragged_by_row(hooks)
+            for point in SPARSE_LOOKUPS:
+                hooks.replace(point, _whole_batch)
             yield self
 
     def know(self, root: Any) -> None:
@@ -140,7 +146,7 @@ class OracleTables:
         tf = load_tensorflow()
         (looked_up,) = lookup.ids
         if id(lookup.variable) not in self._held:  # a table of the user's own
-            if isinstance(lookup.variable, stand_in_class()) and lookup.table.name in self._tables:
+            if isinstance(lookup.variable, placeholder_class()) and lookup.table.name in self._tables:
                 self._names[resource(lookup.variable.handle)] = lookup.table.name
             return looked_up
         held = self._held[id(lookup.variable)]
@@ -160,9 +166,7 @@ class OracleTables:
 def _variable(values: NDArray[np.float32], name: str) -> Any:
     """Makes a variable that is none of the model's."""
     tf = load_tensorflow()
-    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
-
-    variable = UninitializedVariable(shape=values.shape, dtype=tf.float32, name=name)
+    variable = variable_without_memory(shape=values.shape, dtype=tf.float32, name=name)
     variable.assign(values)
     return variable
 

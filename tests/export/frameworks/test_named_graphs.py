@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from export.errors import NotConvertible
+from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import load_named
-from export.frameworks.placeholders import gathering, stand_in_class
+from export.frameworks.placeholders import answer_gathers, placeholder_class
 
 tf = load_tensorflow()
 v1 = tf.compat.v1
@@ -58,7 +59,8 @@ def test_named_graph_whose_table_is_gathered_elsewhere_reads_none_of_it(tmp_path
     def read(name: str) -> Any:
         return None if name == "ranker/table" else reader.get_tensor(name)
 
-    with gathering(gather):
+    with Hooks() as hooks:
+        answer_gathers(hooks, gather)
         np.testing.assert_array_equal(root.run(INPUTS, read)["score"].numpy(), expected)
 
 
@@ -69,7 +71,7 @@ def test_named_graph_traced_twice_makes_each_variable_once_and_whole() -> None:
     first = dict(root.variables)
     v1.wrap_function(root, specs)
     assert first == root.variables
-    assert isinstance(first["ranker/table"], stand_in_class())
+    assert isinstance(first["ranker/table"], placeholder_class())
     assert first["ranker/table"].shape == (8, 4)
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from bundle.format.manifest import BucketIds, CrossedIds, HashIds, IdentityIds, Unknown, VocabularyIds
 from export.errors import NotConvertible
+from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
-from export.lookups.feature_columns import columns_intercepted, no_lengths
+from export.lookups.feature_columns import intercept_columns, no_lengths
 from export.lookups.records import Lookup
 
 tf = load_tensorflow()
@@ -32,7 +33,8 @@ def lookups_of(columns: list[Any], inputs: dict[str, Any], layer: Any = None) ->
     def lengths(ids: Any) -> Any:
         return tf.zeros(tf.shape(ids)[:1], tf.int64)
 
-    with columns_intercepted(answer, lengths):
+    with Hooks() as hooks:
+        intercept_columns(hooks, answer, lengths)
         v1.wrap_function(layer or tf.keras.layers.DenseFeatures(columns), [inputs])
     return found
 
@@ -85,7 +87,8 @@ def test_columns_intercepted_buckets_of_several_numbers_are_a_row_of_each() -> N
 
     sizes = fc.numeric_column("sizes", shape=(3,), normalizer_fn=lambda numbers: numbers - [1.0, 2.0, 3.0])
     layer = tf.keras.layers.DenseFeatures([embedded(fc.bucketized_column(sizes, [0.0, 5.0]), "sqrtn", max_norm=0.5)])
-    with columns_intercepted(answer, no_lengths):
+    with Hooks() as hooks:
+        intercept_columns(hooks, answer, no_lengths)
         v1.wrap_function(layer, [{"sizes": dense(tf.float32, 3)}])
     assert [lookup.rule for lookup in asked] == [
         BucketIds(boundaries=(1.0 + at, 6.0 + at), first_row=3 * at) for at in range(3)

@@ -1,0 +1,85 @@
+"""What the exporter takes of TensorFlow that is not public, without replacing it: all of it is here, and tested.
+
+Source: TensorFlow 2.20.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.frameworks.loading import load_tensorflow
+
+
+def variable_without_memory(**how: Any) -> Any:
+    """Returns a variable that holds nothing until a value is assigned to it; takes shape, dtype, name, trainable."""
+    return variable_class()(**how)
+
+
+def variable_class() -> Any:
+    """Returns the class of such variables."""
+    load_tensorflow()
+    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+    return UninitializedVariable
+
+
+def untracked(value: Any) -> Any:
+    """Returns a value that is no part of the object graph of what it becomes an attribute of."""
+    load_tensorflow()
+    from tensorflow.python.trackable.data_structures import NoDependency
+
+    return NoDependency(value)
+
+
+def with_paths(structure: Any) -> list[tuple[str, Any]]:
+    """Returns the leaves of a nested structure with their paths, in the order of `tf.nest.flatten`."""
+    load_tensorflow()
+    from tensorflow.python.util import nest
+
+    return list(nest.flatten_with_joined_string_paths(structure))
+
+
+def deprecations_silenced() -> Any:
+    """Keeps TensorFlow from saying what is deprecated, within a `with`."""
+    load_tensorflow()
+    from tensorflow.python.util import deprecation
+
+    return deprecation.silence()
+
+
+def read_instead(operation: Any, position: int, tensor: Any) -> None:
+    """Lets an operation of a graph read another tensor as its input at a position."""
+    operation._update_input(position, tensor)
+
+
+def join(second: Any, first: Any) -> None:
+    """Lets all that reads one tensor of a graph read another."""
+    for operation in second.consumers():
+        for position, tensor in enumerate(operation.inputs):
+            if tensor is second:
+                read_instead(operation, position, first)
+
+
+def without_gradient(operation: Any) -> None:
+    """Takes from an operation the gradient that its function has of its own."""
+    if "_gradient_op_type" in operation.node_def.attr:
+        operation._clear_attr("_gradient_op_type")
+
+
+def run_flat(function: Any, arguments: list[Any]) -> Any:
+    """Runs a traced function.
+
+    The public way in puts all arguments into the text of an error, which it then drops.
+    """
+    return function._call_flat(arguments, function.captured_inputs)
+
+
+def set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
+    """Says what a traced graph takes from outside: pairs of what is there, and its placeholder within."""
+    graph.function_captures.reset_captures([outer for outer, _ in pairs], [inner for _, inner in pairs])
+
+
+def table_of(handle: Any) -> Any:
+    """Returns the lookup table of `tf.lookup` whose resource this is; None of others."""
+    parent = getattr(handle, "_parent_trackable", lambda: None)()
+    return parent if isinstance(parent, load_tensorflow().lookup.StaticHashTable) else None
