@@ -1,37 +1,32 @@
-"""What was cut out of a model, as it is drawn: features -> tables -> towers, and their parts -> outputs.
+"""What `explain` shows of a model: features -> tables -> towers, and their parts -> outputs.
 
-Built from a job that is prepared or from a published bundle; the words are those of a service's `/v1/models/{model}`.
+Built from a prepared job or from a published bundle; `--json` prints it as it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle.errors import BundleError, NotCommitted
+from bundle.format import manifest
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
-from bundle.format.manifest import (
-    DenseFeature,
-    EmbeddedFeature,
-    Feature,
-    Manifest,
-    Tower,
-    TowerForm,
-    TowerPart,
-    inputs_of,
-)
 from bundle.storage.staging import read_manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
-from export.figures import size_text
+from export.figures import size_text, thousands
 from export.id_rules.descriptions import rows_told
 
 if TYPE_CHECKING:  # seconds, with TensorFlow
+    from export.checkpoint.inventory.specs import TableSpec
     from export.graph.specs import TowerSpec
     from export.jobs.preparation import Prepared
+
+NAMES_MAX = 8
+"""Of features, where more are taken: the first ones and how many are named."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +35,25 @@ class DrawnFeature:
 
     Attributes:
       name, inputs, role: as in the manifest.
-      table: that it reads; "" of numbers and indicators.
       kind: what callers send and what becomes of it: `single`, `bag, mean`, `numbers [3]`.
+      table: that it reads; "" of numbers and indicators.
       rule: kind of the rule from id to row; "" of numbers.
       ids: the rule in full.
       unknown: what becomes of ids that the table does not know.
       default: whether it may be left out.
-      below: of numbers that are rows of a table inside the towers, how many it has.
+      taken_by: towers, or `TOWER/PART`, that take it.
     """
 
     name: str
     inputs: tuple[str, ...]
     role: str
-    table: str
     kind: str
-    rule: str = ""
-    ids: str = ""
-    unknown: str = ""
-    default: bool = False
-    below: int | None = None
+    table: str
+    rule: str
+    ids: str
+    unknown: str
+    default: bool
+    taken_by: tuple[str, ...]
 
     @property
     def label(self) -> str:
@@ -68,13 +63,14 @@ class DrawnFeature:
 
 @dataclass(frozen=True)
 class DrawnTable:
-    """One table that left the towers; `source` is where its rows come from."""
+    """One table that left the towers, the features that read it, and where its rows come from."""
 
     name: str
     rows: int
     dim: int
     dtype: str
     bytes: int
+    read_by: tuple[str, ...]
     source: str
 
 
@@ -83,7 +79,7 @@ class DrawnPart:
     """A part of a tower, or a tower that has none.
 
     Attributes:
-      name: of the part; "" of a whole tower.
+      name: `TOWER/PART`, or the tower's.
       per: for what it is computed once: a context, a candidate, or "" for an example.
       features: that go into it.
       takes: outputs of earlier parts.
@@ -96,6 +92,17 @@ class DrawnPart:
     takes: tuple[str, ...]
     gives: tuple[str, ...]
 
+    @property
+    def label(self) -> str:
+        """Its own name, without the tower's; "" of a whole tower."""
+        return self.name.partition("/")[2]
+
+    def __str__(self) -> str:
+        count = f"{len(self.features)} features: " if len(self.features) > NAMES_MAX else ""
+        takes = ", ".join([*self.takes, *filter(None, [count + shortened(self.features, NAMES_MAX)])]) or "nothing"
+        gives = shortened(self.gives, NAMES_MAX)
+        return f"{self.label}, once for each {self.per}, takes {takes}; gives {gives}" if self.per else f"takes {takes}"
+
 
 @dataclass(frozen=True)
 class DrawnTower:
@@ -103,7 +110,7 @@ class DrawnTower:
 
     Attributes:
       name, role, outputs, result, formula: as in the manifest.
-      parts: at least one; a tower that is not cut is one itself.
+      parts: at least one; a tower that is not split is one itself.
       runs: its forms, or what keeps it from LiteRT.
       bytes: of its weights, or of the form that is served.
     """
@@ -143,49 +150,39 @@ class Drawing:
         return sum(table.bytes for table in self.tables)
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """What callers send."""
-        return tuple(dict.fromkeys(name for feature in self.features for name in feature.inputs))
-
-    def consumers(self, feature: str) -> tuple[tuple[str, str], ...]:
-        """Returns the towers, and parts of towers, that take a feature."""
-        return tuple(
-            (tower.name, part.name) for tower in self.towers for part in tower.parts if feature in part.features
-        )
+    def totals(self) -> list[tuple[str, str]]:
+        """How much there is of everything: a figure and what it counts."""
+        inputs = {name for feature in self.features for name in feature.inputs}
+        counts = {"input": inputs, "feature": self.features, "table": self.tables, "tower": self.towers}
+        totals = [(thousands(len(each)), noun + "s" * (len(each) != 1)) for noun, each in counts.items()]
+        inside = sum(tower.bytes for tower in self.towers)
+        return [*totals, (size_text(self.bytes), "of tables outside"), (size_text(inside), "of weights inside")]
 
 
 def draw_prepared(prepared: Prepared, source: str) -> Drawing:
     """Draws what a recipe makes of its model."""
-    spec, job, lacking = prepared.traced.spec, prepared.job, prepared.not_in_litert
-    sizes = {tower.spec.name: _weight_bytes(tower.variables) for tower in prepared.traced.towers}
-    plans = {table.spec.name: table for table in prepared.plan.tables}
-    tables = []
-    for name in spec.tables:
-        table = plans[name].spec
-        size = table.rows * (row_bytes(plans[name].dtype, table.dim) + SCALE_BYTES * (plans[name].dtype == "int8"))
-        tables.append(
-            DrawnTable(name, table.rows, table.dim, plans[name].dtype, size, _source(table.key, table.layout.kind))
-        )
+    spec, job, plans = prepared.traced.spec, prepared.job, {plan.spec.name: plan for plan in prepared.plan.tables}
+    variables = {tower.spec.name: tower.variables for tower in prepared.traced.towers}
     towers = []
     for name, tower in spec.towers.items():
-        split = [part.spec for part in prepared.splits[name].parts] if name in prepared.splits else []
-        parts = _parts(split, tower)
-        runs = f"a SavedModel, since {lacking[name]}" if lacking[name] else "LiteRT"
-        formula = job.towers[name].formula or ""
-        outputs = tuple(output.name for output in tower.outputs)
-        towers.append(DrawnTower(name, tower.role, outputs, tower.result, formula, parts, (runs,), sizes[name]))
-    stores = [f"candidates {name}: {part.id} of {_files(part.file)}" for name, part in job.candidates.items()]
-    stores += [f"contexts {name}: {part.id} of {_files(part.file)}" for name, part in job.contexts.items()]
+        parts = [part.spec for part in prepared.splits[name].parts] if name in prepared.splits else []
+        lacking = prepared.not_in_litert[name]
+        runs = f"a SavedModel, since {lacking}" if lacking else "LiteRT"
+        size = sum(int(each.shape.num_elements()) * each.dtype.size for each in variables[name])
+        towers.append(_tower(name, tower, parts, job.towers[name].formula or "", [runs], size))
+    features = _features(prepared.pages, towers)
+    tables = [
+        _table(features, name, plan.spec, plan.dtype, (plan.spec.key, plan.spec.layout.kind))
+        for name, plan in ((name, plans[name]) for name in spec.tables)
+    ]
+    stores = [
+        f"{kind} {name}: {part.id} of {part.file if isinstance(part.file, str) else f'{len(part.file)} files'}"
+        for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts))
+        for name, part in parts.items()
+    ]
     stores += [f"index {name}: {part.query_tower} finds {part.corpus}" for name, part in job.indexes.items()]
-    return Drawing(
-        f"{job.model} {prepared.version}",
-        source,
-        tuple(_feature(name, page) for name, page in prepared.pages.items()),
-        tuple(tables),
-        tuple(towers),
-        (*_inside(prepared.pages), *prepared.stays),
-        tuple(stores),
-    )
+    model, stays = f"{job.model} {prepared.version}", (*_inside(prepared.pages), *prepared.stays)
+    return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores))
 
 
 def drawing_of_bundle(directory: Path) -> Drawing:
@@ -204,132 +201,128 @@ def drawing_of_bundle(directory: Path) -> Drawing:
     return draw_bundle(page, f"bundle {directory.parent.name}/{directory.name}")
 
 
-def draw_bundle(page: Manifest, source: str) -> Drawing:
+def draw_bundle(page: manifest.Manifest, source: str) -> Drawing:
     """Draws a published bundle by its manifest."""
-    tables = tuple(
-        DrawnTable(
-            name, table.rows, table.dim, table.dtype, table.bytes, _source(table.source.key, table.source.layout)
-        )
+    towers = []
+    for name, tower in page.towers.items():
+        served = [form for form in tower.forms if form.precision == tower.serve]
+        path = next((form.path for form in served if form.kind == "litert"), served[0].path if served else None)
+        size = sum(file.bytes for file in page.files if path in (file.path, *map(str, Path(file.path).parents)))
+        runs = [_form(form) for form in tower.forms]
+        towers.append(_tower(name, tower, tower.parts, tower.formula or "", runs, size))
+    features = _features(page.features, towers)
+    tables = [
+        _table(features, name, table, table.dtype, (table.source.key, table.source.layout))
         for name, table in page.tables.items()
-    )
-    stores = [f"candidates {name}: {corpus.size} by {corpus.id_dtype} id" for name, corpus in page.candidates.items()]
-    stores += [f"contexts {name}: {corpus.size} by {corpus.id_dtype} id" for name, corpus in page.contexts.items()]
+    ]
+    stores = [
+        f"{kind} {name}: {corpus.size} by {corpus.id_dtype} id"
+        for kind, corpora in (("candidates", page.candidates), ("contexts", page.contexts))
+        for name, corpus in corpora.items()
+    ]
     stores += [
         f"index {name}: {index.query_tower} finds {index.corpus}, recall@{index.recall.k} {index.recall.value:.4f}"
         for name, index in page.indexes.items()
     ]
-    return Drawing(
-        f"{page.model} {page.version}",
-        source,
-        tuple(_feature(name, feature) for name, feature in page.features.items()),
-        tables,
-        tuple(_tower(name, tower, page) for name, tower in page.towers.items()),
-        tuple(_inside(page.features)),
-        tuple(stores),
-    )
+    model, stays = f"{page.model} {page.version}", tuple(_inside(page.features))
+    return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores))
 
 
-def _tower(name: str, tower: Tower, page: Manifest) -> DrawnTower:
-    served = [form for form in tower.forms if form.precision == tower.serve]
-    compiled = next((form for form in served if form.kind == "litert"), served[0] if served else None)
-    runs = tuple(_form(form) for form in tower.forms)
-    size = sum(file.bytes for file in page.files if compiled and _within(file.path, compiled.path))
-    outputs, parts = tuple(output.name for output in tower.outputs), _parts(tower.parts, tower)
-    return DrawnTower(name, tower.role, outputs, tower.result, tower.formula or "", parts, runs, size)
+def _table(
+    features: Sequence[DrawnFeature], name: str, table: manifest.Table | TableSpec, dtype: str, source: tuple[str, str]
+) -> DrawnTable:
+    readers = tuple(feature.label for feature in features if feature.table == name)
+    size = table.rows * (row_bytes(dtype, table.dim) + SCALE_BYTES * (dtype == "int8"))
+    key, layout = source[0].removesuffix(VARIABLE_SUFFIX), source[1].replace("_", " ")
+    origin = key if layout == "plain" else f"{key}, {layout}"
+    return DrawnTable(name, table.rows, table.dim, dtype, size, readers, origin)
 
 
-def _parts(parts: Sequence[TowerPart], tower: TowerSpec | Tower) -> tuple[DrawnPart, ...]:
-    """Draws the parts of a tower; one without parts is drawn as a single one."""
-    cut: Sequence[tuple[str, str, TowerPart | TowerSpec | Tower]]
-    cut = [(part.name, part.per, part) for part in parts] or [("", "", tower)]
-    return tuple(
-        DrawnPart(
-            name,
-            per,
-            tuple(source for each in piece.inputs for source in each.sources),
-            tuple(each.tensor for each in piece.inputs if each.tensor),
-            tuple(each.name for each in piece.outputs),
-        )
-        for name, per, piece in cut
-    )
+def _tower(
+    name: str,
+    tower: TowerSpec | manifest.Tower,
+    parts: Sequence[manifest.TowerPart],
+    formula: str,
+    runs: Sequence[str],
+    size: int,
+) -> DrawnTower:
+    pieces = [_part(f"{name}/{part.name}", part.per, part) for part in parts] or [_part(name, "", tower)]
+    outputs = tuple(output.name for output in tower.outputs)
+    return DrawnTower(name, tower.role, outputs, tower.result, formula, tuple(pieces), tuple(runs), size)
 
 
-def _form(form: TowerForm) -> str:
+def _part(name: str, per: str, part: manifest.TowerPart | TowerSpec | manifest.Tower) -> DrawnPart:
+    features = tuple(source for tensor in part.inputs for source in tensor.sources)
+    takes = tuple(tensor.tensor for tensor in part.inputs if tensor.tensor)
+    return DrawnPart(name, per, features, takes, tuple(output.name for output in part.outputs))
+
+
+def _form(form: manifest.TowerForm) -> str:
     kind = "LiteRT" if form.kind == "litert" else "SavedModel"
     return f"{kind} {form.precision}, differs by {max(form.max_abs_error.values(), default=0.0):.2g} at most"
 
 
-def _within(path: str, place: str) -> bool:
-    return path == place or path.startswith(f"{place}/")
-
-
-def _feature(name: str, page: Feature) -> DrawnFeature:
-    inputs = inputs_of(name, page)
-    if isinstance(page, DenseFeature):
-        taken = {
-            "lengths": "how many ids",
-            "padded": f"bag of {page.dtype}, {math.prod(page.shape)} at most",
-            "weights": f"weights of a bag, {math.prod(page.shape)} at most",
-        }
-        kind = taken.get(page.take, f"{page.dtype} {list(page.shape) if page.shape else ''}".rstrip())
-        kind = f"rows below {page.below}" if page.below is not None else kind
-        default = page.default is not None
-        return DrawnFeature(name, inputs, page.role, "", kind, default=default, below=page.below)
-    kind = _kind(page)
-    unknown = f"row {page.unknown.row}" if page.unknown.rule == "row" else page.unknown.rule
-    default, ids = page.default is not None, rows_told(page, inputs)
-    if page.indicator is not None:
-        kind = f"{kind}; {page.stands_for}: {ids}; unknown: {unknown}"
-    return DrawnFeature(name, inputs, page.role, page.table, kind, page.ids.kind, ids, unknown, default)
-
-
-def _kind(page: EmbeddedFeature) -> str:
-    """Returns what is sent for a feature that has ids, and how its rows are combined."""
-    kinds = {"bag": f"bag, {page.combiner}", "sequence": f"sequence of {page.length}", "single": "single"}
-    told = [kinds[page.kind]]
-    if page.weighted:
-        told.append("weighted")
-    if page.place is not None and page.places is not None:
-        told.append(f"value {page.place + 1} of {page.places}")
-    if page.cast is not None:
-        rounded = "" if page.cast.of == "int64" else f", rounded {page.cast.rounding.replace('_', ' ')}"
-        told.append(f"cast to {page.cast.to}{rounded}")
-    if page.max_norm is not None:
-        told.append(f"rows clipped to {page.max_norm:g}")
-    if page.empty_row is not None:
-        told.append(f"row {page.empty_row} if empty")
-    return ", ".join(told)
-
-
-def _source(key: str, layout: str) -> str:
-    told = key.removesuffix(VARIABLE_SUFFIX)
-    return told if layout == "plain" else f"{told}, {layout.replace('_', ' ')}"
-
-
-def _files(file: str | tuple[str, ...]) -> str:
-    return file if isinstance(file, str) else f"{len(file)} files"
-
-
-def _weight_bytes(variables: Iterable[object]) -> int:
-    """Returns the bytes of a tower's variables; of those that are tables inside it, too."""
-    return sum(int(each.shape.num_elements()) * each.dtype.size for each in variables)  # type: ignore[attr-defined]
-
-
-def _inside(pages: Mapping[str, Feature]) -> list[str]:
+def _inside(features: Mapping[str, manifest.Feature]) -> list[str]:
     """Says which inputs go into towers as rows, in one line for all."""
-    small = {
-        name: page.below for name, page in pages.items() if isinstance(page, DenseFeature) and page.below is not None
+    below = {
+        name: each.below
+        for name, each in features.items()
+        if isinstance(each, manifest.DenseFeature) and each.below is not None
     }
-    if not small:
-        return []
-    most = max(small.values())
-    named = ", ".join(list(small)[:6]) + (f" and {len(small) - 6} more" if len(small) > 6 else "")
-    return [f"tables of at most {most} rows stay inside the towers, where {named} read{'s' * (len(small) == 1)} them"]
+    readers = f"{shortened(list(below), 6)} read{'s' * (len(below) == 1)} them"
+    return [f"tables of at most {max(below.values())} rows stay inside the towers, where {readers}"] if below else []
 
 
-def summary(drawing: Drawing) -> str:
-    """Returns what there is, in a line."""
-    counts = ((len(drawing.inputs), "input"), (len(drawing.features), "feature"), (len(drawing.tables), "table"))
-    told = [f"{count} {noun}{'s' * (count != 1)}" for count, noun in (*counts, (len(drawing.towers), "tower"))]
-    inside = sum(tower.bytes for tower in drawing.towers)
-    return f"{', '.join(told)}; {size_text(drawing.bytes)} of tables outside, {size_text(inside)} of weights inside"
+def _features(features: Mapping[str, manifest.Feature], towers: Sequence[DrawnTower]) -> tuple[DrawnFeature, ...]:
+    taken_by: dict[str, list[str]] = {name: [] for name in features}
+    for part in (part for tower in towers for part in tower.parts):
+        for name in part.features:
+            taken_by[name].append(part.name)
+    return tuple(_feature(name, feature, tuple(taken_by[name])) for name, feature in features.items())
+
+
+def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) -> DrawnFeature:
+    inputs, default = manifest.inputs_of(name, feature), feature.default is not None
+    if isinstance(feature, manifest.DenseFeature):
+        return DrawnFeature(name, inputs, feature.role, _dense_kind(feature), "", "", "", "", default, taken_by)
+    kind, ids = _embedded_kind(feature), rows_told(feature, inputs)
+    unknown = f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
+    if feature.indicator is not None:
+        kind = f"{kind}; {feature.stands_for}: {ids}; unknown: {unknown}"
+    rule = feature.ids.kind
+    return DrawnFeature(name, inputs, feature.role, kind, feature.table, rule, ids, unknown, default, taken_by)
+
+
+def _dense_kind(feature: manifest.DenseFeature) -> str:
+    if feature.below is not None:
+        return f"rows below {feature.below}"
+    kinds = {
+        "lengths": "how many ids",
+        "padded": f"bag of {feature.dtype}, {math.prod(feature.shape)} at most",
+        "weights": f"weights of a bag, {math.prod(feature.shape)} at most",
+    }
+    return kinds.get(feature.take, f"{feature.dtype} {list(feature.shape) if feature.shape else ''}".rstrip())
+
+
+def _embedded_kind(feature: manifest.EmbeddedFeature) -> str:
+    """Returns what is sent for a feature that has ids, and how its rows are combined."""
+    kinds = {"bag": f"bag, {feature.combiner}", "sequence": f"sequence of {feature.length}", "single": "single"}
+    words = [kinds[feature.kind]]
+    if feature.weighted:
+        words.append("weighted")
+    if feature.place is not None and feature.places is not None:
+        words.append(f"value {feature.place + 1} of {feature.places}")
+    if feature.cast is not None:
+        rounded = "" if feature.cast.of == "int64" else f", rounded {feature.cast.rounding.replace('_', ' ')}"
+        words.append(f"cast to {feature.cast.to}{rounded}")
+    if feature.max_norm is not None:
+        words.append(f"rows clipped to {feature.max_norm:g}")
+    if feature.empty_row is not None:
+        words.append(f"row {feature.empty_row} if empty")
+    return ", ".join(words)
+
+
+def shortened(names: Sequence[str], most: int) -> str:
+    """Returns names with commas between, the first ones of many."""
+    more = len(names) - most
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:most])} and {more} more"
