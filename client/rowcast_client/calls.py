@@ -226,12 +226,7 @@ def recommend(
     return _call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **options)
 
 
-def embed(
-    features: Requests,
-    *,
-    tower: str = "",
-    **options: Unpack[CallOptions],
-) -> Call[Embedded]:
+def embed(features: Requests, *, tower: str = "", **options: Unpack[CallOptions]) -> Call[Embedded]:
     """Computes a tower's vector for each of the given features.
 
     Args:
@@ -246,11 +241,7 @@ def embed(
     return _call("Embed", request, pb.EmbedResponse, unpack_embedded, **options)
 
 
-def lookup(
-    feature: str,
-    ids: Candidates,
-    **options: Unpack[CallOptions],
-) -> Call[LookedUp]:
+def lookup(feature: str, ids: Candidates, **options: Unpack[CallOptions]) -> Call[LookedUp]:
     """Reads the table rows that a feature's ids stand for.
 
     Args:
@@ -273,7 +264,8 @@ def models(*, timeout_s: float | None = None, request_id: str | None = None) -> 
       timeout_s: for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
     """
-    return Call("ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, _states, timeout_s, request_id)
+    request, response = pb.ListModelsRequest(), pb.ListModelsResponse
+    return Call("ListModels", request, response, lambda message: list(message.models), timeout_s, request_id)
 
 
 def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDetails]:
@@ -283,7 +275,7 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDet
       name: empty: the only one.
       options: version, label, timeout_s, request_id: see VersionOptions.
     """
-    return _call("GetModel", pb.GetModelRequest(), pb.ModelDetails, _as_sent, model=name, **options)
+    return _call("GetModel", pb.GetModelRequest(), pb.ModelDetails, lambda message: message, model=name, **options)
 
 
 def _call(
@@ -307,14 +299,6 @@ def _call(
     spec = pb.ModelSpec(name=_text("model", model), version=version, label=_text("label", label))
     request.model.CopyFrom(spec)
     return Call(method, request, response, unpack, timeout_s, request_id, queries)
-
-
-def _states(message: pb.ListModelsResponse) -> Sequence[pb.ModelState]:
-    return list(message.models)
-
-
-def _as_sent(message: pb.ModelDetails) -> pb.ModelDetails:
-    return message
 
 
 def _count(name: str, value: int) -> int:

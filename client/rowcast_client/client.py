@@ -90,9 +90,9 @@ class _Connection:
           timeout_s: time for a call, all its attempts together.
           retries: when a call is tried again; `Retries(attempts_max=1)`: never.
           ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships over gRPC.
-          cert_file: certificate, PEM, for services that ask their callers for one; with key_file.
+          cert_file: certificate, PEM, for services that require one of their clients; with key_file.
           key_file: its private key, PEM without a password.
-          token: for services that ask their callers for one; over TLS, since whoever reads it may use it.
+          token: for services that require one; over TLS, since whoever reads it may use it.
           headers: sent with every call, such as those that a proxy requires.
 
         Raises:

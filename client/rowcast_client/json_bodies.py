@@ -49,7 +49,7 @@ def write_body(call: Call[Any]) -> bytes:
     else:
         requests: list[Any] = _rows(_rank_parts(call) if call.method == "Rank" else _query_parts(call))
         body = options | (requests[0] if len(requests) == 1 else {"requests": requests})
-    try:
+    try:  # a repeated field is no list to json
         return json.dumps(body, allow_nan=False, separators=(",", ":"), default=list).encode()
     except ValueError as error:
         raise InvalidArgument(

@@ -49,16 +49,16 @@ def _fields(message: Any) -> dict[str, Any]:
     return fields
 
 
-def _table(title: str, rows: Iterable[Mapping[str, Any]]) -> Table | str:
-    """A table of rows that have the same columns; numbers are aligned to the right."""
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table | str:
+    """A table whose numbers are aligned to the right."""
     listed = list(rows)
     if not listed:
         return f"{title}: none"
     table = Table(title=title, title_justify="left", title_style="bold")
-    for column, value in listed[0].items():
+    for column, value in zip(columns, listed[0], strict=True):
         table.add_column(column, overflow="fold", justify="right" if isinstance(value, (int, float)) else "left")
     for row in listed:
-        table.add_row(*map(_shown, row.values()))
+        table.add_row(*map(_shown, row))
     return table
 
 
@@ -75,36 +75,38 @@ def _shown(value: Any) -> str:
 
 def models_table(states: Sequence[pb.ModelState]) -> Iterable[Table | str]:
     """Shows every version of every model."""
-    versions = ({"model": state.name} | plain(version) for state in states for version in state.versions)
-    yield _table("models", versions)
+    fields = ["version", "state", "current", "labels", "problem"]
+    rows = [[state.name, *_values(version, fields)] for state in states for version in state.versions]
+    yield _table("models", ["model", *fields], rows)
 
 
 def details_tables(details: pb.ModelDetails) -> Iterable[Table | str]:
     """Shows the calls of a model, its towers, and what it stores."""
     yield f"{details.model.name} version {details.model.version}, created {details.created}\n"
+    fields = ["name", "kind", "type", "role"]
     for call in details.calls:
-        features = (
-            {"feature": one.name, "kind": one.kind, "type": one.type, "role": one.role, "send": _need(one)}
-            for one in call.features
-        )
-        yield _table(f"{call.call} by tower {call.tower} -> {', '.join(call.outputs)}", features)
+        title = f"{call.call} by tower {call.tower} -> {', '.join(call.outputs)}"
+        yield _table(title, [*fields, "send"], ([*_values(one, fields), _need(one)] for one in call.features))
     for tower in details.towers:
         title = f"tower {tower.name} on {tower.device}, result {tower.formula or tower.result}"
         parts = (_network(part.name, f"per {part.per}", part) for part in tower.parts)
-        yield _table(title, [_network("whole", "", tower), *parts])
+        yield _table(title, ["part", "runs", "gives", "error"], [_network("whole", "", tower), *parts])
     for stored in ("tables", "indexes", "corpora", "contexts"):
-        yield _table(stored, map(plain, getattr(details, stored)))
+        messages = getattr(details, stored)
+        fields = list(_fields(messages[0])) if messages else []
+        yield _table(stored, fields, (_values(one, fields) for one in messages))
 
 
-def _network(name: str, per: str, network: pb.TowerDetails | pb.PartDetails) -> dict[str, Any]:
-    """A tower or one of its parts: the form of it that runs, and the largest error of that."""
+def _values(message: Any, fields: Sequence[str]) -> list[Any]:
+    return [plain(getattr(message, field)) for field in fields]
+
+
+def _network(name: str, per: str, network: pb.TowerDetails | pb.PartDetails) -> list[Any]:
+    """A tower or one of its parts: the form of it that runs, its outputs, and its largest error."""
     form = next((form for form in network.forms if form.runs), pb.FormDetails())
-    return {
-        "part": name,
-        "runs": f"{form.kind} {form.precision} {per}".strip(),
-        "gives": [output.name for output in network.outputs],
-        "error": f"{max(form.max_abs_error.values(), default=0):.2g}",
-    }
+    outputs = [output.name for output in network.outputs]
+    error = f"{max(form.max_abs_error.values(), default=0):.2g}"
+    return [name, f"{form.kind} {form.precision} {per}".strip(), outputs, error]
 
 
 def _need(feature: pb.FeatureDetails) -> str:
@@ -119,27 +121,29 @@ def _need(feature: pb.FeatureDetails) -> str:
 
 def neighbors_table(answer: Retrieved) -> Iterable[Table | str]:
     """Shows the neighbors of the first query."""
-    rows = []
-    for place, one in enumerate(answer[0], start=1):
-        retrieval = {} if one.retrieval_score is None else {"retrieval score": one.retrieval_score}
-        rows.append({"": place, "id": one.id, "score": one.score} | retrieval | dict(one.attributes))
-    yield _table(f"{answer.model} version {answer.version}", rows)
+    neighbors = answer[0]
+    scores = ["score"] if neighbors.retrieval_scores is None else ["score", "retrieval score"]
+    rows = (
+        [place, one.id, *[one.score, one.retrieval_score][: len(scores)], *one.attributes.values()]
+        for place, one in enumerate(neighbors, start=1)
+    )
+    yield _table(f"{answer.model} version {answer.version}", ["", "id", *scores, *neighbors.attributes], rows)
 
 
 def ranked_table(answer: Ranked) -> Iterable[Table | str]:
     """Shows the candidates of the first context."""
-    rows = ({"sent as": one.position + 1, "id": one.id, "score": one.score} | dict(one.heads) for one in answer[0])
-    yield _table(f"{answer.model} version {answer.version}", rows)
+    rows = ([one.position + 1, one.id, one.score, *one.heads.values()] for one in answer[0])
+    yield _table(f"{answer.model} version {answer.version}", ["sent as", "id", "score", *answer[0].heads], rows)
 
 
 def vectors_table(answer: Embedded) -> Iterable[Table | str]:
     """Shows vectors."""
-    rows = ({"dim": len(vector), "vector": vector} for vector in answer.vectors)
-    yield _table(f"{answer.model} version {answer.version}", rows)
+    rows = ([len(vector), vector] for vector in answer.vectors)
+    yield _table(f"{answer.model} version {answer.version}", ["dim", "vector"], rows)
 
 
 def rows_table(ids: Sequence[str], answer: LookedUp) -> Iterable[Table | str]:
     """Shows table rows beside their ids."""
-    found = zip(ids, answer.found, answer.vectors, strict=True)
-    rows = ({"id": one, "found": "yes" if known else "no", "row": vector} for one, known, vector in found)
-    yield _table(f"table {answer.table} of {answer.model} version {answer.version}", rows)
+    found = ["yes" if known else "no" for known in answer.found]
+    title = f"table {answer.table} of {answer.model} version {answer.version}"
+    yield _table(title, ["id", "found", "row"], zip(ids, found, answer.vectors, strict=True))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rowcast_client.commands import main
 
+from tests.client.servers import Way
 from tests.e2e.process import Process
 from tests.service.small_bundle import SmallBundle, write_small_bundle
 
@@ -22,6 +23,10 @@ class RunningService:
     grpc: str
     movies: SmallBundle
     named: SmallBundle
+
+    def url(self, way: Way) -> str:
+        """The address for one way to send calls."""
+        return self.http if way.transport == "http" else self.grpc
 
 
 @pytest.fixture(scope="session")

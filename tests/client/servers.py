@@ -1,4 +1,4 @@
-"""Small servers of both transports that answer what a test tells them, and the ways to ask them."""
+"""Small servers of both transports with prepared answers, and the ways to send calls to them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import numpy as np
 from google.rpc import status_pb2
-from rowcast_client import AsyncClient, Client
+from rowcast_client import AsyncClient, Call, Client, calls
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 
+@dataclass(frozen=True)
 class Reply:
-    """What a server answers: a code of the contract, or "OK", or raw bytes in place of an HTTP answer."""
+    """What a server answers: a code of the contract, or "OK"."""
 
-    def __init__(self, code: str, status: int, grpc_status: str, retry_after: str | None = None) -> None:
-        self.code, self.status, self.grpc_status, self.retry_after = code, status, grpc_status, retry_after
+    code: str
+    status: int
+    grpc_status: str
+    retry_after: str | None = None
 
 
 OK = Reply("OK", 200, "OK")
@@ -34,17 +38,20 @@ EMBEDDED = pb.EmbedResponse(model=pb.ModelSpec(name="m", version=7), vectors=np.
 
 
 class Server:
-    """Answers the replies in turn, the last one for ever; remembers what it was asked."""
+    """Answers the replies in turn, the last one for ever, and records the requests.
+
+    A reply is a Reply, None (no answer), or bytes: a whole HTTP answer, or a gRPC message.
+    """
 
     def __init__(self, replies: list[Any]) -> None:
         self.replies = replies
-        self.asked: list[tuple[float, dict[str, str], bytes]] = []
+        self.requests: list[tuple[float, dict[str, str], bytes]] = []
         self.connections = 0
         self.url = ""
 
     def next(self, headers: dict[str, str], body: bytes) -> Any:
-        self.asked.append((time.monotonic(), headers, body))
-        return self.replies[min(len(self.asked), len(self.replies)) - 1]
+        self.requests.append((time.monotonic(), headers, body))
+        return self.replies[min(len(self.requests), len(self.replies)) - 1]
 
 
 @contextmanager
@@ -98,16 +105,22 @@ def http_server(replies: list[Any], tls: ssl.SSLContext | None = None) -> Iterat
 
 def http_answer(reply: Reply, headers: dict[str, str]) -> bytes:
     """A whole response, in the form that was accepted."""
-    said = {"code": reply.code, "message": "a sentence", "request_id": headers["x-request-id"]}
+    error = {"code": reply.code, "message": "a sentence", "request_id": headers["x-request-id"]}
     if headers["accept"] == "application/json":
-        value = {"model": "m", "version": 7, "vector": [0.5, 2.0]} if reply is OK else {"error": said}
+        value = {"model": "m", "version": 7, "vector": [0.5, 2.0]} if reply is OK else {"error": error}
         content = json.dumps(value).encode()
     else:
-        content = (EMBEDDED if reply is OK else pb.ErrorDetails(**said)).SerializeToString()
+        content = (EMBEDDED if reply is OK else pb.ErrorDetails(**error)).SerializeToString()
     lines = [f"HTTP/1.1 {reply.status} X", f"content-type: {headers['accept']}", f"content-length: {len(content)}"]
     if reply.retry_after:
         lines.append(f"retry-after: {reply.retry_after}")
     return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def http_page(content: bytes, kind: str = "application/x-protobuf", status: str = "200 OK") -> bytes:
+    """A whole response of whatever content."""
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n\r\n"
+    return head.encode() + content
 
 
 @contextmanager
@@ -149,34 +162,37 @@ def grpc_server(replies: list[Any], tls: grpc.ServerCredentials | None = None) -
         host.stop(0).wait()
 
 
-class Asking:
-    """One of the six ways to ask: transport, body, and whether waiting or awaiting."""
+@dataclass(frozen=True)
+class Way:
+    """One of the six ways to send calls: a transport, a form of bodies, and whether waiting or awaiting."""
 
-    def __init__(self, server: Any, body: str, asynchronous: bool) -> None:
-        self.server, self.body, self.asynchronous = server, body, asynchronous
+    transport: str
+    body: str
+    asynchronous: bool
 
-    def embed(self, url: str, *, times: int = 1, call: dict[str, Any] | None = None, **options: Any) -> Any:
-        """The answer to the last of so many calls of one client."""
+    def __str__(self) -> str:
+        return f"{self.transport}-{self.body}-{'async' if self.asynchronous else 'sync'}"
+
+    def server(self, replies: list[Any], tls: Any = None) -> AbstractContextManager[Server]:
+        """A server of the transport."""
+        return http_server(replies, tls) if self.transport == "http" else grpc_server(replies, tls)
+
+    def send(self, url: str, *sent: Call[Any], **options: Any) -> Any:
+        """The answer to the last of the calls, all of one client with these options."""
         if self.asynchronous:
-            return asyncio.run(self._awaited(url, times, call or {}, options))
+            return asyncio.run(self._awaited(url, sent, options))
         with Client(url, body=self.body, **options) as client:
-            for _ in range(times):
-                answer = client.embed({"user": 5}, model="m", **(call or {}))
-            return answer
+            return [client.send(call) for call in sent][-1]
 
-    async def _awaited(self, url: str, times: int, call: dict[str, Any], options: dict[str, Any]) -> Any:
+    async def _awaited(self, url: str, sent: Sequence[Call[Any]], options: dict[str, Any]) -> Any:
         async with AsyncClient(url, body=self.body, **options) as client:
-            for _ in range(times):
-                answer = await client.embed({"user": 5}, model="m", **call)
-            return answer
+            return [await client.send(call) for call in sent][-1]
 
 
-WAYS = {
-    f"{name}-{'async' if asynchronous else 'sync'}": Asking(server, body, asynchronous)
-    for name, server, body in (
-        ("http-protobuf", http_server, "protobuf"),
-        ("http-json", http_server, "json"),
-        ("grpc", grpc_server, "protobuf"),
-    )
+WAYS = [
+    Way(transport, body, asynchronous)
+    for transport, body in (("grpc", "protobuf"), ("http", "protobuf"), ("http", "json"))
     for asynchronous in (False, True)
-}
+]
+EMBED = calls.embed({"user": 5}, model="m")
+"""The call that the servers answer."""

@@ -13,8 +13,12 @@ VIEWER = {"user": 5}
 CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.retrieve, (), {}, "exactly one of features"),
     (calls.retrieve, (VIEWER,), {"vectors": [1.0]}, "exactly one of features"),
+    (calls.retrieve, (), {"ids": [1], "vectors": [1.0]}, "exactly one of features"),
+    (calls.retrieve, (), {"vectors": [1.0], "context_ids": 7}, r"exactly one of features \(or context_ids\)"),
     (calls.retrieve, (5,), {}, "features are a dict"),
     (calls.retrieve, (VIEWER,), {"k": "3"}, "k is '3'"),
+    (calls.retrieve, (VIEWER,), {"k": 1.5}, "k is 1.5"),
+    (calls.retrieve, (VIEWER,), {"k": True}, "k is True"),
     (calls.retrieve, (VIEWER,), {"k": 2**31}, "k is 2147483648"),
     (calls.retrieve, (VIEWER,), {"attributes": "title"}, "attributes is 'title'"),
     (calls.retrieve, (VIEWER,), {"attributes": None}, "attributes is None"),
@@ -24,6 +28,8 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.retrieve, (VIEWER,), {"model": 5}, "model is 5"),
     (calls.retrieve, (VIEWER,), {"index": 5}, "index is 5"),
     (calls.retrieve, (VIEWER,), {"version": "1"}, "version is '1'"),
+    (calls.retrieve, (VIEWER,), {"version": -1}, "version is -1"),
+    (calls.retrieve, (VIEWER,), {"label": 5}, "label is 5"),
     (calls.retrieve, (VIEWER,), {"version": 1, "label": "live"}, "version is 1 and label is 'live'"),
     (calls.retrieve, (), {"context_ids": 5.0}, "context_ids holds 5.0"),
     (calls.retrieve, (), {"context_ids": {5}}, "context_ids holds set"),
@@ -32,6 +38,8 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.rank, (VIEWER,), {}, "candidates must be given"),
     (calls.rank, (VIEWER, "abc"), {}, "candidates is 'abc'"),
     (calls.rank, (VIEWER, [[1], [2]]), {}, "candidates of one context are a list of ids"),
+    (calls.rank, ([VIEWER, VIEWER], [1, 2]), {}, "candidates of one context are a list of ids"),
+    (calls.rank, (VIEWER, [1, [2]]), {}, "mixes ids and lists"),
     (calls.rank, ([VIEWER, VIEWER], [[1]]), {}, r"2 contexts were sent with candidates \[1\]"),
     (calls.rank, (VIEWER, [1]), {"features": {"year": 5}}, "feature 'year' is a int"),
     (calls.rank, ([VIEWER], [[1]]), {"features": 5}, "are a list of dicts"),
@@ -51,11 +59,11 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "arguments", "options", "told"), CASES)
+@pytest.mark.parametrize(("call", "arguments", "options", "message"), CASES)
 def test_call_with_what_cannot_be_sent_is_refused_by_name(
-    call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], told: str
+    call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+    with pytest.raises(InvalidArgument, match=message):
         call(*arguments, **options)
 
 

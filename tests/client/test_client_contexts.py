@@ -1,4 +1,4 @@
-"""Contexts by id, formulas and the whole signature, asked of a running service by every way to ask."""
+"""Contexts by id, formulas and the whole description of a model, of a running service by every way to send calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from rowcast_client import InvalidArgument, calls
 
 from tests.client.conftest import RunningService
-from tests.client.test_client_service import same_by_all_ways, ways
+from tests.client.servers import WAYS
+from tests.client.test_client_service import same_by_all_ways
 from tests.service import reference
 from tests.service.small_pieces import STORED_USERS
 
@@ -42,8 +43,8 @@ def test_what_is_sent_overrides_what_is_stored_by_all_ways(service: RunningServi
     call = calls.rank([{"mood": [0.5, 0.25]}, {"mood": [1, 2]}], [movies, movies], context_ids=[7, 3], model="movies")
     answer = same_by_all_ways(service, call)
     for place, (user, mood) in enumerate(((7, (0.5, 0.25)), (3, (1, 2)))):
-        told = {**stored(service, user), "mood": mood}
-        expected = [reference.ranked(service.movies, movie, user, **told)["score"] for movie in movies]
+        features = {**stored(service, user), "mood": mood}
+        expected = [reference.ranked(service.movies, movie, user, **features)["score"] for movie in movies]
         np.testing.assert_allclose(answer[place].scores, expected, 1e-4, 1e-4)
 
 
@@ -82,17 +83,12 @@ def test_formula_orders_by_all_ways(service: RunningService) -> None:
     ],
 )
 def test_refused_calls_say_why_by_all_ways(service: RunningService, call: Any, message: str) -> None:
-    for ask in ways(service).values():
+    for way in WAYS:
         with pytest.raises(InvalidArgument, match=message):
-            ask(call)
+            way.send(service.url(way), call)
 
 
-def test_queries_by_context_and_by_vector_are_not_sent() -> None:
-    with pytest.raises(InvalidArgument, match=r"exactly one of features \(or context_ids\), vectors and ids"):
-        calls.retrieve(vectors=[1.0], context_ids=7)
-
-
-def test_signature_tells_the_whole_way_of_an_input(service: RunningService) -> None:
+def test_model_describes_the_whole_path_of_an_input(service: RunningService) -> None:
     details = same_by_all_ways(service, calls.model("movies"))
     assert [store.name for store in details.contexts] == ["users"]
     readers = {reader.name: reader for reader in details.readers}
@@ -120,7 +116,7 @@ def test_rowcast_model_shows_parts_and_stores(
 ) -> None:
     assert rowcast("model", "movies", "--url", service.http) == 0
     printed = capsys.readouterr().out
-    for told in ("tower ranking on cpu", "trunk", "per context", "litert f32", "contexts", "or the context's id"):
-        assert told in printed
+    for text in ("tower ranking on cpu", "trunk", "per context", "litert f32", "contexts", "or the context's id"):
+        assert text in printed
     assert rowcast("model", "movies", "--url", service.http, "--json") == 0
     assert json.loads(capsys.readouterr().out) == httpx.get(f"{service.http}/v1/models/movies").json()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from rowcast_client import (
-    AsyncClient,
-    Client,
     Column,
     DeadlineExceeded,
     InvalidArgument,
@@ -25,50 +22,22 @@ from rowcast_client import (
 from rowcast_client.calls import Call
 
 from tests.client.conftest import RunningService
+from tests.client.servers import WAYS
 from tests.service import small_model
 from tests.service.small_bundle import SmallBundle
 
-Ask = Callable[[Call[Any]], Any]
 USER, HOUR = 7, 0.5
+ONCE = Retries(attempts_max=1)
 FEATURES = {"user": USER, "history": [1007, 1021], "city": "nowhere", "hour": HOUR}
 OTHER = {"user": 8, "history": [], "city": "nowhere", "hour": 0.25}
 
 
-def _by_client(url: str, body: str) -> Ask:
-    def ask(call: Call[Any]) -> Any:
-        with Client(url, body=body, retries=Retries(attempts_max=1)) as client:
-            return client.send(call)
-
-    return ask
-
-
-def _by_async_client(url: str, body: str) -> Ask:
-    async def awaited(call: Call[Any]) -> Any:
-        async with AsyncClient(url, body=body, retries=Retries(attempts_max=1)) as client:
-            return await client.send(call)
-
-    return lambda call: asyncio.run(awaited(call))
-
-
-def ways(service: RunningService) -> dict[str, Ask]:
-    return {
-        f"{name} {kind}": by(url, body)
-        for name, url, body in (
-            ("grpc", service.grpc, "protobuf"),
-            ("http protobuf", service.http, "protobuf"),
-            ("http json", service.http, "json"),
-        )
-        for kind, by in (("sync", _by_client), ("async", _by_async_client))
-    }
-
-
 def same_by_all_ways(service: RunningService, call: Call[Any]) -> Any:
-    """The answer to a call, once it is known to be the same whichever way it was asked."""
-    answers = {name: ask(call) for name, ask in ways(service).items()}
-    first = answers["grpc sync"]
-    for name, answer in answers.items():
-        assert plain(answer) == plain(first), name
-    return first
+    """The answer to a call, once it is known to be the same whichever way it was sent."""
+    answers = [way.send(service.url(way), call, retries=ONCE) for way in WAYS]
+    for way, answer in zip(WAYS, answers, strict=True):
+        assert plain(answer) == plain(answers[0]), way
+    return answers[0]
 
 
 def plain(value: Any) -> Any:
@@ -147,9 +116,9 @@ def test_retrieve_by_vectors_and_by_ids_finds_the_nearest(service: RunningServic
     by_vector = same_by_all_ways(service, calls.retrieve(vectors=vectors, k=3, exact=True, model="movies"))
     expected = np.argsort(-(service.movies.vectors @ vectors.T.astype(np.float64)), axis=0)[:3].T
     assert [one.ids.tolist() for one in by_vector] == service.movies.ids[expected].tolist()
-    asked = service.movies.ids[[3, 9]].tolist()
-    by_id = same_by_all_ways(service, calls.retrieve(ids=asked, k=3, model="movies"))
-    for one, neighbors in zip(asked, by_id, strict=True):
+    ids = service.movies.ids[[3, 9]].tolist()
+    by_id = same_by_all_ways(service, calls.retrieve(ids=ids, k=3, model="movies"))
+    for one, neighbors in zip(ids, by_id, strict=True):
         assert one not in neighbors.ids.tolist()
         assert len(neighbors) == 3
 
@@ -219,10 +188,10 @@ def test_rank_of_candidates_given_by_features_equals_that_of_their_ids(service: 
         "genres": [list(service.movies.genres[place]) for place in places],
         "year": service.movies.years[places],
     }
-    told = same_by_all_ways(service, calls.rank({"user": USER}, features=features, model="movies"))
+    by_features = same_by_all_ways(service, calls.rank({"user": USER}, features=features, model="movies"))
     by_id = same_by_all_ways(service, calls.rank({"user": USER}, service.movies.ids[places], model="movies"))
-    assert told[0].ids is None
-    assert told[0].scores.tolist() == by_id[0].scores.tolist()
+    assert by_features[0].ids is None
+    assert by_features[0].scores.tolist() == by_id[0].scores.tolist()
 
 
 def test_recommend_ranks_what_it_retrieves(service: RunningService) -> None:
@@ -302,10 +271,10 @@ def test_rejected_calls_raise_the_same_error_by_all_ways(
     service: RunningService, call: Call[Any], kind: type[RowcastError]
 ) -> None:
     raised = {}
-    for name, ask in ways(service).items():
+    for way in WAYS:
         with pytest.raises(RowcastError) as caught:
-            ask(call)
-        raised[name] = (type(caught.value), caught.value.code)
+            way.send(service.url(way), call, retries=ONCE)
+        raised[str(way)] = (type(caught.value), caught.value.code)
         assert caught.value.message
     assert set(raised.values()) == {(kind, kind.code)}, raised
 
@@ -313,17 +282,17 @@ def test_rejected_calls_raise_the_same_error_by_all_ways(
 def test_call_out_of_time_ends_with_the_deadline_by_all_ways(service: RunningService) -> None:
     candidates = np.tile(service.movies.ids, 400)
     call = calls.rank({"user": 1}, candidates, model="movies", timeout_s=0.001)
-    for name, ask in ways(service).items():
+    for way in WAYS:
         with pytest.raises(DeadlineExceeded) as caught:
-            ask(call)
-        assert caught.value.code == "DEADLINE", name
+            way.send(service.url(way), call, retries=ONCE)
+        assert caught.value.code == "DEADLINE", way
 
 
 def test_request_id_comes_back_with_the_services_error(service: RunningService) -> None:
-    for name, ask in ways(service).items():
+    for way in WAYS:
         with pytest.raises(NotFound) as caught:
-            ask(calls.model("nobody", request_id="shop-17/b"))
-        assert caught.value.request_id == "shop-17/b", name
+            way.send(service.url(way), calls.model("nobody", request_id="shop-17/b"))
+        assert caught.value.request_id == "shop-17/b", way
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
@@ -334,27 +303,18 @@ def test_rowcast_prints_recommendations_with_titles(
         assert rowcast(*arguments, "--url", getattr(service, transport)) == 0
         return capsys.readouterr().out
 
-    asked = (
-        "--feature",
-        "user=7",
-        "--feature",
-        "history=1007,1021",
-        "--feature",
-        "city=nowhere",
-        "--feature",
-        "hour=0.5",
-    )
+    features = ("--feature=user=7", "--feature=history=1007,1021", "--feature=city=nowhere", "--feature=hour=0.5")
     of_movies = ("--model", "movies")
-    expected = _by_client(service.http, "json")(calls.retrieve(FEATURES, k=3, attributes=["title"], model="movies"))
-    told = run("retrieve", *asked, "-k", "3", "--attribute", "title", *of_movies)
+    expected = same_by_all_ways(service, calls.retrieve(FEATURES, k=3, attributes=["title"], model="movies"))
+    printed = run("retrieve", *features, "-k", "3", "--attribute", "title", *of_movies)
     for neighbor in expected[0]:
-        assert neighbor.attributes["title"] in told
-        assert f"{neighbor.score:.4f}" in told
-    as_json = json.loads(run("retrieve", *asked, "-k", "3", "--attribute", "title", *of_movies, "--json"))
+        assert neighbor.attributes["title"] in printed
+        assert f"{neighbor.score:.4f}" in printed
+    as_json = json.loads(run("retrieve", *features, "-k", "3", "--attribute", "title", *of_movies, "--json"))
     assert [one["id"] for one in as_json["neighbors"]] == expected[0].ids.tolist()
     assert "movies" in run("models")
     assert "history" in run("model", "movies")
     assert "1014" in run("rank", "-f", "user=7", "--candidates", "1007,1014", *of_movies)
-    assert "retrieval score" in run("recommend", *asked, "-k", "2", *of_movies)
-    assert "dim" in run("embed", "--tower", "query", *asked, *of_movies)
+    assert "retrieval score" in run("recommend", *features, "-k", "2", *of_movies)
+    assert "dim" in run("embed", "--tower", "query", *features, *of_movies)
     assert "yes" in run("lookup", "--feature", "user", "5", "6", *of_movies)

@@ -118,7 +118,7 @@ def test_pack_requests_of_columns_takes_them_as_packed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (True, "holds bool"),
         ([1, True], "holds bool, int"),
@@ -141,10 +141,10 @@ def test_pack_requests_of_columns_takes_them_as_packed() -> None:
         ("\ud800", "not Unicode text"),
     ],
 )
-def test_pack_requests_of_what_is_no_feature_value_names_feature_and_fault(value: Any, told: str) -> None:
+def test_pack_requests_of_what_is_no_feature_value_names_feature_and_fault(value: Any, message: str) -> None:
     with pytest.raises(InvalidArgument, match="feature 'history'") as caught:
         pack_requests({"history": value})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_pack_requests_of_a_name_that_is_no_text_is_refused() -> None:

@@ -51,26 +51,26 @@ def test_rowcast_embed_prints_a_table_or_json(
     serving: Any, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving([OK]) as server:
-        asked = ("embed", "-f", "user=5", "--model", "m", "--url", server.url)
-        assert rowcast(*asked) == 0
+        embed = ("embed", "-f", "user=5", "--model", "m", "--url", server.url)
+        assert rowcast(*embed) == 0
         printed = capsys.readouterr().out
         assert "m version 7" in printed
         assert "0.5000 2.0000" in printed
-        assert rowcast(*asked, "--json") == 0
+        assert rowcast(*embed, "--json") == 0
         assert json.loads(capsys.readouterr().out) == {"model": "m", "version": 7, "vectors": [[0.5, 2.0]]}
 
 
 def test_rowcast_with_a_token_sends_it_from_the_environment_or_a_file(
     monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ("embed", "-f", "user=5", "--model", "m", "--url")
+    embed = ("embed", "-f", "user=5", "--model", "m", "--url")
     monkeypatch.setenv("ROWCAST_CLIENT_TOKEN", "from-the-environment")
     (tmp_path / "token").write_text("from-a-file\n")
     with http_server([OK]) as server:
-        assert rowcast(*asked, server.url) == 0
-        assert rowcast("--token-file", str(tmp_path / "token"), *asked, server.url) == 0
-        assert rowcast("--token-file", str(tmp_path / "none"), *asked, server.url) == 2
-    sent = [headers["authorization"] for _, headers, _ in server.asked]
+        assert rowcast(*embed, server.url) == 0
+        assert rowcast("--token-file", str(tmp_path / "token"), *embed, server.url) == 0
+        assert rowcast("--token-file", str(tmp_path / "none"), *embed, server.url) == 2
+    sent = [headers["authorization"] for _, headers, _ in server.requests]
     assert sent == ["bearer from-the-environment", "bearer from-a-file"]
     assert "--token-file" in capsys.readouterr().err
 
@@ -94,10 +94,10 @@ def test_rowcast_refused_says_one_sentence_and_exits_by_code(
 ) -> None:
     with http_server([reply]) as server:
         assert rowcast("embed", "-f", "user=5", "--model", "m", "--url", server.url) == status
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert told.err.startswith("BAD_ANSWER: " if isinstance(reply, bytes) else f"{reply.code}: a sentence")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith("BAD_ANSWER: " if isinstance(reply, bytes) else f"{reply.code}: a sentence")
 
 
 def test_rowcast_of_a_service_that_is_not_ready_exits_4(rowcast: Rowcast, capsys: pytest.CaptureFixture[str]) -> None:

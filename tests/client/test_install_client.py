@@ -25,7 +25,7 @@ def run(*command: str | Path, directory: Path) -> str:
 
 
 @pytest.mark.install
-def test_install_of_the_client_alone_asks_over_both_transports(tmp_path: Path) -> None:
+def test_install_of_the_client_alone_calls_over_both_transports(tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "own", directory=tmp_path)
     python = tmp_path / "own" / "bin" / "python"
     run(python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, CLIENT, directory=tmp_path)
@@ -38,5 +38,5 @@ def test_install_of_the_client_alone_asks_over_both_transports(tmp_path: Path) -
     assert (Path(package.strip()).parent / "py.typed").is_file()
     for serving in (http_server, grpc_server):
         with serving([OK]) as server:
-            asked = ("embed", "-f", "user=5", "-m", "m", "--url", server.url)
-            assert "0.5000 2.0000" in run(tmp_path / "own" / "bin" / "rowcast", *asked, directory=tmp_path)
+            embed = ("embed", "-f", "user=5", "-m", "m", "--url", server.url)
+            assert "0.5000 2.0000" in run(tmp_path / "own" / "bin" / "rowcast", *embed, directory=tmp_path)

@@ -120,7 +120,7 @@ def test_rank_of_several_contexts_as_json_is_the_same_request(candidates: list[l
     assert (from_json.heads, from_json.k) == (from_message.heads, from_message.k) == (("click",), 2)
 
 
-def test_rank_of_candidates_told_by_features_alone_sends_no_ids() -> None:
+def test_rank_of_candidates_given_by_features_alone_sends_no_ids() -> None:
     from_json, from_message = both_forms(
         calls.rank({"user": 1}, features={"year": [1990, 2000], "dense": [[1, 2], [3, 4]]})
     )
@@ -134,43 +134,6 @@ def test_rank_of_packed_contexts_is_the_same_as_of_listed_ones() -> None:
     packed = calls.rank({"user": Column([1, 2]), "history": Column([5, 6, 7], [0, 1, 3])}, [[10, 11], [12]])
     listed = calls.rank([{"user": 1, "history": [5]}, {"user": 2, "history": [6, 7]}], [[10, 11], [12]])
     assert packed.request == listed.request
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (({"user": 1}, [[1], [2]]), "candidates of one context are a list of ids"),
-        (([{"user": 1}, {"user": 2}], [1, 2]), "candidates of one context are a list of ids"),
-        (([{"user": 1}, {"user": 2}], [[1]]), "2 contexts were sent with candidates"),
-        (({"user": 1},), "candidates must be given"),
-        (({"user": 1}, [1, [2]]), "mixes ids and lists"),
-        (({"user": 1}, "abc"), "expected a list of ids"),
-    ],
-)
-def test_rank_with_candidates_that_do_not_fit_the_contexts_is_refused(arguments: Any, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
-        calls.rank(*arguments)
-
-
-@pytest.mark.parametrize("queries", [{}, {"features": {"a": 1}, "ids": [1]}, {"ids": [1], "vectors": [1.0]}])
-def test_retrieve_with_no_or_two_kinds_of_queries_is_refused(queries: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"exactly one of features \(or context_ids\), vectors"):
-        calls.retrieve(**queries)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"k": 1.5}, "k is 1.5"),
-        ({"k": True}, "k is True"),
-        ({"k": 2**31}, "k is 2147483648"),
-        ({"attributes": "title"}, "attributes is 'title'"),
-        ({"version": -1}, "version is -1"),
-    ],
-)
-def test_retrieve_with_an_option_of_a_wrong_type_is_refused(options: Any, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
-        calls.retrieve({"user": 1}, **options)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
@@ -208,11 +171,12 @@ def test_read_body_of_neighbors_is_what_the_message_says(lists: list[list[Any]],
         else np.array([one for one, _, _ in rows], np.int64)
     )
     scores = np.array([score for _, score, _ in rows], np.float32)
+    names = ("title", "year", "mean", "genres") if rows else ()
     neighbors = requests.Neighbors(
         ids,
         scores,
         np.cumsum([0, *map(len, lists)]),
-        {name: [told[name] for _, _, told in rows] for name in ("title", "year", "mean", "genres")} if rows else {},
+        {name: [attributes[name] for _, _, attributes in rows] for name in names},
     )
     answers_equal(calls.retrieve({"a": 1}), requests.Retrieved("m", 3, neighbors, 100), several=len(lists) > 1)
     answers_equal(

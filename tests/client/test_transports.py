@@ -29,12 +29,14 @@ from rowcast_client import (
     TooLarge,
     Unauthenticated,
     Unreachable,
+    calls,
 )
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
-from tests.client.servers import NOT_READY, OK, OVERLOADED, WAYS, Asking, Reply, grpc_server, http_server
+from tests.client.servers import EMBED, NOT_READY, OK, OVERLOADED, WAYS, Reply, Way, http_page, http_server
 
-CERTIFICATES = Path(__file__).parent / "certificates"
+KEY, CERTIFICATE = (Path(__file__).parent / "certificates" / name for name in ("localhost.key", "localhost.pem"))
+HTTP = Way("http", "protobuf", asynchronous=False)
 QUICK = Retries(backoff_s=0.01)
 REFUSALS = [
     (Reply("INVALID_ARGUMENT", 400, "INVALID_ARGUMENT"), InvalidArgument),
@@ -48,161 +50,159 @@ REFUSALS = [
 ]
 
 
-@pytest.fixture(params=WAYS)
-def asking(request: pytest.FixtureRequest) -> Asking:
-    return WAYS[request.param]
+@pytest.fixture(params=WAYS, ids=str)
+def way(request: pytest.FixtureRequest) -> Way:
+    chosen: Way = request.param
+    return chosen
 
 
-def test_client_of_a_service_that_answers_returns_arrays_and_version(asking: Asking) -> None:
-    with asking.server([OK]) as server:
-        answer = asking.embed(server.url)
+def test_client_of_a_service_that_answers_returns_arrays_and_version(way: Way) -> None:
+    with way.server([OK]) as server:
+        answer = way.send(server.url, EMBED)
     assert (answer.model, answer.version) == ("m", 7)
     assert answer.vectors.dtype == np.float32
     assert answer.vectors.tolist() == [[0.5, 2.0]]
 
 
-def test_client_of_an_overloaded_service_waits_as_told_and_asks_again(asking: Asking) -> None:
-    with asking.server([OVERLOADED, OK]) as server:
-        answer = asking.embed(server.url, retries=QUICK, call={"request_id": "abc-1"})
+def test_client_of_an_overloaded_service_waits_as_required_and_tries_again(way: Way) -> None:
+    with way.server([OVERLOADED, OK]) as server:
+        answer = way.send(server.url, calls.embed({"user": 5}, model="m", request_id="abc-1"), retries=QUICK)
     assert answer.version == 7
-    (first, _, _), (second, _, _) = server.asked
+    (first, _, _), (second, _, _) = server.requests
     assert 0.2 <= second - first < 1.5
-    assert {headers["x-request-id"] for _, headers, _ in server.asked} == {"abc-1"}
-    assert server.asked[0][2] == server.asked[1][2] != b""
+    assert {headers["x-request-id"] for _, headers, _ in server.requests} == {"abc-1"}
+    assert server.requests[0][2] == server.requests[1][2] != b""
 
 
-def test_client_of_a_service_not_ready_asks_again_with_backoff(asking: Asking) -> None:
-    with asking.server([NOT_READY, NOT_READY, OK]) as server:
-        assert asking.embed(server.url, retries=QUICK).version == 7
-    assert len(server.asked) == 3
+def test_client_of_a_service_not_ready_tries_again_with_backoff(way: Way) -> None:
+    with way.server([NOT_READY, NOT_READY, OK]) as server:
+        assert way.send(server.url, EMBED, retries=QUICK).version == 7
+    assert len(server.requests) == 3
 
 
-def test_client_of_a_service_that_stays_overloaded_ends_with_its_error(asking: Asking) -> None:
+def test_client_of_a_service_that_stays_overloaded_ends_with_its_error(way: Way) -> None:
     reply = Reply("OVERLOADED", 429, "RESOURCE_EXHAUSTED", "0.01")
-    with asking.server([reply]) as server, pytest.raises(Overloaded) as caught:
-        asking.embed(server.url, retries=Retries(attempts_max=3), call={"request_id": "abc-2"})
-    assert len(server.asked) == 3
+    with way.server([reply]) as server, pytest.raises(Overloaded) as caught:
+        way.send(server.url, calls.embed({"user": 5}, model="m", request_id="abc-2"), retries=Retries(attempts_max=3))
+    assert len(server.requests) == 3
     assert (caught.value.request_id, caught.value.retry_after_s) == ("abc-2", 0.01)
     assert str(caught.value) == "a sentence (request id abc-2)"
 
 
-def test_client_told_to_wait_past_its_deadline_gives_up_at_once(asking: Asking) -> None:
+def test_client_that_has_to_wait_past_its_deadline_gives_up_at_once(way: Way) -> None:
     reply = Reply("OVERLOADED", 429, "RESOURCE_EXHAUSTED", "30")
     started = time.monotonic()
-    with asking.server([reply]) as server, pytest.raises(Overloaded):
-        asking.embed(server.url, timeout_s=5)
-    assert len(server.asked) == 1
+    with way.server([reply]) as server, pytest.raises(Overloaded):
+        way.send(server.url, EMBED, timeout_s=5)
+    assert len(server.requests) == 1
     assert time.monotonic() - started < 4
 
 
 @pytest.mark.parametrize(("reply", "kind"), REFUSALS, ids=lambda one: getattr(one, "code", ""))
-def test_client_refused_raises_the_services_error_and_never_asks_again(
-    asking: Asking, reply: Reply, kind: type[RowcastError]
+def test_client_refused_raises_the_services_error_and_never_tries_again(
+    way: Way, reply: Reply, kind: type[RowcastError]
 ) -> None:
-    with asking.server([reply]) as server, pytest.raises(kind) as caught:
-        asking.embed(server.url, retries=QUICK)
+    with way.server([reply]) as server, pytest.raises(kind) as caught:
+        way.send(server.url, EMBED, retries=QUICK)
     assert type(caught.value) is kind
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     assert "a sentence" in caught.value.message
     assert caught.value.address == server.url
-    assert caught.value.request_id == server.asked[0][1]["x-request-id"]
+    assert caught.value.request_id == server.requests[0][1]["x-request-id"]
 
 
-def test_client_sends_what_is_left_of_the_deadline(asking: Asking) -> None:
-    with asking.server([OVERLOADED, OK]) as server:
-        asking.embed(server.url, timeout_s=3)
+def test_client_sends_what_is_left_of_the_deadline(way: Way) -> None:
+    with way.server([OVERLOADED, OK]) as server:
+        way.send(server.url, EMBED, timeout_s=3)
     left = [
         float(headers["x-request-timeout-ms"]) / 1000
         if "x-request-timeout-ms" in headers
         else float(headers["remaining_s"])
-        for _, headers, _ in server.asked
+        for _, headers, _ in server.requests
     ]
     assert 2 < left[0] <= 3
     assert left[1] <= left[0] - 0.19
 
 
-def test_client_of_a_service_that_never_answers_ends_with_the_deadline_and_names_the_address(asking: Asking) -> None:
+def test_client_of_a_service_that_never_answers_ends_with_the_deadline_and_names_the_address(way: Way) -> None:
     started = time.monotonic()
-    with asking.server([None]) as server, pytest.raises(DeadlineExceeded) as caught:
-        asking.embed(server.url, timeout_s=0.3)
+    with way.server([None]) as server, pytest.raises(DeadlineExceeded) as caught:
+        way.send(server.url, EMBED, timeout_s=0.3)
     assert caught.value.message == f"{server.url} did not answer within 0.3 s"
     assert 0.3 <= time.monotonic() - started < 3
 
 
-def test_client_of_nobody_tries_again_and_names_the_address(asking: Asking) -> None:
-    with asking.server([OK]) as server:
+def test_client_of_nobody_tries_again_and_names_the_address(way: Way) -> None:
+    with way.server([OK]) as server:
         gone = server.url
     with pytest.raises(Unreachable) as caught:
-        asking.embed(gone, retries=QUICK)
+        way.send(gone, EMBED, retries=QUICK)
     assert type(caught.value) is Unreachable
     assert gone in caught.value.message
 
 
 def test_client_keeps_one_connection_for_many_calls() -> None:
     with http_server([OK]) as server:
-        for asynchronous in (False, True):
-            Asking(http_server, "protobuf", asynchronous).embed(server.url, times=5)
-    assert len(server.asked) == 10
+        for way in WAYS[2:4]:
+            way.send(server.url, *[EMBED] * 5)
+    assert len(server.requests) == 10
     assert server.connections == 2
 
 
 def test_client_of_what_is_no_rowcast_service_says_so() -> None:
-    page = b"HTTP/1.1 404 Not Found\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi"
+    page = http_page(b"hi", "text/html", "404 Not Found")
     with http_server([page]) as server, Client(server.url) as client, pytest.raises(BadAnswer) as caught:
         client.models()
     assert f"{server.url} does not answer as a rowcast service would: status 404" in caught.value.message
-    text = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi"
+    text = http_page(b"hi", "text/html")
     with http_server([text]) as server, Client(server.url) as client, pytest.raises(BadAnswer, match="text/html"):
         client.models()
 
 
-def test_client_of_a_proxy_whose_service_is_away_asks_again() -> None:
-    page = b"HTTP/1.1 503 Unavailable\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi"
+def test_client_of_a_proxy_whose_service_is_away_tries_again() -> None:
+    page = http_page(b"hi", "text/html", "503 Unavailable")
     with http_server([page, OK]) as server:
-        assert Asking(http_server, "protobuf", False).embed(server.url, retries=QUICK).version == 7
+        assert HTTP.send(server.url, EMBED, retries=QUICK).version == 7
 
 
-def test_client_whose_connection_breaks_asks_again() -> None:
+def test_client_whose_connection_breaks_tries_again() -> None:
     with http_server([b"", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort", OK]) as server:
-        assert Asking(http_server, "protobuf", False).embed(server.url, retries=QUICK).version == 7
-    assert len(server.asked) == 3
+        assert HTTP.send(server.url, EMBED, retries=QUICK).version == 7
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize("body", ['{"model": "m"}', "[]", "null", "{", '{"model": "m", "version": 1, "vector": ["a"]}'])
 def test_client_of_a_broken_json_answer_says_so(body: str) -> None:
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    with http_server([(head + body).encode()]) as server, pytest.raises(BadAnswer) as caught:
-        Asking(http_server, "json", asynchronous=False).embed(server.url)
+    with http_server([http_page(body.encode(), "application/json")]) as server, pytest.raises(BadAnswer) as caught:
+        Way("http", "json", asynchronous=False).send(server.url, EMBED)
     assert "its application/json body is no answer of Embed" in caught.value.message
 
 
-def test_client_of_a_message_that_does_not_hold_together_says_so(asking: Asking) -> None:
+def test_client_of_a_message_that_does_not_hold_together_says_so(way: Way) -> None:
     broken = pb.EmbedResponse(vectors=b"12345", dim=1).SerializeToString()
-    if asking.server is http_server:
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: {len(broken)}\r\n\r\n"
-        broken = head.encode() + broken
-    with asking.server([broken]) as server, pytest.raises(BadAnswer, match="does not hold together"):
-        asking.embed(server.url)
+    if way.transport == "http":
+        broken = http_page(broken)
+    with way.server([broken]) as server, pytest.raises(BadAnswer, match="does not hold together"):
+        way.send(server.url, EMBED)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_http_client_without_a_model_name_asks_which_is_the_only_one(asynchronous: bool) -> None:
+def test_http_client_without_a_model_name_requests_the_only_one(asynchronous: bool) -> None:
     listed = pb.ListModelsResponse(models=[pb.ModelState(name="only one")]).SerializeToString()
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: {len(listed)}\r\n\r\n"
-    with http_server([head.encode() + listed, OK]) as server:
+    with http_server([http_page(listed), OK]) as server:
         if asynchronous:
 
-            async def ask() -> None:
+            async def embed() -> None:
                 async with AsyncClient(server.url) as client:
                     await client.embed({"user": 5})
                     await client.embed({"user": 5})
 
-            asyncio.run(ask())
+            asyncio.run(embed())
         else:
             with Client(server.url) as client:
                 client.embed({"user": 5})
                 client.embed({"user": 5})
-    lines = [headers[""].split()[:2] for _, headers, _ in server.asked]
+    lines = [headers[""].split()[:2] for _, headers, _ in server.requests]
     path = "/v1/models/only%20one:embed"
     assert lines == [["GET", "/v1/models"], ["POST", path], ["POST", path]]
 
@@ -210,50 +210,46 @@ def test_http_client_without_a_model_name_asks_which_is_the_only_one(asynchronou
 @pytest.mark.parametrize(("names", "kind"), [([], NotReady), (["a", "b"], InvalidArgument)])
 def test_http_client_without_a_model_name_and_no_only_model_says_so(names: list[str], kind: type[RowcastError]) -> None:
     listed = pb.ListModelsResponse(models=[pb.ModelState(name=name) for name in names]).SerializeToString()
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: {len(listed)}\r\n\r\n"
     with (
-        http_server([head.encode() + listed]) as server,
+        http_server([http_page(listed)]) as server,
         Client(server.url, retries=QUICK) as client,
         pytest.raises(kind),
     ):
         client.embed({"user": 5})
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_client_over_tls_trusts_the_given_authority_only(asynchronous: bool) -> None:
-    key, certificate = CERTIFICATES / "localhost.key", CERTIFICATES / "localhost.pem"
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(certificate, key)
-    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
-    for serving, credential in ((http_server, tls), (grpc_server, credentials)):
-        with serving([OK], credential) as server:
-            way = Asking(serving, "protobuf", asynchronous)
-            assert way.embed(server.url, ca_file=certificate).version == 7
-            with pytest.raises(TlsFailed) as caught:
-                way.embed(server.url, retries=QUICK)
-            assert f"no secure connection to {server.url}" in caught.value.message
+@pytest.mark.parametrize("way", WAYS[:4], ids=str)
+def test_client_over_tls_trusts_the_given_authority_only(way: Way) -> None:
+    with way.server([OK], tls_of(way, mutual=False)) as server:
+        assert way.send(server.url, EMBED, ca_file=CERTIFICATE).version == 7
+        with pytest.raises(TlsFailed) as caught:
+            way.send(server.url, EMBED, retries=QUICK)
+        assert f"no secure connection to {server.url}" in caught.value.message
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_client_shows_its_token_and_its_certificate(asynchronous: bool) -> None:
-    key, certificate = CERTIFICATES / "localhost.key", CERTIFICATES / "localhost.pem"
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificate))
-    tls.load_cert_chain(certificate, key)
-    tls.verify_mode = ssl.CERT_REQUIRED
-    pair = (key.read_bytes(), certificate.read_bytes())
-    credentials = grpc.ssl_server_credentials([pair], certificate.read_bytes(), require_client_auth=True)
-    shown: dict[str, Any] = {"ca_file": certificate, "cert_file": certificate, "key_file": key}
-    for serving, credential in ((http_server, tls), (grpc_server, credentials)):
-        with serving([OK], credential) as server:
-            way = Asking(serving, "protobuf", asynchronous)
-            assert way.embed(server.url, token="a-secret", **shown).version == 7
-            assert server.asked[0][1]["authorization"].lower() == "bearer a-secret"
-            with pytest.raises(Unreachable):
-                way.embed(server.url, ca_file=certificate, retries=QUICK, timeout_s=2)
+@pytest.mark.parametrize("way", WAYS[:4], ids=str)
+def test_client_shows_its_token_and_its_certificate(way: Way) -> None:
+    files: dict[str, Any] = {"ca_file": CERTIFICATE, "cert_file": CERTIFICATE, "key_file": KEY}
+    with way.server([OK], tls_of(way, mutual=True)) as server:
+        assert way.send(server.url, EMBED, token="a-secret", **files).version == 7
+        assert server.requests[0][1]["authorization"].lower() == "bearer a-secret"
+        with pytest.raises(Unreachable):
+            way.send(server.url, EMBED, ca_file=CERTIFICATE, retries=QUICK, timeout_s=2)
+
+
+def tls_of(way: Way, mutual: bool) -> Any:
+    """TLS of a server, which may require a certificate of its clients."""
+    if way.transport == "grpc":
+        pair, authorities = (KEY.read_bytes(), CERTIFICATE.read_bytes()), CERTIFICATE.read_bytes() if mutual else None
+        return grpc.ssl_server_credentials([pair], authorities, require_client_auth=mutual)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=CERTIFICATE if mutual else None)
+    tls.load_cert_chain(CERTIFICATE, KEY)
+    tls.verify_mode = ssl.CERT_REQUIRED if mutual else ssl.CERT_NONE
+    return tls
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"url": "127.0.0.1:8080"}, "expected http://host:port"),
         ({"url": 8080}, "address 8080 cannot be used"),
@@ -278,25 +274,19 @@ def test_client_shows_its_token_and_its_certificate(asynchronous: bool) -> None:
         ({"url": "grpc://host", "retries": 3}, "retries is 3"),
     ],
 )
-def test_client_with_a_wrong_argument_is_refused_by_name(options: dict[str, Any], told: str) -> None:
+def test_client_with_a_wrong_argument_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Client(**options)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        ({"timeout_s": -1}, "timeout_s"),
-        ({"request_id": "a b"}, "request_id is 'a b'"),
-        ({"request_id": 5}, "request_id is 5"),
-        ({"tower": 5}, "tower is 5: expected text"),
-        ({"label": 5}, "label is 5: expected text"),
-    ],
+    ("call", "message"),
+    [({"timeout_s": -1}, "timeout_s"), ({"request_id": "a b"}, "request_id is 'a b'"), ({"request_id": 5}, "is 5")],
 )
-def test_call_with_a_wrong_option_is_refused_before_it_is_sent(call: dict[str, Any], told: str) -> None:
-    with Client("http://127.0.0.1:1") as client, pytest.raises(InvalidArgument, match=told):
+def test_call_with_a_wrong_option_is_refused_before_it_is_sent(call: dict[str, Any], message: str) -> None:
+    with Client("http://127.0.0.1:1") as client, pytest.raises(InvalidArgument, match=message):
         client.embed({"user": 5}, model="m", **call)
 
 
