@@ -22,7 +22,6 @@ from bundle.features import FeatureReader
 from bundle.manifest import TableSource, TextIds
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.stretches import read_stretches
 from export.errors import ExportError, NotConvertible, UsageError, VerificationFailed
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import NamedGraph
@@ -88,7 +87,7 @@ def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) 
         breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
         cuts = [(int(first), int(last)) for first, last in pairwise([0, *breaks, rows.size]) if last > first]
         stretches = [(int(ordered[first]), last - first) for first, last in cuts]
-        for (first, last), found in zip(cuts, read_stretches(checkpoint, key, stretches), strict=True):
+        for (first, last), found in zip(cuts, checkpoint.read_each(key, stretches), strict=True):
             values[order[first:last]] = found
         return values
 

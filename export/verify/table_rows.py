@@ -23,7 +23,6 @@ from bundle.codecs import SCALE_BYTES
 from bundle.errors import BundleError
 from bundle.manifest import Shard, Table, TableCheck, TableSource
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.stretches import read_stretches
 from export.checkpoint.variables import NUMPY_DTYPES, Entry
 from export.errors import VerificationFailed
 from export.verify.conversion_checks import judged
@@ -75,7 +74,7 @@ def _verify_table(checkpoint: Checkpoint, root: Path, name: str, table: Table, r
     stretches = _runs(sample, max(1, BLOCK_BYTES // row_bytes) if plain else 1)
     # In the order of the variable: where it lies in chunks, each is decoded once.
     ordered = sorted(stretches, key=lambda each: _stored_row(table.source, each[0]))
-    stored = read_stretches(checkpoint, entry.key, [(_stored_row(table.source, first), n) for first, n in ordered])
+    stored = checkpoint.read_each(entry.key, [(_stored_row(table.source, first), n) for first, n in ordered])
     batch = max(1, BLOCK_BYTES // (entry.shape[1] * entry.itemsize))
     for some in _batches(ordered, batch):
         numbers = np.concatenate([np.arange(first, first + count) for first, count in some])
