@@ -26,7 +26,7 @@ def feed_bags(
 
     Args:
       results, stops: of a tower: what it returns, and what is looked up for it.
-      inputs, lengths: of its call, as of RawTrace.
+      inputs, lengths: of its call, as of TracedCall.
       parts: what the recipe says of the inputs.
       fed: takes the placeholders, [batch, length_max], as `<input>@padded`, those of the weights of another input's ids
         as `<that input>@weights`.

@@ -71,11 +71,12 @@ class TracedCall:
     Attributes:
       function: the whole call, a TensorFlow WrappedFunction.
       inputs: its declared inputs as they arrive in the graph.
-      lengths: placeholders of how many ids each example has, by ragged or sparse input.
+      lengths: placeholders of how many ids each example has, by ragged or sparse input, or dense one of a sequence.
       result: what it returns.
       parts: what the recipe says of the inputs.
+      lookups: a Lookup each, in the order of the call.
       bags: placeholders of the values of ragged and sparse inputs, as `feed_bags` makes them.
-      features, activations, configs: by the feature's name: what is looked up, its placeholder, its FeatureConfig.
+      features, activations: by the feature's name: what is looked up, and its placeholder.
     """
 
     function: Any
@@ -83,24 +84,24 @@ class TracedCall:
     lengths: Mapping[str, Any]
     result: Any
     parts: Mapping[str, InputPart]
+    lookups: Sequence[Any]
     bags: dict[str, Any] = field(default_factory=dict)
     features: dict[str, FeatureSpec] = field(default_factory=dict)
     activations: dict[str, Any] = field(default_factory=dict)
-    configs: dict[str, Any] = field(default_factory=dict)
 
 
 def prune(
     name: str,
     part: TowerPart,
     trace: TracedCall,
-    stand_ins: Mapping[str, str],
+    layer_tables: Mapping[str, str],
 ) -> TracedTower:
-    """Cuts one tower out of a traced call.
+    """Extracts one tower from a traced call.
 
     Args:
       name, part: the recipe's tower.
       trace: the call.
-      stand_ins: name of each table of an embedding layer by the resource that stands for it.
+      layer_tables: names of the tables of embedding layers, by their resources.
     Raises:
       UsageError: the call does not return what the recipe's outputs name.
       NotConvertible: the tower needs more than activations and dense inputs; names what, and the cure.
@@ -116,7 +117,7 @@ def prune(
         which: trace.activations[which] for which in trace.activations if trace.activations[which].name in found.stops
     }
     inputs.update(_dense_inputs(name, found, trace))
-    _refuse_tables(name, found, captures_of(trace.function, found), stand_ins)
+    _refuse_tables(name, found, captures_of(trace.function, found), layer_tables)
     _refuse_python(name, found)
     _refuse_untrained(name, found, trace.function)
     if not inputs:
@@ -149,7 +150,7 @@ def _half(found: Needed) -> str:
 
 
 def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    """Cuts a function of its own out of a traced one.
+    """Extracts a function of its own from a traced one.
 
     Args:
       name: of the tower, for messages.
@@ -323,11 +324,11 @@ def _refuse_python(name: str, found: Needed) -> None:
             )
 
 
-def _refuse_tables(name: str, found: Needed, captures: list[tuple[Any, Any]], stand_ins: Mapping[str, str]) -> None:
+def _refuse_tables(name: str, found: Needed, captures: list[tuple[Any, Any]], layer_tables: Mapping[str, str]) -> None:
     for outer, inner in captures:
-        if resource(outer) in stand_ins:
+        if resource(outer) in layer_tables:
             raise NotConvertible(
-                f"tower {name!r} reads table {stand_ins[resource(outer)]!r} other than by its embedding layer"
+                f"tower {name!r} reads table {layer_tables[resource(outer)]!r} other than by its embedding layer"
                 f"{_line_of_reader(inner, found)}; no such table goes into a tower: look rows up by the layer only"
             )
 

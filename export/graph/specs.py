@@ -7,9 +7,9 @@ turned into the manifest's pages by the recipe.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from bundle.format import manifest
 
@@ -66,6 +66,7 @@ class FeatureSpec:
       ordinal: whether row r of its ids is the one number r.
       from_end: whether a row below 0 is counted from the table's end, if the recipe does not tell another rule.
       cast: how what is sent becomes integers before `rule`; None: it is what ids are.
+      config: the FeatureConfig of an embedding layer, which no two calls need share.
     """
 
     name: str
@@ -90,6 +91,7 @@ class FeatureSpec:
     filler_row: int | None = None
     ordinal: bool = False
     from_end: bool = False
+    config: Any = field(default=None, compare=False, repr=False)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -100,6 +102,13 @@ class FeatureSpec:
     def one_each(self) -> bool:
         """Whether callers send one value for each example, if it is not one of several places."""
         return self.kind == "single" or isinstance(self.rule, manifest.TextIds)
+
+    @property
+    def plain(self) -> bool:
+        """Whether its ids are the rows, taken from a dense input of integers as they are."""
+        as_they_are = (self.rule, self.unknown, self.cast, self.place) == (None, None, None, None)
+        integers = self.encoding == "dense" and self.ids_dtype in ("int32", "int64")
+        return as_they_are and integers and len(self.reads) == 1
 
     def padding_of(self, name: str) -> int | str | None:
         """Returns what only fills one of its inputs up."""

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bundle.format import paths
 from bundle.format.manifest import IdRule, Unknown
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
-from export.graph.specs import Combiner, Encoding, Keys, Kind, TableFacts
+from export.graph.specs import Combiner, Encoding, FeatureSpec, Keys, Kind, TableFacts
 
 Tensors = Any
 """A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
+
+
+class NoRule(NamedTuple):
+    """How the model computes ids that no rule describes, as the end of a sentence, and what to change."""
+
+    why: str
+    cure: str = "give its lookup an input as it is"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +43,11 @@ class Lookup:
       empty_row: of a bag, the row that it reads where nothing else is left in it.
       filler_row: of a sequence, the row that fills it up; None: zeros do.
       ids_max: of a bag, how many ids of an example it takes at most.
+      activation: the placeholder of what it returns, in a traced call.
+      gather: whether it is a gather from a plain variable, which could as well stay in the graph.
+      line: of the user's code.
+      feature: what callers send for it; None: not resolved, or `no_rule`.
+      no_rule: why there is no such feature.
     """
 
     path: str
@@ -56,6 +68,11 @@ class Lookup:
     empty_row: int | None = None
     filler_row: int | None = None
     ids_max: int | None = None
+    activation: Any = None
+    gather: bool = False
+    line: str = ""
+    feature: FeatureSpec | None = None
+    no_rule: NoRule | None = None
 
     @property
     def shape(self) -> tuple[int | None, ...]:

@@ -6,13 +6,14 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from export.errors import ExportError, NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import NamedGraph
 from export.graph.origins import PYTHON_CODE, Source, identifier, origin, sources_of
+from export.graph.pruning import TracedCall
 from export.lookups.interception import lookups_intercepted
 from export.lookups.records import Lookup, MakeTable, batch_size
 from export.recipe.schema import InputPart, name_of_call
@@ -26,42 +27,6 @@ _WRAPPED = re.compile(
 )
 """What a layer raised itself, in the page that Keras 2 or 3 makes of it."""
 _RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
-
-
-@dataclass(frozen=True, eq=False)
-class Recorded:
-    """A lookup of a traced call.
-
-    Attributes:
-      lookup: what was asked.
-      activation: the placeholder that answered.
-      gather: whether it was a gather from a plain variable, which could as well stay in the graph.
-      line: of the user's code.
-    """
-
-    lookup: Lookup
-    activation: Any
-    gather: bool
-    line: str
-
-
-@dataclass(frozen=True, eq=False)
-class RawTrace:
-    """A traced call, as it was recorded.
-
-    Attributes:
-      function: a TensorFlow WrappedFunction.
-      inputs: what the call was given, in its graph.
-      lengths: placeholders of how many ids each example has, by ragged or sparse input, or dense one of a sequence.
-      result: what the call returned.
-      lookups: in the order of the call.
-    """
-
-    function: Any
-    inputs: Mapping[str, Any]
-    lengths: Mapping[str, Any]
-    result: Any
-    lookups: tuple[Recorded, ...]
 
 
 def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -110,7 +75,7 @@ def zeros(lookup: Lookup) -> Any:
     return activation if tf.executing_eagerly() else tf.ensure_shape(activation, lookup.shape)
 
 
-def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table: MakeTable) -> RawTrace:
+def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table: MakeTable) -> TracedCall:
     """Traces one call of the model.
 
     Args:
@@ -161,14 +126,14 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
         ) from problem
     finally:
         tf.config.run_functions_eagerly(eagerly)
-    return RawTrace(function, given, lengths, function.structured_outputs, tuple(recorder.lookups))
+    return TracedCall(function, given, lengths, function.structured_outputs, parts, recorder.lookups)
 
 
 class _Recorder:
     """Answers lookups with placeholders of the one graph that is traced."""
 
     def __init__(self, given: Mapping[str, Any], lengths: dict[str, Any]) -> None:
-        self.lookups: list[Recorded] = []
+        self.lookups: list[Lookup] = []
         self.graph: Any = None
         self._given, self._lengths = given, lengths
 
@@ -208,7 +173,7 @@ class _Recorder:
         tf = load_tensorflow()
         shape = lookup.shape if lookup.kind != "single" else (None, lookup.table.dim)
         activation = tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))
-        self.lookups.append(Recorded(lookup, activation, gather, current_line()))
+        self.lookups.append(replace(lookup, activation=activation, gather=gather, line=current_line()))
         return activation if shape == lookup.shape else tf.expand_dims(activation, 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 
 from bundle.format.manifest import ChainedIds, IdRule, JoinedIds, SeveralIds, TextIds, VocabularyIds, vocabularies_of
 from export.graph.origins import distinct_identifiers
@@ -13,27 +14,18 @@ from export.lookups.records import table_name
 Features = Mapping[str, FeatureSpec | DenseSpec]
 
 
-class FeatureNames:
-    """Names for features while calls are traced: equal ones of several calls have one name."""
+def name_while_traced(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
+    """Returns a feature's name among others; equal ones of several calls have one name.
 
-    def __init__(self) -> None:
-        self._names: dict[FeatureSpec, str] = {}
-
-    def name(self, feature: FeatureSpec) -> str:
-        """Returns `<input>@<table>`, of a cross `<a>*<b>@<table>`, of one of several values `<input>[<place>]@<table>`.
-
-        And what it does, where that is not enough.
-        """
-        if feature not in self._names:
-            read = "*".join(feature.inputs) if feature.place is None else f"{feature.inputs[0]}[{feature.place}]"
-            plain = f"{read}@{feature.table or 'indicator'}"
-            names = (plain, f"{plain}.{feature.combiner or feature.kind}")
-            taken = set(self._names.values())
-            number = 2
-            while names[0] in taken:
-                names, number = (*names[1:], f"{plain}.{number}"), number + 1
-            self._names[feature] = names[0]
-        return self._names[feature]
+    It is `<input>@<table>`, of a cross `<a>*<b>@<table>`, of one of several values `<input>[<place>]@<table>`; and
+    what the feature does, where that is not enough.
+    """
+    if feature not in names:
+        read = "*".join(feature.inputs) if feature.place is None else f"{feature.inputs[0]}[{feature.place}]"
+        plain = f"{read}@{feature.table or 'indicator'}"
+        choices = chain([plain, f"{plain}.{feature.combiner or feature.kind}"], (f"{plain}.{n}" for n in count(2)))
+        names[feature] = next(each for each in choices if each not in names.values())
+    return names[feature]
 
 
 def finally_named(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpec:

@@ -7,8 +7,10 @@ Source: TensorFlow 2.20, python/ops/embedding_ops.py (what is pruned, how weight
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from export.frameworks.internals import join
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.placeholders import placeholder_class
 from export.id_rules.operations import rows_of
@@ -20,6 +22,17 @@ def may_stay(lookup: Lookup) -> bool:
     """Tells whether a tower can do a lookup: of a plain variable, by ids that are computed in its graph."""
     plain = isinstance(lookup.variable, placeholder_class()) and not lookup.variable.mod
     return plain and len(lookup.ids) == 1 and not lookup.keys
+
+
+def put_inside(lookups: Iterable[Lookup], graph: Any) -> None:
+    """Lets the graph of a call do lookups itself."""
+    tf = load_tensorflow()
+    for lookup in lookups:
+        with graph.as_default():
+            values = tf.reshape(look_up(lookup), [-1, *lookup.activation.shape.as_list()[1:]])
+        if not any(each is lookup.variable for each in graph.variables):
+            graph.variables = (*graph.variables, lookup.variable)
+        join(lookup.activation, values)
 
 
 def look_up(lookup: Lookup) -> Any:

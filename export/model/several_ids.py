@@ -9,7 +9,7 @@ from export.frameworks.internals import join
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import per_example
 from export.graph.origins import identifier
-from export.model.calling import Recorded
+from export.lookups.records import Lookup
 
 
 def flattened_from(ids: Any) -> int:
@@ -27,35 +27,28 @@ def flattened_from(ids: Any) -> int:
     return 1
 
 
-def by_example(recorded: Recorded, size: int) -> Recorded:
+def by_example(lookup: Lookup, size: int) -> Lookup:
     """Returns the lookup of ids that the model flattened, `tf.reshape(ids, [-1])`, as one of each example's `size`."""
     tf = load_tensorflow()
-    lookup, graph = recorded.lookup, recorded.activation.graph
-    with graph.as_default():
-        activation = _placeholder(recorded, [None, size, lookup.table.dim])
-        join(recorded.activation, tf.reshape(activation, [-1, lookup.table.dim]))
-    return replace(recorded, lookup=replace(lookup, kind="sequence", length=size), activation=activation)
+    with lookup.activation.graph.as_default():
+        activation = _placeholder(lookup, [None, size, lookup.table.dim])
+        join(lookup.activation, tf.reshape(activation, [-1, lookup.table.dim]))
+    return replace(lookup, kind="sequence", length=size, activation=activation)
 
 
-def columns_of(recorded: Recorded, size: int) -> list[Recorded]:
+def columns_of(lookup: Lookup, size: int) -> list[Lookup]:
     """Returns a lookup of each of the `size` ids that an example has; together they answer the one that was recorded.
 
     Its ids in the graph are known to no operation: these lookups leave the towers.
     """
     tf = load_tensorflow()
-    lookup, graph = recorded.lookup, recorded.activation.graph
-    single = replace(lookup, kind="single", length=None)
-    with graph.as_default():
-        parts = [
-            replace(recorded, lookup=single, activation=_placeholder(recorded, [None, lookup.table.dim]))
-            for _ in range(size)
-        ]
-        side_by_side = tf.concat([each.activation for each in parts], 1)
-        shape = recorded.activation.shape.as_list()
-        join(recorded.activation, tf.reshape(side_by_side, [-1, *shape[1:]]))
-    return parts
+    with lookup.activation.graph.as_default():
+        activations = [_placeholder(lookup, [None, lookup.table.dim]) for _ in range(size)]
+        shape = lookup.activation.shape.as_list()
+        join(lookup.activation, tf.reshape(tf.concat(activations, 1), [-1, *shape[1:]]))
+    return [replace(lookup, kind="single", length=None, activation=each) for each in activations]
 
 
-def _placeholder(recorded: Recorded, shape: list[int | None]) -> Any:
+def _placeholder(lookup: Lookup, shape: list[int | None]) -> Any:
     tf = load_tensorflow()
-    return tf.compat.v1.placeholder(tf.float32, shape, name=identifier(recorded.lookup.path))
+    return tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))

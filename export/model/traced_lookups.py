@@ -4,57 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from bundle.format.manifest import ArithmeticIds, ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
 from export.errors import NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import Source, sources_of
+from export.graph.pruning import TracedCall
 from export.graph.specs import FeatureSpec, TableFacts
 from export.id_rules.arithmetic import FoundIds, reach_of
 from export.id_rules.chains import crossed_by, find_chain, followed_by, may_be_none
 from export.id_rules.crosses import find_several
 from export.id_rules.recognition import blamed, cure_of
 from export.id_rules.texts import changed_text, find_text
-from export.lookups.records import Lookup
-from export.model.calling import RawTrace, Recorded
+from export.lookups.records import Lookup, NoRule
 from export.model.inline_lookups import may_stay
 from export.model.several_ids import by_example, columns_of, flattened_from
 from export.recipe.schema import InputPart
 from export.user_lines import at_line, line_of_operation
-
-
-@dataclass(frozen=True, eq=False)
-class Resolved:
-    """A lookup whose ids are known.
-
-    Attributes:
-      recorded: the lookup.
-      table: what it reads, under its name in the bundle.
-      feature: what it is; without a name as yet.
-    """
-
-    recorded: Recorded
-    table: TableFacts
-    feature: FeatureSpec
-
-    @property
-    def plain(self) -> bool:
-        """Whether its ids are the rows, taken from a dense input of integers as they are."""
-        spec = self.feature
-        as_they_are = spec.rule is None and spec.unknown is None and spec.cast is None
-        as_they_are = as_they_are and spec.ids_dtype in ("int32", "int64")
-        return as_they_are and spec.place is None and len(spec.inputs) == 1 and spec.encoding == "dense"
-
-
-class Odd(NamedTuple):
-    """How the model computes ids that no rule tells, as the end of a sentence, and what to change."""
-
-    why: str
-    cure: str = "give its lookup an input as it is"
-
 
 _COMBINE = (
     "make the rows dense by tf.reduce_sum or tf.reduce_mean with axis=1, or by to_tensor(shape=[None, LENGTH]), right "
@@ -62,81 +31,63 @@ _COMBINE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Unresolved:
-    """A lookup in a plain variable whose ids the model computes in a way that no rule tells."""
+def resolve_lookups(call: TracedCall) -> list[Lookup]:
+    """Finds what every lookup of a call reads; their tables have their names in the bundle.
 
-    recorded: Recorded
-    table: TableFacts
-    odd: Odd
-    plain = True
-    """It can be done nowhere but in the graph."""
-
-
-def resolve_lookups(
-    trace: RawTrace, parts: Mapping[str, InputPart], tables: Mapping[int, TableFacts]
-) -> list[Resolved | Unresolved]:
-    """Finds what every lookup of a call reads.
-
-    Args:
-      trace: the call.
-      parts: its inputs.
-      tables: by the place of the lookup, what its table is called.
+    Returns:
+      The lookups, each with its feature, or with the reason why it has none and stays in the graph.
     Raises:
       NotConvertible: a lookup that cannot stay in the graph has ids that are computed; names the user's line.
       UsageError: weights are not declared as such.
     """
-    captured = {inner.name: outer for outer, inner in trace.function.graph.captures}
-    call = Followed(sources_of(trace.inputs), captured)
-    return [each for place, asked in enumerate(trace.lookups) for each in _all_of(asked, tables[place], parts, call)]
+    captured = {inner.name: outer for outer, inner in call.function.graph.captures}
+    followed = Followed(sources_of(call.inputs), captured)
+    return [each for lookup in call.lookups for each in _all_of(lookup, call.parts, followed)]
 
 
-def _all_of(
-    recorded: Recorded, table: TableFacts, parts: Mapping[str, InputPart], call: Followed
-) -> list[Resolved | Unresolved]:
+def _all_of(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed) -> list[Lookup]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
-    changed = _of_changed_text(recorded.lookup, call)
+    changed = _of_changed_text(lookup, call)
     if changed is not None:
-        recorded = replace(recorded, lookup=replace(recorded.lookup, rule=None, unknown=None, keys=()))
-    lookup = recorded.lookup
+        lookup = replace(lookup, rule=None, unknown=None, keys=())
+    table = lookup.table
     call = replace(call, from_end=getattr(lookup.variable, "from_end", False))
     # What a rule of the lookup's own goes on with is no row of a table yet.
     rows = table.rows if lookup.rule is None else None
     found = [_ids(ids, call, rows) for ids in lookup.ids] if changed is None else [changed]
-    one = _one_each(lookup) and lookup.length in (None, 1) and isinstance(found[0], Odd)
+    one = _one_each(lookup) and lookup.length in (None, 1) and isinstance(found[0], NoRule)
     made = find_several(lookup.ids[0], call, table.rows) if one else None
     if made is not None:
         joined = replace(lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys)
-        return [_resolved(replace(recorded, lookup=joined), table, parts, call, list(map(FoundIds, made.inputs)))]
-    why = next((each for each in found if isinstance(each, Odd)), None)
+        return [_resolved(joined, parts, call, list(map(FoundIds, made.inputs)))]
+    why = next((each for each in found if isinstance(each, NoRule)), None)
     known = [each for each in found if isinstance(each, FoundIds)]
     why = why or _odd_weights(lookup, call)
     if not _one_each(lookup) or (why and why.cure == _COMBINE):
-        return _left(recorded, table, why) if why else [_resolved(recorded, table, parts, call, known)]
-    size, flat = lookup.length or 1, recorded.gather and lookup.ids[0].shape.rank == 1
+        return _left(lookup, why) if why else [_resolved(lookup, parts, call, known)]
+    size, flat = lookup.length or 1, lookup.gather and lookup.ids[0].shape.rank == 1
     if flat and (why or known[0].source.place is None):
         size = flattened_from(lookup.ids[0]) if why else _places(known[0], parts)
     if not why and _places(known[0], parts) == size:
-        whole = recorded if size == (lookup.length or 1) else by_example(recorded, size)
-        return [_resolved(whole, table, parts, call, known)]
+        whole = lookup if size == (lookup.length or 1) else by_example(lookup, size)
+        return [_resolved(whole, parts, call, known)]
     several = _columns(lookup.ids[0], size, table, call)
-    if not isinstance(several, Odd):
-        whole = by_example(recorded, size) if flat and size > 1 else recorded
-        columns = columns_of(whole, size)
-        return [_resolved(each, table, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)]
+    if not isinstance(several, NoRule):
+        columns = columns_of(by_example(lookup, size) if flat and size > 1 else lookup, size)
+        return [_resolved(each, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)]
     if not why:
         name, shape = known[0].source.name, lookup.ids[0].shape
         how = f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape {shape}"
-        return _left(recorded, table, Odd(how, "keep each example's ids together"))
-    return _left(recorded, table, several)
+        return _left(lookup, NoRule(how, "keep each example's ids together"))
+    return _left(lookup, several)
 
 
-def _left(recorded: Recorded, table: TableFacts, odd: Odd) -> list[Resolved | Unresolved]:
+def _left(lookup: Lookup, why: NoRule) -> list[Lookup]:
     """Returns a lookup that its tower does itself, if it can."""
-    if recorded.gather or may_stay(recorded.lookup):
-        return [Unresolved(recorded, table, odd)]
+    if lookup.gather or may_stay(lookup):
+        return [replace(lookup, no_rule=why)]
     raise NotConvertible(
-        f"ids of feature {recorded.lookup.path!r} are {odd.why}, not taken from an input as it is; {odd.cure}; a rule "
+        f"ids of feature {lookup.path!r} are {why.why}, not taken from an input as it is; {why.cure}; a rule "
         "of your own from id to row is stated in the recipe's features.<input>.ids"
     )
 
@@ -151,7 +102,7 @@ def _places(found: FoundIds, parts: Mapping[str, InputPart]) -> int:
     return math.prod(parts[found.source.name].shape) if found.source.place is None else 1
 
 
-def _columns(ids: Any, size: int, table: TableFacts, call: Followed) -> list[FoundIds] | Odd:
+def _columns(ids: Any, size: int, table: TableFacts, call: Followed) -> list[FoundIds] | NoRule:
     """Returns what is known of each id of an example, or by what one of them is computed."""
     found = [find_chain(Values(ids, place, size), call, table.rows) for place in range(size)]
     known = [each for each in found if isinstance(each, FoundIds) and each.source.part == "dense"]
@@ -160,14 +111,7 @@ def _columns(ids: Any, size: int, table: TableFacts, call: Followed) -> list[Fou
     return _odd(next((each for each in found if isinstance(each, Values)), Values(ids)), call, table.rows)
 
 
-def _resolved(
-    recorded: Recorded,
-    table: TableFacts,
-    parts: Mapping[str, InputPart],
-    call: Followed,
-    known: list[FoundIds],
-) -> Resolved:
-    lookup = recorded.lookup
+def _resolved(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed, known: list[FoundIds]) -> Lookup:
     names = tuple(each.source.name for each in known)
     first, part = known[0], parts[names[0]]
     made = _behind(known, lookup)
@@ -180,13 +124,13 @@ def _resolved(
     one_of_them = first.source.place is not None
     feature = FeatureSpec(
         name="",
-        table=table.name,
-        indicator=table.rows if lookup.variable is None else None,
+        table=lookup.table.name,
+        indicator=lookup.table.rows if lookup.variable is None else None,
         kind=lookup.kind,
         encoding=lookup.encoding,
         combiner=lookup.combiner,
         length=lookup.length if lookup.kind == "sequence" else None,
-        weights=_weights(recorded, names[0], parts, call),
+        weights=_weights(lookup, names[0], parts, call),
         ids_dtype=part.dtype,
         inputs=names,
         rule=rule,
@@ -201,8 +145,9 @@ def _resolved(
         filler_row=lookup.filler_row,
         ordinal=lookup.variable is None and lookup.kind == "sequence",
         from_end=getattr(lookup.variable, "from_end", False) and (rule is None or _may_be_negative(rule)),
+        config=lookup.config,
     )
-    return Resolved(recorded, table, feature)
+    return replace(lookup, feature=feature)
 
 
 def _may_be_negative(rule: IdRule) -> bool:
@@ -248,20 +193,19 @@ def _behind(known: list[FoundIds], lookup: Lookup) -> FoundIds:
     return made
 
 
-def _odd_weights(lookup: Lookup, call: Followed) -> Odd | None:
+def _odd_weights(lookup: Lookup, call: Followed) -> NoRule | None:
     """Tells weights that the model computes, where its tower can look up with them."""
     if lookup.weights is None or not may_stay(lookup):
         return None
     found = call.origin(Values(getattr(lookup.weights, "values", lookup.weights)))
     if isinstance(found, Source):
         return None
-    return Odd(
+    return NoRule(
         f"looked up with weights that are computed by {_told(found)} of the model", "give it an input of weights"
     )
 
 
-def _weights(recorded: Recorded, name: str, parts: Mapping[str, InputPart], call: Followed) -> str | None:
-    lookup = recorded.lookup
+def _weights(lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: Followed) -> str | None:
     if lookup.weights is None:
         return None
     values = lookup.weights.values if hasattr(lookup.weights, "values") else lookup.weights
@@ -279,7 +223,7 @@ def _weights(recorded: Recorded, name: str, parts: Mapping[str, InputPart], call
     return source.name
 
 
-def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | Odd:
+def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | NoRule:
     """Returns where ids come from, or by what they are computed."""
     tf = load_tensorflow()
     if isinstance(value, tf.RaggedTensor):
@@ -293,22 +237,22 @@ def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | Odd:
         text = None if rows is None else find_text(values, call, rows, structure.get("splits"))
         return text or _odd(found, call, rows)
     if found.source.part != part and part == "dense":
-        return Odd(f"those of input {found.source.name!r}, whose rows are read as they are", _COMBINE)
+        return NoRule(f"those of input {found.source.name!r}, whose rows are read as they are", _COMBINE)
     if found.source.part != part:
-        return Odd(f"computed by {found.source.name!r} of the model")
+        return NoRule(f"computed by {found.source.name!r} of the model")
     for what, tensor in structure.items():
         source = call.origin(Values(tensor))
         if not isinstance(source, Source) or source.part != what:
-            return Odd(f"computed by {_told(source)} of the model")
+            return NoRule(f"computed by {_told(source)} of the model")
         if source.name != found.source.name:
             both = " and ".join(sorted({source.name, found.source.name}))
-            return Odd(f"put together from inputs {both}")
+            return NoRule(f"put together from inputs {both}")
     return found
 
 
-def _odd(values: Values, call: Followed, rows: int | None) -> Odd:
+def _odd(values: Values, call: Followed, rows: int | None) -> NoRule:
     culprit = blamed(values, call, rows)
-    return Odd(f"computed by {_told(culprit)} of the model", cure_of(culprit))
+    return NoRule(f"computed by {_told(culprit)} of the model", cure_of(culprit))
 
 
 def _told(found: Source | Values) -> str:

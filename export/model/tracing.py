@@ -1,6 +1,6 @@
 """Builds the user's model without its tables, traces each call once, and prunes it at its lookups into towers.
 
-What is asked of the model, and why it is cut here: docs/adr/0002-layer-cut.md and 0009-gather-cut.md.
+What the model must be, and why it is partitioned at its lookups: docs/adr/0002-lookups-are-extracted-while-tracing.md.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from export.graph.pruning import TracedCall, TracedTower, prune, tower_results
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.lookups.interception import lookups_intercepted
 from export.lookups.records import Lookup, MakeTable
-from export.model.calling import RawTrace, trace_call, zeros
-from export.model.feature_names import FeatureNames, finally_named
+from export.model.calling import trace_call, zeros
+from export.model.feature_names import finally_named, name_while_traced
+from export.model.inline_lookups import put_inside
+from export.model.inline_tables import Read, lookups_inside, reads_beside
 from export.model.object_paths import name_tables, object_paths
 from export.model.roots import build_root
-from export.model.settling import Settled, divide, put_inside, reads_beside
-from export.model.traced_lookups import Resolved, resolve_lookups
+from export.model.traced_lookups import resolve_lookups
 from export.recipe.precisions import check_precisions
 from export.recipe.schema import ExportJob, TowerPart
 from export.tables.dumped import open_dumps
@@ -42,21 +43,19 @@ class TracedModel:
       spec: what was found.
       towers: in the recipe's order.
       root: what the factory returned.
-      tables: the variable that stands for each table of `spec.tables`.
-      configs: the layer's FeatureConfig of each feature that is looked up by a layer.
-      notes: what the plan should say: tables that could not be taken out.
+      tables: the placeholder variable of each table of `spec.tables`.
+      notes: for the plan: tables that could not be taken out.
     """
 
     spec: ModelSpec
     towers: tuple[TracedTower, ...]
     root: Any
     tables: Mapping[str, Any]
-    configs: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
 
 def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedModel:
-    """Builds and cuts the recipe's model; allocates no table.
+    """Builds and partitions the recipe's model; allocates no table.
 
     Args:
       job: the recipe.
@@ -64,39 +63,33 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
       inside: tables that only plain gathers read stay in the towers, whatever their size.
     Raises:
       UsageError: the recipe names a call, input, output or factory that is not there.
-      NotConvertible: the model cannot be cut as it is; names the feature, table or operation, and the cure.
+      NotConvertible: the model cannot be partitioned as it is; names the feature, table or operation, and the cure.
     """
     check_precisions(job)
-    stand_ins: dict[str, TableFacts] = {}
-    make_table = _table_maker(stand_ins)
+    layer_tables: dict[str, str] = {}
+    make_table = _table_maker(layer_tables)
     with lookups_intercepted(make_table, zeros, zeros):
         root = build_root(job, base)
-    traces: dict[Call, RawTrace] = {}
-    wanted: dict[Call, list[str]] = {}
-    for name, part in job.towers.items():
-        key = (part.call, call_inputs(name, part, job))
-        wanted.setdefault(key, []).append(name)
-        if key not in traces:
-            parts = {which: job.inputs[which] for which in key[1]}
-            traces[key] = trace_call(root, key[0], parts, make_table)
-    cut = _Cutting(job, root, stand_ins)
-    calls = cut.calls(traces, wanted, inside)
-    named = {what: table.name for what, table in stand_ins.items()}
-    towers = {name: prune(name, job.towers[name], calls[key], named) for key in traces for name in wanted[key]}
-    ordered = [towers[name] for name in job.towers]
+    key_of = {name: (part.call, call_inputs(name, part, job)) for name, part in job.towers.items()}
+    calls: dict[Call, TracedCall] = {}
+    for path, inputs in dict.fromkeys(key_of.values()):
+        calls[path, inputs] = trace_call(root, path, {which: job.inputs[which] for which in inputs}, make_table)
+    lookups = _Lookups(job, root, {name: calls[key] for name, key in key_of.items()})
+    lookups.resolve()
+    lookups.divide(inside)
+    ordered = [prune(name, part, calls[key_of[name]], layer_tables) for name, part in job.towers.items()]
     for name, dumped in open_dumps(job, base).items():
-        if name in cut.tables:
-            cut.tables[name] = replace(cut.tables[name], rows=dumped.keys.shape[0])
-    spec = finally_named(_describe(calls.values(), ordered, cut, job), job.vocabularies)
-    final = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
+        if name in lookups.tables:
+            lookups.tables[name] = replace(lookups.tables[name], rows=dumped.keys.shape[0])
+    spec = finally_named(lookups.describe(ordered), job.vocabularies)
+    towers = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
     if isinstance(root, NamedGraph):
-        root.try_with({id(each): each for tower in final for each in tower.variables}.values())
-    for tower in final:
+        root.try_with({id(each): each for tower in towers for each in tower.variables}.values())
+    for tower in towers:
         for variable in tower.variables:
             give_value(variable)
-    configs = _configs(calls.values(), towers, spec)
-    variables = {name: cut.variables[name] for name in spec.tables}
-    return TracedModel(spec, final, root, variables, configs, (*cut.notes, *_bags_taken(spec)))
+    variables = {name: lookups.variables[name] for name in spec.tables}
+    return TracedModel(spec, towers, root, variables, (*lookups.notes, *_bags_taken(spec)))
 
 
 def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
@@ -107,135 +100,117 @@ def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
     return part.inputs or tuple(job.inputs)
 
 
-def _table_maker(stand_ins: dict[str, TableFacts]) -> MakeTable:
+def _table_maker(names: dict[str, str]) -> MakeTable:
+    """Returns what makes the tables of embedding layers, and notes their names by their resources."""
     tf = load_tensorflow()
 
-    def stand_in(table: TableFacts) -> Any:
+    def make(table: TableFacts) -> Any:
         shape = (table.rows, table.dim)
         variable = variable_without_memory(shape=shape, dtype=tf.float32, trainable=True, name=table.config_name)
-        stand_ins[resource(variable.handle)] = table
+        names[resource(variable.handle)] = table.name
         return variable
 
-    return stand_in
+    return make
 
 
-class _Cutting:
-    """Divides the lookups of all calls, and names what leaves.
+class _Lookups:
+    """The lookups of all calls: what each is, whether it leaves, and what leaves is called.
 
     Attributes:
       tables, variables: by the table's name.
-      below: rows of the smallest table inside the towers that an input reads, by its name.
       notes: for the plan.
     """
 
-    def __init__(self, job: ExportJob, root: Any, stand_ins: Mapping[str, TableFacts]) -> None:
-        self._job, self._root, self._stand_ins = job, root, stand_ins
-        self._names = FeatureNames()
+    def __init__(self, job: ExportJob, root: Any, towers: Mapping[str, TracedCall]) -> None:
+        """Takes the call of each tower."""
+        self._job, self._root = job, root
+        self._calls = list({id(call): call for call in towers.values()}.values())
+        self._results: dict[str, tuple[TracedCall, list[Any]]] = {}
+        for name, call in towers.items():
+            results, _ = tower_results(name, job.towers[name], call.result)
+            self._results[name] = call, list(results.values())
+        self._below: dict[str, int] = {}
+        """Rows of the smallest table inside the towers that an input reads, by its name."""
         self.tables: dict[str, TableFacts] = {}
         self.variables: dict[str, Any] = {}
-        self.below: dict[str, int] = {}
         self.notes: tuple[str, ...] = ()
 
-    def calls(
-        self, traces: Mapping[Call, RawTrace], wanted: Mapping[Call, list[str]], inside: bool
-    ) -> dict[Call, TracedCall]:
-        """Returns each call with its features outside, and all other lookups back in its graph."""
-        job = self._job
-        reached = {key: self._reached(trace, wanted[key]) for key, trace in traces.items()}
-        known = self._known(reached.values())
-        lookups, reads = [], []
-        for key, trace in reached.items():
-            parts = {which: job.inputs[which] for which in key[1]}
-            facts = {place: self._facts(each.lookup, known) for place, each in enumerate(trace.lookups)}
-            lookups.append(resolve_lookups(trace, parts, facts))
-            gathered = [each.lookup.variable for each in trace.lookups if each.gather]
-            gathered += [each for each in trace.function.graph.variables if isinstance(each, placeholder_class())]
-            tables = {resource(variable.handle): variable for variable in gathered}
-            stops = [each.activation for each in trace.lookups]
-            for name in wanted[key]:
-                results, _ = tower_results(name, job.towers[name], trace.result)
-                reads += reads_beside(name, results.values(), stops, trace.function.graph, tables)
-        divided, self.notes = divide(lookups, reads, job, inside)
-        for each in (each for settled in divided for each in settled.inside if isinstance(each, Resolved)):
-            if each.feature.place is not None:
-                continue  # each place of an input has a limit of its own
-            (name,) = each.feature.inputs
-            self.below[name] = min(each.table.rows, self.below.get(name, each.table.rows))
-        return {key: self._call(trace, settled) for (key, trace), settled in zip(reached.items(), divided, strict=True)}
+    def resolve(self) -> None:
+        """Leaves out lookups that no tower needs, and finds what the others read."""
+        for call in self._calls:
+            tensors = [each for other, results in self._results.values() if other is call for each in results]
+            stops = needed(tensors, [each.activation for each in call.lookups]).stops
+            call.lookups = [each for each in call.lookups if each.activation.name in stops]
+        read = [each for each in self._every() if each.variable is not None]
+        known = {resource(each.variable.handle): each.table for each in reversed(read) if each.table.name}
+        plain = {resource(each.variable.handle): each.variable for each in read if not each.table.name}
+        known |= name_tables(plain, object_paths(self._root), {each.name for each in known.values()})
+        for call in self._calls:
+            call.lookups = [
+                each if each.variable is None else replace(each, table=known[resource(each.variable.handle)])
+                for each in call.lookups
+            ]
+            call.lookups = resolve_lookups(call)
 
-    def _reached(self, trace: RawTrace, towers: Iterable[str]) -> RawTrace:
-        """Leaves out lookups that no tower needs."""
-        results = [tower_results(name, self._job.towers[name], trace.result)[0] for name in towers]
-        tensors = [tensor for each in results for tensor in each.values()]
-        stops = needed(tensors, [each.activation for each in trace.lookups]).stops
-        return replace(trace, lookups=tuple(each for each in trace.lookups if each.activation.name in stops))
-
-    def _known(self, traces: Iterable[RawTrace]) -> dict[str, TableFacts]:
-        """Returns what every table that is looked up is called, by its resource."""
-        known: dict[str, TableFacts] = {}
-        plain: dict[str, Any] = {}
-        for trace in traces:
-            for each in trace.lookups:
-                if each.lookup.variable is None:
+    def divide(self, inside: bool) -> None:
+        """Lets calls do the lookups that stay inside, and makes features of all others."""
+        reads = [read for name, (call, results) in self._results.items() for read in self._reads(name, call, results)]
+        stay, self.notes = lookups_inside(self._every(), reads, self._job, inside)
+        names: dict[FeatureSpec, str] = {}
+        for call in self._calls:
+            put_inside([each for each in call.lookups if each in stay], call.function.graph)
+            for each in call.lookups:
+                if each.feature is None:
                     continue
-                key = resource(each.lookup.variable.handle)
-                if each.lookup.table.name:
-                    known.setdefault(key, each.lookup.table)
-                else:
-                    plain.setdefault(key, each.lookup.variable)
-        return {**name_tables(plain, object_paths(self._root), {each.name for each in known.values()}), **known}
+                if each not in stay:
+                    self._leave(call, each, name_while_traced(each.feature, names))
+                elif each.feature.place is None:  # each place of an input has a limit of its own
+                    (name,) = each.feature.inputs
+                    self._below[name] = min(each.table.rows, self._below.get(name, each.table.rows))
 
-    @staticmethod
-    def _facts(lookup: Lookup, known: Mapping[str, TableFacts]) -> TableFacts:
-        return lookup.table if lookup.variable is None else known[resource(lookup.variable.handle)]
-
-    def _call(self, trace: RawTrace, settled: Settled) -> TracedCall:
-        put_inside(settled, trace.function.graph)
-        call = TracedCall(trace.function, trace.inputs, trace.lengths, trace.result, self._job.inputs)
-        for each in settled.outside:
-            lookup, name = each.recorded.lookup, self._names.name(each.feature)
-            if lookup.variable is not None:
-                self._know(each.table, lookup.variable)
-            if name in call.activations:
-                join(each.recorded.activation, call.activations[name])
-                continue
-            call.features[name], call.activations[name] = each.feature, each.recorded.activation
-            if lookup.config is not None:
-                call.configs[name] = lookup.config
-        return call
-
-    def _know(self, table: TableFacts, variable: Any) -> None:
-        if self.variables.setdefault(table.name, variable) is not variable:
-            raise NotConvertible(
-                f"two tables are called {table.name!r}; give their TableConfigs different names, and where "
-                "the checkpoint does not know the new one, tell its variable as tables.<new name>.key in the recipe"
-            )
-        self.tables[table.name] = table
-
-
-def _describe(
-    calls: Iterable[TracedCall],
-    towers: Iterable[TracedTower],
-    cut: _Cutting,
-    job: ExportJob,
-) -> ModelSpec:
-    tables, weights = cut.tables, {part.weights_for: name for name, part in job.inputs.items() if part.weights_for}
-    embedded = {name: feature for call in calls for name, feature in call.features.items()}
-    specs = {tower.spec.name: tower.spec for tower in towers}
-    features: dict[str, FeatureSpec | DenseSpec] = {}
-    for tower in specs.values():
-        for tensor in tower.inputs:
+    def describe(self, towers: Iterable[TracedTower]) -> ModelSpec:
+        """Returns what towers need, under the names that features have while they are traced."""
+        weights = {part.weights_for: name for name, part in self._job.inputs.items() if part.weights_for}
+        embedded = {name: feature for call in self._calls for name, feature in call.features.items()}
+        specs = {tower.spec.name: tower.spec for tower in towers}
+        features: dict[str, FeatureSpec | DenseSpec] = {}
+        for tensor in (tensor for tower in specs.values() for tensor in tower.inputs):
             which = tensor.feature
             if which in embedded:
                 features[which] = replace(embedded[which], name=which)
                 continue
             name, _, take = which.rpartition("@")
             shape = tuple(size for size in tensor.shape[1:] if size is not None)
-            limit = cut.below.get(name) if take == "values" else None
+            limit = self._below.get(name) if take == "values" else None
             beside = weights[name] if take == "weights" else None
             features[which] = DenseSpec(which, tensor.dtype, shape, name, take, limit, beside)  # type: ignore[arg-type]
-    used = {feature.table for feature in features.values() if isinstance(feature, FeatureSpec)}
-    return ModelSpec({name: table for name, table in tables.items() if name in used}, features, specs)
+        used = {feature.table for feature in features.values() if isinstance(feature, FeatureSpec)}
+        return ModelSpec({name: table for name, table in self.tables.items() if name in used}, features, specs)
+
+    def _every(self) -> list[Lookup]:
+        return [each for call in self._calls for each in call.lookups]
+
+    @staticmethod
+    def _reads(tower: str, call: TracedCall, results: list[Any]) -> list[Read]:
+        graph = call.function.graph
+        gathered = [each.variable for each in call.lookups if each.gather]
+        gathered += [each for each in graph.variables if isinstance(each, placeholder_class())]
+        tables = {resource(variable.handle): variable for variable in gathered}
+        return reads_beside(tower, results, [each.activation for each in call.lookups], graph, tables)
+
+    def _leave(self, call: TracedCall, lookup: Lookup, name: str) -> None:
+        table, variable = lookup.table, lookup.variable
+        if variable is not None:
+            if self.variables.setdefault(table.name, variable) is not variable:
+                raise NotConvertible(
+                    f"two tables are called {table.name!r}; give their TableConfigs different names, and where the "
+                    "checkpoint does not know the new one, name its variable as tables.<new name>.key in the recipe"
+                )
+            self.tables[table.name] = table
+        if name in call.activations:
+            join(lookup.activation, call.activations[name])
+        elif lookup.feature is not None:
+            call.features[name], call.activations[name] = lookup.feature, lookup.activation
 
 
 def _bags_taken(spec: ModelSpec) -> Iterator[str]:
@@ -244,14 +219,3 @@ def _bags_taken(spec: ModelSpec) -> Iterator[str]:
         if isinstance(feature, DenseSpec) and feature.take == "padded":
             (name,), (size,) = feature.reads, feature.shape
             yield f"input {name!r} goes into the towers, of an example {size} values at most (inputs.{name}.length_max)"
-
-
-def _configs(calls: Iterable[TracedCall], towers: Mapping[str, TracedTower], spec: ModelSpec) -> dict[str, Any]:
-    """Returns the layers' configurations by the features' final names."""
-    configs = {name: config for call in calls for name, config in call.configs.items()}
-    found = {}
-    for name, tower in towers.items():
-        for before, after in zip(tower.spec.inputs, spec.towers[name].inputs, strict=True):
-            if before.feature in configs:
-                found[after.feature] = configs[before.feature]
-    return found

@@ -100,7 +100,7 @@ class Lookups:
             known = rows >= 0
             ids, weights = _retained(ids, known), None if weights is None else _retained(weights, known)
             rows = tf.boolean_mask(rows, known)
-        if spec.name in self._traced.configs:
+        if spec.config is not None:
             return self._by_layer(spec, ids, rows, weights)
         if spec.kind == "single":  # of several inputs
             return self._vectors(spec, rows)
@@ -123,7 +123,7 @@ class Lookups:
         if isinstance(page.ids, manifest.TextIds):
             return words(page.ids, tf.reshape(inputs[name], [-1])), None
         weights = None if spec.weights is None else inputs[spec.weights]
-        if spec.name in self._traced.configs:
+        if spec.config is not None:
             return inputs[name], weights
         ids = _ragged(inputs[name])
         if weights is not None:
@@ -140,8 +140,8 @@ class Lookups:
         vectors = self._vectors(spec, rows)
         vectors = tf.concat([vectors, tf.zeros([1, vectors.shape[1]])], 0)
         vectors.read_value = lambda: vectors  # sequences are read from a variable
-        config = self._traced.configs[spec.name]
-        return self._original(_with_values(ids, _places(rows)), weights, {config.table: vectors}, config)
+        table = spec.config.table
+        return self._original(_with_values(ids, _places(rows)), weights, {table: vectors}, spec.config)
 
     def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which keeps every weight."""

@@ -1,7 +1,7 @@
 """The original model, uncut, restored from the checkpoint by TensorFlow, as far as examples need it.
 
 A table may be larger than memory, so only the rows that the examples read are there (`reference_tables.py`).
-Nothing else can read a table that left the towers: one that is read whole stays inside (`export/model/settling.py`).
+Nothing else can read a table that left the towers: one that is read whole stays inside (`model/inline_tables.py`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,142 @@
+"""Which tables leave the towers: large ones leave, what is read whole stays inside, and so do small plain ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from export.errors import NotConvertible
+from export.figures import size_text
+from export.frameworks.placeholders import bytes_of, line_of_variable
+from export.graph.origins import needed, resource
+from export.id_rules.recognition import cure_of_words
+from export.lookups.records import Lookup, NoRule
+from export.recipe.schema import ExportJob
+from export.user_lines import at_line, line_of_operation
+
+_NESTED = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "PartitionedCall"})
+_OUTSIDE = "look rows up outside of tf.cond, tf.map_fn and loops"
+_FIXED = "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) does, or ragged ones"
+
+
+@dataclass(frozen=True)
+class Read:
+    """A tower that reads a table otherwise than by a recorded lookup; `why` ends a sentence.
+
+    `cure`: what to do that it is one; "" where the tower does not look rows up.
+    """
+
+    tower: str
+    variable: Any
+    why: str
+    cure: str
+
+
+def lookups_inside(
+    lookups: Sequence[Lookup], reads: Iterable[Read], job: ExportJob, inside: bool
+) -> tuple[set[Lookup], tuple[str, ...]]:
+    """Decides which lookups the towers do themselves.
+
+    Args:
+      lookups: of every call, resolved.
+      reads: what towers read of tables beside them.
+      job: the recipe, with its limits.
+      inside: what plain gathers read stays, whatever its size.
+    Returns:
+      Those lookups, and notes for the plan: tables that stay though they are not small.
+    Raises:
+      NotConvertible: a table cannot leave, and is too large to stay; names the user's line and the cure.
+    """
+    leaving = {_key(each) for each in lookups if not _may_stay(each, job)}
+    if inside:
+        return {each for each in lookups if each.no_rule or _key(each) not in leaving}, ()
+    gathered = {_key(each): each for each in lookups if each.gather or each.no_rule}
+    because: dict[str, NoRule] = {}
+    notes = []
+    for each in lookups:
+        if each.no_rule:
+            line = "" if each.line in each.no_rule.why else at_line(each.line)
+            because.setdefault(_key(each), each.no_rule._replace(why=f"its ids are {each.no_rule.why}{line}"))
+    for read in {resource(each.variable.handle): each for each in reads}.values():
+        key, variable, why = resource(read.variable.handle), read.variable, f"tower {read.tower!r} {read.why}"
+        if key in gathered:
+            because.setdefault(key, NoRule(why, "read it by lookups only"))
+        elif variable.shape[0] > job.code.table_threshold:
+            name, line = variable.name.partition(":")[0], at_line(line_of_variable(variable))
+            what = f"variable {name!r} {variable.shape.as_list()}{line}"
+            note = _within_limit(what, variable, NoRule(why, read.cure or _OUTSIDE), job)
+            notes += [note] if read.cure else []
+    for key, why_inside in because.items():
+        table, variable = gathered[key].table, gathered[key].variable
+        note = _within_limit(f"table {table.name!r} of {table.rows} rows", variable, why_inside, job)
+        variable.restored = True
+        notes += [note] if table.rows > job.code.table_threshold else []
+    small = {_key(each) for each in lookups if each.gather and each.table.rows <= job.code.table_threshold}
+    stay = set(because) | (small - leaving)
+    plain = {each for each in lookups if each.gather and _key(each) in stay and each.feature and each.feature.plain}
+    return plain | {each for each in lookups if each.no_rule}, tuple(notes)
+
+
+def _key(lookup: Lookup) -> str:
+    return "" if lookup.variable is None else resource(lookup.variable.handle)
+
+
+def _may_stay(lookup: Lookup, job: ExportJob) -> bool:
+    """Returns whether the model's own graph does all that a lookup is, and the recipe says nothing of it."""
+    if lookup.feature is None:
+        return True
+    name = lookup.feature.reads[0]
+    ruled = name in job.features and bool({"ids", "unknown"} & job.features[name].model_fields_set)
+    # Within a tower, rows of the `mod` strategy would be others.
+    spread = getattr(lookup.variable, "mod", False)
+    return lookup.gather and lookup.feature.plain and not (ruled or spread or lookup.table.name in job.tables)
+
+
+def _within_limit(what: str, variable: Any, why: NoRule, job: ExportJob) -> str:
+    """Returns a note of what stays inside the towers.
+
+    Raises:
+      NotConvertible: it is larger than the recipe allows.
+    """
+    size, limit = bytes_of(variable), job.code.inline_bytes_max
+    if size > limit:
+        raise NotConvertible(
+            f"{what} ({size_text(size)}) would stay inside the towers, since {why.why}, and is larger than "
+            f"code.inline_bytes_max ({size_text(limit)}) allows; {why.cure}; or raise the limit"
+        )
+    return f"{what} ({size_text(size)}) stays inside the towers: {why.why}; to take it out, {why.cure}"
+
+
+def reads_beside(
+    tower: str, results: Iterable[Any], stops: Iterable[Any], graph: Any, tables: Mapping[str, Any]
+) -> list[Read]:
+    """Finds what a tower reads of tables otherwise than by a recorded lookup.
+
+    Args:
+      tower: its name.
+      results, stops: what it returns, and the placeholders of lookups.
+      graph: of the call.
+      tables: variables that are gathered from, by their resources.
+    """
+    found = needed(results, stops)
+    captured = {inner.name: tables[resource(outer)] for outer, inner in graph.captures if resource(outer) in tables}
+    reads = []
+    for operation in found.operations:
+        for tensor in operation.inputs:
+            if tensor.name not in captured:
+                continue
+            by = _reader(operation)
+            how = f"reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
+            cure = _OUTSIDE if by.type in _NESTED else ""
+            if by.type == "ResourceGather":
+                cure = cure_of_words(by.inputs[1]) or _FIXED
+            reads.append(Read(tower, captured[tensor.name], how, cure))
+    return reads
+
+
+def _reader(operation: Any) -> Any:
+    """Returns what uses the value of a variable, instead of what merely reads it."""
+    while operation.type in ("ReadVariableOp", "Identity", "Cast", "Transpose") and operation.outputs[0].consumers():
+        operation = operation.outputs[0].consumers()[0]
+    return operation
