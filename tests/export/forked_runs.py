@@ -146,7 +146,7 @@ def _child(order: Mapping[str, Any]) -> None:
 
 def _serve(tables_only: bool) -> None:
     if tables_only:
-        from export.cli import commands, plan_page  # noqa: F401
+        from export.cli import commands, published_page  # noqa: F401
         from export.jobs import tables_job  # noqa: F401
     else:
         from export.frameworks.loading import load_tensorflow

@@ -293,7 +293,7 @@ def test_plan_tells_what_signatures_take_and_writes_nothing(command: Command, pr
     page = command("plan", project, "--tables", "inline", "--json").page
     assert set(page["tables"]) == {"movies", "genres_all", "users", "hours"}
     inputs = {"movie_id": ["movie_id"], "genres": ["genres", "genres_1"], "year": ["year"]}
-    assert page["signatures"]["candidate"] == inputs
+    assert page["signatures"]["candidate"]["inputs"] == inputs
     assert page["written_bytes"] == page["read_bytes"] == ((50 + 40) * 8 + (24 + 9) * 4) * 4
     assert (page["files"], page["tasks"]) == (1, 4)
     assert page["peak_memory_bytes"] == min(page["workers"], 4) * COPY_BYTES
