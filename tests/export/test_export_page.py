@@ -22,7 +22,7 @@ from export.verify.audit import audit
 from tests.export.commands import Command
 from tests.export.cutting import Cut
 
-TEXT = Path(__file__).parents[2].joinpath("docs/export.md").read_text()
+TEXT = Path(__file__).parents[2].joinpath("docs/reference/export.md").read_text()
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -14,6 +16,7 @@ from rich.console import Console
 
 from bundle.errors import VersionBusy
 from bundle.format.manifest import parse
+from bundle.storage import staging
 from export.checkpoint.inventory.specs import Statements
 from export.errors import DestinationError, ExportError, UsageError
 from export.jobs import tables_job
@@ -27,6 +30,7 @@ from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 from tests.export.checkpoint.bundles import write_bundle
 from tests.export.commands import Command
+from tests.export.forked_runs import ForkedRuns
 
 VALUES = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
 STORES = ["memory", "local"]
@@ -187,22 +191,24 @@ def test_tables_to_a_url_stages_in_the_scratch_directory(
     assert "is there already" in done.err
 
 
-@pytest.mark.parametrize("store", ["local"], indirect=True)
-def test_publish_to_a_store_whose_lease_was_taken_over_sends_nothing_more(
-    checkpoint: Path, store: RemotePath, tmp_path: Path
-) -> None:
-    """As a run finds it that was frozen for longer than its lease lasts, and goes on."""
-    settings, said = ExportSettings(), Statements({name: name for name in VALUES})
-    destination = open_destination(str(store), Path(), tmp_path / "scratch")
-
-    class TakenOver(Progress):
-        def step(self, name: str, *how: Any) -> Any:
-            if name == "upload":
-                page = {"owner": "another", "host": "elsewhere", "time": "2999-01-01T00:00:00+00:00"}
-                (store / "m/.lease-1.json").write(orjson.dumps(page))
-            return super().step(name, *how)
-
-    prepared = tables_job.prepare_tables(checkpoint, destination, tables_job.TablesJob("m", None, said), settings)
-    with pytest.raises(DestinationError, match="was taken over by another run on elsewhere"):
-        tables_job.export_tables(prepared, settings, TakenOver(Console(quiet=True)))
-    assert [name for name in (store / "m").listing() if name == "1"] == []
+def test_exporter_that_was_frozen_past_its_lease_damages_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    store, versions = f"local://{tmp_path}/store", tmp_path / "store/m"
+    named = [option for name in VALUES for option in ("--table", f"{name}={name}")]
+    run = ["tables", str(checkpoint), store, "--model", "m", "--version", "1", *named, "--scratch"]
+    forked = ForkedRuns(tables_only=True)
+    try:
+        frozen = forked.start([*run, str(tmp_path / "first")], tmp_path / "output", stops=1 + len(VALUES))
+        assert forked.status() == -signal.SIGSTOP
+        lease = json.loads((versions / ".lease-1.json").read_text())
+        (versions / ".lease-1.json").write_text(json.dumps(lease | {"time": "2026-01-01T00:00:00+00:00"}))
+        second = [sys.executable, "-m", "export.cli.main", *run, str(tmp_path / "second")]
+        subprocess.run(second, check=True, cwd=Path(__file__).parents[3], timeout=120)
+        before = {path: path.stat() for path in versions.rglob("*")}
+        os.kill(frozen, signal.SIGCONT)
+        assert forked.status() == 6
+    finally:
+        forked.close()
+    assert "was taken over by another run" in (tmp_path / "output").read_text()
+    assert {path: path.stat() for path in versions.rglob("*")} == before
+    staging.check_files(versions / "1", staging.read_manifest(versions / "1"), tables="full")
+    assert list((tmp_path / "first").rglob("*.bin")) != []
