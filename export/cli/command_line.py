@@ -1,4 +1,4 @@
-"""The arguments and options of `rowcast-export`, each said once: name, value, help, and its heading in --help."""
+"""The arguments and options of `rowcast-export`, each said once: name, value and help."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-
-WHAT, HOW = "What is exported", "How it is written"
 
 CheckpointPath = Annotated[
     str,
@@ -19,79 +17,57 @@ RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, TO
 Explained = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="A recipe, or a published bundle's directory: ROOT/MODEL/VERSION.")
 ]
+Out = Annotated[str, typer.Argument(metavar="OUT", help="Root to write under: a path or a URL.")]
+BundlePath = Annotated[str, typer.Argument(metavar="BUNDLE", help="A bundle's directory: ROOT/MODEL/VERSION.")]
+Root = Annotated[Path, typer.Argument(metavar="ROOT", help="Directory of the bundles, or one under --scratch.")]
+
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with a drawing; it loads nothing.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Named = Annotated[
     list[str] | None,
-    typer.Option(
-        "--table", metavar="NAME=KEY", help="Variable KEY is table NAME; several times.", rich_help_panel=WHAT
-    ),
+    typer.Option("--table", metavar="NAME=KEY", help="Variable KEY is table NAME; several times."),
 ]
 Mod = Annotated[
     list[str] | None,
-    typer.Option(
-        "--mod",
-        metavar="NAME",
-        help="TF1 spread table NAME over its partitions by `mod`; several times.",
-        rich_help_panel=WHAT,
-    ),
+    typer.Option(metavar="NAME", help="TF1 spread table NAME over its partitions by `mod`; several times."),
 ]
 LayoutFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="How tables lie in variables; see docs/reference/checkpoints.md.")
+]
+OtherCheckpoint = Annotated[
+    str | None, typer.Option(metavar="PATH", help="Read this checkpoint, a path or a URL, instead of the recipe's.")
+]
+Compared = Annotated[str | None, typer.Option(metavar="PATH", help="Compare the tables with this checkpoint too.")]
+ComparedRecipe = Annotated[
     Path | None,
-    typer.Option(
-        "--layout",
-        metavar="FILE",
-        help="How tables lie in variables; see docs/reference/checkpoints.md.",
-        rich_help_panel=WHAT,
-    ),
+    typer.Option(metavar="RECIPE", help="Compare with its checkpoint and its model too, and measure recall anew."),
 ]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="PATH",
-        help="Read this checkpoint, a path or a URL, instead of the recipe's.",
-        rich_help_panel=WHAT,
-    ),
-]
-Root = Annotated[
-    str | None,
-    typer.Option(
-        "--root",
-        metavar="ROOT",
-        help="Write under this root, a path or a URL, instead of the recipe's.",
-        rich_help_panel=HOW,
-    ),
+OtherRoot = Annotated[
+    str | None, typer.Option(metavar="ROOT", help="Write under this root, a path or a URL, instead of the recipe's.")
 ]
 Version = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Version to write; the next free one by default.", rich_help_panel=HOW),
+    int | None, typer.Option(min=1, metavar="N", help="Version to write; the next free one by default.")
 ]
-Workers = Annotated[
-    int | None, typer.Option(min=0, metavar="N", help="Table workers; 0: one per core.", rich_help_panel=HOW)
-]
+Workers = Annotated[int | None, typer.Option(min=0, metavar="N", help="Table workers; 0: one per core.")]
 Executor = Annotated[
     str | None,
     typer.Option(
-        metavar="WHERE",
-        help="Where table workers run: local, ray-local, or a Ray cluster: HOST:PORT, ray://HOST:PORT.",
-        rich_help_panel=HOW,
+        metavar="WHERE", help="Where table workers run: local, ray-local, or a Ray cluster: HOST:PORT, ray://HOST:PORT."
     ),
 ]
 Scratch = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Stage here what goes to a URL; .rowcast-scratch by default.",
-        show_default=False,
-        rich_help_panel=HOW,
-    ),
+    typer.Option(metavar="DIR", help="Stage here what goes to a URL; .rowcast-scratch by default.", show_default=False),
 ]
-Tables = Annotated[
+Budget = Annotated[
+    int | None,
+    typer.Option(min=16 << 20, metavar="N", help="Memory of one table worker beside its libraries, bytes."),
+]
+How = Annotated[
     Literal["copy", "link", "inline", "inline-link"] | None,
-    typer.Option("--tables", help="How tables are written, instead of the recipe's.", rich_help_panel=HOW),
+    typer.Option("--tables", help="How tables are written, instead of as the recipe says."),
 ]
 Chosen = Annotated[
     list[str] | None,
@@ -99,32 +75,18 @@ Chosen = Annotated[
         "--tables",
         metavar="HOW|A,B",
         help="How tables are written: copy or link; or which: names with commas. Several times.",
-        rich_help_panel=WHAT,
-    ),
-]
-Budget = Annotated[
-    int | None,
-    typer.Option(
-        "--budget-bytes",
-        min=16 << 20,
-        metavar="N",
-        help="Memory of one table worker beside its libraries, bytes.",
-        rich_help_panel=HOW,
     ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Compare every row with the checkpoint instead of a sample.")]
-Out = Annotated[str, typer.Argument(metavar="OUT", help="Root to write under: a path or a URL.")]
-Slots = Annotated[
-    bool, typer.Option("--with-slots", help="Export slot variables too, for a warm restart.", rich_help_panel=WHAT)
-]
-Model = Annotated[str, typer.Option(metavar="NAME", help="Name of the bundle under the root.", rich_help_panel=HOW)]
+Slots = Annotated[bool, typer.Option("--with-slots", help="Export slot variables too, for a warm restart.")]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Name of the bundle under the root.")]
 Dtypes = Annotated[
     list[str] | None,
     typer.Option(
         "--dtype",
         metavar="[NAME=]DTYPE",
         help="What rows become: float32, bfloat16, float16 or int8 (with a scale for each row). Several times.",
-        rich_help_panel=WHAT,
     ),
 ]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Tell what would be done; touch nothing.")]
+OlderThan = Annotated[float, typer.Option(min=0, help="Only what no run wrote to for so many days.")]

@@ -1,7 +1,7 @@
-"""The order of steps, resume, manifest and commit at the end; no arithmetic, no I/O of its own.
+"""The steps of a bundle, their order, its manifest and its commit; no arithmetic, no I/O of its own.
 
 prepare (export/jobs/preparation.py): recipe, checkpoint, trace, plan          touches nothing
-Assembly: vocabularies, candidates, examples, tables, towers, replay, vectors, indexes, rows, commit
+run: vocabularies, candidates, examples, tables, towers, replay, vectors, indexes, rows, commit
 
 What the user wrote by hand is read first: a mistake in it is told before the first table is copied.
 """
@@ -9,8 +9,7 @@ What the user wrote by hand is read first: a mistake in it is told before the fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -24,29 +23,29 @@ from bundle.tables.vocabularies import Vocabulary
 from export.corpora import candidates, indexes
 from export.corpora.files import locate_corpus
 from export.errors import UsageError
-from export.graph.specs import ModelSpec, WrittenForm
+from export.graph.specs import WrittenForm
 from export.jobs import executors
 from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress
-from export.jobs.staged import Draft, Published, compare_tables, copy_tables, created, provenance, staged
+from export.jobs.staged import Draft, Published, provenance, staged
+from export.jobs.table_steps import compare_tables, copy_tables
 from export.model.dense_copy import local_prefix
 from export.model.manifest_features import model_vocabularies
 from export.model.vocabularies import write_model_vocabulary, write_vocabulary
-from export.recipe.schema import CorpusPart
+from export.recipe.schema import CorpusPart, IndexPart
 from export.recipe.settings import ExportSettings
-from export.steps import content_of, key_of, versions
+from export.steps import Step, content_of, versions
 from export.tables.key_indexes import write_key_indexes
 from export.towers.files import TowerFiles
 from export.towers.manifest_towers import describe_tower
 from export.verify import parity, table_effects
-from export.verify.examples import Examples
 from export.verify.model_checks import check_page, examples_of
 from export.verify.part_checks import check_parts, unverified
 from export.verify.reference_model import Replay, Results, checkpoint_rows, replay_finite
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
-__all__ = ["Assembly", "Prepared", "prepare", "run"]
+__all__ = ["Prepared", "prepare", "run"]
 
 _ENCODERS = 4
 """Processes that encode blocks of an index unless told otherwise: each holds up to half a GB."""
@@ -60,11 +59,11 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
       ExportError: nothing is published; what is finished stays staged for the next run.
     """
     with staged(prepared.destination, prepared.job.model, prepared.version) as draft:
-        return Assembly(prepared, settings, progress, draft).publish()
+        return _Bundle(prepared, settings, progress, draft).publish()
 
 
-class Assembly:
-    """The steps of one bundle. Each leaves files in the staging directory and a line in its journal."""
+class _Bundle:
+    """One bundle while it is made."""
 
     def __init__(self, prepared: Prepared, settings: ExportSettings, progress: Progress, draft: Draft) -> None:
         self.prepared, self.settings, self.progress, self.draft = prepared, settings, progress, draft
@@ -72,52 +71,57 @@ class Assembly:
         self.notes: list[str] = list(prepared.notes)
 
     def publish(self) -> Published:
-        """Runs the steps in order and commits."""
-        spec = self.prepared.traced.spec
-        begun = created(self.stage, key_of(self.job, self.prepared.inventory.fingerprint))
-        with self.progress.step("vocabularies"):
+        """Does the steps in order and commits."""
+        prepared, checkpoint, progress = self.prepared, self.prepared.checkpoint, self.progress
+        spec, plan = prepared.traced.spec, prepared.plan
+        begun = self.draft.begun(self.job, prepared.inventory.fingerprint)
+        with progress.step("vocabularies"):
             vocabularies = self._write_vocabularies()
-        with self.progress.rows("candidates") as moved:
+        with progress.step("candidates", unit="rows") as moved:
             corpora, contexts = self._write_candidates(moved), self._write_stores("contexts", self.job.contexts, moved)
-            examples = examples_of(self.job, self.prepared.base, spec, self.prepared.pages)
-        with self.progress.step("tables", self.prepared.plan.moved_bytes) as moved:
-            tables = copy_tables(self.prepared.plan, self.stage, self.settings, moved)
-            specs = [table.spec for table in self.prepared.plan.tables]
-            keys = write_key_indexes(self.prepared.checkpoint, specs, self.stage)
+            examples = examples_of(self.job, prepared.base, spec, prepared.pages)
+        with progress.step("tables", plan.moved_bytes) as moved:
+            tables = copy_tables(plan, self.stage, self.settings, moved)
+            keys = write_key_indexes(checkpoint, [table.spec for table in plan.tables], self.stage)
         readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
         opened = {name: Vocabulary.open(self.directory / page.file) for name, page in vocabularies.items()}
         indexed = {name: KeyIndex(self.directory / page.file, page.size) for name, page in keys.items()}
-        features = FeatureReader(self.prepared.pages, readers, opened, indexed)
-        with self.progress.step("towers"):
+        features = FeatureReader(prepared.pages, readers, opened, indexed)
+        with progress.step("towers"):
             forms = self._write_towers()
-        changed = table_effects.converted(tables)
-        replayed = self._replay(spec, examples, features, frozenset(changed))
-        sources = {name: table.source for name, table in tables.items()}
-        read_rows = checkpoint_rows(self.prepared.checkpoint, sources)
-        trained = table_effects.trained_features(self.prepared.pages, readers, tables, opened, indexed, read_rows)
-        with self.progress.step("replay"):
+        read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in tables.items()})
+        trained = table_effects.trained_features(prepared.pages, readers, tables, opened, indexed, read_rows)
+        prefix = local_prefix(checkpoint, prepared.inventory, self.directory / ".dense")
+        converted = frozenset(table_effects.converted(tables))
+        replayed = Replay(self.job, prepared.base, spec, prefix, examples, features, converted)
+        with progress.step("replay"):
             replayed, expected = replay_finite(replayed, read_rows)
             effects = table_effects.measure_effects(replayed, trained, self.directory, forms, expected)
             towers = self._verified_towers(replayed, forms, expected)
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
-        with self.progress.rows("vectors", embedded) as moved:
-            self._write_vectors(features, towers, corpora, tables, moved)
-        with self.progress.step("indexes"):
-            found_indexes = self._write_indexes(replayed, trained, towers, corpora)
-        with self.progress.step("rows compared"):
+        with progress.step("vectors", embedded, unit="rows") as moved:
+            for name, part in self.job.indexes.items():
+                corpus, tower = corpora[part.corpus], towers[part.candidate_tower]
+                self._write_vectors(name, part, features, tower, corpus, tables, vocabularies, moved)
+        with progress.step("indexes"):
+            found_indexes = {
+                name: self._write_index(name, part, replayed, trained, towers, corpora[part.corpus])
+                for name, part in self.job.indexes.items()
+            }
+        with progress.step("rows compared"):
             rows = None if self.settings.full else self.job.verify.rows
             made_of_rows = [step for name in self.job.indexes for step in _index_steps(name)]
-            plan, checkpoint = self.prepared.plan, self.prepared.checkpoint
             checks = compare_tables(checkpoint, plan, self.stage, tables, keys, rows, made_of_rows)
+        written = [*self.draft.steps, *(page.file for page in keys.values()), *(form.path for form in forms)]
         page = Manifest(
             model=self.job.model,
-            version=self.prepared.version,
+            version=prepared.version,
             created=begun,
-            provenance=provenance(self.prepared.inventory, self.job.code.factory),
+            provenance=provenance(prepared.inventory, self.job.code.factory),
             tables=tables,
             vocabularies=vocabularies,
             keys=keys,
-            features=self.prepared.pages,
+            features=prepared.pages,
             towers=towers,
             candidates=corpora,
             contexts=contexts,
@@ -125,35 +129,26 @@ class Assembly:
             verification=manifest.Verification(
                 tables=checks, examples=examples.n, tolerance=parity.TOLERANCE, table_effect=effects
             ),
-            files=self._files(forms),
+            files=tuple(file for step in written for file in self.stage.files(step)),
         )
-        with self.progress.step("page checked"):
+        with progress.step("page checked"):
             check_page(replayed, self.directory, page, expected, read_rows)
         features.close()
-        return Published(self.draft.publish(page, self.progress), page, tuple(self.notes))
-
-    @property
-    def _vocabularies(self) -> tuple[str, ...]:
-        """Names of the recipe's and of the model's."""
-        return (*self.job.vocabularies, *model_vocabularies(self.prepared.traced.spec))
+        return Published(self.draft.publish(page, progress), page, tuple(self.notes))
 
     def _write_vocabularies(self) -> dict[str, manifest.Vocabulary]:
         pages = {}
-        held = model_vocabularies(self.prepared.traced.spec)
-        for name in self._vocabularies:
+        for name, part in self.job.vocabularies.items():
+            file, source = paths.vocabulary(name), self.prepared.base / part.file
+            write = partial(write_vocabulary, source, part.dtype, self.directory / file)
+            size = self.draft.do(Step(file, (part.dtype, content_of([source])), int, write))
+            pages[name] = manifest.Vocabulary(file=file, size=size, dtype=part.dtype)
+        for name, keys in model_vocabularies(self.prepared.traced.spec).items():
             file = paths.vocabulary(name)
-            part = self.job.vocabularies.get(name)
-            key = key_of(part.dtype, content_of([self.prepared.base / part.file])) if part else key_of(held[name])
-            finished = self.stage.finished(file, key)
-            if finished is not None:
-                size = int(finished.payload)
-            elif part is not None:
-                size = write_vocabulary(self.prepared.base / part.file, part.dtype, self.directory / file)
-            else:
-                size = write_model_vocabulary(name, held[name], self.directory / file)
-            if finished is None:
-                self.stage.finish(file, key, size)
-            text = part.dtype == "string" if part is not None else isinstance(held[name][0], str)
+            size = self.draft.do(
+                Step(file, (keys,), int, partial(write_model_vocabulary, name, keys, self.directory / file))
+            )
+            text = isinstance(keys[0], str)
             pages[name] = manifest.Vocabulary(file=file, size=size, dtype="string" if text else "int64")
         for name, feature in self.prepared.pages.items():
             if isinstance(feature, manifest.EmbeddedFeature) and isinstance(feature.ids, manifest.VocabularyIds):
@@ -166,10 +161,27 @@ class Assembly:
                     )
         return pages
 
+    def _write_candidates(self, moved: Callable[[int], None]) -> dict[str, manifest.Corpus]:
+        pages = self._write_stores("candidates", self.job.candidates, moved)
+        for name, index in self.job.indexes.items():
+            indexes.choose(index, name, pages[index.corpus].size)  # its mistakes too are told before tables are copied
+        return pages
+
+    def _write_stores(
+        self, room: candidates.Room, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]
+    ) -> dict[str, manifest.Corpus]:
+        pages, features, base = {}, self.prepared.pages, self.prepared.base
+        for name, part in parts.items():
+            inputs = (part, content_of(file.path for file in locate_corpus(base, name, part, room)), features)
+            write = partial(candidates.write_candidates, self.directory, name, part, features, base, moved, room)
+            pages[name] = self.draft.do(Step(candidates.store_file(room, name), inputs, manifest.Corpus, write))
+        return pages
+
     def _write_towers(self) -> list[WrittenForm]:
         prepared = self.prepared
-        root, checkpoint, path = prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path
-        files = TowerFiles(self.stage, root, checkpoint, path, self.notes)
+        files = TowerFiles(
+            self.stage, prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path, self.notes
+        )
         forms: list[WrittenForm] = []
         for tower in prepared.traced.towers:
             name = tower.spec.name
@@ -195,115 +207,69 @@ class Assembly:
             towers[name] = tower
         return towers
 
-    def _replay(
-        self, model: ModelSpec, examples: Examples, features: FeatureReader, changed: frozenset[str] = frozenset()
-    ) -> Replay:
-        return Replay(self.job, self.prepared.base, model, self._local_prefix, examples, features, changed)
-
-    @cached_property
-    def _local_prefix(self) -> Path:
-        return local_prefix(self.prepared.checkpoint, self.prepared.inventory, self.directory / ".dense")
-
-    def _write_candidates(self, moved: Callable[[int], None]) -> dict[str, manifest.Corpus]:
-        pages = self._write_stores("candidates", self.job.candidates, moved)
-        for name, index in self.job.indexes.items():
-            indexes.choose(index, name, pages[index.corpus].size)  # its mistakes too are told before tables are copied
-        return pages
-
-    def _write_stores(
-        self, room: candidates.Room, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]
-    ) -> dict[str, manifest.Corpus]:
-        pages = {}
-        for name, part in parts.items():
-            step, features, base = candidates.store_file(room, name), self.prepared.pages, self.prepared.base
-            read = [file.path for file in locate_corpus(base, name, part, room)]
-            key = key_of(part, content_of(read), features)
-            finished = self.stage.finished(step, key)
-            if finished is None:
-                pages[name] = candidates.write_candidates(self.directory, name, part, features, base, moved, room)
-                self.stage.finish(step, key, pages[name].model_dump(mode="json"))
-            else:
-                pages[name] = manifest.Corpus.model_validate(finished.payload)
-        return pages
-
     def _write_vectors(
         self,
+        name: str,
+        part: IndexPart,
         features: FeatureReader,
-        towers: Mapping[str, manifest.Tower],
-        corpora: Mapping[str, manifest.Corpus],
+        tower: manifest.Tower,
+        corpus: manifest.Corpus,
         tables: Mapping[str, manifest.Table],
+        vocabularies: Mapping[str, manifest.Vocabulary],
         moved: Callable[[int], None],
     ) -> None:
-        for name, part in self.job.indexes.items():
-            step, corpus, tower = paths.index_vectors(name), corpora[part.corpus], towers[part.candidate_tower]
-            read = {
-                feature: (page, tables.get(getattr(page, "table", "")))
-                for feature, page in self.prepared.pages.items()
-                if any(feature in each.sources for each in tower.inputs)
-            }
-            files = [file for form in tower.forms for file in self.stage.files(form.path) if form.precision == "f32"]
-            written = [self.stage.files(paths.vocabulary(each)) for each in self._vocabularies]
-            content = [*files, *self.stage.files(corpus.file), *(file for each in written for file in each)]
-            key = key_of(part.corpus, read, content)
-            if self.stage.finished(step, key) is None:
-                candidates.write_vectors(self.directory, name, part.corpus, corpus, tower, features, moved)
-                self.stage.finish(step, key)
+        taken = {source for each in tower.inputs for source in each.sources}
+        read = {
+            feature: (page, tables.get(getattr(page, "table", "")))
+            for feature, page in self.prepared.pages.items()
+            if feature in taken
+        }
+        made = [form.path for form in tower.forms if form.precision == "f32"]
+        made += [corpus.file, *(page.file for page in vocabularies.values())]
+        content = [file for path in made for file in self.stage.files(path)]
+        write = partial(candidates.write_vectors, self.directory, name, part.corpus, corpus, tower, features, moved)
+        self.draft.do(Step(paths.index_vectors(name), (part.corpus, read, content), int, write))
 
-    def _write_indexes(
+    def _write_index(
         self,
+        name: str,
+        part: IndexPart,
         replayed: Replay,
         trained: FeatureReader,
         towers: Mapping[str, manifest.Tower],
-        corpora: Mapping[str, manifest.Corpus],
-    ) -> dict[str, manifest.Index]:
-        pages = {}
-        for name, part in self.job.indexes.items():
-            step, tower = paths.index_directory(name), towers[part.query_tower]
-            queries = self._queries(tower, replayed, replayed.features)
-            converted = any(replayed.converted_tables(each) for each in (part.query_tower, part.candidate_tower))
-            right = self._queries(tower, replayed, trained) if converted else queries
-            real = self.job.verify.examples is not None
-            key = key_of(part, self.stage.files(paths.index_vectors(name)), queries, right, real, versions())
-            finished = self.stage.finished(step, key)
-            if finished is None:
-                encoders = self.settings.workers or min(_ENCODERS, executors.worker_count(0))
-                run = executors.LocalExecutor(encoders).run
-                page = indexes.build_index(self.directory, name, part, queries, run, representative=real)
-                if converted:
-                    aside = self.directory / ".vectors"
-                    made_of, corpus = towers[part.candidate_tower], corpora[part.corpus]
-                    candidates.write_vectors(self.directory, name, part.corpus, corpus, made_of, trained, aside=aside)
-                    recall = indexes.recall_of_tables(self.directory, name, part, page, queries, right, aside)
-                    page = page.model_copy(update={"recall_of_tables": recall})
-                    aside.unlink()
-                pages[name] = page
-                self.stage.finish(step, key, pages[name].model_dump(mode="json"))
-            else:
-                pages[name] = manifest.Index.model_validate(finished.payload)
-            if not real:
-                self.notes.append(
-                    f"index {name!r}: recall on invented queries, which is not representative: name real ones as "
-                    "verify.examples"
-                )
-        return pages
+        corpus: manifest.Corpus,
+    ) -> manifest.Index:
+        tower, made_of = towers[part.query_tower], towers[part.candidate_tower]
+        queries = self._queries(tower, replayed, replayed.features)
+        converted = any(replayed.converted_tables(each) for each in (part.query_tower, part.candidate_tower))
+        right = self._queries(tower, replayed, trained) if converted else queries
+        real = self.job.verify.examples is not None
+        if not real:
+            self.notes.append(
+                f"index {name!r}: recall on invented queries, which is not representative: name real ones as "
+                "verify.examples"
+            )
+
+        def write() -> manifest.Index:
+            encoders = self.settings.workers or min(_ENCODERS, executors.worker_count(0))
+            execute = executors.LocalExecutor(encoders).run
+            page = indexes.build_index(self.directory, name, part, queries, execute, representative=real)
+            if converted:
+                aside = self.directory / ".vectors"
+                candidates.write_vectors(self.directory, name, part.corpus, corpus, made_of, trained, aside=aside)
+                recall = indexes.recall_of_tables(self.directory, name, part, page, queries, right, aside)
+                page = page.model_copy(update={"recall_of_tables": recall})
+                aside.unlink()
+            return page
+
+        inputs = (part, self.stage.files(paths.index_vectors(name)), queries, right, real, versions())
+        return self.draft.do(Step(paths.index_directory(name), inputs, manifest.Index, write))
 
     def _queries(self, tower: manifest.Tower, replayed: Replay, features: FeatureReader) -> NDArray[Any]:
         """Returns the examples' vectors, as `features` reads their rows."""
         values = parity.feature_values(replayed, features)
         inputs = tower_inputs(tower.inputs, values, replayed.examples.n)
         return open_tower(self.directory, tower, "f32").run(inputs)[tower.result]
-
-    def _files(self, forms: Sequence[WrittenForm]) -> tuple[manifest.File, ...]:
-        """Lists every file but table shards, whose digests stand with their tables."""
-        named = [
-            *(paths.vocabulary(name) for name in self._vocabularies),
-            *(paths.key_index(table.spec.name) for table in self.prepared.plan.tables),
-            *(form.path for form in forms),
-            *(candidates.store_file("candidates", name) for name in self.job.candidates),
-            *(candidates.store_file("contexts", name) for name in self.job.contexts),
-            *(step for name in self.job.indexes for step in _index_steps(name)),
-        ]
-        return tuple(file for step in named for file in self.stage.files(step))
 
 
 def _index_steps(name: str) -> tuple[str, str]:

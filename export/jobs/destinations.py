@@ -1,7 +1,7 @@
 """Where bundles go: a root of this machine, or one in a store, which is staged here and sent file by file.
 
 In a store there is no rename that publishes: every file is sent and checked, then the manifest is written, the one
-thing that makes a version. What was sent is journaled, so that a run that was killed sends no finished file again.
+thing that makes a version. A file that the store holds already, of a run that was killed, is not sent again.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from bundle.errors import DestinationExists, VersionBusy
+from bundle.errors import DestinationExists
 from bundle.format import paths
 from bundle.format.checksums import BLOCK_BYTES, Digest, digest
 from bundle.format.manifest import Manifest, dump
@@ -25,9 +25,8 @@ from bundle.storage.staging import Staging
 from export.errors import DestinationError, UsageError
 from export.jobs.leases import Lease
 from export.places import place_of
-from export.steps import key_of
 from export.tables.plan import ExportPlan
-from runtime.object_store import Place, RemotePath, Stamp
+from runtime.object_store import Place, RemotePath
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
@@ -92,11 +91,11 @@ class Destination:
         if self.store is None:
             yield None
             return
-        self._sweep_published(self.store / model, model)
         target = self.store / model / str(version)
         if (target / paths.MANIFEST).is_file():
             raise DestinationExists(f"{target} is there already; committed bundles are never overwritten")
-        with Lease(self.store / model, version, self._owner()) as lease:
+        lease = Lease(self.store / model, version, self._owner())
+        with lease.hold():
             yield lease
 
     def publish(self, stage: Staging, page: Manifest, lease: Lease | None, moved: Callable[[int], None]) -> Place:
@@ -108,7 +107,7 @@ class Destination:
           lease: what `held` gave.
           moved: takes the bytes that were sent since its last call.
         Raises:
-          BundleError: a staged file is not what the manifest says, or the version appeared meanwhile.
+          BundleError: a staged file is not what the manifest says, the lease was lost, or the version appeared.
           DestinationError: the store does not hold what was sent.
           OSError: the store or the disk refuses; what was sent is not sent again by the next run.
         """
@@ -116,12 +115,14 @@ class Destination:
             return stage.commit(page)
         staging.check_files(stage.directory, page, tables="full")
         target = self.store / page.model / str(page.version)
-        sent = _send_files(stage, page, target, lease, moved)
-        for path, stamp in sent.items():
-            if (target / path).stamp() != stamp:
-                raise DestinationError(
-                    f"{target / path} was written by another program meanwhile; run the export again"
-                )
+        with ThreadPoolExecutor(UPLOADS, thread_name_prefix="rowcast-upload") as pool:
+            try:
+                sent = [pool.submit(_send, stage.directory / path, target / path, lease) for path in _files(page)]
+                for done in as_completed(sent):
+                    moved(done.result())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
         lease.check()
         data, manifest = dump(page), target / paths.MANIFEST
         try:
@@ -132,14 +133,6 @@ class Destination:
             raise DestinationError(f"{manifest} does not hold what was sent; remove it and run the export again")
         stage.discard()
         return target
-
-    def _sweep_published(self, versions: RemotePath, model: str) -> None:
-        """Removes what a run left staged that was killed between its manifest and this."""
-        for path in (self.root / model).glob(".staging-*/"):
-            number = path.name.removeprefix(".staging-")
-            if _VERSION.fullmatch(number) and (versions / number / paths.MANIFEST).is_file():
-                with suppress(VersionBusy, DestinationExists):
-                    Staging(self.root, model, int(number)).discard()
 
     def _owner(self) -> str:
         """Returns who writes from this scratch directory: the same after a crash."""
@@ -176,62 +169,32 @@ def published_bytes(page: Manifest) -> int:
     return sum(file.bytes for file in page.files) + shards
 
 
-def _send_files(
-    stage: Staging, page: Manifest, target: RemotePath, lease: Lease, moved: Callable[[int], None]
-) -> dict[str, Stamp]:
-    """Sends every file that the manifest names and that is not there yet; returns what the store says of each.
+def _files(page: Manifest) -> list[str]:
+    shards = [shard.file for table in page.tables.values() for shard, _ in table.extents()]
+    return sorted({*(file.path for file in page.files), *shards})
+
+
+def _send(source: Path, target: RemotePath, lease: Lease) -> int:
+    """Sends one file unless the store holds it, and checks what it holds then; returns its bytes.
 
     Raises:
-      VersionBusy: the lease was taken over meanwhile: no further file is sent.
+      VersionBusy: the lease was taken over meanwhile: the file is not sent.
     """
-    digests = {file.path: file.crc32c for file in page.files}
-    digests |= {shard.file: shard.crc32c for table in page.tables.values() for shard, _ in table.extents()}
-    sent: dict[str, Stamp] = {}
-    running: dict[Future[Stamp], str] = {}
-
-    def send(path: str, before: Stamp | None) -> Stamp:
-        lease.check()
-        return _send(stage.directory / path, target / path, before)
-
-    def note(done: Future[Stamp]) -> None:
-        path = running.pop(done)
-        sent[path] = done.result()
-        stage.finish(_step(path), key_of(digests[path]), asdict(sent[path]), [])
-        moved(sent[path].bytes)
-
-    with ThreadPoolExecutor(UPLOADS, thread_name_prefix="rowcast-upload") as pool:
-        for path in sorted(digests):
-            known = stage.finished(_step(path), key_of(digests[path]))
-            stamp = Stamp(**known.payload) if known is not None else None
-            running[pool.submit(send, path, stamp)] = path
-        try:
-            for done in as_completed(list(running)):
-                note(done)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            for done in [each for each in running if not each.cancelled() and each.exception() is None]:
-                note(done)  # what arrived meanwhile is not sent again
-            raise
-    return sent
+    lease.check()
+    if not _holds(target, source):
+        target.upload(source)
+        if not _holds(target, source):
+            raise DestinationError(f"{target} does not hold what was sent; run the export again")
+    return source.stat().st_size
 
 
-def _step(path: str) -> str:
-    return f"sent {path}"
-
-
-def _send(source: Path, target: RemotePath, before: Stamp | None) -> Stamp:
-    """Sends one file unless it is there as it was sent before, and checks what the store holds of it."""
-    if before is not None:
-        try:
-            if target.stamp() == before:
-                return before
-        except FileNotFoundError:
-            pass
-    target.upload(source)
-    stamp = target.stamp()
-    if stamp.bytes != source.stat().st_size or not (target.vouched(source) or _read_again(target, source)):
-        raise DestinationError(f"{target} does not hold what was sent; run the export again")
-    return stamp
+def _holds(target: RemotePath, source: Path) -> bool:
+    """Returns whether a store holds a local file: by the store's checksum, else by reading it again."""
+    try:
+        same = target.stamp().bytes == source.stat().st_size
+    except FileNotFoundError:
+        return False
+    return same and (target.vouched(source) or _read_again(target, source))
 
 
 def _read_again(target: RemotePath, source: Path) -> bool:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Self
 
 import orjson
 
@@ -25,33 +24,11 @@ _LEASE_BYTES_MAX = 1 << 16
 
 
 class Lease:
-    """Holds one version in a store, and renews it while it is held; a context manager."""
+    """Holds one version of a model in a store; `hold` takes it."""
 
     def __init__(self, directory: RemotePath, version: int, owner: str) -> None:
-        """Takes the lease, or takes it again for the same owner after a crash.
-
-        Args:
-          directory: of the model's versions.
-          version: which.
-          owner: the same in every run that may go on with this version.
-        Raises:
-          VersionBusy: another owner holds it.
-          OSError: the store refuses or cannot be reached.
-        """
         self._file, self._what = directory / f".lease-{version}.json", f"{directory}/{version}"
         self._owner = owner
-        try:
-            self._file.write(self._page(), new=True)
-        except FileExistsError:
-            if not self._is_ours(stale_too=True):
-                raise VersionBusy(
-                    f"{self._what} is being written by {self._holder()}; wait for it or choose another version"
-                ) from None
-            self._file.write(self._page())
-        self.check()
-        self._released = threading.Event()
-        self._renewing = threading.Thread(target=self._renew, name="rowcast-lease", daemon=True)
-        self._renewing.start()
 
     def check(self) -> None:
         """Finds out whether the lease is still held.
@@ -59,30 +36,49 @@ class Lease:
         Raises:
           VersionBusy: another owner took it.
         """
-        if not self._is_ours(stale_too=False):
-            raise VersionBusy(f"{self._what} was taken over by {self._holder()}; nothing was published")
+        page = self._read()
+        if page.get("owner") != self._owner:
+            raise VersionBusy(f"{self._what} was taken over by {_told(page)}; this run published nothing")
 
-    def __enter__(self) -> Self:
-        return self
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Takes the lease, or takes it again for the same owner after a crash, and renews it meanwhile.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._released.set()
-        self._renewing.join()
-        with suppress(OSError):  # it will be stale soon
-            if self._is_ours(stale_too=False):
+        Raises:
+          VersionBusy: another owner holds it.
+          OSError: the store refuses or cannot be reached.
+        """
+        try:
+            self._write(new=True)
+        except FileExistsError:
+            page = self._read()
+            if page.get("owner") != self._owner and _age(page) <= timedelta(seconds=STALE_S):
+                raise VersionBusy(
+                    f"{self._what} is being written by {_told(page)}; wait for it or choose another version"
+                ) from None
+            self._write()
+        self.check()
+        released = threading.Event()
+        renewing = threading.Thread(target=self._renew, args=(released,), name="rowcast-lease", daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            released.set()
+            renewing.join()
+            with suppress(OSError, VersionBusy):  # another's stays; one that cannot be removed will be stale soon
+                self.check()
                 self._file.remove()
 
-    def _renew(self) -> None:
-        while not self._released.wait(RENEW_S):
-            with suppress(OSError):  # tried again soon; what was lost is found before the manifest is written
-                if self._is_ours(stale_too=False):
-                    self._file.write(self._page())
+    def _renew(self, released: threading.Event) -> None:
+        while not released.wait(RENEW_S):
+            with suppress(OSError, VersionBusy):  # what was lost is found before the manifest is written
+                self.check()
+                self._write()
 
-    def _page(self) -> bytes:
+    def _write(self, *, new: bool = False) -> None:
         page = {"owner": self._owner, "host": socket.gethostname(), "time": datetime.now(UTC).isoformat()}
-        return orjson.dumps(page)
+        self._file.write(orjson.dumps(page), new=new)
 
     def _read(self) -> dict[str, str]:
         try:
@@ -91,16 +87,13 @@ class Lease:
             return {}
         return {name: str(value) for name, value in page.items()} if isinstance(page, dict) else {}
 
-    def _is_ours(self, *, stale_too: bool) -> bool:
-        page = self._read()
-        if page.get("owner") == self._owner:
-            return True
-        try:
-            age = datetime.now(UTC) - datetime.fromisoformat(page["time"])
-        except (KeyError, ValueError, TypeError):
-            return stale_too
-        return stale_too and age > timedelta(seconds=STALE_S)
 
-    def _holder(self) -> str:
-        page = self._read()
-        return f"another run on {page.get('host', 'an unknown host')} (last seen {page.get('time', 'never')})"
+def _age(page: dict[str, str]) -> timedelta:
+    try:
+        return datetime.now(UTC) - datetime.fromisoformat(page["time"])
+    except (KeyError, ValueError, TypeError):  # no lease of ours
+        return timedelta.max
+
+
+def _told(page: dict[str, str]) -> str:
+    return f"another run on {page.get('host', 'an unknown host')} (last seen {page.get('time', 'never')})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from export.corpora.files import locate_corpus
 from export.errors import UsageError
 from export.jobs import executors
 from export.jobs.destinations import Destination, open_destination
-from export.jobs.space import check_space
+from export.jobs.space import check_plan_fits
 from export.model.manifest_features import describe_features
 from export.model.roots import open_job
 from export.model.tables import recognise_tables
@@ -31,21 +31,37 @@ from export.towers.trials import why_not_compiled
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A job that is known to be possible as far as can be told without writing."""
+class TracedJob:
+    """A recipe with its checkpoint, its traced model and its destination; nothing is written.
+
+    Attributes:
+      base: the recipe's folder, which its paths are relative to.
+      pages: the features, as a manifest describes them.
+      also_stored: what the checkpoint holds of the model that its code has not.
+    """
 
     job: ExportJob
     base: Path
     checkpoint: Checkpoint
     inventory: Inventory
     traced: TracedModel
-    splits: Mapping[str, Split]
     pages: dict[str, manifest.Feature]
+    also_stored: tuple[str, ...]
     destination: Destination
     version: int
+
+    @property
+    def staging(self) -> Path:
+        """Where the version will be staged."""
+        return self.destination.root / self.job.model / f".staging-{self.version}"
+
+
+@dataclass(frozen=True)
+class Prepared(TracedJob):
+    """The job of a bundle that is known to be possible as far as can be told without writing."""
+
+    splits: Mapping[str, Split]
     plan: ExportPlan
-    also_stored: tuple[str, ...]
-    """What the checkpoint holds of the model that its code has not."""
 
     @property
     def stays(self) -> tuple[str, ...]:
@@ -69,62 +85,74 @@ class Prepared:
         return {tower.spec.name: why_not_compiled(tower) for tower in self.traced.towers}
 
 
-def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> Prepared:
-    """Opens the checkpoint, cuts the model and plans the tables; writes nothing.
+def trace_job(
+    job: ExportJob, base: Path, settings: ExportSettings, version: int | None, *, inside: bool = False
+) -> TracedJob:
+    """Opens the checkpoint and the destination, and traces the model.
 
     Args:
       job: the recipe.
-      base: its folder, which its paths are relative to.
+      base: its folder.
       settings: how the job runs.
-      version: of the bundle; None: the next free one.
+      version: to be written; None: the next free one.
+      inside: whether lookups stay inside the towers.
 
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
     checkpoint, job = open_job(job, base)
-    _check_indexes(job)
-    traced = trace_towers(job, base)
-    _check_files(job, base)
+    traced = trace_towers(job, base, inside=inside)
     pages = describe_features(traced.spec, job)
-    check_rankings(traced.spec)
-    check_formulas(job, traced.spec)
-    inventory = recognise_tables(checkpoint, traced, job, base)
-    read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
-    find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
-    dense = {entry.key for entry in inventory.dense}
-    also_stored = trained_beside(traced.root, checkpoint, job.checkpoint.object_path, dense)
-    destination = open_destination(job.output.root, base, settings.scratch)
-    number = version or destination.next_version(job.model)
     unknown = set(job.tables) - set(traced.spec.tables)
     if unknown:
         known = ", ".join(sorted(traced.spec.tables))
         raise UsageError(f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}")
-    exported = [table for table in inventory.tables if (table.slot_of or table.name) in traced.spec.tables]
+    inventory = recognise_tables(checkpoint, traced, job, base)
+    read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
+    find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
+    dense = {entry.key for entry in inventory.dense}
+    also_stored = tuple(trained_beside(traced.root, checkpoint, job.checkpoint.object_path, dense))
+    destination = open_destination(job.output.root, base, settings.scratch)
+    number = version or destination.next_version(job.model)
+    return TracedJob(job, base, checkpoint, inventory, traced, pages, also_stored, destination, number)
+
+
+def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> Prepared:
+    """Opens the checkpoint, cuts the model and plans the tables; writes nothing. Arguments as of `trace_job`.
+
+    Raises:
+      ExportError: the job cannot be done as asked; names what and the cure.
+    """
+    _check_indexes(job)
+    _check_files(job, base)
+    opened = trace_job(job, base, settings, version)
+    job, traced = opened.job, opened.traced
+    check_rankings(traced.spec)
+    check_formulas(job, traced.spec)
+    exported = {
+        table.name: job.tables.get(table.name, TablePart())
+        for table in opened.inventory.tables
+        if (table.slot_of or table.name) in traced.spec.tables
+    }
     plan = plan_tables(
-        checkpoint,
-        inventory,
-        destination.root / job.model / f".staging-{number}",
-        tables=[table.name for table in exported],
-        writing=_writing(job, [table.name for table in exported]),
+        opened.checkpoint,
+        opened.inventory,
+        opened.staging,
+        tables=list(exported),
+        writing={name: _writing(part, job.output.tables == "link") for name, part in exported.items()},
         budget_bytes=settings.budget_bytes,
         workers=executors.worker_count(settings.workers),
     )
     check_limits(job, traced.spec, [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype])
-    destination.refuse_links(plan)
-    check_space(plan, destination.root)
-    traced, splits = arrange_towers(traced, job, pages)
-    return Prepared(job, base, checkpoint, inventory, traced, splits, pages, destination, number, plan, also_stored)
+    opened.destination.refuse_links(plan)
+    check_plan_fits(plan, opened.destination.root)
+    traced, splits = arrange_towers(traced, job, opened.pages)
+    return Prepared(**vars(opened) | {"traced": traced}, splits=splits, plan=plan)
 
 
-def _writing(job: ExportJob, tables: Iterable[str]) -> dict[str, Writing]:
-    parts = {name: job.tables.get(name, TablePart()) for name in tables}
-    link = job.output.tables == "link"
-    return {
-        name: Writing(
-            part.shard_rows, part.dtype, ErrorLimits(part.max_abs_error, part.rms_error, part.cosine_min), link
-        )
-        for name, part in parts.items()
-    }
+def _writing(part: TablePart, link: bool) -> Writing:
+    limits = ErrorLimits(part.max_abs_error, part.rms_error, part.cosine_min)
+    return Writing(part.shard_rows, part.dtype, limits, link)
 
 
 def _check_files(job: ExportJob, base: Path) -> None:

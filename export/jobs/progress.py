@@ -1,4 +1,4 @@
-"""How far a job is: a bar with bytes per second and time left on a terminal, one line per finished step elsewhere."""
+"""How far a job is: a bar with its rate and time left on a terminal, one line per finished step elsewhere."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Literal
 
-from rich import progress as bars_of
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.text import Text
+
+from export.figures import size_text
+
+Unit = Literal["bytes", "rows"]
 
 
 class Progress:
@@ -27,31 +22,13 @@ class Progress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self.seconds: dict[str, float] = {}
-        self._counted = bars_of.Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description:<22}"),
-            BarColumn(24),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._rows = bars_of.Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description:<22}"),
-            BarColumn(24),
-            _RowsColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._plain = bars_of.Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description:<22}"),
-            TimeElapsedColumn(),
+        self._bars = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description:<22}"),
+            progress.BarColumn(24),
+            progress.TextColumn("{task.fields[told]}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -63,61 +40,39 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for bars in (self._counted, self._rows, self._plain):
-            bars.stop()
+        self._bars.stop()
 
     @contextmanager
-    def step(self, name: str, total_bytes: int = 0) -> Iterator[Callable[[int], None]]:
+    def step(self, name: str, total: int = 0, unit: Unit = "bytes") -> Iterator[Callable[[int], None]]:
         """Shows one step while its block runs.
 
         Args:
           name: what is done, e.g. `tables`.
-          total_bytes: bytes the step will move; 0 when it is not measured in bytes.
+          total: what the step will move; 0 when it is not measured, or not known before its end.
+          unit: of what is moved.
 
         Yields:
-          A function that takes the bytes moved since it was last called.
+          A function that takes what was moved since it was last called.
         """
-        with self._shown(self._counted if total_bytes else self._plain, name, total_bytes or None) as moved:
+        self._bars.start()
+        task = self._bars.add_task(name, total=total or None, told="")
+        done, began = 0, time.perf_counter()
+
+        def moved(more: int) -> None:
+            nonlocal done
+            done += more
+            self._bars.update(task, advance=more, told=_rate(done, time.perf_counter() - began, unit))
+
+        try:
             yield moved
-        self._console.print(f"  {name:<22} {self.seconds[name]:7.2f} s", highlight=False)
-
-    @contextmanager
-    def rows(self, name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Shows one step that goes through rows, with rows per second.
-
-        Args:
-          name: what is done.
-          total: rows there are; None when that is known at the end only.
-
-        Yields:
-          A function that takes the rows dealt with since it was last called.
-        """
-        done = 0
-        with self._shown(self._rows, name, total) as moved:
-
-            def count(rows: int) -> None:
-                nonlocal done
-                done += rows
-                moved(rows)
-
-            yield count
-        rate = f"   {done} rows, {done / max(self.seconds[name], 1e-9):.0f} rows/s" if done else ""
+        finally:
+            self._bars.remove_task(task)
+            self._bars.stop()
+        self.seconds[name] = time.perf_counter() - began
+        rate = f"   {_rate(done, self.seconds[name], unit)}" if done else ""
         self._console.print(f"  {name:<22} {self.seconds[name]:7.2f} s{rate}", highlight=False)
 
-    @contextmanager
-    def _shown(self, bars: bars_of.Progress, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        bars.start()
-        task = bars.add_task(name, total=total)
-        began = time.perf_counter()
-        try:
-            yield lambda moved: bars.update(task, advance=moved)
-        finally:
-            bars.remove_task(task)
-            bars.stop()
-        self.seconds[name] = time.perf_counter() - began
 
-
-class _RowsColumn(bars_of.ProgressColumn):
-    def render(self, task: bars_of.Task) -> Text:
-        """Returns rows and rows per second."""
-        return Text(f"{task.completed:,.0f} rows  {task.speed or 0:,.0f} rows/s")
+def _rate(done: int, seconds: float, unit: Unit) -> str:
+    speed = int(done / max(seconds, 1e-9))
+    return f"{done} rows, {speed} rows/s" if unit == "rows" else f"{size_text(done)}, {size_text(speed)}/s"

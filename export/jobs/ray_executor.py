@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,15 +20,6 @@ _STOPPED_WITHIN_S = 10
 _HEAD_BYTES = 64
 _OBJECT_STORE_BYTES = 100 << 20
 """Nothing of size passes through it; unasked, Ray takes a third of the memory."""
-
-
-@dataclass(frozen=True)
-class Sight:
-    """How a file looks from here: its size and first bytes."""
-
-    path: str
-    size: int
-    head: bytes
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,7 @@ class RayExecutor:
         """Runs tasks: see `export.jobs.executors.Executor`."""
         if not tasks:
             return []
-        seen = [sight for sight in map(_sight, shared) if sight is not None]
+        seen = {path: head for path in shared if (head := _sight(path)) is not None}
         with self._connected() as ray:
             _check_room(ray, memory_bytes)
             remote = ray.remote(_attempt_there).options(
@@ -86,10 +77,6 @@ class RayExecutor:
         import ray
 
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):  # where Ray tells of tasks tried again
-            yield from self._begun(ray, quiet)
-
-    def _begun(self, ray: Any, quiet: dict[str, Any]) -> Iterator[Any]:
         try:
             if self.where == LOCAL:
                 cores = self.workers or len(os.sched_getaffinity(0))
@@ -110,21 +97,21 @@ class RayExecutor:
             ray.shutdown()
 
 
-def _attempt_there(function: Callable[[Task], Result], task: Task, seen: Sequence[Sight]) -> Result:
+def _attempt_there(function: Callable[[Task], Result], task: Task, seen: Mapping[str, bytes]) -> Result:
     """Runs on a worker, once it was found to see the files that the exporter sees."""
-    for expected in seen:
-        if _sight(expected.path) != expected:
+    for path, head in seen.items():
+        if _sight(path) != head:
             raise UsageError(
-                f"Ray node {socket.gethostname()} does not see file {expected.path} as the exporter does; put the "
+                f"Ray node {socket.gethostname()} does not see file {path} as the exporter does; put the "
                 "checkpoint and the root where all machines find them under the same path, or give URLs"
             )
     return attempt(function, task)
 
 
-def _sight(path: str) -> Sight | None:
+def _sight(path: str) -> bytes | None:
     try:
         with Path(path).open("rb") as file:
-            return Sight(path, os.fstat(file.fileno()).st_size, file.read(_HEAD_BYTES))
+            return file.read(_HEAD_BYTES)
     except OSError:
         return None
 

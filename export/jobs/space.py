@@ -15,28 +15,34 @@ _BLOCK_BYTES = 512
 """In which a file system counts, whatever its own blocks."""
 
 
-def check_space(plan: ExportPlan, directory: Path, finished_bytes: int | None = None) -> None:
-    """Refuses a plan that does not fit the disk.
+def check_plan_fits(plan: ExportPlan, directory: Path, finished_bytes: int | None = None) -> None:
+    """Refuses a plan of tables that does not fit the disk: see `check_space`.
 
     Args:
       plan: the plan.
-      directory: where it writes; it, or the nearest directory above it that exists, tells the disk.
+      directory: where it writes.
       finished_bytes: what an earlier run has written already; None: what it left staged, all of which this run will
         either go on with or remove first.
-    Raises:
-      DestinationError: it does not fit; tells both sizes.
     """
-    existing = next((place for place in (directory, *directory.absolute().parents) if place.is_dir()), Path("/"))
     finished_bytes = _staged_bytes(plan) if finished_bytes is None else finished_bytes
-    free = shutil.disk_usage(existing).free
     put_aside = sorted((task.scratch_bytes for task in plan.tasks), reverse=True)[: plan.workers]
     keyed = [table.spec.rows for table in plan.tables if table.spec.keys and not table.spec.slot_of]
     indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)  # sorted aside, and then written
-    needed = plan.bytes - finished_bytes + sum(put_aside) + (0 if finished_bytes else indexes)
+    check_space(directory, plan.bytes - finished_bytes + sum(put_aside) + (0 if finished_bytes else indexes))
+
+
+def check_space(directory: Path, needed: int, cure: str = "") -> None:
+    """Refuses what does not fit the disk of a directory, or of the nearest one above it that exists.
+
+    Raises:
+      DestinationError: tells both sizes, and a further cure if there is one.
+    """
+    directory = directory.absolute()
+    free = shutil.disk_usage(next(place for place in (directory, *directory.parents) if place.is_dir())).free
     if needed > free:
         raise DestinationError(
             f"{directory} has {size_text(free)} free, the tables need {size_text(needed)}: "
-            f"{size_text(needed - free)} more; free some, or export to another disk"
+            f"{size_text(needed - free)} more; free some, or export to another disk{cure}"
         )
 
 

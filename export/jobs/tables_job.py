@@ -14,10 +14,10 @@ from export.errors import NotConvertible, UsageError
 from export.jobs import executors
 from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
-from export.jobs.space import check_space
-from export.jobs.staged import Published, compare_tables, copy_tables, created, provenance, staged
+from export.jobs.space import check_plan_fits
+from export.jobs.staged import Published, provenance, staged
+from export.jobs.table_steps import compare_tables, copy_tables
 from export.recipe.settings import ExportSettings
-from export.steps import key_of
 from export.tables.key_indexes import write_key_indexes
 from export.tables.plan import AS_STORED, ExportPlan, Writing, check_exportable, plan_tables
 from export.verify.table_rows import SAMPLE_ROWS
@@ -109,7 +109,7 @@ def prepare_tables(
         workers=executors.worker_count(settings.workers),
     )
     destination.refuse_links(plan)
-    check_space(plan, destination.root)
+    check_plan_fits(plan, destination.root)
     if job.keep_slots and len(names) == len(wanted):
         notes["--with-slots"] = "no slot variables are kept: the checkpoint tells none that belongs to a table"
     return PreparedTables(job, checkpoint, inventory, wanted, tuple(notes.values()), destination, number, plan)
@@ -124,7 +124,7 @@ def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: 
     job, plan, number = prepared.job, prepared.plan, prepared.version
     with staged(prepared.destination, job.model, number) as draft:
         stage = draft.stage
-        begun = created(stage, key_of(prepared.inventory.fingerprint, repr(job)))
+        begun = draft.begun(prepared.inventory.fingerprint, job)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, stage, settings, moved)
             keys = write_key_indexes(prepared.checkpoint, [table.spec for table in plan.tables], stage)

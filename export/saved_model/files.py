@@ -137,11 +137,6 @@ def plan_variables(prefix: Path, variables: Mapping[str, Entry], link: bool, che
     return VariablesPlan(prefix, count, {Path(renamed[each]): each for each in sources}, streamed, tuple(chunks), at)
 
 
-def copying_bytes(plan: VariablesPlan, workers: int) -> int:
-    """Returns the most memory that workers together hold while they copy or sum its chunks, an upper bound."""
-    return min(workers, len(plan.chunks)) * COPY_BYTES
-
-
 def link_files(plan: VariablesPlan) -> None:
     """Links the checkpoint's data files.
 

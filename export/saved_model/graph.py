@@ -21,7 +21,7 @@ from export.graph.specs import SIGNATURE, Keys
 from export.model.calling import input_spec
 from export.model.manifest_features import model_vocabularies
 from export.model.tracing import TracedModel
-from export.recipe.schema import ExportJob, InputPart
+from export.recipe.schema import ExportJob, InputPart, VocabularyPart
 from export.saved_model.lookups import Lookups
 from export.towers.renumbering import renumber
 
@@ -31,6 +31,7 @@ class InlineGraph:
     """What was traced, before it is written.
 
     Attributes:
+      lookups: of all towers, by the module's tables.
       module: what TensorFlow saves.
       signatures: by their names.
       inputs: signature -> input of the recipe -> names of the tensors that carry it.
@@ -38,6 +39,7 @@ class InlineGraph:
       weights: the towers' own variables, by their attributes.
     """
 
+    lookups: Lookups
     module: Any
     signatures: Mapping[str, Any]
     inputs: Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -47,17 +49,16 @@ class InlineGraph:
 
 def build_graph(
     job: ExportJob,
+    base: Path,
     traced: TracedModel,
     pages: Mapping[str, manifest.Feature],
     tables: Mapping[str, TableSpec],
-    vocabularies: Mapping[str, Path],
 ) -> InlineGraph:
     """Traces one signature for each tower; allocates no table.
 
     Args:
-      job, traced, pages: the recipe, its model and the description of its features.
+      job, base, traced, pages: the recipe, its folder, its model and the description of its features.
       tables: where the checkpoint stores each table.
-      vocabularies: the file of each vocabulary, one key a line.
     Raises:
       UsageError: inputs of the recipe cannot be told apart in a signature.
       NotConvertible: an input is read in ways that ask for different dtypes.
@@ -75,7 +76,7 @@ def build_graph(
     for variable in _distinct(traced.towers):
         weights[f"weight_{len(weights)}"] = variable
         setattr(module, f"weight_{len(weights) - 1}", variable)
-    known = open_vocabularies(job, traced, pages, vocabularies)
+    known = _vocabularies(job, base, traced, pages)
     module.vocabularies = list(known.values())
     module.tables = [table for tower in traced.towers for table in tables_of(tower.function)]
 
@@ -92,7 +93,7 @@ def build_graph(
         raise UsageError(f"output.serving_default is {default!r}; the recipe's towers: {', '.join(signatures)}")
     signatures[SIGNATURE], inputs[SIGNATURE] = signatures[default], inputs[default]
     attributes = {f"table_{number}": key for number, key in enumerate(stored)}
-    return InlineGraph(module, signatures, inputs, attributes, weights)
+    return InlineGraph(lookups, module, signatures, inputs, attributes, weights)
 
 
 def write_graph(graph: InlineGraph, directory: Path) -> bytes:
@@ -128,21 +129,15 @@ def variable_key(attribute: str) -> str:
     return f"{attribute}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def open_vocabularies(
-    job: ExportJob, traced: TracedModel, pages: Mapping[str, manifest.Feature], files: Mapping[str, Path]
+def _vocabularies(
+    job: ExportJob, base: Path, traced: TracedModel, pages: Mapping[str, manifest.Feature]
 ) -> dict[str, Any]:
-    """Returns TensorFlow's lookup tables, key -> position, -1 if unknown, of all vocabularies that features read.
-
-    Args:
-      job, traced, pages: the recipe, its model, which holds some, and the description of its features.
-      files: the file of each vocabulary of the recipe, one key a line.
-    """
+    """Returns TensorFlow's lookup tables, key -> position, -1 if unknown, of all vocabularies that features read."""
     held = model_vocabularies(traced.spec)
     embedded = [page for page in pages.values() if isinstance(page, manifest.EmbeddedFeature)]
     used = {rule.vocabulary for page in embedded for rule in manifest.vocabularies_of(page.ids)}
     return {
-        name: _held(held[name]) if name in held else _in_file(files[name], job.vocabularies[name].dtype)
-        for name in sorted(used)
+        name: _held(held[name]) if name in held else _in_file(base, job.vocabularies[name]) for name in sorted(used)
     }
 
 
@@ -153,11 +148,11 @@ def _held(keys: Keys) -> Any:
     return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, positions), -1)
 
 
-def _in_file(path: Path, dtype: str) -> Any:
+def _in_file(base: Path, part: VocabularyPart) -> Any:
     tf = load_tensorflow()
-    lookup = tf.lookup
+    lookup, path = tf.lookup, str((base / part.file).resolve())
     lines = lookup.TextFileInitializer(
-        str(path), tf.as_dtype(dtype), lookup.TextFileIndex.WHOLE_LINE, tf.int64, lookup.TextFileIndex.LINE_NUMBER
+        path, tf.as_dtype(part.dtype), lookup.TextFileIndex.WHOLE_LINE, tf.int64, lookup.TextFileIndex.LINE_NUMBER
     )
     return lookup.StaticHashTable(lines, -1)
 

@@ -8,6 +8,7 @@ TensorFlow's own lookup, combiner and all: that of the layer where it has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from bundle.format import manifest
@@ -25,29 +26,25 @@ Gather = Callable[[str, Any], Any]
 """(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the stored dtype."""
 
 
+@dataclass(frozen=True)
 class Lookups:
-    """Answers the lookups of towers inside a graph."""
+    """Answers the lookups of towers inside a graph.
 
-    def __init__(
-        self,
-        job: ExportJob,
-        traced: TracedModel,
-        pages: Mapping[str, manifest.Feature],
-        tables: Mapping[str, TableSpec],
-        vocabularies: Vocabularies,
-        gather: Gather,
-    ) -> None:
-        """Takes what decides an answer.
+    Attributes:
+      job, traced, pages: the recipe, its model and the description of its features.
+      tables: where the checkpoint stores each table.
+      vocabularies: of the recipe and of the model.
+      gather: reads rows as they are stored.
+      original: TensorFlow's own lookup.
+    """
 
-        Args:
-          job, traced, pages: the recipe, its model and the description of its features.
-          tables: where the checkpoint stores each table.
-          vocabularies: of the recipe and of the model.
-          gather: reads rows as they are stored.
-        """
-        self._job, self._traced, self._pages, self._tables = job, traced, pages, tables
-        self._vocabularies, self._gather = vocabularies, gather
-        self._original = original_lookup()
+    job: ExportJob
+    traced: TracedModel
+    pages: Mapping[str, manifest.Feature]
+    tables: Mapping[str, TableSpec]
+    vocabularies: Vocabularies
+    gather: Gather
+    original: Any = field(default_factory=original_lookup)
 
     def parts(self, tower: TracedTower) -> dict[str, InputPart]:
         """Returns the recipe's inputs that a tower needs, with the dtype of what a caller sends.
@@ -57,20 +54,20 @@ class Lookups:
         """
         needed: dict[str, InputPart] = {}
         for tensor in tower.spec.inputs:
-            spec = self._traced.spec.features[tensor.feature]
+            spec = self.traced.spec.features[tensor.feature]
             for name in spec.reads:
-                dtype = sent_dtype(name, self._traced.spec, self._job)
-                needed[name] = self._job.inputs[name].model_copy(update={"dtype": dtype})
+                dtype = sent_dtype(name, self.traced.spec, self.job)
+                needed[name] = self.job.inputs[name].model_copy(update={"dtype": dtype})
             if spec.weights is not None:
-                needed[spec.weights] = self._job.inputs[spec.weights]
-        return {name: needed[name] for name in self._job.inputs if name in needed}
+                needed[spec.weights] = self.job.inputs[spec.weights]
+        return {name: needed[name] for name in self.job.inputs if name in needed}
 
     def run(self, tower: TracedTower, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a tower's results for raw inputs."""
         tf = load_tensorflow()
         arguments = []
         for tensor in tower.spec.inputs:
-            spec = self._traced.spec.features[tensor.feature]
+            spec = self.traced.spec.features[tensor.feature]
             if isinstance(spec, FeatureSpec):
                 arguments.append(self._activation(spec, inputs))
             elif spec.take == "lengths":
@@ -116,10 +113,10 @@ class Lookups:
         page, name = self._page(spec), spec.reads[0]
         if isinstance(page.ids, manifest.CrossedIds):
             each = [_unpadded(_ragged(inputs[key]), spec.padding_of(key), None)[0] for key in spec.reads]
-            return crossed(page.ids, each, self._vocabularies), None
+            return crossed(page.ids, each, self.vocabularies), None
         if isinstance(page.ids, manifest.JoinedIds):
             each = [_ragged(inputs[key]) for key in spec.reads]
-            return each[0].with_values(joined(page.ids, [key.values for key in each], self._vocabularies)), None
+            return each[0].with_values(joined(page.ids, [key.values for key in each], self.vocabularies)), None
         if isinstance(page.ids, manifest.TextIds):
             return words(page.ids, tf.reshape(inputs[name], [-1])), None
         weights = None if spec.weights is None else inputs[spec.weights]
@@ -141,7 +138,7 @@ class Lookups:
         vectors = tf.concat([vectors, tf.zeros([1, vectors.shape[1]])], 0)
         vectors.read_value = lambda: vectors  # sequences are read from a variable
         table = spec.config.table
-        return self._original(_with_values(ids, _places(rows)), weights, {table: vectors}, spec.config)
+        return self.original(_with_values(ids, _places(rows)), weights, {table: vectors}, spec.config)
 
     def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which keeps every weight."""
@@ -163,7 +160,7 @@ class Lookups:
         if isinstance(value, tf.Tensor):
             found = tf.reshape(value, [tf.shape(value)[0], -1])
             places = tf.range(1, tf.shape(found, tf.int64)[1] + 1)
-            readers = [spec for spec in self._traced.spec.inputs[name] if isinstance(spec, FeatureSpec)]
+            readers = [spec for spec in self.traced.spec.inputs[name] if isinstance(spec, FeatureSpec)]
             padding = next((spec.padding_of(name) for spec in readers if spec.padding_of(name) is not None), None)
             taken = tf.ones_like(found, tf.bool) if padding is None else found != tf.constant(padding, found.dtype)
             return tf.reduce_max(tf.where(taken, places, tf.zeros([], tf.int64)), 1)
@@ -174,8 +171,8 @@ class Lookups:
         tf = load_tensorflow()
         page = self._page(spec)
         values = values if page.cast is None else cast(page.cast, values)
-        rows = rows_of(page.ids, values, self._vocabularies)  # a cross has made its rows: they are taken as they are
-        count = self._traced.spec.rows_of(spec)
+        rows = rows_of(page.ids, values, self.vocabularies)  # a cross has made its rows: they are taken as they are
+        count = self.traced.spec.rows_of(spec)
         rows = tf.where(rows < 0, rows + count, rows) if page.from_end else rows
         known = (rows >= 0) & (rows < count)
         if page.unknown.rule == "refuse":
@@ -186,7 +183,7 @@ class Lookups:
         return tf.where(known, rows, tf.constant(stands, tf.int64))
 
     def _page(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
-        page = self._pages[spec.name]
+        page = self.pages[spec.name]
         assert isinstance(page, manifest.EmbeddedFeature)  # noqa: S101 - described from this very spec
         return page
 
@@ -197,12 +194,12 @@ class Lookups:
             return tf.cast(tf.maximum(rows, 0), tf.float32)[:, tf.newaxis]
         if spec.indicator is not None:
             return tf.one_hot(rows, spec.indicator)
-        table = self._tables[spec.table]
+        table = self.tables[spec.table]
         known = rows >= 0
         layout = table.layout
         within = tf.where(known, rows, tf.zeros([], tf.int64))
         stored = tf.gather(tf.constant(layout.bases()), within % layout.lanes) + within // layout.lanes
-        vectors = tf.cast(self._gather(spec.table, stored)[:, : table.dim], tf.float32)
+        vectors = tf.cast(self.gather(spec.table, stored)[:, : table.dim], tf.float32)
         return tf.where(known[:, tf.newaxis], vectors, tf.zeros([], tf.float32))
 
 

@@ -2,18 +2,20 @@
 
 Two loaders are asked, `tf.saved_model.load` and, in a session, `tf.compat.v1.saved_model.load`, which calls the same
 restore operation that TensorFlow Serving does. Both hold every table in memory and check its crc. Where that much
-memory is not to be had, the same graph is asked over the rows alone that the examples read (`ask_rows`).
+memory is not to be had, the same graph is asked over the rows alone that the examples read.
 """
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +23,26 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest
-from export.checkpoint.inventory.specs import TableSpec
+from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError, VerificationFailed
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import SIGNATURE, DenseSpec, FeatureSpec, ModelSpec
+from export.model.dense_copy import local_prefix
+from export.model.manifest_features import model_vocabularies
+from export.model.vocabularies import as_array, read_keys
+from export.model.weights import restore_weights
 from export.recipe.schema import ExportJob, HashRule
-from export.saved_model.graph import InlineGraph
-from export.saved_model.lookups import Lookups, sent_dtype
+from export.saved_model.files import VariablesPlan
+from export.saved_model.graph import InlineGraph, variable_key
+from export.saved_model.lookups import sent_dtype
+from export.tables.sources import source_of
+from export.verify import parity
 from export.verify.examples import Examples
+from export.verify.model_checks import examples_of
+from export.verify.reference_model import Replay, checkpoint_rows, replay_finite
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")
 RESERVE_BYTES = 2 << 30
@@ -58,19 +71,98 @@ class KnownTable:
         """Closes nothing."""
 
 
-def signature_inputs(
-    job: ExportJob,
-    model: ModelSpec,
-    pages: Mapping[str, manifest.Feature],
-    graph: InlineGraph,
-    examples: Examples,
-    features: FeatureReader,
-) -> dict[str, Tensors]:
+def prove(
+    directory: Path, graph: InlineGraph, base: Path, checkpoint: Checkpoint, inventory: Inventory, plan: VariablesPlan
+) -> dict[str, Any]:
+    """Asks what was written raw examples, and holds its answers to those of the original model.
+
+    Args:
+      directory: of the SavedModel.
+      graph, plan: what was written there.
+      base: the recipe's folder.
+      checkpoint, inventory: what was exported.
+    Returns:
+      What was compared, as JSON values.
+    Raises:
+      VerificationFailed: an answer differs, or a loader refuses the SavedModel.
+      UsageError: the examples cannot be meant.
+    """
+    lookups, job, model = graph.lookups, graph.lookups.job, graph.lookups.traced.spec
+    free = available_bytes()
+    tables = {variable_key(attribute) for attribute in graph.tables}
+    held = 2 * sum(entry.bytes for key, entry in plan.streamed.items() if key not in tables) + RESERVE_BYTES
+    proof: dict[str, Any] = {"examples": 0, "tolerance": parity.TOLERANCE, "loaded_by": [], "max_abs_error": {}}
+    if held > free:
+        note = f"not replayed: the original model holds its large Keras Embeddings, {held} bytes, and {free} are free"
+        return proof | {"note": f"{note}; the index holds the checkpoint's own entries"}
+    features = _features(graph, base)
+    read_rows = checkpoint_rows(
+        checkpoint, {name: source_of(spec.layout, spec.key) for name, spec in lookups.tables.items()}
+    )
+    with tempfile.TemporaryDirectory() as aside:
+        prefix = local_prefix(checkpoint, inventory, Path(aside))
+        examples = examples_of(job, base, model, lookups.pages)
+        replayed, expected = replay_finite(Replay(job, base, model, prefix, examples, features), read_rows)
+    inputs = signature_inputs(graph, replayed.examples, features)
+    needed = plan.load_bytes + RESERVE_BYTES
+    if needed <= free:
+        answers, note = load_and_ask(directory, inputs), ""
+        proof["loaded_by"] = list(answers)
+    else:
+        restore_weights(graph.weights.values(), lookups.traced.root, checkpoint, job.checkpoint.object_path)
+        answers = {"the graph over the rows of the examples": _ask_rows(checkpoint, graph, inputs)}
+        note = (
+            f"not loaded here: that needs {needed} bytes of memory, {free} are free; the same graph answered over the "
+            "rows that the examples read, and the index holds the checkpoint's own entries"
+        )
+    errors = {
+        name: {output: _error(job, name, output, right, answers) for output, right in outputs.items()}
+        for name, outputs in expected.items()
+    }
+    return proof | {"examples": replayed.examples.n, "max_abs_error": errors, "note": note}
+
+
+def _error(job: ExportJob, name: str, output: str, right: NDArray[Any], answers: Mapping[str, Results]) -> float:
+    """Returns the largest difference of one output from the original model's, by whichever loader."""
+    limit, largest = job.towers[name].max_abs_error.get("f32"), 0.0
+    for how, results in answers.items():
+        got, where = results[name][output], f"signature {name!r}, output {output!r}, by {how}"
+        if got.shape != right.shape:
+            raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {right.shape}")
+        difference = np.abs(got.astype(np.float64) - right)
+        wrong = ~(difference <= parity.allowed(right, limit))  # not a number is wrong too
+        if wrong.any():
+            at = tuple(int(place) for place in np.argwhere(wrong)[0])
+            raise VerificationFailed(
+                f"{where}: example {at[0]} is {got[at]:.9g}, the original model gives {right[at]:.9g}; "
+                f"{int(wrong.sum())} of {wrong.size} values break "
+                f"{parity.TOLERANCE if limit is None else f'towers.{name}.max_abs_error.f32 = {limit:g}'}: "
+                "it would not answer as the model does, so nothing is published"
+            )
+        largest = max(largest, float(difference.max(initial=0.0)))
+    return largest
+
+
+def _features(graph: InlineGraph, base: Path) -> FeatureReader:
+    """Returns the bundle's reader of features, which resolves ids as a service would; it reads no table here."""
+    job = graph.lookups.job
+    keys = {name: read_keys(base / part.file, part.dtype) for name, part in job.vocabularies.items()}
+    keys |= {name: as_array(held) for name, held in model_vocabularies(graph.lookups.traced.spec).items()}
+    tables = {name: cast(TableReader, KnownTable(spec.rows, spec.dim)) for name, spec in graph.lookups.tables.items()}
+    vocabularies = {
+        name: Vocabulary(IntegerKeys(values) if values.dtype == np.int64 else StringKeys(values.tolist()))
+        for name, values in keys.items()
+    }
+    return FeatureReader(graph.lookups.pages, tables, vocabularies)
+
+
+def signature_inputs(graph: InlineGraph, examples: Examples, features: FeatureReader) -> dict[str, Tensors]:
     """Returns examples as the tensors of each signature, as a caller would send them.
 
     Raises:
       UsageError: ids of the examples are not of the dtype that the signature takes.
     """
+    job, model, pages = graph.lookups.job, graph.lookups.traced.spec, graph.lookups.pages
     sent: dict[str, tuple[NDArray[Any], NDArray[np.int64] | None]] = {}
     for name, readers in model.inputs.items():
         spec = next((each for each in readers if isinstance(each, FeatureSpec)), readers[0])
@@ -131,46 +223,27 @@ def load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, Re
     return answers
 
 
-def ask_rows(
-    checkpoint: Checkpoint,
-    tables: Mapping[str, TableSpec],
-    build: Callable[[Callable[[str, Any], Any]], Lookups],
-    towers: Mapping[str, Any],
-    graph: InlineGraph,
-    inputs: Mapping[str, Tensors],
-) -> Results:
-    """Runs the lookups and towers here, over the stored rows that the examples read, as they are asked for.
-
-    Args:
-      checkpoint: where rows are read.
-      tables: where it stores each table.
-      build: makes the lookups from what gathers stored rows.
-      towers: by the names of their signatures, with their weights restored.
-      graph: what was written.
-      inputs: of each signature.
-    """
+def _ask_rows(checkpoint: Checkpoint, graph: InlineGraph, inputs: Mapping[str, Tensors]) -> Results:
+    """Runs the lookups and towers here, over the stored rows that the examples read, as they are asked for."""
     tf = load_tensorflow()
 
     def gather(table: str, rows: Any) -> Any:
-        spec = tables[table]
-        return tf.constant(stored_vectors(checkpoint, spec, rows.numpy()), tf.as_dtype(spec.dtype))
+        spec = graph.lookups.tables[table]
+        wanted, place = np.unique(rows.numpy(), return_inverse=True)
+        read = list(checkpoint.read_each(spec.key, [(int(row), 1) for row in wanted]))
+        found = np.concatenate(read)[place.reshape(-1)] if read else checkpoint.read(spec.key, 0, 0)
+        return tf.constant(found, tf.as_dtype(spec.dtype))
 
-    lookups = build(gather)
+    lookups = replace(graph.lookups, gather=gather)
     results: Results = {}
-    for name, tower in towers.items():
-        values = {}
-        for which, part in lookups.parts(tower).items():
-            tensors = [inputs[name][tensor] for tensor in graph.inputs[name][which]]
-            values[which] = _composed(part.kind, tensors)
+    for tower in lookups.traced.towers:
+        name = tower.spec.name
+        values = {
+            which: _composed(part.kind, [inputs[name][tensor] for tensor in graph.inputs[name][which]])
+            for which, part in lookups.parts(tower).items()
+        }
         results[name] = {which: value.numpy() for which, value in lookups.run(tower, values).items()}
     return results
-
-
-def stored_vectors(checkpoint: Checkpoint, table: TableSpec, stored: NDArray[np.int64]) -> NDArray[Any]:
-    """Returns [m, stored columns], in the stored dtype, for [m] rows of the variable that holds a table."""
-    wanted, place = np.unique(stored, return_inverse=True)
-    read = list(checkpoint.read_each(table.key, [(int(row), 1) for row in wanted]))
-    return np.concatenate(read)[place.reshape(-1)] if read else checkpoint.read(table.key, 0, 0)
 
 
 def _composed(kind: str, tensors: list[NDArray[Any]]) -> Any:

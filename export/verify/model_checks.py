@@ -3,6 +3,7 @@ whenever it is verified again."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +35,7 @@ from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
 
-def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: dict[str, manifest.Feature]) -> Examples:
+def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: Mapping[str, manifest.Feature]) -> Examples:
     """Returns the examples of a recipe: those of its file, else made ones, the same in every run."""
     part = job.verify
     if part.examples is not None:

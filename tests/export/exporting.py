@@ -14,11 +14,13 @@ from rich.console import Console
 
 from bundle.format.manifest import Manifest
 from bundle.storage import staging
+from export.checkpoint.reader import open_checkpoint
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.jobs.staged import Published
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
+from tests.export.checkpoint.bundles import GRAPH
 from tests.export.cutting import HERE, movies_recipe
 
 MOVIES = 40
@@ -180,3 +182,10 @@ def table_values(bundle: Path, name: str) -> np.ndarray[Any, np.dtype[np.float32
         raw = (bundle / shard["file"]).read_bytes()[shard.get("offset", 0) :]
         parts.append(np.frombuffer(raw, "<f4", shard["rows"] * table["dim"]).reshape(-1, table["dim"]))
     return np.concatenate(parts)
+
+
+def values_of(prefix: Path) -> dict[str, Any]:
+    """Everything in a checkpoint that TensorFlow wrote."""
+    checkpoint = open_checkpoint(prefix)
+    found: dict[str, Any] = {key: checkpoint.read_all(key) for key in checkpoint.entries if key != GRAPH}
+    return found | {GRAPH: checkpoint.read_string(GRAPH)}

@@ -13,6 +13,7 @@ the signal that ended it). An order may say when the child dies:
   stops: N       it does not die but stops right after its N-th step, which is told as a status too, until SIGCONT
   damages: {after: STEP, file: PATH}   it does not die either: a part of a staged file turns to zeros
   file_bytes: N  it does not die either: no file that it writes can be larger
+  io: FILE       it does not die either: what it read and wrote, as the kernel counts it, is copied to a file at its end
   refused: {calls: [NAME, ...], errno: NAME}   it does not die either: these system calls fail
 """
 
@@ -139,6 +140,8 @@ def _child(order: Mapping[str, Any]) -> None:
         main()
     except SystemExit as finished:
         code = finished.code
+    if "io" in order["dies"]:
+        Path(order["dies"]["io"]).write_text(Path("/proc/self/io").read_text())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code or 0)
@@ -146,7 +149,7 @@ def _child(order: Mapping[str, Any]) -> None:
 
 def _serve(tables_only: bool) -> None:
     if tables_only:
-        from export.cli import commands, plan_page  # noqa: F401
+        from export.cli import commands, published_page  # noqa: F401
         from export.jobs import tables_job  # noqa: F401
     else:
         from export.frameworks.loading import load_tensorflow

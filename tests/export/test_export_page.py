@@ -1,4 +1,4 @@
-"""docs/reference/export.md names every field of what the commands print as JSON, and every exit code and option."""
+"""docs/export.md names every field of what the commands print as JSON, and every exit code and option."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bundle.storage import staging
 from export import errors
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.cli import plan_page
+from export.cli import plan_page, published_page
 from export.cli.inspect import inventory_json
 from export.jobs import bundle_job
 from export.jobs.staged import Published
@@ -33,7 +33,7 @@ def pages(undisturbed: Path, movies: Cut) -> dict[str, dict[str, Any]]:
     return {
         "inspect": inventory_json(recognise(open_checkpoint(movies.prefix))),
         "plan": plan_page.plan_json(prepared),
-        "run": plan_page.published_json(published) | {"seconds": {}},
+        "run": published_page.published_json(published) | {"seconds": {}},
         "verify": audit(undisturbed).to_json(),
     }
 

@@ -13,7 +13,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.cli.inspect import inventory_json, inventory_table
 from export.errors import CheckpointError, DestinationError, ExportError
-from export.jobs.space import check_space
+from export.jobs.space import check_plan_fits
 from export.tables.plan import plan_tables
 from tests.export.checkpoint.dump_files import collection_dump, head, hugectr_dump, sok_dump
 from tests.hostile.mutations import flip
@@ -71,7 +71,7 @@ def test_dump_that_claims_a_terabyte_is_planned_without_being_read(tmp_path: Pat
         assert (table.rows, table.dim) == (1 << 34, 16)
         plan = plan_tables(checkpoint, recognise(checkpoint), tmp_path / "out")
     with pytest.raises(DestinationError, match=r"the tables need 1\.\d TiB"):  # vectors, keys aside, and their index
-        check_space(plan, tmp_path)
+        check_plan_fits(plan, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a[b]*?", "\x1b[2J", "line\nbreak", "-key", "x" * 200])

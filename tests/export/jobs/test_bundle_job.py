@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,19 +17,23 @@ from export.errors import CheckpointError
 from export.jobs import bundle_job
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
+from tests.export.checkpoint.bundles import write_bundle
 from tests.export.commands import Command
-from tests.export.cutting import Cut
+from tests.export.cutting import Cut, one_recipe, save_checkpoint
 from tests.export.exporting import (
     MOVIE_IDS,
     MOVIES,
     Recipe,
     aside,
+    asked,
     changed,
     facts,
     recipe_of,
     table_values,
     title_of,
+    values_of,
     visible,
+    write_examples,
     write_project,
     year_of,
 )
@@ -155,8 +160,31 @@ def ask_more(base: Path) -> None:
     (base / "recipe.toml").write_text(recipe.replace('"count" = 24', '"count" = 25'))
 
 
-@pytest.mark.parametrize("edit", [swap_movies, rename_a_movie, ask_more])
-@pytest.mark.parametrize("noted", [TABLE_STEPS, STEPS - 1])
+def search_more(base: Path) -> None:
+    recipe = (base / "recipe.toml").read_text()
+    assert '"candidate_tower" = "candidate"' in recipe
+    told = '"candidate_tower" = "candidate", "recall" = {"k" = 3}'
+    (base / "recipe.toml").write_text(recipe.replace('"candidate_tower" = "candidate"', told))
+
+
+def change_the_code(base: Path) -> None:
+    shutil.rmtree(base / "__pycache__", ignore_errors=True)  # Python goes by sizes and times
+    code = (base / "tower_models.py").read_text()
+    assert 'dense(16, "relu")' in code
+    (base / "tower_models.py").write_text(code.replace('dense(16, "relu")', 'dense(16, "selu")'))
+
+
+@pytest.mark.parametrize(
+    ("edit", "noted"),
+    [
+        (swap_movies, TABLE_STEPS),
+        (swap_movies, STEPS - 1),
+        (rename_a_movie, STEPS - 1),
+        (ask_more, STEPS - 1),
+        (search_more, STEPS - 1),
+        (change_the_code, STEPS - 1),
+    ],
+)
 def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
     forked: ForkedRuns, recipe: Recipe, project: Path, tmp_path: Path, edit: Callable[[Path], None], noted: int
 ) -> None:
@@ -190,6 +218,47 @@ def test_check_that_fails_keeps_what_was_verified(forked: ForkedRuns, recipe: Re
     assert forked.run(run, tmp_path / "output") == 0, (tmp_path / "output").read_text()
     bundle = project.parent / "bundles/movies/1"
     assert {path: (bundle / path).stat().st_ino for path in kept} == kept
+
+
+def test_edited_check_of_a_failed_job_copies_no_table_again(forked: ForkedRuns, tmp_path: Path) -> None:
+    key, rows = "model/embedding/_tpu_embedding/items/.ATTRIBUTES/VARIABLE_VALUE", 1 << 20
+    small, _ = save_checkpoint(one_recipe("build_plain"), tmp_path)
+    table = np.random.default_rng(1).standard_normal((rows, 4)).astype(np.float32)
+    write_bundle(tmp_path / "ckpt-3", values_of(small) | {key: table})
+    recipe = one_recipe("build_large").model_dump(mode="json", exclude_unset=True)
+    recipe = changed(changed(recipe, "checkpoint.path", str(tmp_path / "ckpt-3")), "verify", {"count": 24})
+    recipe = changed(recipe, "towers.tower.precisions", ["f32", "int8"])
+    run = ["run", str(tmp_path / "project/recipe.toml"), "--version", "1"]
+    counted = {}
+    for limit, code in ((1e-12, 5), (10.0, 0)):
+        project = write_project(tmp_path / "project", changed(recipe, "towers.tower.max_abs_error", {"int8": limit}))
+        with (project.parent / "tower_models.py").open("a") as file:
+            file.write(f"\n\ndef build_large():\n    return One('', {rows})\n")
+        assert forked.run(run, tmp_path / "output", io=str(tmp_path / "io")) == code, (tmp_path / "output").read_text()
+        lines = (tmp_path / "io").read_text().splitlines()
+        counted[code] = {name: int(count) for name, count in (line.split(": ") for line in lines)}
+    assert counted[5]["wchar"] > table.nbytes
+    assert counted[0]["wchar"] < table.nbytes / 2
+    # Its shard is read once, to see that it is whole; a copy would read the checkpoint as well.
+    assert counted[5]["rchar"] - table.nbytes / 2 < counted[0]["rchar"] < counted[5]["rchar"] + table.nbytes / 2
+
+
+def test_example_that_is_not_a_number_is_told_and_the_tables_are_kept(
+    forked: ForkedRuns, recipe: Recipe, tmp_path: Path
+) -> None:
+    project = write_project(tmp_path, changed(recipe, "verify.examples", "examples.jsonl"))
+    write_examples(tmp_path, [*asked(), asked()[0] | {"year": float("nan")}])
+    run = ["run", str(project), "--version", "1"]
+    assert forked.run(run, tmp_path / "output") == 5
+    assert "verify.examples" in (tmp_path / "output").read_text()
+    staged = tmp_path / "bundles/movies/.staging-1"
+    kept = {path: path.stat().st_ino for path in staged.glob("tables/*/*.bin")}
+    write_examples(tmp_path, asked())
+    assert forked.run(run, tmp_path / "output") == 0, (tmp_path / "output").read_text()
+    bundle = tmp_path / "bundles/movies/1"
+    assert {
+        staged / path.relative_to(bundle): path.stat().st_ino for path in (bundle / "tables").rglob("*.bin")
+    } == kept
 
 
 def test_run_while_another_writes_the_version_exits_6_and_the_other_publishes(

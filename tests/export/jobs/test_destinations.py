@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -14,6 +16,7 @@ from rich.console import Console
 
 from bundle.errors import VersionBusy
 from bundle.format.manifest import parse
+from bundle.storage import staging
 from export.checkpoint.inventory.specs import Statements
 from export.errors import DestinationError, ExportError, UsageError
 from export.jobs import tables_job
@@ -27,6 +30,7 @@ from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 from tests.export.checkpoint.bundles import write_bundle
 from tests.export.commands import Command
+from tests.export.forked_runs import ForkedRuns
 
 VALUES = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
 STORES = ["memory", "local"]
@@ -98,7 +102,6 @@ def test_publish_to_a_store_version_that_is_there_is_refused(
 @pytest.fixture
 def broken(store: RemotePath, checkpoint: Path, tmp_path: Path) -> dict[str, float]:
     """An upload that stopped before its last file; the times of the files that were sent."""
-    place = open_destination(str(store), Path(), tmp_path / "scratch").root
     obstacle = store / "m/1/tables/t2/rows-00000-of-00001.bin/in-the-way"
     obstacle.write(b"")
     with pytest.raises(ExportError):
@@ -106,7 +109,6 @@ def broken(store: RemotePath, checkpoint: Path, tmp_path: Path) -> dict[str, flo
     obstacle.remove()
     if store.url.startswith("local"):
         os.rmdir(obstacle.parent.url.removeprefix("local://"))
-    assert (place / "m/.staging-1.journal").is_file()
     return {name: (store / f"m/1/tables/{name}/rows-00000-of-00001.bin").modified() for name in ("t0", "t1")}
 
 
@@ -129,20 +131,13 @@ def test_publish_to_a_store_file_that_was_replaced_meanwhile_is_sent_again(
     np.testing.assert_array_equal(written(store, "t0"), VALUES["t0"])
 
 
-def test_publish_to_a_store_sweeps_what_was_published_before_its_run_was_killed(
-    checkpoint: Path, store: RemotePath, tmp_path: Path
-) -> None:
-    export(checkpoint, store, tmp_path / "scratch")
-    left = open_destination(str(store), Path(), tmp_path / "scratch").root / "m/.staging-1"
-    (left / "tables").mkdir(parents=True)
-    export(checkpoint, store, tmp_path / "scratch")
-    assert not left.exists()
-
-
 def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
     checkpoint: Path, store: RemotePath, tmp_path: Path
 ) -> None:
-    with Lease(store / "m", 1, "another"), pytest.raises(DestinationError, match="m/1 is being written by another run"):
+    with (
+        Lease(store / "m", 1, "another").hold(),
+        pytest.raises(DestinationError, match="m/1 is being written by another run"),
+    ):
         export(checkpoint, store, tmp_path / "scratch")
     export(checkpoint, store, tmp_path / "scratch")
 
@@ -150,17 +145,17 @@ def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
 def test_lease_of_a_run_that_was_killed_goes_to_its_own_next_run_or_after_a_while_to_anyone(store: RemotePath) -> None:
     page = {"owner": "one", "host": "h", "time": "2026-01-01T00:00:00+00:00"}
     (store / "m/.lease-1.json").write(orjson.dumps(page))
-    with Lease(store / "m", 1, "one"):
+    with Lease(store / "m", 1, "one").hold():
         pass
     (store / "m/.lease-1.json").write(orjson.dumps(page))
-    with Lease(store / "m", 1, "two") as lease:
-        lease.check()
+    with Lease(store / "m", 1, "two").hold():
         assert json.loads((store / "m/.lease-1.json").read(0, 999))["owner"] == "two"
     assert not (store / "m/.lease-1.json").is_file()
 
 
 def test_lease_that_was_taken_over_is_told_and_left_alone(store: RemotePath) -> None:
-    with Lease(store / "m", 1, "one") as lease:
+    lease = Lease(store / "m", 1, "one")
+    with lease.hold():
         (store / "m/.lease-1.json").write(orjson.dumps({"owner": "two", "host": "h", "time": "x"}))
         with pytest.raises(VersionBusy, match="was taken over by another run on h"):
             lease.check()
@@ -196,22 +191,24 @@ def test_tables_to_a_url_stages_in_the_scratch_directory(
     assert "is there already" in done.err
 
 
-@pytest.mark.parametrize("store", ["local"], indirect=True)
-def test_publish_to_a_store_whose_lease_was_taken_over_sends_nothing_more(
-    checkpoint: Path, store: RemotePath, tmp_path: Path
-) -> None:
-    """As a run finds it that was frozen for longer than its lease lasts, and goes on."""
-    settings, said = ExportSettings(), Statements({name: name for name in VALUES})
-    destination = open_destination(str(store), Path(), tmp_path / "scratch")
-
-    class TakenOver(Progress):
-        def step(self, name: str, total: int = 0) -> Any:
-            if name == "upload":
-                page = {"owner": "another", "host": "elsewhere", "time": "2999-01-01T00:00:00+00:00"}
-                (store / "m/.lease-1.json").write(orjson.dumps(page))
-            return super().step(name, total)
-
-    prepared = tables_job.prepare_tables(checkpoint, destination, tables_job.TablesJob("m", None, said), settings)
-    with pytest.raises(DestinationError, match="was taken over by another run on elsewhere"):
-        tables_job.export_tables(prepared, settings, TakenOver(Console(quiet=True)))
-    assert [name for name in (store / "m").listing() if name == "1"] == []
+def test_exporter_that_was_frozen_past_its_lease_damages_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    store, versions = f"local://{tmp_path}/store", tmp_path / "store/m"
+    named = [option for name in VALUES for option in ("--table", f"{name}={name}")]
+    run = ["tables", str(checkpoint), store, "--model", "m", "--version", "1", *named, "--scratch"]
+    forked = ForkedRuns(tables_only=True)
+    try:
+        frozen = forked.start([*run, str(tmp_path / "first")], tmp_path / "output", stops=1 + len(VALUES))
+        assert forked.status() == -signal.SIGSTOP
+        lease = json.loads((versions / ".lease-1.json").read_text())
+        (versions / ".lease-1.json").write_text(json.dumps(lease | {"time": "2026-01-01T00:00:00+00:00"}))
+        second = [sys.executable, "-m", "export.cli.main", *run, str(tmp_path / "second")]
+        subprocess.run(second, check=True, cwd=Path(__file__).parents[3], timeout=120)
+        before = {path: path.stat() for path in versions.rglob("*")}
+        os.kill(frozen, signal.SIGCONT)
+        assert forked.status() == 6
+    finally:
+        forked.close()
+    assert "was taken over by another run" in (tmp_path / "output").read_text()
+    assert {path: path.stat() for path in versions.rglob("*")} == before
+    staging.check_files(versions / "1", staging.read_manifest(versions / "1"), tables="full")
+    assert list((tmp_path / "first").rglob("*.bin")) != []

@@ -6,40 +6,37 @@ import re
 import pytest
 from rich.console import Console
 
-from export.jobs.progress import Progress
+from export.jobs.progress import Progress, Unit
 
 
-@pytest.mark.parametrize("total", [None, 30])
-def test_progress_of_rows_tells_how_many_and_how_fast(total: int | None) -> None:
+@pytest.mark.parametrize(
+    ("unit", "total", "told"),
+    [
+        ("rows", 0, r" +30 rows, \d+ rows/s"),
+        ("rows", 30, r" +30 rows, \d+ rows/s"),
+        ("bytes", 30, r" +30 B, .*B/s"),
+    ],
+)
+def test_step_tells_how_much_and_how_fast(unit: Unit, total: int, told: str) -> None:
     shown = io.StringIO()
-
-    with Progress(Console(file=shown, width=100)) as progress, progress.rows("candidates", total) as moved:
+    with Progress(Console(file=shown, width=100)) as progress, progress.step("candidates", total, unit) as moved:
         moved(10)
         moved(20)
-
-    assert re.fullmatch(r"  candidates +\d+\.\d\d s   30 rows, \d+ rows/s\n", shown.getvalue())
+    assert re.fullmatch(rf"  candidates +\d+\.\d\d s{told}\n", shown.getvalue())
     assert progress.seconds.keys() == {"candidates"}
 
 
-@pytest.mark.parametrize("total", [None, 3000])
-def test_progress_of_rows_on_a_terminal_shows_a_bar(total: int | None) -> None:
+def test_step_that_moves_nothing_tells_no_rate() -> None:
+    shown = io.StringIO()
+    with Progress(Console(file=shown, width=100)) as progress, progress.step("towers"):
+        pass
+    assert re.fullmatch(r"  towers +\d+\.\d\d s\n", shown.getvalue())
+
+
+@pytest.mark.parametrize("total", [0, 3000])
+def test_step_on_a_terminal_shows_a_bar(total: int) -> None:
     shown = io.StringIO()
     console = Console(file=shown, width=120, force_terminal=True)
-
-    with Progress(console) as progress, progress.rows("vectors", total) as moved:
+    with Progress(console) as progress, progress.step("vectors", total, "rows") as moved:
         moved(1000)
-        moved(2000)
-
-    assert "0 rows  0 rows/s" in shown.getvalue()  # drawn at once, then ten times a second
-
-
-def test_progress_of_a_step_without_rows_tells_no_rate() -> None:
-    shown = io.StringIO()
-
-    with Progress(Console(file=shown, width=100)) as progress:
-        with progress.rows("vectors", 0):
-            pass
-        with progress.step("towers"):
-            pass
-
-    assert "rows" not in shown.getvalue()
+    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in shown.getvalue()

@@ -19,7 +19,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError
 from export.jobs.attempts import ATTEMPTS_MAX
 from export.jobs.ray_executor import RayExecutor
-from export.jobs.staged import copy_tables
+from export.jobs.table_steps import copy_tables
 from export.recipe.settings import ExportSettings
 from export.tables.plan import Writing, plan_tables
 from tests.export import task_functions

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from bundle.storage import staging
 from export.checkpoint.formats.tensorbundle import data_file
-from export.checkpoint.reader import open_checkpoint
 from export.frameworks.loading import load_tensorflow
 from export.jobs import saved_model_job
 from export.model.code import load_factory
@@ -24,7 +23,7 @@ from export.saved_model.files import COPY_BYTES
 from tests.export.checkpoint.bundles import GRAPH, Box, node, object_graph, varint, write_bundle
 from tests.export.commands import Command
 from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
-from tests.export.exporting import MOVIE_IDS, Recipe, aside, changed, recipe_of, write_project
+from tests.export.exporting import MOVIE_IDS, Recipe, aside, changed, recipe_of, values_of, write_project
 from tests.export.forked_runs import ForkedRuns
 
 Values = NDArray[Any]
@@ -33,13 +32,6 @@ KEY = "model/embedding/_tpu_embedding/{}/.ATTRIBUTES/VARIABLE_VALUE"
 HALF_ROWS: list[Box] = [[(25, 15), (0, 8)], [(0, 11), (0, 8)], [(11, 14), (0, 8)]]
 GRID: list[Box] = [[(0, 24), (0, 1)], [(0, 9), (1, 3)], [(9, 15), (1, 3)]]
 N = 50
-
-
-def values_of(prefix: Path) -> dict[str, Any]:
-    """Everything in a checkpoint that TensorFlow wrote."""
-    checkpoint = open_checkpoint(prefix)
-    found: dict[str, Any] = {key: checkpoint.read_all(key) for key in checkpoint.entries if key != GRAPH}
-    return found | {GRAPH: checkpoint.read_string(GRAPH)}
 
 
 def original(made: Cut, tables: Mapping[str, Values]) -> Any:
@@ -293,7 +285,7 @@ def test_plan_tells_what_signatures_take_and_writes_nothing(command: Command, pr
     page = command("plan", project, "--tables", "inline", "--json").page
     assert set(page["tables"]) == {"movies", "genres_all", "users", "hours"}
     inputs = {"movie_id": ["movie_id"], "genres": ["genres", "genres_1"], "year": ["year"]}
-    assert page["signatures"]["candidate"] == inputs
+    assert page["signatures"]["candidate"]["inputs"] == inputs
     assert page["written_bytes"] == page["read_bytes"] == ((50 + 40) * 8 + (24 + 9) * 4) * 4
     assert (page["files"], page["tasks"]) == (1, 4)
     assert page["peak_memory_bytes"] == min(page["workers"], 4) * COPY_BYTES

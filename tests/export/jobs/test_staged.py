@@ -9,7 +9,7 @@ from bundle.storage.staging import Staging
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
-from export.jobs.staged import copy_tables
+from export.jobs.table_steps import copy_tables
 from export.recipe.settings import ExportSettings
 from export.tables.plan import plan_tables
 from tests.export.checkpoint.bundles import write_bundle

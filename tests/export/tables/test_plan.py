@@ -15,7 +15,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
-from export.jobs.space import check_space
+from export.jobs.space import check_plan_fits
 from export.tables import plan as planning
 from export.tables.plan import Writing, plan_tables
 from export.tables.tasks import STORE_BYTES
@@ -142,10 +142,10 @@ def test_check_space_counts_what_tasks_put_aside(tmp_path: Path, monkeypatch: py
     assert [task.scratch_bytes for task in plan.tasks] == [20 * 64] * 3
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64))
-    check_space(plan, tmp_path)
+    check_plan_fits(plan, tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64 - 1))
     with pytest.raises(DestinationError, match="1 B more; free some"):
-        check_space(plan, tmp_path)
+        check_plan_fits(plan, tmp_path)
 
 
 def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> None:
@@ -158,11 +158,11 @@ def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> 
 
 def test_check_space_plan_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path / "staged")
-    check_space(plan, tmp_path / "not" / "yet" / "there")
+    check_plan_fits(plan, tmp_path / "not" / "yet" / "there")
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
     with pytest.raises(DestinationError, match="100 B free, the tables need 160 B: 60 B more"):
-        check_space(plan, tmp_path)
-    check_space(plan, tmp_path, finished_bytes=60)
+        check_plan_fits(plan, tmp_path)
+    check_plan_fits(plan, tmp_path, finished_bytes=60)
 
 
 @pytest.mark.parametrize("room", [".staging-1", ".staging-1.parts"])
@@ -172,11 +172,11 @@ def test_check_space_counts_what_an_earlier_run_left_staged(
     plan = plan_tables(*opened(tmp_path, {"a": values(4000)}), tmp_path / ".staging-1")
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 32_000}))
     with pytest.raises(DestinationError, match="free some"):
-        check_space(plan, tmp_path)
+        check_plan_fits(plan, tmp_path)
     shard = tmp_path / room / plan.tasks[0].file
     shard.parent.mkdir(parents=True)
     shard.write_bytes(bytes(range(1, 251)) * 128)
-    check_space(plan, tmp_path)
+    check_plan_fits(plan, tmp_path)
 
 
 def test_plan_to_json_tells_what_would_happen(tmp_path: Path) -> None:

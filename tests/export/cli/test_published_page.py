@@ -10,7 +10,7 @@ from rich.console import Console
 from bundle.format.manifest import TableCheck
 from bundle.format.tables import TableError
 from bundle.storage.staging import read_manifest
-from export.cli.plan_page import TABLES_TOLD, published_page
+from export.cli.published_page import TABLES_TOLD, published_page
 from export.jobs.staged import Published
 from export.places import place_of
 from tests.conftest import write_sample_bundle
