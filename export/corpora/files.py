@@ -207,7 +207,7 @@ def _read_examples(file: CorpusFile, told: str, part: CorpusPart, columns: Seque
     batched_by = part.id if part.prebatched else None
     unit, first = "candidate" if part.prebatched else "record", 0
     for examples in tfrecords.read_examples(file.path, file.gzip, columns, batched_by, told):
-        size = examples.records.size
-        records = examples.records if part.prebatched else None
-        yield RowBatch(examples.columns, file, Origin(told, "", unit, first, records), size)
+        size = len(examples.records)
+        records = np.array(examples.records) if part.prebatched else None
+        yield RowBatch(examples.columns(), file, Origin(told, "", unit, first, records), size)
         first += size

@@ -1,10 +1,10 @@
-"""The protobuf messages of checkpoints, as far as they are read, in a descriptor pool of their own.
+"""The protobuf messages of checkpoints and of TFRecords, as far as they are read, in a descriptor pool of their own.
 
 TensorFlow registers its messages in the process-wide pool, and its import fails where it finds them there already.
 
 Source: TensorFlow 2.20, tensorflow/core/protobuf/{tensor_bundle,trackable_object_graph}.proto, core/framework/
 {tensor_shape,tensor_slice,versions}.proto, core/tpu/kernels/sparse_core_layout.proto, python/training/
-checkpoint_state.proto; jax-tpu-embedding 0.1.0, sparsecore/lib/proto/embedding_spec.proto.
+checkpoint_state.proto, core/example/{example,feature}.proto; jax-tpu-embedding 0.1.0, sparsecore/lib/proto/embedding_spec.proto.
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ _MESSAGES = {
     "repeated TableSpecProto table_specs = 10",
     "TableSpecProto": "string table_name = 1; int64 vocab_size = 2; int64 embedding_dim = 3; "
     "int64 row_offset_in_shard = 9; int64 shard_rotation = 10",
+    "Example": "Features features = 1",
+    "Features": "repeated FeatureEntry feature = 1",
+    "FeatureEntry": "string key = 1; Feature value = 2",
+    "Feature": "BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3",
+    "BytesList": "repeated bytes value = 1",
+    "FloatList": "repeated float value = 1",
+    "Int64List": "repeated int64 value = 1",
 }
 """Fields of each message, in the language of .proto files. Whatever else a message holds is passed over."""
 

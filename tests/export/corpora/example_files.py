@@ -10,7 +10,8 @@ from typing import Any
 
 import google_crc32c
 
-from export.corpora.tfrecords import example_type
+from export.checkpoint.formats.coding import mask
+from export.checkpoint.formats.protos import message
 
 
 def record(data: bytes) -> bytes:
@@ -21,18 +22,19 @@ def record(data: bytes) -> bytes:
 
 def example(features: Mapping[str, Any]) -> bytes:
     """Serialises lists of integers, floats, or strings and bytes."""
-    page = example_type()()
+    entries = []
     for name, values in features.items():
-        feature = page.features.feature[name]
         if not values:
-            continue
-        if isinstance(values[0], int):
-            feature.int64_list.value.extend(values)
+            held = {}
+        elif isinstance(values[0], int):
+            held = {"int64_list": message("Int64List", value=values)}
         elif isinstance(values[0], float):
-            feature.float_list.value.extend(values)
+            held = {"float_list": message("FloatList", value=values)}
         else:
-            feature.bytes_list.value.extend(each.encode() if isinstance(each, str) else each for each in values)
-    data: bytes = page.SerializeToString(deterministic=True)
+            texts = [each.encode() if isinstance(each, str) else each for each in values]
+            held = {"bytes_list": message("BytesList", value=texts)}
+        entries.append(message("FeatureEntry", key=name, value=message("Feature", **held)))
+    data: bytes = message("Example", features=message("Features", feature=entries)).SerializeToString()
     return data
 
 
@@ -46,5 +48,4 @@ def write_examples(path: Path, examples: Iterable[Mapping[str, Any]], zipped: bo
 
 def masked(data: bytes) -> bytes:
     """Returns the masked crc32c of some bytes, as it is stored."""
-    crc = google_crc32c.value(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+    return struct.pack("<I", mask(google_crc32c.value(data)))

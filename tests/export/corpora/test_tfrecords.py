@@ -29,8 +29,8 @@ BATCHED: list[dict[str, Any]] = [
 def _read(path: Path, compressed: bool = False, batched_by: str | None = None) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {"records": []}
     for batch in read_examples(path, compressed, NAMES, batched_by, path.name):
-        found["records"] += batch.records.tolist()
-        for name, array in batch.columns.items():
+        found["records"] += batch.records
+        for name, array in batch.columns().items():
             found.setdefault(name, []).extend(array.to_pylist())
     return found
 
@@ -99,7 +99,7 @@ def test_read_examples_features_that_do_not_fit_name_record_and_column(
     [
         (b"\x01\x02", "record 1 is cut short in its length"),
         (record(b"")[:-1], "record 1 is cut short"),
-        (record(b"") * 2 + record(b"abc")[:-5], "record 3 claims 3 bytes, the file has 2 left"),
+        (record(b"") * 2 + record(b"abc")[:-5], "record 3 is cut short; copy the file again"),
         (record(b"")[:8] + bytes(8), "record 1 is no TFRecord: its length differs from its checksum"),
         (record(example({"id": [1]}))[:-1] + b"\x00", "record 1 differs from its checksum"),
         (gzip.compress(record(b""), mtime=0), "say compression = 'gzip'"),
