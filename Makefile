@@ -9,8 +9,9 @@ SCALE ?=
 SHORT ?=
 PROCESSES ?= 2
 STAMP := $(VENV)/.installed
+CHECK_PYTHON = command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: help venv demo demo-models test check stubs bench bench-against bench-peers bench-export soak soak-proxies soak-export clean
+.PHONY: help venv quickstart docs demo demo-models test check stubs bench bench-against bench-peers bench-export soak soak-proxies soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -19,12 +20,25 @@ help: ## this list
 venv: $(STAMP) ## .venv with both programs, the client, the examples and the tools
 
 $(STAMP): pyproject.toml client/pyproject.toml hatch_build.py $(wildcard bundle/native/*.[ch])
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(CHECK_PYTHON)
 	@echo "making $(VENV): packages of 3.3 GB, mostly TensorFlow; minutes, by the connection"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[export,serve,examples,dev]' --editable client
 	@touch $@
+
+quickstart: ## serves a small bundle and asks it; installs the service alone, without TensorFlow (200 MB)
+	@test -x build/quickstart/venv/bin/rowcast-serve || { \
+	  $(CHECK_PYTHON); echo "installing the service in build/quickstart/venv: about 200 MB"; \
+	  $(PYTHON) -m venv build/quickstart/venv && \
+	  build/quickstart/venv/bin/python -m pip install --quiet --disable-pip-version-check '.[serve]' ./client; }
+	build/quickstart/venv/bin/python -m examples.quickstart
+
+docs: ## the documentation site in build/site, in an environment of its own (60 MB)
+	@test -x build/docs/venv/bin/mkdocs || { $(CHECK_PYTHON); $(PYTHON) -m venv build/docs/venv && \
+	  build/docs/venv/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material~=9.7'; }
+	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build --quiet
+	@echo "open build/site/index.html"
 
 demo: venv ## train, export, serve, send requests: real recommendations (DATA=DIR: MovieLens there)
 	$(BIN)/python -m examples.movielens.demo $(if $(DATA),--data $(DATA)) $(if $(SHORT),--short)

@@ -4,7 +4,8 @@ TensorFlow registers its messages in the process-wide pool, and its import fails
 
 Source: TensorFlow 2.20, tensorflow/core/protobuf/{tensor_bundle,trackable_object_graph}.proto, core/framework/
 {tensor_shape,tensor_slice,versions}.proto, core/tpu/kernels/sparse_core_layout.proto, python/training/
-checkpoint_state.proto, core/example/{example,feature}.proto; jax-tpu-embedding 0.1.0, sparsecore/lib/proto/embedding_spec.proto.
+checkpoint_state.proto, core/example/{example,feature}.proto; jax-tpu-embedding 0.1.0,
+sparsecore/lib/proto/embedding_spec.proto.
 """
 
 from __future__ import annotations
