@@ -1,6 +1,6 @@
 """The service without training: serves a small bundle and asks it over HTTP and gRPC. Run by `make quickstart`, or
 
-python -m examples.quickstart
+python -m examples.quickstart, from the root of a clone
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError
 
 from examples import served
 
-BUNDLES = Path(__file__).with_name("bundles")
+BUNDLES = Path("examples/quickstart/bundles")
 MODEL, VERSION = "movielens", 1
 VIEWER = {"user_id": 7, "history": [1, 5, 12, 31], "hour": 20}
 ATTRIBUTES = ("title", "year", "genres")
@@ -37,7 +37,8 @@ def main() -> int:
         except (served.ServiceFailed, RowcastError) as problem:
             sys.stderr.write(f"{problem}\n{log.read_text() if log.exists() else ''}")
             return 1
-    console.print(f"Keep it running: rowcast-serve --root {BUNDLES}, then open http://localhost:8080/docs")
+    console.print(f"To keep it running: {served.program('rowcast-serve')} --root {BUNDLES}", soft_wrap=True)
+    console.print("Then open http://localhost:8080/docs")
     return 0
 
 
