@@ -17,28 +17,28 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
-Row = TypeVar("Row")
-Rows = TypeVar("Rows", bound="Columns[Any]")
+Record = TypeVar("Record")
+OfRequest = TypeVar("OfRequest", bound="Records[Any]")
 
 
-class Columns(Sequence[Row]):
-    """Arrays side by side, read row by row; a slice is of the same type."""
+class Records(Sequence[Record]):
+    """Arrays side by side, read record by record; a slice is of the same type."""
 
     scores: NDArray[np.float32]
-    row: ClassVar[Callable[..., Any]]
-    """Makes a row of one value of each array, in their order."""
+    record: ClassVar[Callable[..., Any]]
+    """Makes a record of one value of each array, in their order."""
 
     def __len__(self) -> int:
         return len(self.scores)
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, place: int) -> Record: ...
     @overload
     def __getitem__(self, place: slice) -> Self: ...
     def __getitem__(self, place: int | slice) -> Any:
-        """The row at a place, from the end if negative; of a slice, the same with fewer rows."""
+        """The record at a place, from the end if negative; of a slice, the same with fewer records."""
         picked = [_pick(values, place) for values in vars(self).values()]
-        return type(self)(*picked) if isinstance(place, slice) else self.row(*picked)
+        return type(self)(*picked) if isinstance(place, slice) else self.record(*picked)
 
 
 def _pick(values: Any, place: int | slice) -> Any:
@@ -50,30 +50,30 @@ def _pick(values: Any, place: int | slice) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer(Sequence[Rows]):
-    """Rows for each of n requests; request i owns offsets[i]:offsets[i + 1] of the packed ones.
+class Answer(Sequence[OfRequest]):
+    """Records for each of n requests; request i owns offsets[i]:offsets[i + 1] of the packed ones.
 
     Attributes:
       model: that answered.
       version: that answered.
-      packed: the rows of all requests.
+      packed: the records of all requests.
       offsets: [n + 1] int64.
     """
 
     model: str
     version: int
-    packed: Rows
+    packed: OfRequest
     offsets: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @overload
-    def __getitem__(self, place: int) -> Rows: ...
+    def __getitem__(self, place: int) -> OfRequest: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Rows]: ...
-    def __getitem__(self, place: int | slice) -> Rows | list[Rows]:
-        """The rows of one request, from the end if negative; the list of them for a slice."""
+    def __getitem__(self, place: slice) -> list[OfRequest]: ...
+    def __getitem__(self, place: int | slice) -> OfRequest | list[OfRequest]:
+        """The records of one request, from the end if negative; the list of them for a slice."""
         chosen = range(len(self))[place]
         if isinstance(chosen, range):
             return [self[one] for one in chosen]
@@ -98,7 +98,7 @@ class Neighbor:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbors(Columns[Neighbor]):
+class Neighbors(Records[Neighbor]):
     """Neighbors of one query, best first.
 
     Attributes:
@@ -108,7 +108,7 @@ class Neighbors(Columns[Neighbor]):
       retrieval_scores: [k] float32, of `recommend`.
     """
 
-    row = Neighbor
+    record = Neighbor
     ids: Ids
     scores: NDArray[np.float32]
     attributes: Mapping[str, list[Any]] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class RankedCandidate:
 
 
 @dataclass(frozen=True, eq=False)
-class RankedCandidates(Columns[RankedCandidate]):
+class RankedCandidates(Records[RankedCandidate]):
     """Candidates of one context: in the order sent, or the k best, best first.
 
     Attributes:
@@ -154,7 +154,7 @@ class RankedCandidates(Columns[RankedCandidate]):
       heads: name -> [m] float32.
     """
 
-    row = RankedCandidate
+    record = RankedCandidate
     ids: Ids | None
     scores: NDArray[np.float32]
     positions: NDArray[np.int32]
@@ -251,6 +251,6 @@ def _vectors(message: pb.EmbedResponse | pb.LookupResponse) -> NDArray[np.float3
     return np.frombuffer(message.vectors, "<f4").reshape(-1, max(message.dim, 1))
 
 
-def _offsets(message: pb.Neighbors | pb.RankResponse, packed: Columns[Any]) -> NDArray[np.int64]:
+def _offsets(message: pb.Neighbors | pb.RankResponse, packed: Records[Any]) -> NDArray[np.int64]:
     offsets = np.frombuffer(message.offsets, "<i4").astype(np.int64)
     return offsets if len(offsets) else np.array([0, len(packed)], np.int64)
