@@ -12,7 +12,7 @@ limit), or a grid of rows and columns. Its rows fall into bands: row ranges over
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -92,12 +92,6 @@ def source_range(part: Slice, first: int, rows: int) -> SourceRange:
     """Returns where rows [first, first + rows) of the table lie in a slice: side by side, as the slice is row-major."""
     row_bytes = part.bytes // part.shape[0]
     return SourceRange(part, (first - part.starts[0]) * row_bytes, rows * row_bytes)
-
-
-def blocks(band: Band, rows_max: int) -> Iterator[tuple[int, int]]:
-    """Yields first row and number of rows of each block of a band."""
-    for first in range(band.first, band.end, rows_max):
-        yield first, min(rows_max, band.end - first)
 
 
 def _end(part: Slice) -> int:

@@ -6,11 +6,10 @@ and values in a data file are not aligned to anything.
 
 from __future__ import annotations
 
-import errno
 import os
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,14 +17,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from export.checkpoint.readahead import ReadAhead
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, CheckpointOffline
 from runtime.object_store import RemotePath, Stamp, is_url, local_stamp
 
 OPEN_FILES_MAX = 64
-EMPTY_READS_MAX, RETRY_S = 4, 0.05
-"""Reads in a row that bring nothing of a file that is long enough: then its storage fails. The wait between them."""
+REQUESTS, REQUEST_BYTES = 16, 4 << 20
+"""Made of a store at a time, and the most that one asks for."""
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -39,8 +37,9 @@ class DataFiles:
     def __init__(self, stamps: Mapping[str, Stamp] | None = None) -> None:
         self._stamps = stamps or {}
         self._open: OrderedDict[str, int] = OrderedDict()
-        self._remote: ReadAhead | None = None
-        self._sizes: dict[str, int | None] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._fetched: dict[tuple[str, int, int], list[Future[bytes]]] = {}
+        self._checked: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -54,18 +53,28 @@ class DataFiles:
         """Closes what is open."""
         while self._open:
             os.close(self._open.popitem()[1])
-        if self._remote is not None:
-            self._remote.close()
-            self._remote = None
+        self._fetched.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
 
-    def read_into(self, file: str, offset: int, buffer: Buffer, end: int | None = None) -> None:
+    def prefetch(self, file: str, offset: int, count: int) -> None:
+        """Begins to fetch bytes that `read_into` will be asked for; of a file of this machine, does nothing."""
+        if not is_url(file) or (file, offset, count) in self._fetched:
+            return
+        self._pool = self._pool or ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-fetch")
+        self._fetched[file, offset, count] = [
+            self._pool.submit(_fetch, file, at, min(REQUEST_BYTES, offset + count - at))
+            for at in range(offset, offset + count, REQUEST_BYTES)
+        ]
+
+    def read_into(self, file: str, offset: int, buffer: Buffer) -> None:
         """Fills a buffer from a file.
 
         Args:
           file: path of the data file.
           offset: its first byte to read.
           buffer: [bytes] uint8, contiguous; filled completely.
-          end: byte beyond which nothing will be read next: nothing behind it is fetched ahead from a store.
         Raises:
           CheckpointError: the file is gone, changed, ends early or cannot be read.
         """
@@ -74,36 +83,21 @@ class DataFiles:
             with suppress(OSError):
                 if os.preadv(handle, [buffer.data], offset) == buffer.size:
                     return
-        view = memoryview(buffer.data)
         if is_url(file):
-            size = self._size(file)
-            known = [each for each in (size, end) if each is not None]
-            self._remotely().read_into(file, offset, view, min(known, default=None))
+            self._read_remote(file, offset, buffer)
             return
-        done = empty = 0
+        view, done = memoryview(buffer.data), 0
         try:
             handle = self._handle(file)
             while done < len(view):
                 count = os.preadv(handle, [view[done:]], offset + done)
-                if count == 0 and os.fstat(handle).st_size < offset + len(view):
-                    raise CheckpointError(
-                        f"data file {file} ends before byte {offset + len(view)}: it was cut short; copy it anew"
-                    )
-                if count == 0:  # as a network filesystem may answer while it fails
-                    empty += 1
-                    if empty == EMPTY_READS_MAX:
-                        raise OSError(errno.EIO, "no bytes were read, though the file is long enough")
-                    time.sleep(RETRY_S)
+                if count == 0:
+                    raise _cut_short(file, offset + len(view))
                 done += count
         except FileNotFoundError as problem:
-            raise CheckpointError(
-                f"data file {file} is gone; did its training job delete the checkpoint? Keep more of them (max_to_keep)"
-            ) from problem
+            raise _gone(file) from problem
         except OSError as problem:
-            raise CheckpointOffline(
-                f"data file {file} cannot be read at byte {offset + done}: {problem.strerror}; once it can, run again: "
-                "it resumes"
-            ) from problem
+            raise _offline(file, offset + done, problem) from problem
 
     def _handle(self, file: str) -> int:
         handle = self._open.pop(file, None)
@@ -117,19 +111,45 @@ class DataFiles:
         self._open[file] = handle
         return handle
 
-    def _remotely(self) -> ReadAhead:
-        if self._remote is None:
-            self._remote = ReadAhead()
-        return self._remote
+    def _read_remote(self, file: str, offset: int, buffer: Buffer) -> None:
+        if file in self._stamps and file not in self._checked:
+            check_unchanged({file: self._stamps[file]})
+            self._checked.add(file)
+        self.prefetch(file, offset, buffer.size)
+        done = 0
+        for part in self._fetched.pop((file, offset, buffer.size)):
+            data = np.frombuffer(part.result(), np.uint8)
+            buffer[done : done + data.size] = data
+            done += data.size
 
-    def _size(self, file: str) -> int | None:
-        """Returns the bytes of a file in a store, once it was held against its stamp; None if it has none."""
-        if file not in self._sizes:
-            stamp = self._stamps.get(file)
-            if stamp is not None:
-                check_unchanged({file: stamp})
-            self._sizes[file] = None if stamp is None else stamp.bytes
-        return self._sizes[file]
+
+def _fetch(file: str, offset: int, count: int) -> bytes:
+    try:
+        data = RemotePath(file).read(offset, count)
+    except FileNotFoundError as problem:
+        raise _gone(file) from problem
+    except OSError as problem:
+        raise _offline(file, offset, problem) from problem
+    if len(data) != count:
+        raise _cut_short(file, offset + count)
+    return data
+
+
+def _gone(file: str) -> CheckpointError:
+    return CheckpointError(
+        f"data file {file} is gone; did its training job delete the checkpoint? Keep more of them (max_to_keep)"
+    )
+
+
+def _offline(file: str, offset: int, problem: OSError) -> CheckpointOffline:
+    return CheckpointOffline(
+        f"data file {file} cannot be read at byte {offset}: {problem.strerror or problem}; once it can, run again: it "
+        "resumes"
+    )
+
+
+def _cut_short(file: str, end: int) -> CheckpointError:
+    return CheckpointError(f"data file {file} ends before byte {end}: it was cut short; copy it anew")
 
 
 def stamps_of(slices: Iterable[Slice]) -> dict[str, Stamp]:

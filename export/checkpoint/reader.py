@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from export.checkpoint.datafiles import DataFiles, check_unchanged, stamps_of
+from export.checkpoint.datafiles import REQUESTS, DataFiles, check_unchanged, stamps_of
 from export.checkpoint.formats import object_graph as objectgraph
 from export.checkpoint.formats.arrays import ArrayRows
 from export.checkpoint.formats.coding import Malformed
@@ -26,11 +28,10 @@ from export.checkpoint.formats.prefixes import find_prefix
 from export.checkpoint.formats.tensorbundle import file_problems, read_index, read_string
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, Storage, volume
 from export.errors import CheckpointError
-from runtime.object_store import Place
+from runtime.object_store import Place, RemotePath
 
 STRING_BYTES_MAX = 512 << 20
 SMALL_BYTES_MAX = 1 << 30
-BLOCK_BYTES = 8 << 20
 
 Values = np.ndarray[Any, Any]
 
@@ -160,9 +161,10 @@ class Checkpoint:
                 f"{key!r} in checkpoint {self.prefix} has {entry.bytes} bytes; at most {STRING_BYTES_MAX} are read"
             )
         stored = entry.slices[0]
+        data = np.empty(stored.bytes, np.uint8)
         with DataFiles() as files:
-            data = _read_slice(files, stored).tobytes()
-        text = read_string(data, stored.crc32c or 0)
+            files.read_into(stored.file, stored.offset, data)
+        text = read_string(data.tobytes(), stored.crc32c or 0)
         if text is None:
             raise CheckpointError(self._damaged(key))
         return text
@@ -180,29 +182,15 @@ class Checkpoint:
             raise CheckpointError(
                 f"{key!r} in checkpoint {self.prefix} is too large to be read as a whole; read rows of it"
             )
-        if entry.array is not None:
-            rows = entry.shape[0] if entry.shape else 1
-            return self._read_array(entry, 0, rows).reshape(entry.shape)
-        if sum(volume(part.shape) for part in entry.slices) != volume(entry.shape):  # before memory is asked for
-            raise CheckpointError(self._uncovered(key))
-        values = np.zeros(entry.shape, NUMPY_DTYPES[entry.dtype])
-        filled = np.zeros(entry.shape, bool)
-        with DataFiles() as files:
-            for part in entry.slices:
-                data = _read_slice(files, part)
-                if part.crc32c not in (None, google_crc32c.value(data)):
-                    raise CheckpointError(self._damaged(key))
-                box = tuple(slice(start, start + size) for start, size in zip(part.starts, part.shape, strict=True))
-                values[box] = data.view(values.dtype).reshape(part.shape)
-                filled[box] = True
-        if not filled.all():
-            raise CheckpointError(self._uncovered(key))
-        return values
+        if not entry.shape:
+            lines = tuple(part._replace(starts=(0,), shape=(1,)) for part in entry.slices)
+            return self._rows(entry._replace(shape=(1,), slices=lines), 0, 1, checked=True).reshape(())
+        return self._rows(entry, 0, entry.shape[0], checked=True)
 
     def read(self, key: str, start_row: int, count: int, files: DataFiles | None = None) -> Values:
-        """Reads rows, holding no more than them and BLOCK_BYTES.
+        """Reads rows, holding no more than them and what one slice has of them.
 
-        The crc of a variable covers all of it, so rows alone cannot be checked; a copy checks them.
+        The crc of a slice covers all of it, so rows alone cannot be checked; a copy checks them.
 
         Args:
           key: a variable of rank 1 or more.
@@ -220,23 +208,45 @@ class Checkpoint:
                 f"{key!r} in checkpoint {self.prefix}, of shape {list(entry.shape)}, has no rows {start_row} to "
                 f"{start_row + count}"
             )
+        return self._rows(entry, start_row, count, files)
+
+    def read_each(self, key: str, ranges: Iterable[tuple[int, int]]) -> Iterator[Values]:
+        """Yields what `read` returns of each range of rows, first row and count; from a store, several at a time."""
+        if isinstance(self.prefix, RemotePath):
+            ranges = iter(ranges)
+            with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-rows") as pool:
+                while some := list(islice(ranges, 4 * REQUESTS)):
+                    yield from pool.map(lambda each: self.read(key, *each), some)
+            return
+        with DataFiles() as files:
+            for first, count in ranges:
+                yield self.read(key, first, count, files)
+
+    def _rows(
+        self, entry: Entry, first: int, count: int, files: DataFiles | None = None, checked: bool = False
+    ) -> Values:
         if entry.array is not None:
-            return self._read_array(entry, start_row, count)
-        parts = self._overlapping(entry, start_row, start_row + count)
-        held = sum(_rows_held(part, start_row, count) * volume(part.shape[1:]) for part in parts)
+            return self._read_array(entry, first, count)
+        parts = self._overlapping(entry, first, first + count)
+        held = sum(_rows_held(part, first, count) * volume(part.shape[1:]) for part in parts)
         if held != volume((count, *entry.shape[1:])):  # before memory is asked for
-            raise CheckpointError(self._uncovered(key))
+            raise CheckpointError(self._uncovered(entry.key))
         values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
+        filled = np.zeros(values.shape, bool)
         with DataFiles() if files is None else nullcontext(files) as opened:
-            if len(parts) == 1:  # which holds them all, as was found above
-                at = parts[0].offset + (start_row - parts[0].starts[0]) * volume(entry.shape[1:]) * entry.itemsize
-                opened.read_into(parts[0].file, at, values.reshape(-1).view(np.uint8))
-                return values
-            filled = np.zeros(values.shape, bool)
             for part in parts:
-                filled[_copy_rows_of(opened, part, start_row, values)] = True
+                low, rows = max(first, part.starts[0]), _rows_held(part, first, count)
+                row_bytes = volume(part.shape[1:]) * values.itemsize
+                data = np.empty(rows * row_bytes, np.uint8)
+                opened.read_into(part.file, part.offset + (low - part.starts[0]) * row_bytes, data)
+                if checked and part.crc32c not in (None, google_crc32c.value(data)):
+                    raise CheckpointError(self._damaged(entry.key))
+                ends = zip(part.starts[1:], part.shape[1:], strict=True)
+                box = (slice(low - first, low - first + rows), *(slice(start, start + size) for start, size in ends))
+                values[box] = data.view(values.dtype).reshape(rows, *part.shape[1:])
+                filled[box] = True
         if not filled.all():
-            raise CheckpointError(self._uncovered(key))
+            raise CheckpointError(self._uncovered(entry.key))
         return values
 
     def _read_array(self, entry: Entry, first: int, count: int) -> Values:
@@ -283,27 +293,5 @@ class Checkpoint:
         return f"the slices of {key!r} in checkpoint {self.prefix} overlap or leave a gap; save the checkpoint anew"
 
 
-def _read_slice(files: DataFiles, part: Slice) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    data = np.empty(part.bytes, np.uint8)
-    files.read_into(part.file, part.offset, data)
-    return data
-
-
 def _rows_held(part: Slice, first: int, count: int) -> int:
     return max(0, min(first + count, part.starts[0] + part.shape[0]) - max(first, part.starts[0]))
-
-
-def _copy_rows_of(files: DataFiles, part: Slice, first: int, values: Values) -> tuple[slice, ...]:
-    """Copies what a slice holds of rows [first, first + len(values)) to its place, and returns the place."""
-    low = max(first, part.starts[0])
-    high = low + _rows_held(part, first, len(values))
-    row_bytes = volume(part.shape[1:]) * values.itemsize
-    columns = tuple(slice(start, start + size) for start, size in zip(part.starts[1:], part.shape[1:], strict=True))
-    step = max(1, BLOCK_BYTES // max(1, row_bytes))
-    for row in range(low, high, step):
-        count = min(step, high - row)
-        data = np.empty(count * row_bytes, np.uint8)
-        files.read_into(part.file, part.offset + (row - part.starts[0]) * row_bytes, data)
-        block = data.view(values.dtype).reshape(count, *part.shape[1:])
-        values[(slice(row - first, row - first + count), *columns)] = block
-    return (slice(low - first, high - first), *columns)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import google_crc32c
 import numpy as np
@@ -22,13 +22,17 @@ from bundle.format.fields import Crc32c, Page
 from export.checkpoint import bands
 from export.checkpoint.bands import SourceRange
 from export.checkpoint.datafiles import DataFiles, stamps_of
+from export.checkpoint.formats.arrays import ArrayRows
 from export.checkpoint.variables import Slice
+from runtime.object_store import is_url
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 PIECE_BYTES = 1 << 20
 """Bytes read at a time where they are written as they are: more would leave the cache before they are written, fewer
 would be handed from thread to thread too often."""
+PIECES_AHEAD = 16
+"""Fetched from a store before they are asked for."""
 
 
 class SourceSum(Page):
@@ -45,37 +49,6 @@ class SourceSum(Page):
     slice_offset: NonNegativeInt
     bytes: NonNegativeInt
     crc32c: Crc32c
-
-
-class StoredRows(Protocol):
-    """Rows of a stored variable, however it is stored. Used as a context."""
-
-    @property
-    def undivided(self) -> bool:
-        """Whether `pieces` yields the rows' bytes in their order."""
-
-    def read_into(self, first: int, rows: Bytes) -> None:
-        """Fills [n, bytes of a stored row] with stored rows from `first` on."""
-
-    def read_each(self, ranges: Iterable[tuple[int, int]], rows: Bytes) -> None:
-        """Fills [n, bytes of a stored row] with ranges of stored rows, one behind the other: first row and how many."""
-
-    def pieces(self, bytes_max: Callable[[], int], buffers: int) -> Iterator[tuple[Bytes, int]]:
-        """Yields the bytes of all rows, if they are undivided, each piece with its crc32c."""
-
-    def sums(self) -> tuple[SourceSum, ...]:
-        """Returns what was read of each slice; () where the storage checks what it reads by itself."""
-
-    def damaged(self) -> Slice | None:
-        """Returns a slice that was read whole and is not what its crc32c says, if there is one."""
-
-    def __enter__(self) -> Self:
-        """Opens nothing: files are opened when first read."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes what is open."""
 
 
 class SliceRows:
@@ -95,6 +68,7 @@ class SliceRows:
         self._bands = bands.bands(slices, columns, first, rows)
         self._firsts = [band.first for band in self._bands]
         self._itemsize = itemsize
+        self._remote = any(is_url(part.file) for part in slices)
         self._files = DataFiles(stamps_of(slices))
         self._parts: dict[int, Slice] = {}
         self._runs: dict[tuple[int, int], tuple[int, int]] = {}  # (slice, end) -> (start, crc32c)
@@ -131,6 +105,12 @@ class SliceRows:
           CheckpointError: a data file is gone, changed, ends early or cannot be read.
         """
         width, flat, at = rows.shape[1], rows.reshape(-1), 0
+        if self._remote:
+            ranges = list(ranges)
+            for first, count in ranges:
+                band = self._bands[bisect_right(self._firsts, first) - 1]
+                if first + count <= band.end and len(band.slices) == 1:
+                    self._prefetch(bands.source_range(band.slices[0], first, count))
         for first, count in ranges:
             data = flat[at : at + count * width]
             at += data.size
@@ -156,16 +136,25 @@ class SliceRows:
           CheckpointError: a data file is gone, changed, ends early or cannot be read.
         """
         ring = itertools.cycle(np.empty((buffers, PIECE_BYTES), np.uint8))
-        for band in self._bands:
-            whole, done = bands.source_range(band.slices[0], band.first, band.rows), 0
-            while done < whole.bytes:
-                piece = next(ring)[: min(PIECE_BYTES, whole.bytes - done, bytes_max())]
-                source = SourceRange(whole.slice, whole.offset + done, piece.size)
-                self._fetch(source, piece)
+        wholes = [bands.source_range(band.slices[0], band.first, band.rows) for band in self._bands]
+        sources = [
+            SourceRange(whole.slice, whole.offset + at, min(PIECE_BYTES, whole.bytes - at))
+            for whole in wholes
+            for at in range(0, whole.bytes, PIECE_BYTES)
+        ]
+        for number, (part, offset, count) in enumerate(sources):
+            for later in sources[number : number + PIECES_AHEAD] if self._remote else ():
+                self._prefetch(later)
+            data = next(ring)[:count]
+            self._fetch(SourceRange(part, offset, count), data)
+            end = offset + count
+            while data.size:
+                piece = data[: bytes_max()]
                 crc = crc32c(piece)
+                source = SourceRange(part, end - data.size, piece.size)
                 self._add(source, combine(self._before(source), crc, piece.size))
                 yield piece, crc
-                done += piece.size
+                data = data[piece.size :]
 
     def sums(self) -> tuple[SourceSum, ...]:
         """Returns what was read of each slice."""
@@ -197,7 +186,10 @@ class SliceRows:
 
     def _fetch(self, source: SourceRange, data: Bytes) -> None:
         part = source.slice
-        self._files.read_into(part.file, part.offset + source.offset, data, part.offset + part.bytes)
+        self._files.read_into(part.file, part.offset + source.offset, data)
+
+    def _prefetch(self, source: SourceRange) -> None:
+        self._files.prefetch(source.slice.file, source.slice.offset + source.offset, source.bytes)
 
     def _read(self, source: SourceRange, data: Bytes) -> None:
         self._fetch(source, data)
@@ -213,3 +205,7 @@ class SliceRows:
         self._parts[which] = source.slice
         start, _ = self._runs.pop((which, source.offset), (source.offset, 0))
         self._runs[which, source.offset + source.bytes] = start, crc
+
+
+StoredRows = SliceRows | ArrayRows
+"""Rows of a stored variable, however it is stored."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from export.checkpoint.formats.object_graph import ObjectGraph
 from runtime.object_store import Stamp
 
 RANK_MAX = 32
@@ -178,33 +177,3 @@ class Storage:
     problems: tuple[str, ...] = ()
     dumped: Mapping[str, DumpedTable] = field(default_factory=dict)
     averages: Mapping[str, str] = field(default_factory=dict)
-
-
-class StoredVariables(Protocol):
-    """What the meaning of a checkpoint is read from, however it is stored."""
-
-    @property
-    def name(self) -> str:
-        """Base name of the checkpoint."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest that tells this checkpoint from every other."""
-
-    @property
-    def entries(self) -> Mapping[str, Entry]:
-        """Every variable by its key."""
-
-    @property
-    def graph(self) -> ObjectGraph | None:
-        """The object graph; None where variables are saved by name alone."""
-
-    @property
-    def storage(self) -> Storage:
-        """What keeps the variables."""
-
-    def read_string(self, key: str) -> bytes:
-        """Reads a string scalar."""
-
-    def read_all(self, key: str) -> np.ndarray[Any, Any]:
-        """Reads a small variable."""

@@ -23,7 +23,6 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.stretches import read_stretches
 from export.errors import UsageError, VerificationFailed
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import SIGNATURE, DenseSpec, FeatureSpec, ModelSpec
@@ -170,7 +169,7 @@ def ask_rows(
 def stored_vectors(checkpoint: Checkpoint, table: TableSpec, stored: NDArray[np.int64]) -> NDArray[Any]:
     """Returns [m, stored columns], in the stored dtype, for [m] rows of the variable that holds a table."""
     wanted, place = np.unique(stored, return_inverse=True)
-    read = list(read_stretches(checkpoint, table.key, [(int(row), 1) for row in wanted]))
+    read = list(checkpoint.read_each(table.key, [(int(row), 1) for row in wanted]))
     return np.concatenate(read)[place.reshape(-1)] if read else checkpoint.read(table.key, 0, 0)
 
 

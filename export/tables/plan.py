@@ -14,7 +14,8 @@ from export.checkpoint import bands as stored
 from export.checkpoint.bands import Band, SlicesOverlap
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Plain, occupied
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, StoredVariables
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype
 from export.tables.tasks import RestTask, TableTask, block_bytes, stored_range
@@ -185,7 +186,7 @@ class ExportPlan:
 
 
 def plan_tables(
-    checkpoint: StoredVariables,
+    checkpoint: Checkpoint,
     inventory: Inventory,
     directory: Path,
     *,
@@ -348,7 +349,7 @@ def _tasks(
     return tuple(tasks)
 
 
-def _rest(checkpoint: StoredVariables, specs: Sequence[TableSpec], budget_bytes: int) -> tuple[RestTask, ...]:
+def _rest(checkpoint: Checkpoint, specs: Sequence[TableSpec], budget_bytes: int) -> tuple[RestTask, ...]:
     """Plans the reading of what stacks hold besides the exported tables."""
     tasks: list[RestTask] = []
     for key in dict.fromkeys(spec.key for spec in specs if not isinstance(spec.layout, Plain)):

@@ -70,7 +70,8 @@ def copy_rows(task: TableTask) -> Receipt:
     """
     try:
         with ExitStack() as opened:
-            stored = opened.enter_context(_open_rows(task))
+            stored = _open_rows(task)
+            opened.enter_context(stored)
             size = None if _in_order(stored, task) else task.rows * row_bytes(task.written_dtype, task.dim)
             writer = opened.enter_context(_writer(task, task.file, size))
             scales = opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES)) if task.scales else None

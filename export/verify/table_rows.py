@@ -22,7 +22,6 @@ from bundle.storage import files
 from bundle.tables.reader import TableReader
 from export.checkpoint.layouts import stored_rows
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.stretches import read_stretches
 from export.checkpoint.variables import Entry
 from export.errors import VerificationFailed
 from export.tables.sources import layout_of
@@ -94,7 +93,7 @@ def read_rows(checkpoint: Checkpoint, source: TableSource, rows: Rows) -> Vector
     ordered = stored[order]
     ends = [0, *(np.flatnonzero(np.diff(ordered) != 1) + 1).tolist(), rows.size]
     stretches = [(int(ordered[first]), end - first) for first, end in pairwise(ends) if end > first]
-    read = list(read_stretches(checkpoint, source.key, stretches)) or [checkpoint.read(source.key, 0, 0)]
+    read = list(checkpoint.read_each(source.key, stretches)) or [checkpoint.read(source.key, 0, 0)]
     values = np.empty((rows.size, read[0].shape[1]), read[0].dtype)
     values[order] = np.concatenate(read)
     return values

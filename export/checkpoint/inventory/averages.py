@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from export.checkpoint.formats.object_graph import Node, ObjectGraph
-from export.checkpoint.variables import StoredVariables
+from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 
 _SLOT, _LIST, _TRAINED = "average", "_model_variables_moving_average", "_trainable_variables"
@@ -26,7 +26,7 @@ class _Tie(NamedTuple):
     variables: list[Node]
 
 
-def find_averages(checkpoint: StoredVariables) -> dict[str, str]:
+def find_averages(checkpoint: Checkpoint) -> dict[str, str]:
     """Returns the key of the moving average of each variable that has one, by the variable's key.
 
     Raises:

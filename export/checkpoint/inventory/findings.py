@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from export.checkpoint.inventory.specs import Duplicate, Inventory, Origin, RefusedTable, SlotSpec, TableSpec
 from export.checkpoint.layouts import Layout, Plain
-from export.checkpoint.variables import Entry, StoredVariables
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.variables import Entry
 
 
 class Found(NamedTuple):
@@ -31,7 +32,7 @@ class Findings:
       duplicates: variables that hold a table once more.
     """
 
-    checkpoint: StoredVariables
+    checkpoint: Checkpoint
     tables: dict[str, TableSpec] = field(default_factory=dict)
     refused: list[RefusedTable] = field(default_factory=list)
     slots: dict[str, SlotSpec] = field(default_factory=dict)

@@ -15,10 +15,10 @@ from export.checkpoint.inventory.object_tables import find_embedding_objects, fi
 from export.checkpoint.inventory.optimizer_state import find_named_slots, find_slots
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.inventory.statements import name_tables, state_layouts, state_mod
-from export.checkpoint.variables import StoredVariables
+from export.checkpoint.reader import Checkpoint
 
 
-def recognise(checkpoint: StoredVariables, said: Statements | Mapping[str, str] | None = None) -> Inventory:
+def recognise(checkpoint: Checkpoint, said: Statements | Mapping[str, str] | None = None) -> Inventory:
     """Sorts a checkpoint's variables into tables, slot variables and the rest.
 
     Args:
@@ -53,7 +53,7 @@ def recognise(checkpoint: StoredVariables, said: Statements | Mapping[str, str] 
     return found.inventory(_step(checkpoint))
 
 
-def _step(checkpoint: StoredVariables) -> int | None:
+def _step(checkpoint: Checkpoint) -> int | None:
     """Returns the training step: what the program calls so, else what its optimizer counted.
 
     The largest count: an optimizer that wraps another, such as Keras 3's LossScaleOptimizer, may leave its own at 0.
@@ -75,7 +75,7 @@ def _step(checkpoint: StoredVariables) -> int | None:
     return max(_integers(checkpoint, counters), default=None) if own is None else own
 
 
-def _integers(checkpoint: StoredVariables, keys: Iterable[str]) -> Iterator[int]:
+def _integers(checkpoint: Checkpoint, keys: Iterable[str]) -> Iterator[int]:
     """Yields the values of those variables that are single integers."""
     for key in dict.fromkeys(keys):
         entry = checkpoint.entries.get(key)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from export.checkpoint.inventory.specs import FLOATS, Inventory, TableSpec
-from export.checkpoint.variables import StoredVariables
+from export.checkpoint.reader import Checkpoint
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-def with_slots(checkpoint: StoredVariables, inventory: Inventory, names: Iterable[str]) -> Inventory:
+def with_slots(checkpoint: Checkpoint, inventory: Inventory, names: Iterable[str]) -> Inventory:
     """Adds the slot variables of tables as tables named `<table>.slot.<slot>`; those of another shape stay left out.
 
     A character of the slot's name that no name of a bundle has becomes a `.`.

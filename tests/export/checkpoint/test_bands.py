@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.checkpoint.bands import SlicesOverlap, bands, blocks, source_range, within
+from export.checkpoint.bands import SlicesOverlap, bands, source_range, within
 from export.checkpoint.variables import Slice
 
 DIM = 6
@@ -99,8 +99,3 @@ def test_source_range_holds_the_rows_that_were_asked_for(cut: tuple[int, list[Sl
     values = np.arange(each.shape[0] * each.shape[1], dtype=np.int32).reshape(each.shape)
     stored = values.tobytes()[source.offset : source.offset + source.bytes]
     assert stored == values[first - each.starts[0] : first - each.starts[0] + count].tobytes()
-
-
-def test_blocks_cover_the_band_in_steps() -> None:
-    band = bands([part(0, 10)], DIM, 0, 10)[0]
-    assert list(blocks(band, 4)) == [(0, 4), (4, 4), (8, 2)]

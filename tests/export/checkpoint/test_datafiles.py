@@ -1,50 +1,68 @@
+"""Exact reads of data files, on a disk and in a store."""
+
 from __future__ import annotations
 
-import os
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from export.checkpoint.datafiles import EMPTY_READS_MAX, DataFiles
+from export.checkpoint.datafiles import REQUEST_BYTES, DataFiles
 from export.errors import CheckpointError, CheckpointOffline
+from runtime.object_store import RemotePath
+from tests.stores import CountedStore
 
-
-def read_with_empty_reads(file: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """Reads eight bytes of a file whose storage brings none a few times, as a network filesystem may that fails."""
-    read, left = os.preadv, [count + 1]  # the first read is tried again at once, whatever it brings
-
-    def failing(*arguments: Any) -> int:
-        left[0] -= 1
-        return 0 if left[0] >= 0 else read(*arguments)
-
-    buffer = np.empty(8, np.uint8)
-    with DataFiles() as files:
-        files.read_into(str(file), 0, buffer)
-        monkeypatch.setattr(os, "preadv", failing)
-        files.read_into(str(file), 0, buffer)
-    return buffer.tobytes()
+BYTES = 9 << 20
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path) -> RemotePath:
+    """A file in a store of its own, of BYTES random bytes."""
+    file = RemotePath(f"counted://{tmp_path.name}/data")
+    file.write(content())
+    return file
+
+
+@cache
+def content() -> bytes:
+    return np.random.default_rng(8).bytes(BYTES)
+
+
+def read(files: DataFiles, file: RemotePath | Path, offset: int, count: int) -> bytes:
+    buffer = np.empty(count, np.uint8)
+    files.read_into(str(file), offset, buffer)
+    return buffer.tobytes()
+
+
+def test_file_that_is_too_short_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"12345678")
-    return tmp_path / "data"
-
-
-def test_read_that_brings_nothing_is_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_with_empty_reads(file, EMPTY_READS_MAX - 1, monkeypatch) == b"12345678"
-
-
-def test_reads_that_bring_nothing_again_and_again_are_the_storages_fault(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(CheckpointOffline, match="though the file is long enough; once it can, run again"):
-        read_with_empty_reads(file, EMPTY_READS_MAX, monkeypatch)
-
-
-def test_file_that_is_too_short_is_damaged(file: Path) -> None:
-    with DataFiles() as files, pytest.raises(CheckpointError, match="was cut short") as told:
-        files.read_into(str(file), 4, np.empty(8, np.uint8))
+    with DataFiles() as files:
+        assert read(files, tmp_path / "data", 2, 6) == b"345678"
+        with pytest.raises(CheckpointError, match="was cut short") as told:
+            read(files, tmp_path / "data", 4, 8)
     assert not isinstance(told.value, CheckpointOffline)
+
+
+def test_read_from_a_store_asks_for_its_bytes_once_in_bounded_requests(file: RemotePath) -> None:
+    places = [(5_000_000, 128), (17, 1), (0, BYTES)]
+    with DataFiles({file.url: file.stamp()}) as files:
+        for place in places:
+            files.prefetch(file.url, *place)
+        for at, count in places:
+            assert read(files, file, at, count) == content()[at : at + count]
+    requests, count = CountedStore.asked[file.parent.name], CountedStore.moved[file.parent.name]
+    assert (requests, count) == (2 + -(-BYTES // REQUEST_BYTES), 129 + BYTES)
+
+
+def test_file_in_a_store_that_changed_is_told(file: RemotePath) -> None:
+    stamp = file.stamp()
+    file.write(content()[::-1])
+    with DataFiles({file.url: stamp}) as files, pytest.raises(CheckpointError, match="changed while it was read"):
+        read(files, file, 0, 10)
+
+
+@pytest.mark.parametrize(("name", "offset", "what"), [("none", 0, "is gone"), ("data", BYTES - 3, "ends before byte")])
+def test_file_in_a_store_that_is_gone_or_short_is_told(file: RemotePath, name: str, offset: int, what: str) -> None:
+    with DataFiles() as files, pytest.raises(CheckpointError, match=what):
+        read(files, file.with_name(name), offset, 10)

@@ -47,12 +47,6 @@ def test_read_every_dtype_comes_back_bit_for_bit(tmp_path: Path, dtype: Any) -> 
     assert checkpoint.read_all("v").dtype == values.dtype
 
 
-def test_read_rows_larger_than_a_block_come_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("export.checkpoint.reader.BLOCK_BYTES", 50)
-    write_bundle(tmp_path / "c", {"v": VALUES}, boxes={"v": CUTS["bricks"]})
-    np.testing.assert_array_equal(open_checkpoint(tmp_path).read("v", 2, 30), VALUES[2:32])
-
-
 def test_read_all_scalar_and_empty_variables_are_read(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"step": np.array(7), "none": np.zeros((0, 4), np.float32)})
     checkpoint = open_checkpoint(tmp_path)
