@@ -23,8 +23,7 @@ from export.checkpoint.formats.dumps import is_dump, list_dump
 from export.checkpoint.formats.keras import find_keras, list_keras
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.formats.orbax import OrbaxPlace, find_orbax, list_orbax
-from export.checkpoint.formats.other_files import STATE_FILE
-from export.checkpoint.formats.prefixes import find_prefix
+from export.checkpoint.formats.prefixes import STATE_FILE, find_prefix
 from export.checkpoint.formats.tensorbundle import file_problems, read_index, read_string
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, Storage, volume
 from export.errors import CheckpointError

@@ -71,7 +71,6 @@ class ArrayStore(NamedTuple):
       held_bytes: the most memory that reading rows of it takes.
       file: that another save to the same place would replace; "": it is not watched.
       stamp: of that file when the checkpoint was opened.
-      path: of the array in tensorstore's key-value store, behind the one in `spec`, which all arrays share.
     """
 
     spec: str
@@ -79,7 +78,6 @@ class ArrayStore(NamedTuple):
     held_bytes: int = 0
     file: str = ""
     stamp: Stamp | None = None
-    path: str = ""
 
 
 class Entry(NamedTuple):

@@ -78,8 +78,6 @@ class ArrayRows:
         self._stamps = {} if store.stamp is None else {store.file: store.stamp}
         check_unchanged(self._stamps)
         what = json.loads(store.spec)
-        if store.path:
-            what["kvstore"]["path"] += store.path
         self._array: _Chunked = _Dataset(what) if what["driver"] == HDF5 else _Zarr(what)
         self._blocks: Iterator[Bytes] = iter(())
         self._first, self._block = -1, np.empty((0, 0), np.uint8)

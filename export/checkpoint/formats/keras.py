@@ -22,7 +22,7 @@ import orjson
 
 from export.checkpoint.formats.arrays import HDF5, held_bytes
 from export.checkpoint.formats.hdf5_listing import Dataset, list_hdf5
-from export.checkpoint.formats.other_files import told_by_name
+from export.checkpoint.formats.prefixes import told_by_name
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Slice, can_be, volume
 from export.errors import CheckpointError
 from runtime.object_store import local_stamp

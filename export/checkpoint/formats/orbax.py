@@ -4,8 +4,10 @@
     <root>/<item>/          Orbax' newer functions, without steps
     <item>/                 a Checkpointer alone
 
-An item holds `_METADATA` (the tree, JSON) and its arrays, in an OCDBT store (`manifest.ocdbt`, `d/`) or as directories.
-Source: Orbax 0.12.8, checkpoint/_src/{metadata/tree,path/atomicity,path/step,serialization/tensorstore_utils}.py.
+An item holds `_METADATA` (the tree: steps of each leaf's path, kind of its value) and its arrays, in an OCDBT store
+(`manifest.ocdbt`, `d/`) or as directories.
+Source: tensorstore 0.1.86, kvstore/ocdbt; Orbax 0.12.8, checkpoint/_src/{metadata/tree,path/atomicity,path/step,
+serialization/tensorstore_utils}.py.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,14 +24,18 @@ import orjson
 
 from export.checkpoint.formats.arrays import held_bytes, load_tensorstore
 from export.checkpoint.formats.chunk_pieces import piece_format
-from export.checkpoint.formats.ocdbt import file_problems, stored_reader, stored_values
-from export.checkpoint.formats.orbax_leaves import DRIVERS, listed_leaves, read_tree
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, can_be
 from export.errors import CheckpointError
 from runtime.object_store import local_stamp
 
 MANIFEST, TREE, STEP, COMMITTED = "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
+_DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
+"""tensorstore's name of the format, by the file that describes an array."""
+_ARRAYS = ("jax.Array", "np.ndarray", "scalar")
+_NODES_MAX = 1_000_000
+_CACHE_BYTES = 64 << 20
+"""Of nodes, each of which is decoded anew for every value else."""
 _STEP_NAME = re.compile(r"^(?:.*_)?(\d+)$")
 
 
@@ -162,38 +168,79 @@ def _list_item(directory: Path, told: bytes | None, prefix: str) -> tuple[dict[s
     packed = (directory / MANIFEST).is_file()
     base = {"driver": "file", "path": f"{directory.absolute()}/"}
     try:
-        stored = stored_values(tensorstore, directory) if packed else {}
-        tree = None if told is None else read_tree(told)
-        problems = list(file_problems(directory, stored.values()))
-        read = stored_reader(tensorstore, base, stored) if packed else _file_reader(directory)
-        complete = tree is not None and tree.stores_fill  # every chunk is stored, those of zeros too
-        where: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
-        where = {"kvstore": where, "fill_missing_data_reads": not complete}
-        specs = {file: orjson.dumps({"driver": driver} | where).decode() for file, driver in DRIVERS.items()}
+        files = tensorstore.KvStore.open(base).result()
+        stored, ends = _stored(tensorstore.ocdbt, files) if packed else ([], {})
+        problems = list(_file_problems(directory, ends))
+        tree = None if told is None else orjson.loads(told)
+        complete = bool(tree and tree.get("store_array_data_equal_to_fill_value"))  # chunks of zeros, too
+        where = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
+        context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
+        store = tensorstore.KvStore.open(where, context=context).result()
         entries: dict[str, Entry] = {}
-        for path, file, is_array in listed_leaves(stored) if tree is None else tree.leaves:
-            metadata = read(f"{path}/{file}")
-            if not metadata and is_array:
-                raise ValueError(f"it has no array {path!r}")
-            if not metadata:
+        for path, file, is_array in _listed_leaves(stored) if tree is None else _leaves(tree):
+            read = store.read(f"{path}/{file}").result()
+            if read.state == "missing":
+                if is_array:
+                    raise ValueError(f"it has no array {path!r}")
                 continue
-            dtype, shape, chunk, held = _form(path, file, metadata)
+            metadata = orjson.loads(read.value)
             told_by = directory / MANIFEST if packed else directory / path / file
-            array = ArrayStore(specs[file], chunk, held, str(told_by), local_stamp(told_by.stat()), f"{path}/")
-            entries[prefix + path] = entry = Entry(prefix + path, dtype, shape, (), array)
+            kvstore = where | {"path": f"{where['path']}{path}/"}
+            spec = {"driver": _DRIVERS[file], "kvstore": kvstore, "fill_missing_data_reads": not complete}
+            entries[prefix + path] = entry = _entry(prefix + path, metadata, spec, told_by)
             if complete and not packed:
-                problems += _missing_chunks(entry, orjson.loads(metadata))
+                problems += _missing_chunks(entry, metadata)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(problem).splitlines()[0][:200]
         raise CheckpointError(f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew") from problem
     return entries, problems
 
 
-def _file_reader(directory: Path) -> Callable[[str], bytes]:
-    def read(name: str) -> bytes:
-        return _bytes_of(directory / name)
+def _leaves(tree: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
+    """Yields the leaves of a tree: dotted path, the file that describes its array, and whether it must have one."""
+    file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
+    for leaf in tree["tree_metadata"].values():
+        value = leaf["value_metadata"]
+        if not value.get("skip_deserialize"):
+            yield ".".join(str(step["key"]) for step in leaf["key_metadata"]), file, value.get("value_type") in _ARRAYS
 
-    return read
+
+def _listed_leaves(names: Iterable[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yields the arrays that a store has, where no tree tells them."""
+    for name in names:
+        path, _, file = name.rpartition("/")
+        if file in _DRIVERS:
+            yield path, file, True
+
+
+def _stored(ocdbt: Any, files: Any) -> tuple[list[str], dict[str, int]]:
+    """Returns every key of an OCDBT store, by its B+tree, and how far its values reach into each data file."""
+    versions = ocdbt.dump(files).result()["versions"]
+    root = versions[-1]["root"].get("location") if versions else None
+    waiting = [(root, b"")] if root else []
+    keys: list[str] = []
+    ends: dict[str, int] = {}
+    for location, prefix in waiting:  # grows while it is walked
+        if len(waiting) > _NODES_MAX:
+            raise ValueError(f"more than {_NODES_MAX} nodes")
+        for entry in ocdbt.dump(files, location).result()["entries"]:
+            if "location" in entry:
+                waiting.append((entry["location"], prefix + entry["subtree_common_prefix"]))
+                continue
+            keys.append((prefix + entry["key"]).decode())
+            if "indirect_value" in entry:  # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node
+                _, folder, file, offset, count = entry["indirect_value"].rsplit(":", 4)
+                ends[folder + file] = max(ends.get(folder + file, 0), int(offset) + int(count))
+    return keys, ends
+
+
+def _file_problems(directory: Path, ends: Mapping[str, int]) -> Iterator[str]:
+    for file, end in ends.items():
+        path = directory / file
+        if not path.is_file():
+            yield f"data file {path} is missing; copy all files of the checkpoint"
+        elif path.stat().st_size < end:
+            yield f"data file {path} has {path.stat().st_size} bytes of {end}: it was cut short; copy it anew"
 
 
 def _missing_chunks(entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
@@ -202,24 +249,15 @@ def _missing_chunks(entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
     directory = Path(entry.array.file).parent
     sizes = metadata.get("chunks") or metadata.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape", ())
     count = math.prod(-(-size // max(1, chunk)) for size, chunk in zip(entry.shape, sizes, strict=True))
-    found = sum(1 for file in directory.rglob("*") if file.is_file() and file.name not in DRIVERS)
+    found = sum(1 for file in directory.rglob("*") if file.is_file() and file.name not in _DRIVERS)
     if found < count:
         yield f"array {entry.key!r}: {count - found} of {count} chunks are missing in {directory}; copy all files"
 
 
-class _Form(NamedTuple):
-    """What an array looks like."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    chunk: tuple[int, ...]
-    held_bytes: int
-
-
-def _form(path: str, file: str, data: bytes) -> _Form:
-    metadata = orjson.loads(data)
+def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Path) -> Entry:
+    """Returns an array by its metadata, `.zarray` or `zarr.json`."""
     shape = tuple(int(size) for size in metadata["shape"])
-    if DRIVERS[file] == "zarr":
+    if spec["driver"] == "zarr":
         dtype, chunk = _numpy_name(str(metadata["dtype"])), metadata["chunks"]
     else:
         dtype, chunk = str(metadata["data_type"]), metadata["chunk_grid"]["configuration"]["chunk_shape"]
@@ -227,10 +265,11 @@ def _form(path: str, file: str, data: bytes) -> _Form:
             chunk = codec["configuration"]["chunk_shape"] if codec["name"] == "sharding_indexed" else chunk
     chunk = tuple(int(size) for size in chunk)
     if len(chunk) != len(shape) or min(chunk, default=1) < 1 or not (can_be(shape) and can_be(chunk)):
-        raise ValueError(f"array {path!r} has the shape {list(shape)} and chunks {list(chunk)}")
+        raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
     held = held_bytes(shape, chunk, itemsize, in_pieces=piece_format(metadata) is not None)
-    return _Form(dtype, shape, chunk, held)
+    array = ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(told_by), local_stamp(told_by.stat()))
+    return Entry(key, dtype, shape, (), array)
 
 
 def _numpy_name(dtype: str) -> str:

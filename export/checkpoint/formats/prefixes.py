@@ -7,12 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from export.checkpoint.formats.coding import Malformed
-from export.checkpoint.formats.other_files import STATE_FILE, is_orbax_part, told_by_ends, told_by_name
 from export.checkpoint.formats.protos import parse_text
+from export.checkpoint.formats.sstable import MAGIC
 from export.errors import CheckpointError
 from runtime.object_store import Place, RemotePath, is_url, located
 
-STATE_BYTES_MAX = 16 << 20
+STATE_FILE = "checkpoint"
+_SAVE = "is not read here; save its tables by tf.train.Checkpoint from there, then name them with --table NAME=KEY"
+_BY_SUFFIX = {
+    **dict.fromkeys((".pt", ".pth", ".distcp"), f"a checkpoint of PyTorch, which {_SAVE}"),
+    ".safetensors": f"a file of safetensors, which {_SAVE}",
+    **dict.fromkeys((".npy", ".npz"), f"a file of numpy, which {_SAVE}"),
+    **dict.fromkeys((".onnx", ".tflite"), "a model made for answering, without the tables' names; give its checkpoint"),
+    **dict.fromkeys((".pb", ".pbtxt"), "a graph of TensorFlow; give the SavedModel's directory, or a checkpoint of it"),
+}
+_KERAS = "a file of Keras, which is read from this machine's disks only"
+_BY_HEAD = {
+    b"\x89HDF": _KERAS,
+    b"PK\x03\x04": _KERAS,
+    b"\x93NUMPY": _BY_SUFFIX[".npy"],
+    b"\x80": f"a pickle (PyTorch's and scikit-learn's), which {_SAVE}",
+}
+ORBAX_PARTS = ("manifest.ocdbt", "_CHECKPOINT_METADATA", "_METADATA")
+"""Files that mark the directory of an Orbax checkpoint."""
+STATE_BYTES_MAX = 1 << 20
 
 
 def find_prefix(path: Place) -> Place:
@@ -30,7 +48,7 @@ def find_prefix(path: Place) -> Place:
             return path.with_name(path.stem)
         if _beside(path, ".index").is_file():
             return path
-        raise CheckpointError(told_by_ends(path) if path.is_file() else _missing(path))
+        raise CheckpointError(_kind_of(path) if path.is_file() else _missing(path))
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
 
@@ -52,12 +70,17 @@ def _modified(file: Place) -> Any:
     return file.modified() if isinstance(file, RemotePath) else file.stat().st_mtime_ns
 
 
-def _head(file: Place) -> bytes:
-    """Returns the first STATE_BYTES_MAX bytes of a file."""
+def _size(file: Place) -> int:
+    return file.stamp().bytes if isinstance(file, RemotePath) else file.stat().st_size
+
+
+def _read(file: Place, first: int, count: int) -> bytes:
+    """Returns `count` bytes from `first`; fewer at the end of the file."""
     if isinstance(file, RemotePath):
-        return file.read(0, min(STATE_BYTES_MAX, file.stamp().bytes))
+        return file.read(first, min(count, _size(file) - first))
     with file.open("rb") as stream:
-        return stream.read(STATE_BYTES_MAX)
+        stream.seek(first)
+        return stream.read(count)
 
 
 def _in_directory(directory: Place) -> Place:
@@ -69,7 +92,7 @@ def _in_directory(directory: Place) -> Place:
         newest = max(indexes)[2]
         return newest.with_name(newest.stem)
     held = _within(directory)
-    if any(is_orbax_part(file.name) for file in held):
+    if any(file.name in ORBAX_PARTS for file in held):
         remote = "it is read from this machine's disks only; copy it there first"
         missing = "it holds no tree of arrays; give the directory of a step, or of all steps"
         raise CheckpointError(
@@ -82,16 +105,16 @@ def _in_directory(directory: Place) -> Place:
             raise CheckpointError(_unfinished(str(file)[: -len("_temp")]))
     for file in held:
         if (file.suffix in (".h5", ".hdf5", ".keras") or told_by_name(file)) and file.is_file():
-            raise CheckpointError(f"{directory} holds no checkpoint; {told_by_ends(file)}")
+            raise CheckpointError(f"{directory} holds no checkpoint; {_kind_of(file)}")
     raise CheckpointError(f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index")
 
 
 def _from_state(state: Place) -> Place:
     """Returns the prefix that a state file names; one that was moved with its directory is found beside it."""
     try:
-        named = os.fsdecode(parse_text("CheckpointState", _head(state)).model_checkpoint_path)
-    except Malformed as problem:
-        raise CheckpointError(f"state file {state}: {problem}; give the checkpoint's prefix instead") from problem
+        named = os.fsdecode(parse_text("CheckpointState", _read(state, 0, STATE_BYTES_MAX)).model_checkpoint_path)
+    except Malformed:
+        named = ""
     if not named:
         raise CheckpointError(
             f"state file {state} names no model_checkpoint_path; give the checkpoint's prefix instead"
@@ -101,7 +124,7 @@ def _from_state(state: Place) -> Place:
         if _beside(prefix, ".index").is_file():
             return prefix
         if prefix.is_file() or _beside(prefix, "_temp").is_dir():
-            raise CheckpointError(told_by_ends(prefix) if prefix.is_file() else _unfinished(str(prefix)))
+            raise CheckpointError(_kind_of(prefix) if prefix.is_file() else _unfinished(str(prefix)))
     present = ", ".join(sorted(file.stem for file in _indexes(state.parent))[-5:]) or "none"
     raise CheckpointError(
         f"state file {state} names {named!r}, which is not there (complete beside it: {present}); give a prefix"
@@ -124,3 +147,30 @@ def _missing(path: Place) -> str:
         present = ", ".join(sorted(file.stem for file in _indexes(path.parent))[-5:])
         return f"checkpoint {path} does not exist" + (f"; beside it: {present}" if present else "")
     return f"checkpoint {path} does not exist"
+
+
+def told_by_name(file: Place) -> str:
+    """Says what a file is whose name alone tells it, and what to do; "" of any other."""
+    if ".data-" in file.name:
+        return f"a data file of a checkpoint; give its prefix, {file.name.split('.data-')[0]}"
+    if file.suffix == ".meta":
+        return f"the graph beside a checkpoint of TF1; give its prefix, {file.name.removesuffix('.meta')}"
+    if file.name == STATE_FILE:
+        return f"a state file; give its directory, {file.parent}"
+    if file.name in ORBAX_PARTS:
+        return f"a part of an Orbax checkpoint; give its directory, {file.parent}"
+    return _BY_SUFFIX.get(file.suffix, "")
+
+
+def _kind_of(file: Place) -> str:
+    """Says what a file is by its name or its first and last bytes, and what to do.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    head, tail = _read(file, 0, 8), _read(file, max(0, _size(file) - len(MAGIC)), len(MAGIC))
+    kinds = [told_by_name(file), *(kind for begins, kind in _BY_HEAD.items() if head.startswith(begins))]
+    if tail == MAGIC:
+        kinds.append("a V1 checkpoint (a Saver with write_version=V1), which is not read here; save it with a V2 Saver")
+    kind = next(filter(None, kinds), "no checkpoint; give a directory, a prefix or an .index file")
+    return f"{file} is {kind}"

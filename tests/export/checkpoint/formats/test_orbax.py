@@ -93,6 +93,13 @@ def test_tree_that_is_damaged_is_told(tmp_path: Path, content: str) -> None:
         open_checkpoint(tmp_path / "ckpt")
 
 
+def test_leaves_by_steps_of_any_name_are_read_without_what_holds_nothing(tmp_path: Path) -> None:
+    write_item(tmp_path / "ckpt", {"a": TABLE, '}}, "κ.x': TABLE, "none": None})
+    assert sorted(open_checkpoint(tmp_path / "ckpt").entries) == ["a", '}}, "κ.x']
+    (tmp_path / "ckpt" / "_METADATA").unlink()
+    assert sorted(open_checkpoint(tmp_path / "ckpt").entries) == ["a", '}}, "κ.x']
+
+
 def test_store_that_is_damaged_is_told(tmp_path: Path) -> None:
     write_item(tmp_path / "ckpt", {"a": TABLE})
     (tmp_path / "ckpt" / "manifest.ocdbt").write_bytes(b"\x00" * 50)
