@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any, TextIO
+from typing import Any
 
 import orjson
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -68,13 +68,16 @@ def sentence(text: str) -> str:
 def kept_clean() -> Iterator[None]:
     """Puts native output aside while the block runs; if the block ends in a bug, its tail is shown with the bug."""
     with contextlib.ExitStack() as ways_back, tempfile.TemporaryFile() as aside:
-        stderr = _own_stderr()
-        if stderr is not None:
-            ways_back.callback(stderr.close)
-            ways_back.enter_context(contextlib.redirect_stderr(stderr))
+        shown = ways_back.enter_context(
+            os.fdopen(os.dup(STDERR), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        )
         for descriptor in (STDOUT, STDERR):
-            ways_back.enter_context(_turned(descriptor, aside))
-        ways_back.enter_context(contextlib.redirect_stdout(sys.stderr))
+            kept = os.dup(descriptor)
+            ways_back.callback(os.close, kept)
+            ways_back.callback(os.dup2, kept, descriptor)
+            os.dup2(aside.fileno(), descriptor)
+        ways_back.enter_context(contextlib.redirect_stdout(shown))
+        ways_back.enter_context(contextlib.redirect_stderr(shown))
         try:
             yield
         except ExportError:
@@ -82,37 +85,6 @@ def kept_clean() -> Iterator[None]:
         except Exception as problem:
             if isinstance(problem.__cause__ or problem.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from problem  # native modules tell it as their own failure to load
-            sys.stderr.write(_tail(aside))
+            size = os.fstat(aside.fileno()).st_size
+            shown.write(os.pread(aside.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace"))
             raise
-
-
-def _own_stderr() -> TextIO | None:
-    """Returns a stream to where stderr goes now, None if Python's own does not write by its file descriptor."""
-    stream = sys.stderr
-    try:
-        if stream.fileno() != STDERR:
-            return None
-    except (OSError, ValueError):  # a stream in memory, or closed
-        return None
-    stream.flush()
-    return os.fdopen(os.dup(STDERR), "w", buffering=1, encoding=stream.encoding, errors="backslashreplace")
-
-
-@contextlib.contextmanager
-def _turned(descriptor: int, file: IO[bytes]) -> Iterator[None]:
-    try:
-        kept = os.dup(descriptor)
-    except OSError:  # closed: nothing can be written to it
-        yield
-        return
-    os.dup2(file.fileno(), descriptor)
-    try:
-        yield
-    finally:
-        os.dup2(kept, descriptor)
-        os.close(kept)
-
-
-def _tail(file: IO[bytes]) -> str:
-    size = os.fstat(file.fileno()).st_size
-    return os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")

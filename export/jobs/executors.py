@@ -25,9 +25,6 @@ class Executor(Protocol):
         function: Callable[[Task], Result],
         tasks: Sequence[Task],
         on_done: Callable[[Task, Result], None] | None = None,
-        *,
-        memory_bytes: int = 0,
-        shared: Sequence[str] = (),
     ) -> list[Result]:
         """Runs tasks.
 
@@ -37,8 +34,6 @@ class Executor(Protocol):
           function: top-level and importable, so that another process finds it.
           tasks: picklable.
           on_done: called here with each task and its result, as they finish: for progress and journals.
-          memory_bytes: what one task holds, for those who place tasks.
-          shared: files that every machine must see alike; what is no file here is not asked for.
         Returns:
           The results, in the order of the tasks.
         Raises:
@@ -46,14 +41,15 @@ class Executor(Protocol):
         """
 
 
-def open_executor(where: str, workers: int) -> Executor:
+def open_executor(where: str, workers: int, memory_bytes: int = 0, shared: Sequence[str] = ()) -> Executor:
     """Returns what runs tasks.
 
     Args:
       where: as `ExportSettings.executor` says it.
       workers: tasks at a time; 0: one for each core, of this machine or of the cluster.
+      memory_bytes, shared: as of `RayExecutor`; one machine sees one file system, and its plan is made for its workers.
     """
-    return LocalExecutor(workers) if where == "local" else RayExecutor(where, workers)
+    return LocalExecutor(workers) if where == "local" else RayExecutor(where, workers, memory_bytes, shared)
 
 
 def worker_count(wanted: int) -> int:
@@ -76,9 +72,6 @@ class LocalExecutor:
         function: Callable[[Task], Result],
         tasks: Sequence[Task],
         on_done: Callable[[Task, Result], None] | None = None,
-        *,
-        memory_bytes: int = 0,  # noqa: ARG002 - the plan was made for so many workers
-        shared: Sequence[str] = (),  # noqa: ARG002 - one machine sees one file system
     ) -> list[Result]:
         """Runs tasks: see `Executor`."""
         results: dict[int, Result] = {}

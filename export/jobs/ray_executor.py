@@ -29,28 +29,29 @@ class RayExecutor:
     Attributes:
       where: HOST:PORT or ray://HOST:PORT of a cluster, or LOCAL: one that is begun here and ended with the run.
       workers: tasks at a time; 0: two for each core of the cluster, so that none waits for the next.
+      memory_bytes: what one task holds.
+      shared: files that every machine must see alike; what is no file here is not asked for.
     """
 
     where: str
     workers: int = 0
+    memory_bytes: int = 0
+    shared: Sequence[str] = ()
 
     def run(
         self,
         function: Callable[[Task], Result],
         tasks: Sequence[Task],
         on_done: Callable[[Task, Result], None] | None = None,
-        *,
-        memory_bytes: int = 0,
-        shared: Sequence[str] = (),
     ) -> list[Result]:
         """Runs tasks: see `export.jobs.executors.Executor`."""
         if not tasks:
             return []
-        seen = {path: head for path in shared if (head := _sight(path)) is not None}
+        seen = {path: head for path in self.shared if (head := _sight(path)) is not None}
         with self._connected() as ray:
-            _check_room(ray, memory_bytes)
+            _check_room(ray, self.memory_bytes)
             remote = ray.remote(_attempt_there).options(
-                num_cpus=1, memory=memory_bytes or None, max_retries=ATTEMPTS_MAX - 1
+                num_cpus=1, memory=self.memory_bytes or None, max_retries=ATTEMPTS_MAX - 1
             )
             window = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
             left = iter(enumerate(tasks))

@@ -25,7 +25,7 @@ from export.jobs.preparation import TracedJob, trace_job
 from export.jobs.progress import Progress
 from export.jobs.space import check_space
 from export.jobs.staged import provenance, staged
-from export.jobs.table_steps import CHECKERS, executor_of, shared_files
+from export.jobs.table_steps import CHECKERS, executor_of
 from export.model.vocabularies import read_keys
 from export.model.weights import find_weights
 from export.recipe.schema import ExportJob
@@ -237,7 +237,6 @@ def _move(
                 sums[chunk] = crc
                 moved(chunk.bytes)
     pending = [chunk for chunk in plan.chunks if chunk not in sums]
-    executor = executor_of(settings, [chunk.bytes for chunk in pending])
-    shared = shared_files(stage, (chunk.source for chunk in pending))
-    executor.run(copy_chunk, pending, note, memory_bytes=COPY_BYTES, shared=shared)
+    sizes, sources = [chunk.bytes for chunk in pending], (chunk.source for chunk in pending)
+    executor_of(settings, stage, sizes, COPY_BYTES, sources).run(copy_chunk, pending, note)
     return sums

@@ -66,10 +66,10 @@ def copy_tables(
         receipts.append(receipt)
         moved(task.bytes)
 
+    sources = (part.file for table in plan.tables for part in table.slices)
     memory_bytes = max((task.memory_bytes for task in pending), default=0)
-    shared = shared_files(stage, (part.file for table in plan.tables for part in table.slices))
-    executor = executor_of(settings, [task.bytes for task in pending])
-    executor.run(carry_out, pending, note, memory_bytes=memory_bytes, shared=shared)
+    executor = executor_of(settings, stage, [task.bytes for task in pending], memory_bytes, sources)
+    executor.run(carry_out, pending, note)
     try:
         check_sources(plan, receipts)
     except CheckpointError as problem:
@@ -123,17 +123,23 @@ def compare_tables(
     return checks
 
 
-def executor_of(settings: ExportSettings, sizes: Sequence[int]) -> Executor:
-    """Returns what runs tasks of so many bytes each: unasked, a small job has a single worker."""
-    small = sum(sorted(sizes)[:-1]) <= SMALL_JOB_BYTES
-    return open_executor(settings.executor, settings.workers or (1 if small else 0))
+def executor_of(
+    settings: ExportSettings, stage: Staging, sizes: Sequence[int], memory_bytes: int, sources: Iterable[str]
+) -> Executor:
+    """Returns what runs tasks: unasked, a small job has a single worker.
 
-
-def shared_files(stage: Staging, sources: Iterable[str]) -> list[str]:
-    """Names files by which a worker on another machine tells that it sees this run, and its sources."""
+    Args:
+      settings: where, and how many at a time.
+      stage: of this run, which workers must see as well as some of their sources.
+      sizes: bytes that each task moves.
+      memory_bytes: what one holds.
+      sources: files that they read.
+    """
     token = stage.attempts / "seen"
     token.write_text(secrets.token_hex())
-    return [str(token), *[source for source in dict.fromkeys(sources) if not is_url(source)][:_WITNESSES_MAX]]
+    shared = [str(token), *[source for source in dict.fromkeys(sources) if not is_url(source)][:_WITNESSES_MAX]]
+    small = sum(sorted(sizes)[:-1]) <= SMALL_JOB_BYTES
+    return open_executor(settings.executor, settings.workers or (1 if small else 0), memory_bytes, shared)
 
 
 def _apart_from_place(task: TableTask | RestTask) -> TableTask | RestTask:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 from bundle.format.checksums import crc32c, extend, joined
 from export.checkpoint import bands
 from export.checkpoint.bands import SlicesOverlap
-from export.checkpoint.datafiles import Buffer, DataFiles
+from export.checkpoint.datafiles import DataFiles
 from export.checkpoint.formats import object_graph as objectgraph
 from export.checkpoint.formats.tensorbundle import data_file, string_bytes, write_index
 from export.checkpoint.reader import Checkpoint
@@ -117,7 +118,8 @@ def plan_variables(prefix: Path, variables: Mapping[str, Entry], link: bool, che
     count = len(sources) + 1
     renamed = {source: str(data_file(prefix, number, count)) for number, source in enumerate(sources)}
     own, at = str(data_file(prefix, count - 1, count)), 0
-    streamed, chunks = {}, []
+    streamed: dict[str, Entry] = {}
+    chunks: list[Chunk] = []
     for key, entry in ordered.items():
         placed = []
         for piece, part in enumerate(entry.slices):
@@ -167,27 +169,27 @@ def copy_chunk(chunk: Chunk) -> int:
       CheckpointError: the source is gone, or cut short.
       DestinationError: the destination cannot be written.
     """
-    crc = 0
-    buffer = np.empty(min(BLOCK_BYTES, chunk.bytes), np.uint8)
-    descriptor = os.open(chunk.destination, os.O_WRONLY | os.O_CLOEXEC) if chunk.destination else None
+    crc, buffer = 0, np.empty(min(BLOCK_BYTES, chunk.bytes), np.uint8)
     try:
-        with DataFiles({chunk.source: chunk.stamp} if chunk.stamp else None) as files:
+        with ExitStack() as opened:
+            files = opened.enter_context(DataFiles({chunk.source: chunk.stamp} if chunk.stamp else None))
+            out = opened.enter_context(open(chunk.destination, "r+b")) if chunk.destination else None
+            if out is not None:
+                out.seek(chunk.at)
             for done in range(0, chunk.bytes, BLOCK_BYTES):
                 block = buffer[: min(BLOCK_BYTES, chunk.bytes - done)]
                 files.read_into(chunk.source, chunk.offset + done, block)
                 crc = extend(crc, block)
-                if descriptor is not None:
-                    _write(descriptor, block, chunk.at + done)
-        if descriptor is not None:
-            os.fsync(descriptor)
+                if out is not None:
+                    out.write(block.data)
+            if out is not None:
+                out.flush()
+                os.fsync(out.fileno())
     except OSError as problem:
         raise DestinationError(
             f"{chunk.destination} cannot be written: {problem.strerror or problem}; free some space, then run again: "
             "it resumes"
         ) from problem
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
     return crc
 
 
@@ -275,20 +277,10 @@ def _merged(entry: Entry) -> Entry:
     return entry._replace(slices=(whole,))
 
 
-def _chunks(key: str, piece: int, part: Slice, destination: str, at: int) -> list[Chunk]:
-    return [
-        Chunk(
-            key,
-            piece,
-            part.file,
-            part.offset + done,
-            min(CHUNK_BYTES, part.bytes - done),
-            part.stamp,
-            destination,
-            at + done,
-        )
-        for done in range(0, part.bytes, CHUNK_BYTES)
-    ]
+def _chunks(key: str, piece: int, part: Slice, destination: str, at: int) -> Iterator[Chunk]:
+    for done in range(0, part.bytes, CHUNK_BYTES):
+        size = min(CHUNK_BYTES, part.bytes - done)
+        yield Chunk(key, piece, part.file, part.offset + done, size, part.stamp, destination, at + done)
 
 
 def _summed(entry: Entry, plan: VariablesPlan, sums: Mapping[Chunk, int]) -> Entry:
@@ -296,29 +288,15 @@ def _summed(entry: Entry, plan: VariablesPlan, sums: Mapping[Chunk, int]) -> Ent
     chunks = [chunk for chunk in plan.chunks if chunk.key == entry.key]
     if not chunks:
         return entry
-    if len(entry.slices) == 1:
-        found = [joined((sums[chunk], chunk.bytes) for chunk in chunks)]
-    else:
-        found = [
-            joined((sums[chunk], chunk.bytes) for chunk in chunks if chunk.piece == piece)
-            for piece in range(len(entry.slices))
-        ]
-    for part, crc in zip(entry.slices, found, strict=True):
+    slices = []
+    for piece, part in enumerate(entry.slices):
+        of_it = [chunk for chunk in chunks if chunk.piece == piece or len(entry.slices) == 1]
+        crc = joined((sums[chunk], chunk.bytes) for chunk in of_it)
         if part.crc32c is not None and part.crc32c != crc:
+            sources = ", ".join(dict.fromkeys(chunk.source for chunk in of_it))
             raise CheckpointError(
-                f"{entry.key!r}: {part.bytes} bytes read from {_sources(chunks)} do not match their checksum: the "
-                "checkpoint is damaged; copy it anew or take an older one"
+                f"{entry.key!r}: {part.bytes} bytes read from {sources} do not match their checksum: the checkpoint is "
+                "damaged; copy it anew or take an older one"
             )
-    slices = tuple(part._replace(crc32c=crc) for part, crc in zip(entry.slices, found, strict=True))
-    return entry._replace(slices=slices)
-
-
-def _sources(chunks: Sequence[Chunk]) -> str:
-    return ", ".join(dict.fromkeys(chunk.source for chunk in chunks))
-
-
-def _write(descriptor: int, block: Buffer, at: int) -> None:
-    view = memoryview(block.data)
-    done = 0
-    while done < len(view):
-        done += os.pwrite(descriptor, view[done:], at + done)
+        slices.append(part._replace(crc32c=crc))
+    return entry._replace(slices=tuple(slices))

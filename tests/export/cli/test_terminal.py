@@ -4,13 +4,12 @@ import io
 import subprocess
 import sys
 
-import pytest
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from export.cli.terminal import SENTENCE_CHARS_MAX, Shown, kept_clean, sentence
+from export.cli.terminal import SENTENCE_CHARS_MAX, Shown, sentence
 
 NOISE = """
 import os, sys
@@ -59,16 +58,6 @@ def test_kept_clean_interrupt_that_a_native_module_tells_as_its_own_failure_is_a
     done = ran("interrupted")
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert "native warning" not in done.stderr
-
-
-def test_kept_clean_streams_in_memory_are_left_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, err = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    with kept_clean():
-        print("model code says")  # noqa: T201
-    print("result")  # noqa: T201
-    assert (out.getvalue(), err.getvalue()) == ("result\n", "model code says\n")
 
 
 HOSTILE = "a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e"

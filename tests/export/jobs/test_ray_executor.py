@@ -70,16 +70,16 @@ def test_ray_worker_that_is_killed_is_replaced_so_many_times(executor: RayExecut
         executor.run(task_functions.die, [0])
 
 
-def test_ray_worker_that_sees_other_files_is_told(executor: RayExecutor) -> None:
+def test_ray_worker_that_sees_other_files_is_told(cluster: Any) -> None:
     own = "/proc/self/comm"  # the same path, and another file for each process
     with pytest.raises(UsageError, match=rf"node {socket.gethostname()} does not see file {own} as the exporter does"):
-        executor.run(task_functions.square, [1], shared=[own])
-    assert executor.run(task_functions.square, [3], shared=["/etc/passwd", "/is/not/here"]) == [9]
+        RayExecutor(cluster.address, shared=[own]).run(task_functions.square, [1])
+    assert RayExecutor(cluster.address, shared=["/etc/passwd", "/is/not/here"]).run(task_functions.square, [3]) == [9]
 
 
-def test_ray_task_that_no_node_has_room_for_is_told(executor: RayExecutor) -> None:
+def test_ray_task_that_no_node_has_room_for_is_told(cluster: Any) -> None:
     with pytest.raises(UsageError, match="no Ray node gives more than"):
-        executor.run(task_functions.square, [1], memory_bytes=1 << 50)
+        RayExecutor(cluster.address, memory_bytes=1 << 50).run(task_functions.square, [1])
 
 
 def test_ray_cluster_that_is_not_there_is_told() -> None:
