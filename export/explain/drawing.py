@@ -18,7 +18,7 @@ from bundle.storage.staging import read_manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
 from export.figures import size_text, thousands
-from export.id_rules.descriptions import rows_told
+from export.id_rules.rules import describe_rows
 
 if TYPE_CHECKING:  # seconds, with TensorFlow
     from export.checkpoint.inventory.specs import TableSpec
@@ -285,7 +285,7 @@ def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) ->
     inputs, default = manifest.inputs_of(name, feature), feature.default is not None
     if isinstance(feature, manifest.DenseFeature):
         return DrawnFeature(name, inputs, feature.role, _dense_kind(feature), "", "", "", "", default, taken_by)
-    kind, ids = _embedded_kind(feature), rows_told(feature, inputs)
+    kind, ids = _embedded_kind(feature), describe_rows(feature, inputs)
     unknown = f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
     if feature.indicator is not None:
         kind = f"{kind}; {feature.stands_for}: {ids}; unknown: {unknown}"

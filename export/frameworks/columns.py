@@ -42,13 +42,18 @@ def table_of_column(column: Any, state: Any = None, *_how: Any, **named: Any) ->
     return v1.get_collection(name)[0]
 
 
+def buckets_of(column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+    """Returns what a bucketised column gives, a number for each bucket, by TensorFlow; takes its method's arguments."""
+    return (column.get_dense_tensor if how or named else column._get_dense_tensor)(inputs, *how, **named)
+
+
 def rows_of(column: Any) -> int:
     """Returns how many ids a categorical column of TF1 or TF2 has."""
     return int(column.num_buckets if hasattr(column, "num_buckets") else column._num_buckets)
 
 
 def is_a(column: Any, *kinds: str) -> bool:
-    """Tells whether a column, or what it derives from, is TensorFlow's of one of these kinds, of TF1 or TF2."""
+    """Returns whether a column, or what it derives from, is TensorFlow's of one of these kinds, of TF1 or TF2."""
     names = {name for kind in kinds for name in (f"{kind}Column", f"_{kind}Column")}
     return any(
         each.__name__ in names and each.__module__.startswith("tensorflow.python.feature_column")

@@ -145,10 +145,10 @@ class Hooks(contextlib.ExitStack):
 
     def _method(self, original: Any, answer: Answer) -> Any:
         tf = load_tensorflow()
-        asked = self.watched(answer)
+        watched = self.watched(answer)
 
         def called(*arguments: Any, **how: Any) -> Any:
-            return asked(original, *arguments, **how)
+            return watched(original, *arguments, **how)
 
         apart = tf.autograph.experimental.do_not_convert(called)
         apart.__signature__ = inspect.signature(original)  # which Keras asks for

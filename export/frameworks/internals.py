@@ -83,3 +83,16 @@ def table_of(handle: Any) -> Any:
     """Returns the lookup table of `tf.lookup` whose resource this is; None of others."""
     parent = getattr(handle, "_parent_trackable", lambda: None)()
     return parent if isinstance(parent, load_tensorflow().lookup.StaticHashTable) else None
+
+
+def save_without_variables(module: Any, directory: str, signatures: dict[str, Any]) -> None:
+    """Writes a SavedModel's graph and assets, and no variable."""
+    load_tensorflow()
+    from tensorflow.python.saved_model.save import save_and_return_nodes
+
+    save_and_return_nodes(module, directory, signatures=signatures, experimental_skip_checkpoint=True)
+
+
+def is_keras_3_layer(layer: Any) -> bool:
+    """Returns whether a layer is one that Keras 3 itself has, or derives from one."""
+    return any(kind.__module__.startswith("keras.src.layers") for kind in type(layer).__mro__)

@@ -1,4 +1,4 @@
-"""Imports TensorFlow, in one place, the way that the exporter needs it; nothing is imported before it is asked for."""
+"""Imports TensorFlow, in one place, the way that the exporter needs it; nothing is imported before it is needed."""
 
 from __future__ import annotations
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from export.errors import NotConvertible
 from export.frameworks.hooks import Hooks
@@ -59,14 +57,6 @@ class NamedGraph:
         with _named(self.variables), _behaviour(self._reference), _quiet():
             return build(dict(inputs))
 
-    def try_with(self, variables: Iterable[Any]) -> None:
-        """Gives variables some value, so that what reads them can be tried before trained values are restored."""
-        random = np.random.default_rng(0)
-        for variable in variables:
-            shape = tuple(variable.shape.as_list())
-            value = random.normal(0, 0.1, shape) if variable.dtype.is_floating else np.zeros(shape)
-            variable.assign(value.astype(variable.dtype.as_numpy_dtype))
-
     def run(self, inputs: Mapping[str, Any], read: Callable[[str], Any]) -> Any:
         """Builds the graph for these inputs and runs it.
 
@@ -84,8 +74,7 @@ class NamedGraph:
             if value is not None:
                 variable.assign(value)
         values = tf.nest.flatten(dict(inputs), expand_composites=True)
-        with _as_it_is():
-            return run_flat(function, values)
+        return run_flat(function, values)
 
 
 def load_named(reference: str, load: Callable[[], Any], averages: bool = False) -> NamedGraph:
@@ -124,20 +113,8 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_it_is() -> Iterator[None]:
-    """Runs graphs without rewriting them first, which takes longer than to run one of thousands of columns once."""
-    options = load_tensorflow().config.optimizer
-    before = options.get_experimental_options()
-    options.set_experimental_options({"disable_meta_optimizer": True})
-    try:
-        yield
-    finally:
-        options.set_experimental_options({"disable_meta_optimizer": before.get("disable_meta_optimizer", False)})
-
-
-@contextlib.contextmanager
 def _behaviour(reference: str) -> Iterator[None]:
-    """Gives code that asked for TF1's behaviour its shapes, equality and control flow."""
+    """Gives code that has switched to TF1's behaviour its shapes, equality and control flow."""
     if reference not in _TF1:
         yield
         return

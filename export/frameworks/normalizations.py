@@ -41,7 +41,7 @@ def restore_normalizations(hooks: Hooks, *, kept: bool) -> None:
 
 
 def _adapted(layer: Any) -> bool:
-    """Tells whether a layer's variables hold anything but what they begin with."""
+    """Returns whether a layer's variables hold anything but what they begin with."""
     with load_tensorflow().init_scope():
         mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
     return bool((mean != 0).any() or (variance != 1).any())

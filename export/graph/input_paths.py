@@ -209,7 +209,7 @@ def _place_of(one: int, other: int, operands: list[tuple[int, int, int]]) -> _Ta
 
 
 def _rounds(operation: Any) -> bool:
-    """Tells a cast to shorter floats."""
+    """Returns whether this is a cast to shorter floats."""
     before, after = operation.inputs[0].dtype, operation.outputs[0].dtype
     return bool(operation.type == "Cast" and before.is_floating and after.size < before.size)
 

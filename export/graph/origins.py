@@ -54,22 +54,8 @@ def sources_of(inputs: Mapping[str, Any]) -> dict[str, Source]:
     return sources
 
 
-def origin(tensor: Any, sources: Sources) -> Source | Any:
-    """Follows a tensor back through ops that change no value.
-
-    Returns:
-      The Source whose values it holds, or the operation that computes other ones.
-    """
-    while tensor.name not in sources:
-        operation = tensor.op
-        if not hands_on(operation):
-            return operation
-        tensor = operation.inputs[0]
-    return sources[tensor.name]
-
-
 def hands_on(operation: Any) -> bool:
-    """Tells an operation that changes no value of its first input: also a cast between integers, or between floats."""
+    """Returns whether an operation changes no value of its first input, as casts of integers or of floats do not."""
     if operation.type != "Cast":
         return operation.type in _SAME_VALUES and bool(operation.inputs)
     before, after = operation.inputs[0].dtype, operation.outputs[0].dtype

@@ -117,9 +117,9 @@ def prune(
         which: trace.activations[which] for which in trace.activations if trace.activations[which].name in found.stops
     }
     inputs.update(_dense_inputs(name, found, trace))
-    _refuse_tables(name, found, captures_of(trace.function, found), layer_tables)
-    _refuse_python(name, found)
-    _refuse_untrained(name, found, trace.function)
+    _check_no_tables(name, found, captures_of(trace.function, found), layer_tables)
+    _check_no_python(name, found)
+    _check_no_untrained(name, found, trace.function)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
     names = distinct_identifiers(inputs)
@@ -171,16 +171,16 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
             without_gradient(operation)
     set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
     try:
-        cut = function.prune(list(feeds), dict(fetches))
-        if any(each.shape.rank is None for each in cut.structured_outputs.values()):
+        part = function.prune(list(feeds), dict(fetches))
+        if any(each.shape.rank is None for each in part.structured_outputs.values()):
             # Shapes that code told, as Keras does of what a lookup table gives, are lost unless the graph holds them.
             with graph.as_default():
                 told = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
-            cut = function.prune(list(feeds), told)
+            part = function.prune(list(feeds), told)
     finally:
         set_captures(graph, everything)
     known = {resource(variable.handle): variable for variable in graph.variables}
-    return cut, _variables(name, known, found, captures)
+    return part, _variables(name, known, found, captures)
 
 
 def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
@@ -248,12 +248,12 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
     readers = {
         feature.inputs[0]: name for name, feature in reversed(trace.features.items()) if len(feature.inputs) == 1
     }
-    asked = {tensor.name: which for which, tensor in trace.lengths.items() if which in readers}
+    shaped = {tensor.name: which for which, tensor in trace.lengths.items() if which in readers}
     dense = [which for which, feature in trace.features.items() if feature.encoding == "dense"]
-    asked.update({trace.inputs[which].name: which for name in dense for which in trace.features[name].inputs})
+    shaped.update({trace.inputs[which].name: which for name in dense for which in trace.features[name].inputs})
     for operation in found.operations:
-        if operation.type == "Shape" and operation.inputs[0].name in asked:
-            ids, activation = operation.inputs[0], trace.activations[readers[asked[operation.inputs[0].name]]]
+        if operation.type == "Shape" and operation.inputs[0].name in shaped:
+            ids, activation = operation.inputs[0], trace.activations[readers[shaped[operation.inputs[0].name]]]
             rest = ids.shape.as_list()[1:]
             with trace.function.graph.as_default():
                 first = activation[..., 0]
@@ -299,8 +299,8 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
     return {which: inputs[which] for which in sorted(inputs, key=lambda each: order.index(each.rpartition("@")[0]))}
 
 
-def _refuse_untrained(name: str, found: Needed, function: Any) -> None:
-    """Refuses rows that were read while the model was made, and kept: TensorFlow neither trains nor saves them."""
+def _check_no_untrained(name: str, found: Needed, function: Any) -> None:
+    """Rejects rows that were read while the model was made, and kept: TensorFlow neither trains nor saves them."""
     tf = load_tensorflow()
     held = [tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"]
     held += [outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32]
@@ -314,7 +314,7 @@ def _refuse_untrained(name: str, found: Needed, function: Any) -> None:
         )
 
 
-def _refuse_python(name: str, found: Needed) -> None:
+def _check_no_python(name: str, found: Needed) -> None:
     for operation in found.operations:
         if operation.type in PYTHON_CODE:
             raise NotConvertible(
@@ -324,7 +324,9 @@ def _refuse_python(name: str, found: Needed) -> None:
             )
 
 
-def _refuse_tables(name: str, found: Needed, captures: list[tuple[Any, Any]], layer_tables: Mapping[str, str]) -> None:
+def _check_no_tables(
+    name: str, found: Needed, captures: list[tuple[Any, Any]], layer_tables: Mapping[str, str]
+) -> None:
     for outer, inner in captures:
         if resource(outer) in layer_tables:
             raise NotConvertible(

@@ -1,7 +1,7 @@
-"""Recognises rows that rise or fall with a number in steps: buckets of it, however it was normalised before.
+"""Buckets: rows that rise or fall with a number in steps: buckets of it, however it was normalised before.
 
 Every operation on the way never falls as its number rises (`log1p`, a division by a positive constant, `searchsorted`,
-`floor`), or never rises (`2024 - x`), so all of them together are a step function. TensorFlow itself is asked for its
+`floor`), or never rises (`2024 - x`), so all of them together are a step function. TensorFlow itself computes its
 value at numbers between which a step must be, until the two are neighbors in float32: what a bundle then compares with
 are these numbers. Logarithms and their like, as TensorFlow computes them, tremble by a few float32 numbers around a
 step: there it has one place.
@@ -9,14 +9,17 @@ step: there it has one place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import BucketIds
+from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values, run
 from export.graph.origins import Source
+from export.id_rules.found import Vocabularies, from_row
 
 STEPS_MAX = 1 << 16
 SEARCHES = frozenset({"UpperBound", "LowerBound"})
@@ -105,8 +108,8 @@ def _computed(values: Values, call: Followed, numbers: Numbers) -> Numbers:
     """Returns what one operation makes of [m] numbers."""
     operation = values.tensor.op
     if values.type in SEARCHES:
-        among, asked = operation.inputs
-        given = [np.asarray(call.constant(among)), numbers[np.newaxis].astype(asked.dtype.as_numpy_dtype)]
+        among, searched = operation.inputs
+        given = [np.asarray(call.constant(among)), numbers[np.newaxis].astype(searched.dtype.as_numpy_dtype)]
         return np.asarray(run(operation, given)[0]).reshape(-1)
     if values.type == "Cast" and operation.outputs[0].dtype.is_integer and numbers.dtype.kind == "f":
         # Numbers beyond the integers, which no table has a row for, are the smallest one to TensorFlow.
@@ -163,7 +166,7 @@ def _boundaries(row: Any, dtype: Any, exact: bool) -> tuple[float, ...] | None:
 
 
 def _rises(row: Any, steps: NDArray[np.int64], ends: tuple[int, int], exact: bool) -> bool:
-    """Tells whether rows never fall, between the ends and close to each step."""
+    """Returns whether rows never fall, between the ends and close to each step."""
     steps = np.sort(steps)
     near = (np.unique(steps)[:, np.newaxis] + np.arange(-_NEIGHBORS, _NEIGHBORS + 1)).reshape(-1)
     tried = np.linspace(*ends, 1 << 14).astype(np.int64)
@@ -181,3 +184,21 @@ def _number(keys: NDArray[np.int64]) -> NDArray[np.float32]:
     """Returns the numbers that some keys stand for."""
     bits = np.abs(keys).astype(np.uint32) | np.where(keys < 0, np.uint32(1 << 31), np.uint32(0))
     return bits.view(np.float32)
+
+
+def rows_of_buckets(rule: BucketIds, values: Any, _vocabularies: Vocabularies) -> Any:
+    """Returns what TensorFlow makes of [m] numbers by a rule."""
+    found = bucketized(values, rule.boundaries)
+    return (len(rule.boundaries) - found if rule.falling else found) + rule.first_row
+
+
+def bucketized(values: Any, boundaries: Sequence[float]) -> Any:
+    """Returns how many boundaries are not above each number, by TensorFlow."""
+    tf = load_tensorflow()
+    return tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=list(map(float, boundaries))), tf.int64)
+
+
+def describe_buckets(rule: BucketIds) -> str:
+    """Returns how numbers become rows, in a few words."""
+    turned = ", the largest number first" if rule.falling else ""
+    return f"bucket of {len(rule.boundaries) + 1}{from_row(max(rule.first_row, 0))}{turned}"

@@ -1,6 +1,6 @@
 """Finds rules that follow one another: what a hash, a vocabulary, buckets or arithmetic make of what others made.
 
-A graph is cut at a tensor between its input and the ids: whatever makes a row of that tensor's values, and whatever
+A graph is split at a tensor between its input and the ids: whatever makes a row of that tensor's values, and whatever
 makes those of the input, are rules on their own.
 """
 
@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from bundle.format.manifest import (
-    ArithmeticIds,
     BucketIds,
     ChainedIds,
     ComputedIds,
@@ -24,14 +23,15 @@ from bundle.format.manifest import (
     VocabularyIds,
 )
 from export.graph.input_paths import Followed, Values, per_example
-from export.graph.origins import Source, hands_on
-from export.id_rules.arithmetic import FoundIds, reach_of
-from export.id_rules.recognition import find_ids
+from export.graph.origins import hands_on
+from export.id_rules.found import FoundIds
+from export.id_rules.integers import reach_of
+from export.id_rules.recognition import find_behind, find_ids
 
-_LINKS = ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds
+_LINKS = ComputedIds | HashIds | VocabularyIds | BucketIds
 _WRAPPED = ComputedIds(operations=(IdOperation(do="int32"),))
 _TRIED_MAX = 64
-"""Tensors at which a graph is cut."""
+"""Tensors at which a graph is split."""
 
 
 def find_chain(ids: Values, call: Followed, rows: int | None) -> FoundIds | Values:
@@ -40,9 +40,8 @@ def find_chain(ids: Values, call: Followed, rows: int | None) -> FoundIds | Valu
     if isinstance(found, FoundIds):
         return found
     for tensor in _between(found.tensor, call):
-        link = Source(tensor.name, "dense")
-        behind = find_ids(ids, replace(call, sources={**call.sources, tensor.name: link}), rows)
-        if not isinstance(behind, FoundIds) or behind.source.name != link.name:
+        behind = find_behind(tensor, ids, call, rows)
+        if behind is None:
             continue
         place = behind.source.place
         before = find_chain(
@@ -77,7 +76,7 @@ def crossed_by(before: Sequence[FoundIds], behind: FoundIds) -> FoundIds | None:
       before: of each of its keys, found without a table.
       behind: the cross.
     """
-    assert isinstance(behind.rule, CrossedIds)  # noqa: S101 - asked before
+    assert isinstance(behind.rule, CrossedIds)  # noqa: S101 - checked before
     pages = [key_of(each, key) for each, key in zip(before, behind.rule.keys, strict=True)]
     known = tuple(each for each in pages if each is not None)
     if len(known) < len(pages):
@@ -114,10 +113,10 @@ def key_of(before: FoundIds, key: CrossKey) -> CrossKey | None:
 
 
 def may_be_none(before: FoundIds) -> bool:
-    """Tells whether ids that are found without a table may be -1, which fills columns of a dense tensor up."""
+    """Returns whether ids that are found without a table may be -1, which fills columns of a dense tensor up."""
     rules = _links(before)
     last = rules[-1] if rules else None
-    if isinstance(last, ArithmeticIds | ComputedIds):
+    if isinstance(last, ComputedIds):
         return reach_of(last)[0] < 0
     return not isinstance(last, HashIds | BucketIds) and not (isinstance(last, VocabularyIds) and last.oov_buckets)
 
@@ -150,8 +149,9 @@ def _rows(found: FoundIds) -> int | None:
     rule = found.rule
     if isinstance(rule, HashIds):
         return rule.first_row + rule.buckets
-    if isinstance(rule, ArithmeticIds) and rule.buckets is not None and not rule.truncated:
-        return rule.first_row + rule.buckets
+    if isinstance(rule, ComputedIds):
+        low, high = reach_of(rule)
+        return high + 1 if low >= 0 and high < 1 << 62 else None
     if isinstance(rule, VocabularyIds):
         return max(rule.first_row + len(found.keys[0]), rule.oov_first_row + rule.oov_buckets)
     return None

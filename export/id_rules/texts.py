@@ -7,17 +7,18 @@ Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`,
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
-from re import _constants as codes  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from bundle.format.manifest import HashIds, TextIds, TextStep, VocabularyIds
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values, per_example, run
 from export.graph.origins import Source, needed
-from export.id_rules.arithmetic import FoundIds
-from export.id_rules.recognition import find_ids
+from export.id_rules.found import FoundIds
+from export.id_rules.recognition import find_behind
 
 CHANGES = frozenset({"StringLower", "StringUpper", "StringStrip", "StaticRegexReplace"})
 _WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0, **dict.fromkeys(CHANGES, 0)}
@@ -58,12 +59,10 @@ def find_text(ids: Any, call: Followed, rows: int | None, splits: Any = None) ->
         if operation.type not in _WORDS:
             continue
         words = operation.outputs[_WORDS[operation.type]]
-        strings = Source(words.name, "dense")
-        # Whatever makes a row of a string makes one of a word.
         rows_of = Values(ids) if splits is None else _never_masked(Values(ids), call, words)
-        found = find_ids(rows_of, replace(call, sources={**call.sources, words.name: strings}), rows)
-        if isinstance(found, FoundIds) and found.source == strings:
-            return _told(words, found, call, splits)
+        found = find_behind(words, rows_of, call, rows)  # whatever makes a row of a string makes one of a word
+        if found is not None:
+            return _of_words(words, found, call, splits)
     return None
 
 
@@ -78,7 +77,7 @@ def _never_masked(rows: Values, call: Followed, words: Any) -> Values:
     return others if none == b"" else rows
 
 
-def _told(words: Any, found: FoundIds, call: Followed, splits: Any) -> FoundIds | None:
+def _of_words(words: Any, found: FoundIds, call: Followed, splits: Any) -> FoundIds | None:
     split = _split(words) if splits is not None else None
     if (splits is not None and (split is None or not _counts(splits, split.starts))) or found.cast is not None:
         return None
@@ -113,7 +112,7 @@ def _split(words: Any) -> _Split | None:
 
 
 def _one_by_one(encoded: Any, decoded: Any) -> bool:
-    """Tells whether each code point that was decoded is encoded again by itself."""
+    """Returns whether each code point that was decoded is encoded again by itself."""
     values, starts = encoded.inputs
     while values.op.type in ("Reshape", "ExpandDims"):
         values = values.op.inputs[0]
@@ -133,7 +132,7 @@ def _runs(made: Any) -> _Split | None:
 
 
 def _counts(splits: Any, starts: Any) -> bool:
-    """Tells whether splits say no more than how many words each text has."""
+    """Returns whether splits say no more than how many words each text has."""
     if splits is starts:
         return True
     found = needed([splits], [])
@@ -175,26 +174,56 @@ def _step(change: Any) -> TextStep | None:
 
 def _replaced(pattern: bytes, by: bytes, change: Any) -> TextStep | None:
     """Returns what replaces a set of ASCII characters, or one text, as TensorFlow itself does."""
-    try:
-        parsed = list(parser.parse(pattern.decode()))
-    except (re.error, UnicodeDecodeError):
-        return None
-    if parsed and all(kind is codes.LITERAL for kind, _ in parsed):
-        step = TextStep(do="replace", what="".join(chr(code) for _, code in parsed), by=by.decode())
-        (done,) = run(change, [_strings([f"a{step.what * 2}b"])])
+    text = pattern.decode(errors="replace")
+    plain = re.sub(r"\\(\W)", r"\1", text)  # without the backslashes of re.escape
+    if text and re.fullmatch(r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+", text):
+        step = TextStep(do="replace", what=plain, by=by.decode())
+        (done,) = run(change, [_strings([f"a{plain * 2}b"])])
         return step if done.tolist() == [f"a{step.by * 2}b".encode()] else None
-    if len(parsed) != 1 or parsed[0][0] is not codes.IN:
+    if not re.fullmatch(r"\[(?!\^)(?:[^\\\[\]]|\\\W)+\]", text):
         return None
     tried = [chr(code) for code in (*range(128), 0x80, 0xE9, 0x2014, 0x10FFFF)]
     (done,) = run(change, [_strings(tried)])
-    gone = [text for text, after in zip(tried, done.tolist(), strict=True) if after != text.encode()]
-    right = all(after in (text.encode(), by) for text, after in zip(tried, done.tolist(), strict=True))
-    ranges = [kind for kind, _ in parsed[0][1]]
-    plain = all(kind in (codes.LITERAL, codes.RANGE) for kind in ranges) and all(map(str.isascii, gone))
-    return TextStep(do="replace_any", what="".join(gone), by=by.decode()) if right and plain and gone else None
+    gone = [each for each, after in zip(tried, done.tolist(), strict=True) if after != each.encode()]
+    right = all(after in (each.encode(), by) for each, after in zip(tried, done.tolist(), strict=True))
+    what = "".join(gone)
+    return TextStep(do="replace_any", what=what, by=by.decode()) if right and what and plain.isascii() else None
 
 
 def _strings(texts: list[str]) -> Any:
-    import numpy as np
-
     return np.array([text.encode() for text in texts], object)
+
+
+def words(rule: TextIds, texts: Any) -> Any:
+    """Returns the words of [batch] texts by TensorFlow, ragged; of texts that are not split, [batch] strings."""
+    strings = load_tensorflow().strings
+    texts = changed(rule.steps, texts)
+    if rule.split is None:
+        return texts
+    found = strings.split(texts) if rule.split == "whitespace" else strings.unicode_split(texts, "UTF-8")
+    found = strings.ngrams(found, rule.ngrams, separator=" ") if rule.ngrams else found
+    return found if rule.length is None else found[:, : rule.length]
+
+
+def changed(steps: Iterable[TextStep], texts: Any) -> Any:
+    """Returns what TensorFlow makes of texts by some changes."""
+    strings = load_tensorflow().strings
+    plain = {"lower": strings.lower, "upper": strings.upper, "strip": strings.strip}
+    for step in steps:
+        what = re.escape(step.what) if step.do == "replace" else f"[{re.escape(step.what)}]"
+        texts = strings.regex_replace(texts, what, step.by) if step.what else plain[step.do](texts)
+    return texts
+
+
+def describe_words(rule: TextIds) -> str:
+    """Returns what a text becomes before it has rows, in a few words."""
+    split = {"whitespace": "the words of ", "characters": "the characters of ", None: ""}[rule.split]
+    runs = f"runs of {' and '.join(map(str, rule.ngrams))} of " if rule.ngrams else ""
+    first = f"the first {rule.length} of " if rule.length is not None else ""
+    return f"{first}{runs}{split}the text{''.join(f', {_changed(step)}' for step in rule.steps)}"
+
+
+def _changed(step: TextStep) -> str:
+    if not step.what:
+        return {"lower": "in lower case", "upper": "in upper case"}.get(step.do, "stripped")
+    return f"{step.what!r} replaced by {step.by!r}" if step.by else f"without {step.what!r}"

@@ -79,7 +79,7 @@ def describe_lookups(inputs: Any, weights: Any, tables: Mapping[Any, Any], featu
     """Returns what a call of an embedding layer looks up, feature by feature.
 
     Raises:
-      NotConvertible: a combination that TensorFlow refuses on a CPU, or whose batch cannot be told from its shape.
+      NotConvertible: a combination that TensorFlow rejects on a CPU, or whose batch is not known from its shape.
     """
     nest = load_tensorflow().nest
     nest.assert_same_structure(inputs, feature_config)

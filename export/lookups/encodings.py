@@ -15,9 +15,9 @@ from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.points import ENCODINGS
 from export.graph.input_paths import Values, per_example
-from export.id_rules.arithmetic import FoundIds
 from export.id_rules.chains import find_chain
-from export.id_rules.crosses import find_several
+from export.id_rules.found import FoundIds
+from export.id_rules.several import find_several
 from export.lookups.feature_columns import WIDTH_MAX
 from export.lookups.filled_ids import call_so_far, words_of
 from export.lookups.records import Answer, Lookup, of_indicator
@@ -66,7 +66,7 @@ def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | N
 
 
 def _is_told(ids: Any, size: int, depth: int) -> bool:
-    """Tells whether a rule makes these of an input, all of its values, or one of each of some."""
+    """Returns whether a rule makes these of an input, all of its values, or one of each of some."""
     tf, call = load_tensorflow(), call_so_far(ids)
     if call is None:
         return False

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from export.errors import NotConvertible
-from export.frameworks.columns import is_a, reader_of, rows_and_lengths, rows_of, table_of_column
+from export.frameworks.columns import buckets_of, is_a, reader_of, rows_and_lengths, rows_of, table_of_column
 from export.frameworks.hooks import Answer as Replacement
 from export.frameworks.hooks import HookPoint, Hooks
 from export.frameworks.internals import deprecations_silenced
@@ -43,17 +43,15 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
     def embedded(_: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         read, table = reader_of(inputs, *how, **named), table_of_column(column, *how, **named)
         lookups = describe_column(column.name, column.categorical_column, column.combiner, read, table)
-        if lookups[0].weights is not None and not column.use_safe_embedding_lookup:
-            raise NotConvertible(
-                f"column {column.name!r} is weighted with use_safe_embedding_lookup=False, whose treatment of weights "
-                "<= 0 is not carried over; leave it out"
-            )
+        check_weights(column, lookups)
         return combined([replace(each, max_norm=column.max_norm) for each in lookups], column.combiner)
 
     def indicated(_: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         check_width(column)
-        read = reader_of(inputs, *how, **named)
-        return combined(describe_column(column.name, column.categorical_column, "sum", read, None), "sum")
+        ids = column.categorical_column
+        if is_a(ids, "Bucketized"):  # of numbers: the tower makes the same of them
+            return buckets_of(ids, inputs, *how, **named)
+        return combined(describe_column(column.name, ids, "sum", reader_of(inputs, *how, **named), None), "sum")
 
     def sequence(rows: Callable[..., Any], original: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         read = reader_of(inputs, *how, **named)
@@ -84,8 +82,21 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
             hooks.replace(point, replacement)
 
 
+def check_weights(column: Any, lookups: list[Lookup]) -> None:
+    """Rejects a weighted column whose lookup is not the safe one.
+
+    Raises:
+      NotConvertible: as said; names the column, and the cure.
+    """
+    if lookups[0].weights is not None and not column.use_safe_embedding_lookup:
+        raise NotConvertible(
+            f"column {column.name!r} is weighted with use_safe_embedding_lookup=False, whose treatment of weights "
+            "<= 0 is not carried over; leave it out"
+        )
+
+
 def check_width(column: Any) -> None:
-    """Refuses an indicator column that gives more numbers for an example than a service makes.
+    """Rejects an indicator column that gives more numbers for an example than a service makes.
 
     Raises:
       NotConvertible: as said; names the column, and the cure.

@@ -18,7 +18,7 @@ from export.frameworks.placeholders import placeholder_class
 from export.frameworks.points import AVERAGES
 from export.graph.input_paths import Followed
 from export.graph.origins import Source, hands_on, needed
-from export.id_rules.arithmetic import FoundIds
+from export.id_rules.found import FoundIds
 from export.id_rules.texts import find_text
 from export.lookups.records import Answer, of_indicator, of_table
 
@@ -129,7 +129,7 @@ def _rows_of(told: FoundIds) -> int:
 
 
 def _apart(told: FoundIds) -> bool:
-    """Tells whether no word has the row 0."""
+    """Returns whether no word has the row 0."""
     assert isinstance(told.rule, TextIds)  # noqa: S101 - what find_text tells
     rule = told.rule.ids
     if isinstance(rule, HashIds):

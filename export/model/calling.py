@@ -12,7 +12,8 @@ from typing import Any
 from export.errors import ExportError, NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import NamedGraph
-from export.graph.origins import PYTHON_CODE, Source, identifier, origin, sources_of
+from export.graph.input_paths import Followed, Values
+from export.graph.origins import PYTHON_CODE, Source, identifier, sources_of
 from export.graph.pruning import TracedCall
 from export.lookups.interception import lookups_intercepted
 from export.lookups.records import Lookup, MakeTable, batch_size
@@ -158,7 +159,7 @@ class _Recorder:
     def lengths_of(self, ids: Any) -> Any:
         """Answers how many places of a dense input are taken, of each example."""
         tf = load_tensorflow()
-        source = origin(ids, sources_of(self._given))
+        source = Followed(sources_of(self._given), {}).origin(Values(ids))
         if not isinstance(source, Source):
             raise NotConvertible(
                 f"a sequence column is given ids that the model computes{at_line(current_line())}; give it an input as "

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from export.frameworks.internals import join
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.placeholders import placeholder_class
-from export.id_rules.operations import rows_of
+from export.id_rules.rules import rows_of
 from export.lookups.ragged import dense_rows
 from export.lookups.records import Lookup
 

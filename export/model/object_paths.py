@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from export.frameworks.internals import is_keras_3_layer
 from export.frameworks.loading import load_tensorflow
 from export.graph.origins import resource
 from export.graph.specs import TableFacts
@@ -30,16 +31,12 @@ def object_paths(root: Any) -> dict[str, tuple[str, Any]]:
             found.setdefault(resource(handle), (path, owner))
         children = dict(view.children(trackable))
         # Keras 3 keeps layers in lists and dicts out of TensorFlow's checkpoints, and knows them by their own names.
-        children.update({layer.name: layer for layer in getattr(trackable, "_layers", ()) if _is_keras_3(layer)})
+        children.update({layer.name: layer for layer in getattr(trackable, "_layers", ()) if is_keras_3_layer(layer)})
         for name, child in children.items():
             if id(child) not in seen:
                 seen.add(id(child))
                 queue.append((child, f"{path}.{name}" if path else name, trackable))
     return found
-
-
-def _is_keras_3(layer: Any) -> bool:
-    return any(kind.__module__.startswith("keras.src.layers") for kind in type(layer).__mro__)
 
 
 def name_tables(

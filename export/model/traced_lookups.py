@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bundle.format.manifest import ArithmeticIds, ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
+from bundle.format.manifest import ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
 from export.errors import NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import Source, sources_of
 from export.graph.pruning import TracedCall
 from export.graph.specs import FeatureSpec, TableFacts
-from export.id_rules.arithmetic import FoundIds, reach_of
 from export.id_rules.chains import crossed_by, find_chain, followed_by, may_be_none
-from export.id_rules.crosses import find_several
+from export.id_rules.found import FoundIds
+from export.id_rules.integers import reach_of
 from export.id_rules.recognition import blamed, cure_of
+from export.id_rules.several import find_several
 from export.id_rules.texts import changed_text, find_text
 from export.lookups.records import Lookup, NoRule
 from export.model.inline_lookups import may_stay
@@ -151,7 +152,7 @@ def _resolved(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed, kn
 
 
 def _may_be_negative(rule: IdRule) -> bool:
-    return isinstance(rule, ArithmeticIds | ComputedIds) and reach_of(rule)[0] < 0
+    return isinstance(rule, ComputedIds) and reach_of(rule)[0] < 0
 
 
 def _of_changed_text(lookup: Lookup, call: Followed) -> FoundIds | None:

@@ -15,6 +15,7 @@ from export.frameworks.internals import join, variable_without_memory
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.placeholders import give_value, placeholder_class
+from export.graph.data_flow import fill
 from export.graph.origins import needed, resource
 from export.graph.pruning import TracedCall, TracedTower, prune, tower_results
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
@@ -84,7 +85,7 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
     spec = finally_named(lookups.describe(ordered), job.vocabularies)
     towers = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
     if isinstance(root, NamedGraph):
-        root.try_with({id(each): each for tower in towers for each in tower.variables}.values())
+        fill(each for tower in towers for each in tower.variables)
     for tower in towers:
         for variable in tower.variables:
             give_value(variable)

@@ -13,7 +13,7 @@ from typing import Any
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import DestinationError, UsageError
-from export.frameworks.internals import variable_without_memory
+from export.frameworks.internals import save_without_variables, variable_without_memory
 from export.frameworks.loading import load_tensorflow
 from export.graph.origins import distinct_identifiers, resource
 from export.graph.pruning import TracedTower, tables_of
@@ -106,12 +106,9 @@ def write_graph(graph: InlineGraph, directory: Path) -> bytes:
     """
     tf = load_tensorflow()
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
-    from tensorflow.python.saved_model.save import save_and_return_nodes
 
     try:
-        save_and_return_nodes(
-            graph.module, str(directory), signatures=dict(graph.signatures), experimental_skip_checkpoint=True
-        )
+        save_without_variables(graph.module, str(directory), dict(graph.signatures))
         renumber(directory)
     except (OSError, tf.errors.OpError) as problem:
         raise DestinationError(f"the SavedModel cannot be written to {directory}: {problem}") from problem

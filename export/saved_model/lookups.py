@@ -17,7 +17,10 @@ from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.pruning import TracedTower
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
-from export.id_rules.operations import Vocabularies, cast, crossed, joined, rows_of, words
+from export.id_rules.found import Vocabularies
+from export.id_rules.integers import cast
+from export.id_rules.rules import crossed, joined, rows_of
+from export.id_rules.texts import words
 from export.lookups.embedding_layers import original_lookup
 from export.model.tracing import TracedModel
 from export.recipe.schema import ExportJob, HashRule, InputPart, KeyedRule

@@ -293,11 +293,8 @@ def _opened(keys: NDArray[Any]) -> Vocabulary:
 
 def _reach(spec: FeatureSpec, rows: int) -> tuple[int, int]:
     """Returns from which id to which the rows of a table are asked for."""
-    rule = spec.rule
-    if not isinstance(rule, manifest.ArithmeticIds):
-        return 0, rows
-    first = max(0, -rule.shift)
-    return first, 1 << 62 if rule.buckets is not None else (rows - rule.first_row) * rule.divisor - rule.shift
+    operations = spec.rule.operations if isinstance(spec.rule, manifest.ComputedIds) else ()
+    return 0, 1 << 62 if any("remainder" in each.do for each in operations) else rows
 
 
 def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArray[Any]:

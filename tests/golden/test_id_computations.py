@@ -12,9 +12,10 @@ from bundle.format.manifest import ChainedIds, IdRule, VocabularyIds, vocabulari
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Values
-from export.id_rules import operations
-from export.id_rules.arithmetic import FoundIds
+from export.id_rules import integers
 from export.id_rules.chains import find_chain
+from export.id_rules.found import FoundIds
+from export.id_rules.rules import rows_of
 from tests.golden.id_computations import Computation
 
 CONFIGURATIONS = 240
@@ -40,8 +41,8 @@ def rows_inside(page: OneInput, found: FoundIds, made: Computation) -> NDArray[n
         places = tf.range(len(keys), dtype=tf.int64)
         known = tf.constant(keys, tf.string if isinstance(keys[0], str) else tf.int64)
         tables[rule.vocabulary] = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, places), -1)
-    ids = sent if found.cast is None else operations.cast(found.cast, sent)
-    rows: NDArray[np.int64] = operations.rows_of(page, ids, tables).numpy()
+    ids = sent if found.cast is None else integers.cast(found.cast, sent)
+    rows: NDArray[np.int64] = rows_of(page, ids, tables).numpy()
     return rows
 
 

@@ -14,7 +14,7 @@ from bundle.features.rules.ids import rule_of
 from bundle.features.rules.texts import Text
 from bundle.format import manifest as entries
 from bundle.tables.vocabularies import StringKeys, Vocabulary
-from export.id_rules import operations
+from export.id_rules.texts import words as words_inside
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -103,4 +103,4 @@ def test_words_in_a_self_contained_savedmodel_are_those_of_a_service(
     values = np.array(texts, object)
     words, offsets = Text(page.steps, page).words("title", values)
     found = [[word.encode() for word in each] for each in np.split(words, offsets[1:-1])]
-    assert operations.words(page, tf.constant(values)).to_list() == found
+    assert words_inside(page, tf.constant(values)).to_list() == found

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bundle.features.reader import Column
-from bundle.format.manifest import ArithmeticIds, Cast
+from bundle.format.manifest import Cast, ComputedIds, IdOperation
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec
 from export.verify.examples import Examples
@@ -66,12 +66,16 @@ def test_ids_of_a_wide_input_leave_the_model(way: str, tmp_path: Path) -> None:
     hold(cut, tmp_path)
 
 
+def within(size: int, offset: int) -> ComputedIds:
+    return ComputedIds(operations=(IdOperation(do="remainder", by=size), IdOperation(do="add", by=offset)))
+
+
 def test_ids_of_a_wide_input_are_features_of_their_places(tmp_path: Path) -> None:
     features = made("offset_part", tmp_path).traced.spec.features
     assert [(each.place, each.places, each.rule) for each in features.values() if isinstance(each, FeatureSpec)] == [
-        (1, FIELDS, ArithmeticIds(buckets=3000, first_row=100)),
-        (3, FIELDS, ArithmeticIds(buckets=50, first_row=3107)),
-        (5, FIELDS, ArithmeticIds(buckets=400, first_row=12_157)),
+        (1, FIELDS, within(3000, 100)),
+        (3, FIELDS, within(50, 3107)),
+        (5, FIELDS, within(400, 12_157)),
     ]
 
 

@@ -14,7 +14,7 @@ from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
 from export.verify.examples import Examples
-from tests.export.lookups.gathering import HERE, Made, hold, make, recipe
+from tests.export.lookups.gathering import HERE, hold, make, recipe
 
 SENT: dict[str, Any] = {
     "city": np.array(["red", "", "\u00e9", " Blue ", "PURPLE", "green", "Red"], object),
@@ -43,24 +43,13 @@ def told(function: str) -> Any:
     return recipe(function, INPUTS, code={"factory": f"chain_models.py:{function}"})
 
 
-@pytest.fixture(scope="module", params=["build", "build_3", "build_columns"])
-def chains(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+@pytest.mark.parametrize("function", ["build", "build_3", "build_columns"])
+def test_chains_leave_nothing_to_the_towers_and_give_the_original_s_rows(function: str, tmp_path: Path) -> None:
     tf = load_tensorflow()
-    given = {name: tf.constant(values[:1]) for name, values in SENT.items()}
-    return make(told(request.param), given, tmp_path_factory.mktemp("chains"))
-
-
-def test_chains_leave_nothing_to_the_towers(chains: Made) -> None:
-    specs = chains.traced.spec.features.values()
-    assert all(isinstance(spec, FeatureSpec) for spec in specs)
+    chains = make(told(function), {name: tf.constant(values[:1]) for name, values in SENT.items()}, tmp_path)
+    assert all(isinstance(spec, FeatureSpec) for spec in chains.traced.spec.features.values())
     assert not chains.traced.notes
-
-
-def test_chains_give_the_original_s_rows(chains: Made, tmp_path: Path) -> None:
     hold(chains, tmp_path, EXAMPLES)
-
-
-def test_chains_hold_for_examples_that_are_made_up(chains: Made, tmp_path: Path) -> None:
     hold(chains, tmp_path)
 
 

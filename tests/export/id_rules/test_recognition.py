@@ -8,7 +8,6 @@ import pytest
 
 from bundle.features.reader import Column
 from bundle.format.manifest import (
-    ArithmeticIds,
     BucketIds,
     Cast,
     ComputedIds,
@@ -34,7 +33,7 @@ NUMBERS = np.array([0.0, 0.5, 1.0, 2.0, 2.5, 3.0, -1.0], np.float32)
 FAR = np.array([5, ROWS, -1, 3, ROWS - 1, 0, 1 << 40])
 WRAPPED = np.array([(1 << 31) - 1, -(1 << 31), 1 << 40, 7, -7, (1 << 62) + 5, 2_863_311_532])
 POSITIVE = np.array([0, -1, 100, 1 << 62, -205, 99, -100])
-NARROWED = {"wrapped", "cut_modulo", "multiplied_32", "clipped_32", "absolute_32"}
+NARROWED = {"wrapped", "from_one_32", "cut_modulo", "multiplied_32", "clipped_32", "absolute_32"}
 ABC, TENS, AGES = ("a", "b", "c"), (10, 20, 30), (0.5, 2.0, 3.0)
 
 
@@ -71,13 +70,13 @@ RULES: dict[str, tuple[Any, IdRule | None, int | None, tuple[Any, ...]]] = {
     "masked_hash_3": (TEXTS, HashIds(buckets=299, first_row=1, mask="b"), None, ()),
     "strong": (TEXTS, HashIds(buckets=ROWS, key=(1, -2)), None, ()),
     "strong_integers": (WHOLE, HashIds(buckets=90, first_row=5, key=(3, 4)), None, ()),
-    "modulo": (SIGNED, ArithmeticIds(buckets=100), None, ()),
-    "remainder": (WHOLE, ArithmeticIds(buckets=100, truncated=True), None, ()),
-    "from_one": (ABOVE, ArithmeticIds(shift=-1), None, ()),
-    "from_one_32": (ABOVE, ArithmeticIds(shift=-1), None, ()),
-    "shifted": (SIGNED, ArithmeticIds(shift=-3, buckets=100, first_row=7), None, ()),
-    "quotient": (ABOVE, ArithmeticIds(divisor=100), None, ()),
-    "digit": (SIGNED, ArithmeticIds(divisor=10, buckets=10), None, ()),
+    "modulo": (SIGNED, computed(("remainder", 100)), None, ()),
+    "remainder": (WHOLE, computed(("truncated_remainder", 100)), None, ()),
+    "from_one": (ABOVE, computed(("add", -1)), None, ()),
+    "from_one_32": (ABOVE, computed(("add", -2), "int32", ("add", 1), "int32"), None, ()),
+    "shifted": (SIGNED, computed(("add", -3), ("remainder", 100), ("add", 7)), None, ()),
+    "quotient": (ABOVE, computed(("divide", 100)), None, ()),
+    "digit": (SIGNED, computed(("divide", 10), ("remainder", 10)), None, ()),
     "wrapped": (FAR, HashIds(buckets=ROWS), None, ()),
     "cut_modulo": (WRAPPED, computed(("add", 2), "int32", ("remainder", 100)), None, ()),
     "cut_later": (WRAPPED, computed(("add", 2), "int32", ("remainder", 100)), None, ()),

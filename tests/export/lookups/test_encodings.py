@@ -10,12 +10,13 @@ import pytest
 
 from bundle.features.reader import Column
 from bundle.format.manifest import (
-    ArithmeticIds,
     BucketIds,
     ChainedIds,
+    ComputedIds,
     CrossedIds,
     CrossKey,
     HashIds,
+    IdOperation,
     IdRule,
     VocabularyIds,
 )
@@ -41,6 +42,12 @@ INPUTS: dict[str, Any] = {
     "pair": {"dtype": "int64", "shape": [2]},
     "age": {"dtype": "float32", "shape": [1]},
 }
+
+
+def remainder(by: int) -> ComputedIds:
+    return ComputedIds(operations=(IdOperation(do="remainder", by=by),))
+
+
 KEYS = (CrossKey(dtype="string"), CrossKey(dtype="int64"))
 FOUND: dict[str, list[tuple[str, int, IdRule | None]]] = {
     "words": [
@@ -51,11 +58,16 @@ FOUND: dict[str, list[tuple[str, int, IdRule | None]]] = {
     "color": [("single", 4, VocabularyIds(vocabulary="words", first_row=1))],
     "item": [
         ("single", 9, HashIds(buckets=9)),
-        ("single", 10, ArithmeticIds(buckets=10)),
+        ("single", 10, remainder(10)),
         (
             "single",
             3,
-            ChainedIds(rules=(ArithmeticIds(buckets=8), VocabularyIds(vocabulary="numbers", first_row=1))),
+            ChainedIds(
+                rules=(
+                    remainder(8),
+                    VocabularyIds(vocabulary="numbers", first_row=1),
+                )
+            ),
         ),
     ],
     "pair": [("bag", 10, None)],

@@ -70,7 +70,7 @@ def test_default_id_that_is_no_row_is_refused() -> None:
         trace_towers(job, HERE)
 
 
-def test_indicators_of_integers_and_buckets_are_computed_in_the_tower(tmp_path: Path) -> None:
+def test_indicators_of_dense_ids_are_counted_by_the_service_and_those_of_buckets_in_the_tower(tmp_path: Path) -> None:
     tf = load_tensorflow()
     columns = {
         "listed": np.array([[30, 5, 5], [-1, 7, 8], [-1, -1, -1]]),
@@ -78,11 +78,15 @@ def test_indicators_of_integers_and_buckets_are_computed_in_the_tower(tmp_path: 
         "buckets": np.array([[-1.0, 2.0], [0.5, 0.0], [1.5, -9.0]], np.float32),
     }
     inputs = {name: {"dtype": str(values.dtype), "shape": list(values.shape[1:])} for name, values in columns.items()}
-    made = make(
-        asked("build_indicators", inputs), {name: tf.constant(values) for name, values in columns.items()}, tmp_path
-    )
-    assert not made.traced.spec.tables
-    hold(made, tmp_path, Examples(3, {name: Column(values.reshape(-1)) for name, values in columns.items()}))
+    given = {name: tf.constant(values) for name, values in columns.items()}
+    made = make(asked("build_indicators", inputs), given, tmp_path)
+    assert {name: (page.kind, getattr(page, "indicator", 0)) for name, page in made.pages.items()} == {
+        "listed@indicator": ("bag", 4),
+        "listed_or_first@indicator": ("bag", 3),
+        "buckets": ("dense", 0),
+    }
+    sent = {name: Column(values.reshape(-1), np.arange(4) * values.shape[1]) for name, values in columns.items()}
+    hold(made, tmp_path, Examples(3, sent | {"buckets": Column(columns["buckets"].reshape(-1))}))
 
 
 def test_indicators_of_all_other_ids_are_counted_by_the_service(tmp_path: Path) -> None:

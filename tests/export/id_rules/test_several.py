@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from bundle.features.reader import Column
-from bundle.format.manifest import ArithmeticIds, CrossedIds, CrossKey, HashIds, JoinedIds, Unknown, VocabularyIds
+from bundle.format.manifest import (
+    ComputedIds,
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    IdOperation,
+    JoinedIds,
+    Unknown,
+    VocabularyIds,
+)
 from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec
@@ -40,6 +49,12 @@ INPUTS: dict[str, Any] = {
     "place": {"dtype": "float32"},
     "city_2": {"dtype": "string"},
 }
+
+
+def remainder(by: int) -> ComputedIds:
+    return ComputedIds(operations=(IdOperation(do="remainder", by=by),))
+
+
 INTEGER, STRING = CrossKey(dtype="int64"), CrossKey(dtype="string")
 KNOWN = (
     CrossKey(dtype="string", ids=VocabularyIds(vocabulary="city", first_row=1), rows=4, unknown_row=0),
@@ -56,7 +71,7 @@ FOUND: dict[str, tuple[tuple[str, ...], CrossedIds, tuple[Any, ...]]] = {
     "three": (("item", "city", "shop"), CrossedIds(keys=(INTEGER, STRING, INTEGER), buckets=1000), ()),
     "few": (
         ("shop", "item"),
-        CrossedIds(keys=(INTEGER, CrossKey(dtype="int64", ids=ArithmeticIds(buckets=100), rows=100)), buckets=77),
+        CrossedIds(keys=(INTEGER, CrossKey(dtype="int64", ids=remainder(100), rows=100)), buckets=77),
         (),
     ),
     "crossed": (
@@ -91,7 +106,7 @@ JOINED: dict[str, tuple[tuple[str, ...], JoinedIds, tuple[Any, ...]]] = {
             "<",
             STRING,
             "|",
-            CrossKey(dtype="int64", ids=ArithmeticIds(buckets=10), rows=10),
+            CrossKey(dtype="int64", ids=remainder(10), rows=10),
             ">",
         ),
         (),

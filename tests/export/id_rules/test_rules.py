@@ -18,8 +18,8 @@ from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from tests.export.cutting import HERE as TOWERS
 from tests.export.cutting import one_recipe, save_checkpoint
-from tests.export.id_rules.test_crosses import FOUND, JOINED, SENT, one_example, told
 from tests.export.id_rules.test_recognition import RULES, dtype_of
+from tests.export.id_rules.test_several import FOUND, JOINED, SENT, one_example, told
 from tests.export.lookups.gathering import HERE, Beside, recipe, train
 from tests.export.lookups.test_embedding_layers import MID_LEVEL, mid_level_inputs
 

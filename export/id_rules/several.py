@@ -14,9 +14,9 @@ from bundle.format.manifest import CrossedIds, CrossKey, HashIds, JoinedIds, Unk
 from export.graph.input_paths import Followed, Values, per_example
 from export.graph.origins import Source, needed
 from export.graph.specs import Keys
-from export.id_rules.arithmetic import FoundIds
 from export.id_rules.chains import find_chain, key_of
-from export.id_rules.recognition import find_ids
+from export.id_rules.found import FoundIds
+from export.id_rules.recognition import find_behind
 from export.id_rules.texts import CHANGES, changed_text
 
 _JOINS = ("StringJoin", "Add", "ReduceJoin")
@@ -79,10 +79,8 @@ def _joined(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
         if operation.type not in _JOINS or operation.outputs[0].dtype.name != "string":
             continue
         made = operation.outputs[0]
-        strings = Source(made.name, "dense")
-        # Whatever makes a row of one string makes one of these.
-        found = find_ids(Values(ids), replace(call, sources={**call.sources, made.name: strings}), rows)
-        if not isinstance(found, FoundIds) or found.source != strings:
+        found = find_behind(made, Values(ids), call, rows)  # whatever makes a row of one string makes one of these
+        if found is None:
             continue
         parts = _parts(made, call) if per_example(made) == 1 else None
         keys = None if parts is None else _agreeing([part for part in parts if not isinstance(part, str)])

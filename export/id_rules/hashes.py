@@ -1,0 +1,56 @@
+"""Hashes of strings, and of integers as their decimal strings.
+
+Source: TensorFlow 2.20: the operations of `tf.strings.to_hash_bucket_fast` and `_strong`, which the layer Hashing of
+tf-keras 2.20 and Keras 3.15 ends in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bundle.format.manifest import HashIds
+from export.frameworks.loading import load_tensorflow
+from export.graph.input_paths import Followed, Values
+from export.id_rules.found import FoundIds, Vocabularies, from_row
+from export.id_rules.integers import find_sent
+
+HASHES = ("StringToHashBucketFast", "StringToHashBucketStrong")
+
+
+def find_hash(values: Values, call: Followed) -> FoundIds | None:
+    """Returns the input whose values are hashed, and how; None where they are computed."""
+    found = find_sent(values.inputs[0], call)
+    if found is None:
+        return None
+    operation = values.tensor.op
+    key = tuple(operation.get_attr("key")) if values.type == "StringToHashBucketStrong" else None
+    return replace(found, rule=HashIds(buckets=operation.get_attr("num_buckets"), key=key))
+
+
+def rows_of_hash(rule: HashIds, values: Any, _vocabularies: Vocabularies) -> Any:
+    """Returns what TensorFlow makes of [m] ids by a rule."""
+    tf = load_tensorflow()
+    rows = hashed(values, rule.buckets, rule.key) + rule.first_row
+    return rows if rule.mask is None else tf.where(texts_of(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
+
+
+def hashed(values: Any, buckets: int, key: tuple[int, int] | None = None) -> Any:
+    """Returns the hashes of [m] ids, by TensorFlow."""
+    strings = load_tensorflow().strings
+    if key is not None:
+        return strings.to_hash_bucket_strong(texts_of(values), buckets, list(key))
+    return strings.to_hash_bucket_fast(texts_of(values), buckets)
+
+
+def texts_of(values: Any) -> Any:
+    """Returns ids as strings: integers in decimal."""
+    tf = load_tensorflow()
+    return values if values.dtype == tf.string else tf.strings.as_string(values)
+
+
+def describe_hash(rule: HashIds) -> str:
+    """Returns how ids become rows, in a few words."""
+    how = "hash" if rule.key is None else "hash with a key"
+    kept = "" if rule.mask is None else f", but {rule.mask!r} is row 0"
+    return f"{how} mod {rule.buckets}{from_row(rule.first_row)}{kept}"

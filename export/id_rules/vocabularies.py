@@ -1,0 +1,118 @@
+"""Places in a vocabulary, of the model's own lookup tables; what is not in it may be hashed or counted behind.
+
+Source: TensorFlow 2.20: lookup tables, which the layers StringLookup and IntegerLookup of tf-keras 2.20 and Keras 3.15
+hold.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bundle.format.manifest import ComputedIds, HashIds, Unknown, VocabularyIds
+from export.errors import NotConvertible
+from export.frameworks.loading import load_tensorflow
+from export.graph.input_paths import Followed, Values
+from export.graph.specs import Keys
+from export.id_rules.found import FoundIds, Vocabularies, from_row
+from export.id_rules.hashes import hashed
+from export.id_rules.integers import find_sent
+from export.user_lines import at_line, line_of_operation
+
+_UNNAMED = "vocabulary"
+"""What a vocabulary is called until all of them are known."""
+
+
+def find_vocabulary(values: Values, call: Followed, rows: int | None) -> FoundIds | None:
+    """Returns the input whose values are looked up, the keys, and the row of others; None where no rule says so."""
+    handle, ids, default = values.inputs
+    found = find_sent(ids, call)
+    table, beyond = call.captured.get(resource_name(handle.tensor)), call.number(default)
+    if found is None or table is None or beyond is None or (rows is None and beyond < -1):
+        return None
+    raw, keys_dtype = load_tensorflow().raw_ops, ids.tensor.dtype
+    try:
+        keys, positions = raw.LookupTableExportV2(table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype)
+    except load_tensorflow().errors.AbortedError as problem:
+        raise NotConvertible(
+            f"ids are looked up{at_line(line_of_operation(values.tensor.op))} in a vocabulary that is not there: "
+            "checkpoints hold none; let the factory give it to the layer, or adapt() the layer as training did"
+        ) from problem
+    order = np.argsort(positions.numpy())
+    places = positions.numpy()[order]
+    if not places.size or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
+        return None
+    ordered = keys.numpy()[order].tolist()
+    if not keys_dtype.is_integer and isinstance(call.origin(ids), Values):  # those of integers
+        if any(str(_integer(key)).encode() != key for key in ordered):
+            return None
+        ordered = list(map(_integer, ordered))
+    known: Keys = tuple(key.decode() if isinstance(key, bytes) else key for key in ordered)
+    rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(places[0]))
+    if call.from_end and rows is not None and beyond < 0:
+        beyond += rows
+    return replace(found, rule=rule, unknown=row_of_unknown(beyond, rows), keys=(known,))
+
+
+def rows_beyond(found: FoundIds, listed: FoundIds) -> dict[str, Any] | None:
+    """Returns which rows keys take that a vocabulary does not hold, as fields of its rule; None where no rule says so.
+
+    Args:
+      found: what is done to the same values if they are not there.
+      listed: the vocabulary.
+    """
+    if (found.source, found.cast) != (listed.source, listed.cast):
+        return None
+    rule = found.rule
+    if isinstance(rule, HashIds) and rule.key is None and rule.mask is None:
+        return {"oov_buckets": rule.buckets, "oov_first_row": rule.first_row}
+    if isinstance(rule, ComputedIds) and rule.operations[0].do == "remainder":
+        first_row = sum(each.by or 0 for each in rule.operations[1:])
+        if first_row >= 0 and [each.do for each in rule.operations[1:]] in ([], ["add"]):
+            return {"oov_buckets": rule.operations[0].by, "oov_first_row": first_row, "oov_hash": "modulo"}
+    return None
+
+
+def _integer(text: bytes) -> int | None:
+    return int(text) if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
+
+
+def size_of_table(tensor: Any, call: Followed) -> int | None:
+    """Returns how many keys a lookup table of the model holds."""
+    table = call.captured.get(resource_name(tensor.op.inputs[0]))
+    return None if table is None else int(load_tensorflow().raw_ops.LookupTableSizeV2(table_handle=table))
+
+
+def row_of_unknown(row: float, rows: int | None) -> Unknown | None:
+    """Returns the row of ids that have none of their own; None where it is no row of the table."""
+    return Unknown(rule="row", row=int(row)) if row >= 0 and (rows is None or row < rows) else None
+
+
+def resource_name(handle: Any) -> str:
+    """Returns the name of the tensor that a resource comes from."""
+    while handle.op.type == "Identity":
+        handle = handle.op.inputs[0]
+    return str(handle.name)
+
+
+def rows_of_vocabulary(rule: VocabularyIds, values: Any, vocabularies: Vocabularies) -> Any:
+    """Returns what TensorFlow makes of [m] ids by a rule; -1 where they are unknown."""
+    tf = load_tensorflow()
+    values = values if values.dtype == tf.string else tf.cast(values, tf.int64)
+    position = vocabularies[rule.vocabulary].lookup(values)
+    beyond = position
+    if rule.oov_buckets:
+        modulo = rule.oov_hash == "modulo" and values.dtype != tf.string
+        beyond = values % rule.oov_buckets if modulo else hashed(values, rule.oov_buckets)
+        beyond = tf.cast(beyond, tf.int64) + rule.oov_first_row
+    rows = tf.where(position < 0, beyond, position + rule.first_row)
+    return rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
+
+
+def describe_vocabulary(rule: VocabularyIds) -> str:
+    """Returns how ids become rows, in a few words."""
+    beyond = f", else hash mod {rule.oov_buckets}" if rule.oov_buckets else ""
+    return f"place in vocabulary {rule.vocabulary}{from_row(rule.first_row)}{beyond}"
