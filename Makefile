@@ -24,14 +24,15 @@ $(STAMP): pyproject.toml client/pyproject.toml hatch_build.py $(wildcard bundle/
 	@echo "making $(VENV): packages of 3.3 GB, mostly TensorFlow; minutes, by the connection"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[export,serve,examples,dev]' --editable client
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint deploy/constraints.txt \
+	  --editable '.[export,serve,examples,dev]' --editable client
 	@touch $@
 
 quickstart: ## serves a small bundle and asks it; installs the service alone, without TensorFlow (200 MB)
 	@test -x build/quickstart/venv/bin/rowcast-serve || { \
 	  $(CHECK_PYTHON); echo "installing the service in build/quickstart/venv: about 200 MB"; \
 	  $(PYTHON) -m venv build/quickstart/venv && \
-	  build/quickstart/venv/bin/python -m pip install --quiet --disable-pip-version-check '.[serve]' ./client; }
+	  build/quickstart/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint deploy/constraints.txt '.[serve]' ./client; }
 	build/quickstart/venv/bin/python -m examples.quickstart
 
 docs: ## the documentation site in build/site, in an environment of its own (60 MB)
