@@ -14,7 +14,6 @@ the signal that ended it). An order may say when the child dies:
   damages: {after: STEP, file: PATH}   it does not die either: a part of a staged file turns to zeros
   file_bytes: N  it does not die either: no file that it writes can be larger
   io: FILE       it does not die either: what it read and wrote, as the kernel counts it, is copied to a file at its end
-  refused: {calls: [NAME, ...], errno: NAME}   it does not die either: these system calls fail
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from tests.export.refused_calls import refuse
 
 
 class ForkedRuns:
@@ -112,8 +109,6 @@ def _die_when(dies: Mapping[str, Any]) -> None:
 
     if "operation" in dies:
         sys.addaudithook(die_in_operation)
-    if "refused" in dies:
-        refuse(dies["refused"]["calls"], dies["refused"]["errno"])
     if "file_bytes" in dies:
         resource.setrlimit(resource.RLIMIT_FSIZE, (dies["file_bytes"], resource.RLIM_INFINITY))
     if "renaming" in dies:
