@@ -81,8 +81,8 @@ def test_indicators_of_dense_ids_are_counted_by_the_service_and_those_of_buckets
     given = {name: tf.constant(values) for name, values in columns.items()}
     made = make(asked("build_indicators", inputs), given, tmp_path)
     assert {name: (page.kind, getattr(page, "indicator", 0)) for name, page in made.pages.items()} == {
-        "listed@indicator": ("bag", 4),
-        "listed_or_first@indicator": ("bag", 3),
+        "listed": ("bag", 4),
+        "listed_or_first": ("bag", 3),
         "buckets": ("dense", 0),
     }
     sent = {name: Column(values.reshape(-1), np.arange(4) * values.shape[1]) for name, values in columns.items()}
