@@ -74,16 +74,15 @@ def write_candidates(
                 try:
                     writer.append(batch.ids, batch.features, batch.attributes)
                 except FormatError as problem:
-                    raise NotConvertible(f"{batch.told}: {problem}") from problem
+                    raise NotConvertible(f"{batch.where}: {problem}") from problem
                 moved(len(batch.ids))
             for attribute, kind in corpus.numeric_attributes().items():
                 writer.cast(attribute, kind)
             twice = writer.repeated()
             if twice is not None:
-                raise NotConvertible(
-                    f"corpus {name!r}, column {part.id!r}: id {writer.id(twice[0])!r} {corpus.told_twice(*twice)}; ids "
-                    "must be distinct"
-                )
+                places = " and ".join(corpus.place(position) for position in twice)
+                what = f"corpus {name!r}, column {part.id!r}: id {writer.id(twice[0])!r}"
+                raise NotConvertible(f"{what} stands in {places}; ids must be distinct")
             written = writer.finish()
     except (FormatError, FeatureError) as problem:
         raise NotConvertible(f"corpus {name!r}: {problem}") from problem

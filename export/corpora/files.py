@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import csv, parquet
 
 from export.corpora import tfrecords
 from export.errors import NotConvertible, UsageError
@@ -37,47 +39,32 @@ class CorpusFile:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Names the values of one batch of one column in messages.
-
-    Attributes:
-      told: corpus and file.
-      column: their column; "" names all of a row.
-      unit: what the file counts: row, record, or candidate (of a record that holds several).
-      first: rows of the file above the batch.
-      records: [n] the record of each candidate, where a record holds several.
-    """
-
-    told: str
-    column: str
-    unit: str
-    first: int
-    records: NDArray[np.int64] | None
-
-    def __str__(self) -> str:
-        return f"{self.told}, column {self.column!r}" if self.column else self.told
-
-    def at(self, row: int) -> str:
-        """Returns the place of a value, by its row in the batch."""
-        record = "" if self.records is None else f", record {self.records[row] + 1}"
-        return f"{self}, {self.unit} {self.first + row + 1}{record}"
-
-
-@dataclass(frozen=True)
-class RowBatch:
+class Rows:
     """Some rows of a file.
 
     Attributes:
+      format: of the file.
       columns: a `pyarrow.Array` by column. CSV: strings; TFRecord: a large_list for each candidate.
-      file: it comes from.
-      origin: of the rows.
-      size: how many.
+      where: names corpus and file in messages.
+      first: rows of the file above these.
+      unit: what the file counts: row, record, or candidate (of a record that holds several).
+      records: [n] the record of each candidate, where a record holds several.
     """
 
-    columns: dict[str, Any]
-    file: CorpusFile
-    origin: Origin
-    size: int
+    format: Format
+    columns: Mapping[str, Any]
+    where: str
+    first: int
+    unit: str = "row"
+    records: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def at(self, column: str, row: int) -> str:
+        """Returns the place of a value in words, by its row here."""
+        record = "" if self.records is None else f", record {self.records[row] + 1}"
+        return f"{self.where}, column {column!r}, {self.unit} {self.first + row + 1}{record}"
 
 
 def locate_corpus(folder: Path, name: str, part: CorpusPart, room: str = "candidates") -> list[CorpusFile]:
@@ -89,60 +76,80 @@ def locate_corpus(folder: Path, name: str, part: CorpusPart, room: str = "candid
       part: what the recipe says of it; a file, a directory of part files, a pattern, or several of these.
       room: where the recipe says it: `candidates` or `contexts`.
     Raises:
-      UsageError: there is none, or a file's format cannot be told.
+      UsageError: there is none, or a file's format is unknown.
     """
     key = f"{room}.{name}"
     named = (part.file,) if isinstance(part.file, str) else part.file
-    paths = [path for each in named for path in _matching(folder, each, name, key)]
+    paths = [path for each in named for path in _matching(folder, each, f"{key}.file")]
     if len(set(paths)) < len(paths):
         twice = next(path for place, path in enumerate(paths) if path in paths[:place])
         raise UsageError(f"{key}.file names {twice} twice")
-    return [_known(path, name, part, key) for path in paths]
+    return [_known(path, part, key) for path in paths]
 
 
-def read_batches(file: CorpusFile, name: str, part: CorpusPart, columns: Sequence[str]) -> Iterator[RowBatch]:
-    """Reads columns of one file; a batch is in memory.
+def read_batches(file: CorpusFile, name: str, part: CorpusPart, columns: Sequence[str]) -> Iterator[Rows]:
+    """Reads columns of one file of corpus `name`; a batch is in memory.
 
     Raises:
       UsageError: the file is missing, unreadable or damaged, or lacks a column.
       NotConvertible: a record is no Example, or its features do not fit.
     """
-    told = f"corpus {name!r}, {file.path.name}"
+    where, first = f"corpus {name!r}, {file.path.name}", 0
     if file.format == "tfrecord":
-        yield from _read_examples(file, told, part, columns)
+        batched_by = part.id if part.prebatched else None
+        for examples in tfrecords.read_examples(file.path, file.gzip, columns, batched_by, where):
+            records = np.array(examples.records) if part.prebatched else None
+            unit = "candidate" if part.prebatched else "record"
+            yield Rows("tfrecord", examples.columns(), where, first, unit, records)
+            first += len(examples.records)
         return
+    try:
+        for batch in (_read_csv if file.format == "csv" else _read_parquet)(file, where, columns):
+            if batch.num_rows:
+                yield Rows(file.format, {column: batch.column(column) for column in columns}, where, first)
+            first += batch.num_rows
+    except FileNotFoundError as problem:
+        raise UsageError(f"{where} does not exist") from problem
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
+        if "Empty CSV file" in str(problem):
+            raise NotConvertible(f"{where} holds no candidates, not even a header") from problem
+        kind = "CSV" if file.format == "csv" else "Parquet"
+        raise UsageError(f"{where} is no readable {kind} file: {problem}") from problem
+
+
+def read_rows(
+    files: Sequence[CorpusFile], name: str, part: CorpusPart, positions: NDArray[np.int64], columns: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Reads rows of a corpus by their positions, [m] ascending; the cells by column are as the files have them."""
+    found: list[dict[str, Any]] = []
     first = 0
-    for batch in (_read_csv if file.format == "csv" else _read_parquet)(file, told, columns):
-        held = {column: batch.column(column) for column in columns}
-        yield RowBatch(held, file, Origin(told, "", "row", first, None), batch.num_rows)
-        first += batch.num_rows
-
-
-def _matching(folder: Path, named: str, name: str, key: str) -> list[Path]:
-    path = folder / named
-    if path.is_dir():
-        parts = sorted(each for each in path.iterdir() if each.is_file() and each.name[0] not in "._")
-        if not parts:
-            raise UsageError(f"{key}.file: directory {path} holds no files")
-        return parts
-    if path.exists() or not glob.has_magic(named):
-        if not path.is_file():
-            raise UsageError(f"corpus {name!r}: file {path} does not exist")
-        return [path]
-    found = sorted(Path(each) for each in glob.glob(str(path), recursive=True) if Path(each).is_file())
-    if not found:
-        raise UsageError(f"{key}.file: no file matches {path}")
+    for file in files:
+        for rows in read_batches(file, name, part, list(dict.fromkeys(columns))):
+            here = positions[(positions >= first) & (positions < first + len(rows))] - first
+            cells = [array.take(pa.array(here)).to_pylist() for array in rows.columns.values()]
+            found += [dict(zip(rows.columns, each, strict=True)) for each in zip(*cells, strict=True)]
+            first += len(rows)
     return found
 
 
-def _known(path: Path, name: str, part: CorpusPart, key: str) -> CorpusFile:
+def _matching(folder: Path, named: str, key: str) -> list[Path]:
+    path = folder / named
+    if path.is_file():
+        return [path]
+    inside = [each for each in path.iterdir() if each.name[0] not in "._"] if path.is_dir() else []
+    matching = (folder / each for each in glob.glob(named, root_dir=folder, recursive=True))
+    found = sorted(each for each in (inside if path.is_dir() else matching) if each.is_file())
+    if not found:
+        raise UsageError(f"{key}: {path} does not exist, or is a directory or pattern without files")
+    return found
+
+
+def _known(path: Path, part: CorpusPart, key: str) -> CorpusFile:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = suffixes[-1:] == [".gz"]
     kind = part.format or _SUFFIXES.get("".join((suffixes[:-1] if zipped else suffixes)[-1:]))
     if kind is None:
-        raise UsageError(
-            f"corpus {name!r}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set {key}.format"
-        )
+        raise UsageError(f"{key}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set {key}.format")
     if part.prebatched and kind != "tfrecord":
         raise UsageError(f"{key}.prebatched is of TFRecord files; {path.name} is {kind}")
     gzip = part.compression == "gzip" or (part.compression is None and zipped)
@@ -151,63 +158,29 @@ def _known(path: Path, name: str, part: CorpusPart, key: str) -> CorpusFile:
     return CorpusFile(path, kind, gzip)
 
 
-def _check_columns(found: Sequence[str], wanted: Sequence[str], told: str) -> None:
+def _check_columns(found: Sequence[str], wanted: Sequence[str], where: str) -> None:
     for column in wanted:
-        if list(found).count(column) != 1:
-            times = "no" if column not in found else f"{list(found).count(column)} times a"
-            raise UsageError(f"{told} has {times} column {column!r}; it has {', '.join(found)}")
+        if found.count(column) != 1:
+            times = "no" if column not in found else f"{found.count(column)} times a"
+            raise UsageError(f"{where} has {times} column {column!r}; it has {', '.join(found)}")
 
 
-def _read_csv(file: CorpusFile, told: str, columns: Sequence[str]) -> Iterator[Any]:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    parse = csv.ParseOptions(newlines_in_values=True)
-    # As text: what a column holds is known only when all of it was seen.
-    convert = csv.ConvertOptions(
-        include_columns=list(columns), column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=False
-    )
-
+def _read_csv(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[Any]:
     def opened(**options: Any) -> Any:
         stream = pa.input_stream(str(file.path), compression="gzip" if file.gzip else None)
-        return csv.open_csv(stream, csv.ReadOptions(block_size=_READ_BYTES), parse, **options)
+        parsed = csv.ParseOptions(newlines_in_values=True)
+        return csv.open_csv(stream, csv.ReadOptions(block_size=_READ_BYTES), parsed, csv.ConvertOptions(**options))
 
-    try:
-        with opened() as header:
-            found = header.schema.names
-        _check_columns(found, columns, told)
-        with opened(convert_options=convert) as reader:
-            yield from reader
-    except FileNotFoundError as problem:
-        raise UsageError(f"{told} does not exist") from problem
-    except pa.ArrowInvalid as problem:
-        if "Empty CSV file" in str(problem):
-            raise NotConvertible(f"{told} holds no candidates, not even a header") from problem
-        raise UsageError(f"{told} is no readable CSV file: {problem}") from problem
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"{told} cannot be read: {problem}") from problem
+    with opened() as header:
+        _check_columns(header.schema.names, columns, where)
+    # As text: what a column holds is known only when all of it was seen.
+    texts = dict.fromkeys(columns, pa.string())
+    with opened(include_columns=columns, column_types=texts, strings_can_be_null=False) as reader:
+        yield from reader
 
 
-def _read_parquet(file: CorpusFile, told: str, columns: Sequence[str]) -> Iterator[Any]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        # Without a buffer a whole column of a row group would be read at a time.
-        with parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False) as opened:
-            _check_columns(opened.schema_arrow.names, columns, told)
-            yield from opened.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)
-    except FileNotFoundError as problem:
-        raise UsageError(f"{told} does not exist") from problem
-    except (pa.ArrowException, OSError) as problem:
-        raise UsageError(f"{told} is no readable Parquet file: {problem}") from problem
-
-
-def _read_examples(file: CorpusFile, told: str, part: CorpusPart, columns: Sequence[str]) -> Iterator[RowBatch]:
-    batched_by = part.id if part.prebatched else None
-    unit, first = "candidate" if part.prebatched else "record", 0
-    for examples in tfrecords.read_examples(file.path, file.gzip, columns, batched_by, told):
-        size = len(examples.records)
-        records = np.array(examples.records) if part.prebatched else None
-        yield RowBatch(examples.columns(), file, Origin(told, "", unit, first, records), size)
-        first += size
+def _read_parquet(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[Any]:
+    # Without a buffer a whole column of a row group would be read at a time.
+    with parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False) as opened:
+        _check_columns(opened.schema_arrow.names, columns, where)
+        yield from opened.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)

@@ -1,20 +1,29 @@
 """A candidate corpus as the user has it -> ids, feature columns and attributes, each value checked, batch by batch.
 
-Rows are told as a reader counts them: row 1 is the first candidate of a file, in a CSV file the line after the header.
+Rows are counted as a reader counts them: row 1 is the first candidate of a file, in a CSV file the line after the
+header.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
 from bundle.features.columns import Column
 from bundle.format.manifest import Feature, readers_of, told_by
-from export.corpora.cells import INTEGER, NUMBER, Cells, holds_lists
-from export.corpora.files import CorpusFile, Origin, RowBatch, read_batches
+from export.corpora.cells import INTEGER, NUMBER, attribute_array, cells_of, feature_column, holds_lists
+from export.corpora.files import CorpusFile, Rows, read_batches
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
+
+FRACTION = r"^[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?$"
+KINDS = {"int64": pa.int64(), "float64": pa.float64(), "text": None}
+"""What the text of an attribute may be in all of a corpus, the narrowest first."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +34,13 @@ class CorpusBatch:
       ids: a `pyarrow.Array` of int64 or strings, without nulls; of one type in all batches.
       features: column by feature.
       attributes: `pyarrow.Array` by attribute.
-      told: names corpus and file in messages.
+      where: names corpus and file in messages.
     """
 
     ids: Any
     features: dict[str, Column]
     attributes: dict[str, Any]
-    told: str
+    where: str
 
 
 class CorpusReader:
@@ -64,11 +73,11 @@ class CorpusReader:
         self._files, self._name, self._part = files, name, part
         self._features = {key: told_by(key, features[readers[key][0]]) for key in part.features}
         self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
-        self._ids = _Ids()
-        self._texts = {column: _Text() for column in part.attributes}
         self._lists = {part.features[key] for key, feature in self._features.items() if holds_lists(feature)}
+        self._integral: bool | None = None
+        self._texts: dict[str, int] = {}
         self._seen: set[str] = set()
-        self._rows: list[tuple[CorpusFile, int, str]] = []
+        self._batches: list[tuple[int, int, str, str]] = []
 
     def batches(self) -> Iterator[CorpusBatch]:
         """Yields the candidates.
@@ -79,150 +88,78 @@ class CorpusReader:
             and value.
         """
         for file in self._files:
-            self._rows.append((file, 0, "row"))
-            for batch in read_batches(file, self._name, self._part, self._columns):
-                if batch.size:
-                    self._rows[-1] = (file, self._rows[-1][1] + batch.size, batch.origin.unit)
-                    yield self._checked(batch)
-        first = self._files[0].path
-        if not sum(count for _, count, _ in self._rows):
-            raise NotConvertible(f"corpus {self._name!r}: {first.name} holds no candidates")
-        self._ids.close()
+            for rows in read_batches(file, self._name, self._part, self._columns):
+                self._batches.append((len(rows), rows.first, rows.unit, file.path.name))
+                yield self._checked(rows)
+        first = self._files[0].path.name
+        if not self._batches:
+            raise NotConvertible(f"corpus {self._name!r}: {first} holds no candidates")
         for column in self._columns:
             if column not in self._seen:
-                raise UsageError(f"corpus {self._name!r}: no record of {first.name} has a value in column {column!r}")
+                raise UsageError(f"corpus {self._name!r}: no record of {first} has a value in column {column!r}")
 
     def numeric_attributes(self) -> dict[str, Any]:
         """Returns the Arrow type of each attribute whose text is all numbers, after the last batch."""
-        kinds = {column: text.kind() for column, text in self._texts.items()}
+        kinds = {column: list(KINDS.values())[rank] for column, rank in self._texts.items()}
         return {column: kind for column, kind in kinds.items() if kind is not None}
 
-    def told_twice(self, first: int, second: int) -> str:
-        """Returns where two candidates stand, by their positions."""
-        (one, row_one, unit), (two, row_two, other) = self._place(first), self._place(second)
-        if one == two:
-            return f"stands in {unit}s {row_one} and {row_two}" + ("" if len(self._files) == 1 else f" of {one}")
-        return f"stands in {unit} {row_one} of {one} and {other} {row_two} of {two}"
-
-    def _place(self, position: int) -> tuple[str, int, str]:
-        for file, count, unit in self._rows:
-            if position < count:
-                return file.path.name, position + 1, unit
-            position -= count
+    def place(self, position: int) -> str:
+        """Returns where a candidate stands, by its position: `row 3 of movies.csv`."""
+        for size, first, unit, file in self._batches:
+            if position < size:
+                return f"{unit} {first + position + 1} of {file}"
+            position -= size
         raise IndexError(position)
 
-    def _checked(self, batch: RowBatch) -> CorpusBatch:
-        kind = batch.file.format
-        cells = {
-            column: Cells(array, replace(batch.origin, column=column), kind) for column, array in batch.columns.items()
+    def _checked(self, rows: Rows) -> CorpusBatch:
+        self._seen |= {
+            column for column, array in rows.columns.items() if rows.format != "tfrecord" or len(array.values)
         }
-        for column, array in batch.columns.items():
-            if column not in self._seen and (kind != "tfrecord" or len(array.values)):
-                self._seen.add(column)
-        attributes = {}
-        for column in self._part.attributes:
-            separator = self._part.list_separator if column in self._lists else None
-            attributes[column] = cells[column].attribute(separator)
-            if kind == "csv" and separator is None:
-                self._texts[column].see(attributes[column])
-        return CorpusBatch(
-            self._ids.checked(cells[self._part.id].single()),
-            {
-                key: cells[column].feature(self._features[key], self._part.list_separator)
-                for key, column in self._part.features.items()
-            },
-            attributes,
-            str(batch.origin),
-        )
+        part, ids, attributes = self._part, self._ids(rows), {}
+        for column in part.attributes:
+            separator = part.list_separator if column in self._lists else None
+            attributes[column] = attribute_array(rows, column, separator)
+            if rows.format == "csv" and separator is None and attributes[column].null_count < len(rows):
+                self._texts[column] = max(self._texts.get(column, 0), _text_kind(attributes[column]))
+        columns = {
+            key: feature_column(rows, column, self._features[key], part.list_separator)
+            for key, column in part.features.items()
+        }
+        return CorpusBatch(ids, columns, attributes, rows.where)
 
-
-class _Ids:
-    """The ids of all batches: all integers or all strings, whichever the first of a CSV file is."""
-
-    def __init__(self) -> None:
-        self._are_integers: bool | None = None
-        self._floats: tuple[Origin, str] | None = None
-        self._all_numbers = True
-
-    def checked(self, cells: Cells) -> Any:
-        """Returns int64 or strings."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        array, kind = cells.array, cells.array.type
-        cells.refuse(cells.absent(), "is null; every candidate needs an id")
-        if pa.types.is_floating(kind):
-            cells.refuse(pc.is_valid(array), "is a float; ids are integers or strings")
-        if cells.is_text:
-            return self._of_text(cells)
-        integers = pa.types.is_integer(kind)
-        if not (integers or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise NotConvertible(f"{cells.origin} holds {kind}; ids are integers or strings")
-        if self._are_integers not in (None, integers):
-            raise NotConvertible(
-                f"{cells.origin} holds {kind}, the ids above are {self._told()}; one type was expected"
-            )
-        self._are_integers, self._all_numbers = integers, False
-        return cells.integers() if integers else array
-
-    def close(self) -> None:
-        """Refuses ids that are numbers in all of a CSV file, but not whole ones."""
-        if self._all_numbers and self._are_integers is False and self._floats is not None:
-            origin, value = self._floats
-            raise NotConvertible(f"{origin.at(0)}: {value!r} is a float; ids are integers or strings")
-
-    def _of_text(self, cells: Cells) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        whole = pc.match_substring_regex(cells.array, INTEGER)
-        if self._are_integers is None:
-            self._are_integers = whole[0].as_py()
-            self._floats = cells.origin, cells.array[0].as_py()
-        if self._are_integers:
-            number = pc.match_substring_regex(cells.array, NUMBER)
-            first = pc.index(whole, False).as_py()
-            if first >= 0 and number[first].as_py():
-                cells.refuse(pc.invert(whole), "is a float; ids are integers or strings")
+    def _ids(self, rows: Rows) -> Any:
+        """Returns int64 or strings: all integers or all strings, whichever the first of a CSV file is."""
+        cells = cells_of(rows, self._part.id)
+        array, kind, where = cells.array, cells.array.type, f"{rows.where}, column {self._part.id!r}"
+        above = "integers" if self._integral else "text"
+        cells.refuse(array.is_null(), "is null; every candidate needs an id")
+        if types.is_floating(kind):
+            cells.refuse(array.is_valid(), "is a float; ids are integers or strings")
+        if not (cells.is_text or types.is_integer(kind)):
+            raise NotConvertible(f"{where} holds {kind}; ids are integers or strings")
+        if rows.format == "csv":
+            cells.refuse(pc.match_substring_regex(array, FRACTION), "is a float; ids are integers or strings")
+            whole = pc.match_substring_regex(array, INTEGER)
+            self._integral = whole[0].as_py() if self._integral is None else self._integral
             cells.refuse(
-                pc.invert(whole),
-                "is text, the ids above are integers; if all are text, write the corpus as Parquet, where the "
+                pc.invert(whole) if self._integral else whole,
+                f"is {'text' if self._integral else 'an integer'}, the ids above are "
+                f"{'integers' if self._integral else 'text'}; if all are text, write the corpus as Parquet, where the "
                 "column's type says so",
             )
-            return cells.integers()
-        cells.refuse(whole, "is an integer, the ids above are text; if all are text, write the corpus as Parquet")
-        self._all_numbers &= bool(pc.all(pc.match_substring_regex(cells.array, NUMBER)).as_py())
-        return cells.array.cast(pa.large_string())
-
-    def _told(self) -> str:
-        return "integers" if self._are_integers else "text"
+        elif self._integral not in (None, types.is_integer(kind)):
+            raise NotConvertible(f"{where} holds {kind}, the ids above are {above}; one type was expected")
+        else:
+            self._integral = types.is_integer(kind)
+        return cells.int64() if self._integral else array.cast(pa.large_string())
 
 
-class _Text:
-    """What an attribute's text is, in all batches: whole numbers, numbers or text; null where nothing was seen."""
-
-    def __init__(self) -> None:
-        self._any, self._whole, self._numbers = False, True, True
-
-    def see(self, array: Any) -> None:
-        """Looks at some more."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        self._any |= array.null_count < len(array)
-        if self._whole and pc.all(pc.match_substring_regex(array, INTEGER)).as_py():
-            try:
-                array.cast(pa.int64())
-            except pa.ArrowInvalid:  # beyond int64
-                self._whole = False
-            return
-        self._whole = False
-        self._numbers = self._numbers and bool(pc.all(pc.match_substring_regex(array, NUMBER)).as_py())
-
-    def kind(self) -> Any:
-        """Returns the Arrow type of numbers, None of text."""
-        import pyarrow as pa
-
-        if not self._any or not self._numbers:
-            return None
-        return pa.int64() if self._whole else pa.float64()
+def _text_kind(array: Any) -> int:
+    """Returns what all of some text is, by its place in KINDS."""
+    if pc.all(pc.match_substring_regex(array, INTEGER)).as_py():
+        try:
+            array.cast(pa.int64())
+            return 0
+        except pa.ArrowInvalid:  # beyond int64
+            return 1
+    return 1 if pc.all(pc.match_substring_regex(array, NUMBER)).as_py() else 2

@@ -1,6 +1,6 @@
 """The judge of candidates: what a finished bundle holds of them, against the corpus' file and the original model.
 
-Sampled candidates are read from the file anew, by plain readers, and their vectors computed by the original model.
+Sampled candidates are read from the file anew, and their vectors computed by the original model.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from bundle.features.reader import Column
 from bundle.format.manifest import Manifest
 from bundle.storage import files
 from bundle.stores.reader import StoredColumns
-from export.corpora.files import CorpusFile, locate_corpus
-from export.corpora.samples import read_rows
+from export.corpora.files import CorpusFile, locate_corpus, read_rows
 from export.errors import VerificationFailed
 from export.recipe.schema import CorpusPart, ExportJob
 from export.verify.examples import Examples
@@ -78,7 +77,7 @@ def _check_store(
     store: StoredColumns, positions: Positions, name: str, part: CorpusPart, files: list[CorpusFile]
 ) -> None:
     columns_read = [part.id, *part.features.values(), *part.attributes]
-    rows = read_rows(files, positions, columns_read, part.id if part.prebatched else None)
+    rows = read_rows(files, name, part, positions, columns_read)
     if len(rows) != positions.size:
         raise VerificationFailed(f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle")
     told = files[0].path.name if len(files) == 1 else f"the {len(files)} files"

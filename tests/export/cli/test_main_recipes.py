@@ -106,11 +106,11 @@ def test_recipe_that_is_missing_or_no_toml_exits_2(command: Command, tmp_path: P
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"movieId": "100"}, "column 'movieId': id 100 stands in rows 1 and 6"),
-        ({"movieId": ""}, "column 'movieId', row 6: '' is null"),
+        ({"movieId": "100"}, "column 'movieId': id 100 stands in row 1 of movies.csv and row 6 of movies.csv"),
+        ({"movieId": ""}, "column 'movieId', row 6 is null"),
         ({"movieId": "abc"}, "column 'movieId', row 6: 'abc' is text"),
         ({"year": "old"}, "column 'year', row 6: 'old' is no finite number"),
-        ({"year": ""}, "column 'year', row 6: '' is empty"),
+        ({"year": ""}, "column 'year', row 6 is empty"),
         ({"genres": "1|x"}, "column 'genres', row 6: 'x' is no integer"),
     ],
 )

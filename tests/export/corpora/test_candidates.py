@@ -169,7 +169,7 @@ def test_write_vectors_without_the_tower_is_not_convertible(towers: Path, tmp_pa
 def test_write_candidates_duplicate_id_leaves_nothing_behind(towers: Path, tmp_path: Path) -> None:
     source = _stage(tmp_path, towers, ["3,1999", "3,1998"])
 
-    with pytest.raises(NotConvertible, match="id 3 stands in rows 1 and 2"):
+    with pytest.raises(NotConvertible, match=r"id 3 stands in row 1 of movies\.csv and row 2 of movies\.csv"):
         write_candidates(tmp_path, "movies", PART, _features(), source.parent)
 
     assert not (tmp_path / "candidates").exists()

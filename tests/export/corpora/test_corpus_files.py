@@ -11,10 +11,9 @@ import pytest
 
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
 from bundle.stores.reader import CandidateStore
-from export.corpora import samples as corpus_samples
+from export.corpora import files as corpus_files
 from export.corpora.candidates import write_candidates
-from export.corpora.files import locate_corpus
-from export.corpora.samples import read_rows
+from export.corpora.files import locate_corpus, read_rows
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.example_files import write_examples
@@ -122,7 +121,7 @@ def test_write_candidates_of_prebatched_records_holds_each(tmp_path: Path, zippe
 def test_read_rows_of_several_files_gives_the_cells_of_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(corpus_samples, "BATCH_ROWS", 2)  # some hold no wanted row
+    monkeypatch.setattr(corpus_files, "_BATCH_ROWS", 2)  # some hold no wanted row
     rows = [row | {"studio": ["s"], "year": [1.5]} for row in ROWS]
     (tmp_path / "parts").mkdir()
     for number, members in enumerate((rows[:5], rows[5:])):
@@ -136,12 +135,7 @@ def test_read_rows_of_several_files_gives_the_cells_of_each(
             write_examples(path, packed if kind == "prebatched" else members)
     part = _part(prebatched=kind == "prebatched")
 
-    found = read_rows(
-        locate_corpus(tmp_path, "items", part),
-        np.array([0, 4, 5, 11]),
-        ["id", "title"],
-        "id" if part.prebatched else None,
-    )
+    found = read_rows(locate_corpus(tmp_path, "items", part), "items", part, np.array([0, 4, 5, 11]), ["id", "title"])
 
     wanted = [(str(50 - row), f"Zoë {row}") for row in (0, 4, 5, 11)]
     if "csv" in kind:
@@ -172,9 +166,9 @@ def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"file": "gone.csv"}, "gone.csv does not exist"),
-        ({"file": "gone-*.csv"}, "candidates.items.file: no file matches"),
-        ({"file": "empty"}, "empty holds no files"),
+        ({"file": "gone.csv"}, "candidates.items.file: "),
+        ({"file": "gone-*.csv"}, "gone-*.csv does not exist, or is a directory or pattern without files"),
+        ({"file": "empty"}, "empty does not exist, or is a directory"),
         ({"file": ("a.csv", "*.csv")}, "a.csv twice"),
         ({"file": "data"}, "data is neither a .csv nor a .parquet file nor a .tfrecord; set candidates.items.format"),
         ({"file": "a.csv", "prebatched": True}, "candidates.items.prebatched is of TFRecord files; a.csv is csv"),
@@ -197,9 +191,13 @@ def test_locate_corpus_that_cannot_be_meant_is_a_usage_error(
 @pytest.mark.parametrize(
     ("examples", "part", "told"),
     [
-        ([{"id": [1]}, {"id": [2, 3]}], {}, "a.tfrecord, column 'id', record 2 has 2 values; one was expected"),
-        ([{"id": [1]}, {"tags": ["x"]}], {}, "a.tfrecord, column 'id', record 2: 'None' is null"),
-        ([{"id": [1]}, {"id": [1]}], {}, "id 1 stands in records 1 and 2"),
+        (
+            [{"id": [1]}, {"id": [2, 3]}],
+            {},
+            "column 'id', record 2: '[2, 3]' holds several values; one was",
+        ),
+        ([{"id": [1]}, {"tags": ["x"]}], {}, "a.tfrecord, column 'id', record 2 is null"),
+        ([{"id": [1]}, {"id": [1]}], {}, "id 1 stands in record 1 of a.tfrecord and record 2 of a.tfrecord"),
         ([{"id": [1.5]}], {}, "record 1: '1.5' is a float; ids are integers or strings"),
         (
             [{"id": [1], "year": [0.5]}, {"id": [2]}],
