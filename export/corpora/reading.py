@@ -115,7 +115,7 @@ class CorpusReader:
         self._seen |= {
             column for column, array in rows.columns.items() if rows.format != "tfrecord" or len(array.values)
         }
-        part, attributes = self._part, {}
+        part, ids, attributes = self._part, self._ids(rows), {}
         for column in part.attributes:
             separator = part.list_separator if column in self._lists else None
             attributes[column] = attribute_array(rows, column, separator)
@@ -125,7 +125,7 @@ class CorpusReader:
             key: feature_column(rows, column, self._features[key], part.list_separator)
             for key, column in part.features.items()
         }
-        return CorpusBatch(self._ids(rows), columns, attributes, rows.where)
+        return CorpusBatch(ids, columns, attributes, rows.where)
 
     def _ids(self, rows: Rows) -> Any:
         """Returns int64 or strings: all integers or all strings, whichever the first of a CSV file is."""
