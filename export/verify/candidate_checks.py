@@ -22,7 +22,7 @@ from export.corpora.samples import read_rows
 from export.errors import VerificationFailed
 from export.recipe.schema import CorpusPart, ExportJob
 from export.verify.examples import Examples
-from export.verify.parity import allowed
+from export.verify.forms import allowed
 
 SAMPLE = 256
 """Candidates compared of each corpus and index."""
