@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
 
 from bundle.format.dtypes import STORED, widened
@@ -29,21 +30,12 @@ INTEGERS = ("int32", "int64")
 
 PIECE_VALUES = 1 << 16
 """Converted at a time."""
-_TURNED_DIM = 64
-"""Up to this dim the largest values of rows are found faster in a turned copy."""
 _EXACT_INTEGER = 1 << 53
+_SQUARES_LOW, _SQUARES_HIGH = 1e-30, 1e30
+"""Sums of squares within these are right in float32; where a row's are not, float64 is used."""
 _TINY_SCALE = np.float32(2.0**-126)
 """A row whose scale would be less, a subnormal number without full precision, becomes zeros."""
-_HALF_NORMAL = np.float32(2.0**-14)
-"""The least normal half."""
-_SUBNORMAL_COST = 32
-"""Values of which one may be less, and numpy still rounds them faster than arithmetic on their bits."""
-_SQUARES_LOW, _SQUARES_HIGH = 1e-30, 1e30
-"""Sums of squares within these are right in float32; rows beyond them are measured again in float64."""
-
 Values = NDArray[Any]
-Told = tuple[float, float, float, float]
-"""Of some rows: `max_abs`, `squares`, `cosine_min`, `cosines` of `ErrorSums`."""
 
 
 class ErrorSums(Page):
@@ -145,7 +137,7 @@ class Conversion:
           target: dtype of the bundle's.
         """
         self._table, self._source, self._target = table, NUMPY_DTYPES[source], target
-        self._told: list[tuple[int, Told]] = []
+        self._errors: list[ErrorSums] = []
 
     def pieces(self, rows: NDArray[np.uint8], first_row: int) -> Iterator[Piece]:
         """Yields rows converted, some at a time.
@@ -164,30 +156,35 @@ class Conversion:
     @property
     def error(self) -> ErrorSums:
         """Of all rows so far."""
-        largest, squares, least, cosines = zip(*(told for _, told in self._told), strict=True)
         return ErrorSums(
-            rows=sum(rows for rows, _ in self._told),
-            max_abs=max(largest),
-            squares=math.fsum(squares),
-            cosine_min=min(least),
-            cosines=math.fsum(cosines),
+            rows=sum(each.rows for each in self._errors),
+            max_abs=max(each.max_abs for each in self._errors),
+            squares=math.fsum(each.squares for each in self._errors),
+            cosine_min=min(each.cosine_min for each in self._errors),
+            cosines=math.fsum(each.cosines for each in self._errors),
         )
 
     def _piece(self, values: Values, first_row: int) -> Piece:
+        scales = None
         wide = values.dtype == np.float64 or values.dtype.kind == "i"
         values = values.astype(np.float64 if wide else np.float32, copy=False)  # which holds them exactly
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            stored, scales, told, odd = _converted(values, self._target)
-        self._told.append((len(values) - len(odd), told))
-        if len(odd):  # also where a value is not finite, in the checkpoint or as it was converted
-            apart = values[odd].astype(np.float64)
-            with np.errstate(over="ignore", invalid="ignore"):
-                read = widened(stored[odd], self._target, None if scales is None else scales[odd])
-            self._refuse_lost(apart, read, first_row + odd)
-            self._told.append((len(odd), _told_of(*_measured(apart, read))))
+            if self._target == "int8":
+                stored, scales = _quantised(values.astype(np.float32, copy=False))
+            else:
+                stored = _rounded(values, self._target)
+            read = widened(stored, self._target, scales)
+            squares = np.einsum("ij,ij->i", values, values)
+            odd = (squares < _SQUARES_LOW) | (squares > _SQUARES_HIGH)
+            if wide or values[odd].any():
+                values, read = values.astype(np.float64), read.astype(np.float64)
+            error = _error(values, read)
+        if not math.isfinite(error.squares) or self._source.kind == "i":
+            self._refuse_lost(values.astype(np.float64), read, first_row)
+        self._errors.append(error)
         return Piece(stored, scales)
 
-    def _refuse_lost(self, values: Values, read: Values, rows: NDArray[np.int64]) -> None:
+    def _refuse_lost(self, values: Values, read: Values, first_row: int) -> None:
         for lost, why in (
             (~np.isfinite(values), "which only a table that is copied as it is may hold; mend it, or state no dtype"),
             (~np.isfinite(read), f"which is too large for {self._target}; choose another dtype"),
@@ -198,7 +195,7 @@ class Conversion:
                 column = int(np.argmax(np.abs(values[place])))
                 value = values[place, column]
                 raise NotConvertible(
-                    f"table {self._table!r}: row {rows[place]} holds {value:g} in column {column}, {why}"
+                    f"table {self._table!r}: row {first_row + place} holds {value:g} in column {column}, {why}"
                 )
 
     @property
@@ -249,28 +246,9 @@ def _in_digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _converted(values: Values, target: str) -> tuple[Values, NDArray[np.float32] | None, Told, NDArray[np.int64]]:
-    """Converts [n, dim] float32 or float64.
-
-    Returns:
-      The rows as the bundle stores them, their scales if they have any, what the conversion costs all rows but the odd,
-      and the numbers of the odd: rows whose sums of squares float32 does not hold.
-    """
-    scales = None
-    if target == "int8":
-        stored, scales = _quantised(values.astype(np.float32, copy=False))
-    else:
-        stored = _rounded(values, target)
-    squares, products, differences, largest = _measured(values, widened(stored, target, scales))
-    right = (squares >= _SQUARES_LOW) & (squares <= _SQUARES_HIGH) & np.isfinite(differences)
-    told = _told_of(squares[right], products[right], differences[right], largest)
-    return stored, scales, told, np.flatnonzero(~right)
-
-
 def _quantised(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Returns [n, dim] int8 and [n] float32 scales: symmetric, nearest, the largest value of a row becomes 127."""
-    short = values.shape[1] <= _TURNED_DIM
-    largest = np.abs(values.T, order="C").max(axis=0) if short else np.abs(values).max(axis=1)
+    largest = np.abs(values).max(axis=1)
     scales = largest / np.float32(127)
     scales[scales < _TINY_SCALE] = 0
     stored = values / scales[:, np.newaxis]
@@ -287,29 +265,8 @@ def _rounded(values: Values, target: str) -> Values:
     near: NDArray[np.float32] = _rounded_to_odd(values) if values.dtype == np.float64 else values
     if target == "bfloat16":
         return near.astype(ml_dtypes.bfloat16).view(STORED[target])
-    return _rounded_halves(near)
-
-
-def _rounded_halves(values: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Does what a cast to float16 does, but numpy's takes 50 times as long for a value that becomes a subnormal half.
-
-    Source: F. Giesen, float_to_half_fast3_rtne (https://gist.github.com/rygorous/2156668).
-    """
-    if _SUBNORMAL_COST * np.count_nonzero(np.abs(values) < _HALF_NORMAL) < values.size:
-        return values.astype(np.float16)
-    signed = values.view(np.uint32)
-    bits = signed & np.uint32(0x7FFFFFFF)
-    # Added to 0.5, a value below the least normal half is rounded where that half's last bit is.
-    small = (bits.view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
-    halves = bits >> np.uint32(13)
-    halves &= np.uint32(1)
-    halves += bits
-    halves += np.uint32(0xC8000FFF)  # the exponent less 112; half a last bit less one: ties go to even
-    halves >>= np.uint32(13)
-    np.minimum(halves, np.uint32(0x7C00), out=halves)
-    halves = np.where(bits < np.uint32(113 << 23), small, halves)
-    halves |= (signed >> np.uint32(16)) & np.uint32(0x8000)
-    return halves.astype(np.uint16).view(np.float16)
+    halves = pyarrow.array(near.reshape(-1)).cast(pyarrow.float16())  # numpy is 20 times slower for subnormal halves
+    return np.asarray(halves).reshape(near.shape)
 
 
 def _rounded_to_odd(values: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -325,21 +282,20 @@ def _rounded_to_odd(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return near
 
 
-def _measured(values: Values, read: Values) -> tuple[Values, Values, Values, float]:
-    """Returns, of each row, the sums of x * x, of x * d and of d * d, float64, and the largest |d|; d = read - x."""
-    difference = np.subtract(read, values, dtype=values.dtype)
-    largest = float(max(difference.max(), -difference.min(), 0))
-    squares, products, differences = (
+def _error(values: Values, read: Values) -> ErrorSums:
+    """Returns what it costs to read [n, dim] for what they were; a cosine is 1 of two rows of zeros."""
+    difference = np.subtract(read, values)
+    squares, products, lengths, apart = (
         np.einsum("ij,ij->i", one, other).astype(np.float64, copy=False)
-        for one, other in ((values, values), (values, difference), (difference, difference))
+        for one, other in ((values, values), (values, read), (read, read), (difference, difference))
     )
-    return squares, products, differences, largest
-
-
-def _told_of(squares: Values, products: Values, differences: Values, largest: float) -> Told:
-    """Returns what `ErrorSums` tells of [n] rows; a cosine is 1 of two rows of zeros, 0 where x alone became zeros."""
-    length = squares * np.maximum(squares + 2 * products + differences, 0)
     cosines = np.where(squares == 0, 1.0, 0.0)
-    np.divide(squares + products, np.sqrt(length), out=cosines, where=length > 0)
+    np.divide(products, np.sqrt(squares * lengths), out=cosines, where=squares * lengths > 0)
     np.minimum(cosines, 1, out=cosines)
-    return largest, float(differences.sum()), float(cosines.min(initial=1)), float(cosines.sum())
+    return ErrorSums(
+        rows=len(values),
+        max_abs=float(max(difference.max(), -difference.min())),
+        squares=float(apart.sum()),
+        cosine_min=float(cosines.min()),
+        cosines=float(cosines.sum()),
+    )

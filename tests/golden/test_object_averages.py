@@ -147,7 +147,7 @@ def test_average_that_is_not_tied_to_one_variable_is_refused_with_the_cure(tmp_p
     model(tf.zeros([1, 2]))
     optimizer.build(model.trainable_variables)
     tf.train.Checkpoint(model=model, optimizer=optimizer).write(str(tmp_path / "model"))
-    with pytest.raises(CheckpointError, match=r"not tied to one variable: .*model/one.*model/two.*own name"):
+    with pytest.raises(CheckpointError, match=r"not tied to one variable.*own name"):
         open_job(job_of(tmp_path / "model"), tmp_path)
 
 
@@ -165,5 +165,5 @@ def test_average_of_a_variable_that_was_not_saved_is_refused(tmp_path: Path) -> 
     optimizer = keras_2.optimizers.SGD(0.1, use_ema=True)
     optimizer.build(averaged_models.build().trainable_variables)
     tf.train.Checkpoint(optimizer=optimizer).write(str(tmp_path / "model"))
-    with pytest.raises(CheckpointError, match="not tied to one variable: none could be meant"):
+    with pytest.raises(CheckpointError, match="not tied to one variable"):
         open_job(job_of(tmp_path / "model"), tmp_path)

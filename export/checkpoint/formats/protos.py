@@ -38,8 +38,8 @@ _MESSAGES = {
     "int32 slot_variable_node_id = 3",
     "SparseCoreTableLayouts": "repeated SparseCoreTableLayout tables = 1",
     "SparseCoreTableLayout": "string table_name = 1; string stacked_table_name = 2; int64 num_sparse_cores = 3; "
-    "int64 num_partitions = 4; int64 total_rows_per_sparse_core_shard = 5; repeated int64 unsharded_shape = 6; "
-    "repeated int64 unsharded_padded_shape = 7; int64 sparse_core_shard_row_offset = 8; "
+    "int64 total_rows_per_sparse_core_shard = 5; repeated int64 unsharded_shape = 6; "
+    "int64 sparse_core_shard_row_offset = 8; "
     "int64 sparse_core_shard_rotation = 9",
     "CheckpointState": "bytes model_checkpoint_path = 1",
     "EmbeddingSpecProto": "repeated StackedTableSpecProto stacked_table_specs = 1",

@@ -124,7 +124,7 @@ def table_spec(
 ) -> TableSpec:
     """Returns a table of a variable of rank 2; it takes the whole of it unless told otherwise."""
     stored = (entry.shape[0], entry.shape[1])
-    rows, dim = rows or stored[0], dim or stored[1]
+    rows, dim = stored[0] if rows is None else rows, stored[1] if dim is None else dim
     return TableSpec(
         name=name,
         key=entry.key,

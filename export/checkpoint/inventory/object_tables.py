@@ -12,7 +12,6 @@ from export.checkpoint.inventory.findings import Findings, Found, table_spec
 from export.checkpoint.inventory.sparsecore import (
     LayoutContradiction,
     SavedLayout,
-    check_saved,
     check_stack,
     parse_table_layouts,
 )
@@ -98,7 +97,7 @@ def _saved_layouts(found: Findings, graph: ObjectGraph, index: int, at: str) -> 
         raise CheckpointError(
             f"the SparseCore layouts ({node.key!r}) in checkpoint {found.checkpoint.name} cannot be read: {problem}"
         ) from problem
-    twice, count = max(Counter(each.table.name for each in saved).items(), key=lambda each: each[1], default=("", 0))
+    twice, count = max(Counter(each.name for each in saved).items(), key=lambda each: each[1], default=("", 0))
     if count > 1:
         raise CheckpointError(
             f"the SparseCore layouts of {at or 'the root'!r} in checkpoint {found.checkpoint.name} name table "
@@ -117,26 +116,24 @@ def _unstacked(
             members[each.stack].append(each)
         elif each.stack not in absent:
             raise CheckpointError(
-                f"the SparseCore layouts in checkpoint {found.checkpoint.name} put table {each.table.name!r} into "
+                f"the SparseCore layouts in checkpoint {found.checkpoint.name} put table {each.name!r} into "
                 f"stack {each.stack!r}, which it does not hold (stacks: {', '.join(sorted(stacks)) or 'none'}): {_ANEW}"
             )
     for name, stack in stacks.items():
         if not members[name]:
             found.refuse(name, stack.key, "the SparseCore layouts do not say which tables this stack holds")
+        entry = found.checkpoint.entries[stack.key]
+        tables = [
+            table_spec(each.name, entry, stack.origin, stack.path, rows=each.rows, dim=each.dim, layout=each.layout)
+            for each in members[name]
+        ]
         try:
-            check_stack([each.table for each in members[name]], stack.stored)
-            for each in members[name]:
-                check_saved(each, stack.stored)
+            check_stack(tables)
         except LayoutContradiction as problem:
             raise CheckpointError(
                 f"stack {name!r} ({stack.key!r}) in checkpoint {found.checkpoint.name}: {problem}: {_ANEW}"
             ) from problem
-        entry = found.checkpoint.entries[stack.key]
-        for each in members[name]:
-            table = each.table
-            yield table_spec(
-                table.name, entry, stack.origin, stack.path, rows=table.rows, dim=table.dim, layout=table.layout
-            )
+        yield from tables
 
 
 def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:

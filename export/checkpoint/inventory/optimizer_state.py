@@ -10,8 +10,7 @@ src/optimizers/base_optimizer.py.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from export.checkpoint.formats.object_graph import Node, ObjectGraph
@@ -32,6 +31,9 @@ _SCOPES_MAX = 32
 _COUNTED = re.compile(r"_\d+$")
 _TABLE_NAMES = ("/embedding_weights", "/embeddings")
 _OPTIMIZERS_OWN = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
+_LISTED_AVERAGE = "model_variables_moving_average"
+AVERAGE_SLOTS = frozenset({"average", _LISTED_AVERAGE})
+"""What an average of an object graph is called here."""
 AVERAGE = "ExponentialMovingAverage"
 """Of the weights: no optimizer's state, and what some models serve; left out unless the user names it."""
 
@@ -42,26 +44,27 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
     flat_names: dict[int, dict[str, str]] = {}
     seen = {-1}  # a list belongs to one optimizer: a thousand that share a long one are hostile
     nodes = graph.nodes
+    listed = {node.children.get(f"_{_LISTED_AVERAGE}", -1) for _, node in graph.holders} - {-1}
+    averages = {child for each in listed for child in nodes[each].children.values()}
     for _, node in graph.holders:
         for slot in node.slots:
             found.add_slot(slot.name, nodes[slot.node].key, nodes[slot.of].key)
         if "_iterations" in node.children and node.children.get("_variables", -1) not in seen:
             owners = _owners(graph, node.children, seen)
-            keys_by_name = keys_by_name or {
-                each.full_name: each.key for each in reversed(graph.nodes) if each.full_name
-            }
+            keys_by_name = keys_by_name or _unique((each.full_name, each.key) for each in graph.nodes)
             seen.add(node.children["_variables"])
             for number, child in graph.nodes[node.children["_variables"]].children.items():
                 state = graph.nodes[child]
                 if child == node.children["_iterations"]:
                     continue
                 name, of = owners.get(child) or _named_owner(found, state, keys_by_name)
-                if not of and (listed := node.children.get("_trainable_variables")) is not None:
-                    if listed not in flat_names:  # lists, too, may be shared by a thousand
-                        flat_names[listed] = _flat_names(graph, listed)
-                    name, of = _flatly_named_owner(found, state, flat_names[listed])
+                if not of and (trained := node.children.get("_trainable_variables")) is not None:
+                    if trained not in flat_names:  # lists, too, may be shared by a thousand
+                        flat_names[trained] = _flat_names(graph, trained)
+                    name, of = _flatly_named_owner(found, state, flat_names[trained])
                 same = _same_shape(found, state.key, of)
-                found.add_slot(name if same else state.full_name or number, state.key, of if same else "")
+                unowned = _LISTED_AVERAGE if child in averages else state.full_name or number
+                found.add_slot(name if same else unowned, state.key, of if same else "")
 
 
 def _owners(graph: ObjectGraph, optimizer: Mapping[str, int], seen: set[int]) -> dict[int, tuple[str, str]]:
@@ -95,9 +98,15 @@ def _named_owner(found: Findings, state: Node, keys_by_name: Mapping[str, str]) 
 def _flat_names(graph: ObjectGraph, trained: int) -> dict[str, str]:
     """Returns the variables that a Keras 3 optimizer trains, by their names as it writes them into those of states."""
     variables = [graph.nodes[node] for node in graph.nodes[trained].children.values()]
-    named = [(each.full_name.replace("/", "_"), each.key) for each in variables]
-    count = Counter(name for name, _ in named)
-    return {name: key for name, key in named if count[name] == 1}
+    return _unique((each.full_name.replace("/", "_"), each.key) for each in variables)
+
+
+def _unique(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Returns keys by their names, but for names that several keys have."""
+    keys: dict[str, str] = {}
+    for name, key in named:
+        keys[name] = key if keys.get(name, key) == key else ""
+    return {name: key for name, key in keys.items() if name and key}
 
 
 def _flatly_named_owner(found: Findings, state: Node, keys_by_flat_name: Mapping[str, str]) -> tuple[str, str]:

@@ -9,11 +9,10 @@ from dataclasses import replace
 from itertools import accumulate
 
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
-from export.checkpoint.inventory.averages import AVERAGE_SLOTS
 from export.checkpoint.inventory.findings import Findings, table_spec
 from export.checkpoint.inventory.name_tables import partition_note
-from export.checkpoint.inventory.optimizer_state import AVERAGE
-from export.checkpoint.inventory.sparsecore import LayoutContradiction, StackedTable, check_stack
+from export.checkpoint.inventory.optimizer_state import AVERAGE, AVERAGE_SLOTS
+from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
 from export.checkpoint.inventory.specs import StatedTable, TableSpec
 from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore
 from export.checkpoint.variables import Entry
@@ -187,18 +186,14 @@ def _stated_layout(found: Findings, stated: StatedTable, entry: Entry) -> Layout
 
 
 def _check_stated(key: str, tables: list[TableSpec]) -> None:
-    stacked = [
-        StackedTable(table.name, table.rows, table.dim, table.layout)
-        for table in tables
-        if isinstance(table.layout, SparseCore)
-    ]
+    stacked = [table for table in tables if isinstance(table.layout, SparseCore)]
     if len(tables) > max(1, len(stacked)):
         names = ", ".join(sorted(table.name for table in tables))
         raise NotConvertible(
             f"layout file: tables {names} have one variable, {key!r}; only the tables of a SparseCore stack share one"
         )
     try:
-        check_stack(stacked, tables[0].stored)
+        check_stack(stacked)
     except LayoutContradiction as problem:
         raise NotConvertible(f"layout file: {problem} ({key!r} {list(tables[0].stored)}); correct it") from problem
     for table in tables:
