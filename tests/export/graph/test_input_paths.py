@@ -33,6 +33,11 @@ OFFSETS = ("offset", "offset_numpy", "offset_computed", "offset_flat", "offset_e
 CASTS = ("cast", "cast_down", "cast_nearest", "cast_hash", "cast_some")
 BUCKETS = ("bucketized", "bucketized_offset", "searched", "searched_left", "searched_ages")
 NORMALISED = ("normalised", "normalised_layer", "logarithms", "negated", "since")
+CAST = {
+    "cast": Cast(of="float32", to="int32"),
+    "cast_down": Cast(of="float32", to="int64", rounding="down"),
+    "cast_nearest": Cast(of="float32", to="int32", rounding="half_even"),
+}
 INPUTS: dict[str, dict[str, Any]] = {
     "x": {"dtype": "int64", "shape": [FIELDS]},
     "a": {"dtype": "int64"},
@@ -61,6 +66,8 @@ def examples(made: Made) -> Examples:
 def test_ids_of_a_wide_input_leave_the_model(way: str, tmp_path: Path) -> None:
     cut = made(way, tmp_path)
     assert cut.traced.notes == ()
+    if way in CAST:
+        assert {each.cast for each in cut.traced.spec.features.values() if isinstance(each, FeatureSpec)} == {CAST[way]}
     assert set(cut.traced.spec.tables) == {"rows" if "flat" in way else "table"}
     hold(cut, tmp_path, examples(cut))
     hold(cut, tmp_path)
@@ -83,19 +90,6 @@ def test_ids_that_are_flattened_stay_together(tmp_path: Path) -> None:
     (spec,) = made("flat", tmp_path).traced.spec.features.values()
     assert isinstance(spec, FeatureSpec)
     assert (spec.kind, spec.length, spec.place, spec.rule) == ("sequence", FIELDS, None, None)
-
-
-@pytest.mark.parametrize(
-    ("way", "cast"),
-    [
-        ("cast", Cast(of="float32", to="int32")),
-        ("cast_down", Cast(of="float32", to="int64", rounding="down")),
-        ("cast_nearest", Cast(of="float32", to="int32", rounding="half_even")),
-    ],
-)
-def test_numbers_that_the_model_casts_are_ids(way: str, cast: Cast, tmp_path: Path) -> None:
-    found = made(way, tmp_path).traced.spec.features.values()
-    assert {each.cast for each in found if isinstance(each, FeatureSpec)} == {cast}
 
 
 @pytest.mark.parametrize(

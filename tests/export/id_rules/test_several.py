@@ -175,9 +175,6 @@ def test_cross_in_the_graph_becomes_data(crosses: Made) -> None:
 
 def test_crosses_give_the_original_s_rows(crosses: Made, tmp_path: Path) -> None:
     hold(crosses, tmp_path, Examples(7, {name: Column(values) for name, values in SENT.items()}))
-
-
-def test_crosses_hold_for_examples_that_are_made_up(crosses: Made, tmp_path: Path) -> None:
     hold(crosses, tmp_path)
 
 

@@ -70,24 +70,20 @@ def test_texts_become_bags_sequences_and_counts(titled: Made) -> None:
 
 def test_texts_give_the_original_s_numbers(titled: Made, tmp_path: Path) -> None:
     hold_titles(titled, tmp_path)
-
-
-def test_made_examples_hold_known_words(titled: Made) -> None:
     texts = titled.examples().columns["title"].values.tolist()
     assert "" in texts
     assert any("star" in text for text in texts)
 
 
-def test_words_by_tensorflow_s_own_operations_give_the_original_s_numbers(tmp_path: Path) -> None:
-    made = made_of("build_handmade", tmp_path)
-    assert len(made.traced.spec.features) == 4
-    hold_titles(made, tmp_path)
-
-
-@pytest.mark.parametrize("function", ["build_functional", "build_functional_3"])
-def test_functional_models_of_titles_give_the_original_s_numbers(function: str, tmp_path: Path) -> None:
-    made = made_of(function, tmp_path, (1,))
-    assert [spec.kind for spec in made.traced.spec.features.values() if isinstance(spec, FeatureSpec)] == ["bag"]
+@pytest.mark.parametrize(
+    ("function", "shape", "features"),
+    [("build_handmade", (), 4), ("build_functional", (1,), 1), ("build_functional_3", (1,), 1)],
+)
+def test_words_of_other_models_give_the_original_s_numbers(
+    function: str, shape: tuple[int, ...], features: int, tmp_path: Path
+) -> None:
+    made = made_of(function, tmp_path, shape)
+    assert len(made.traced.spec.features) == features
     hold_titles(made, tmp_path)
 
 

@@ -23,7 +23,7 @@ from bundle.format.manifest import (
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec
 from export.verify.examples import Examples
-from tests.export.lookups.gathering import Made, hold, make, recipe
+from tests.export.lookups.gathering import hold, make, recipe
 
 WORDS = np.array([["red", "red", ""], ["blue", "x", "green"], ["\u00e9", "y", "z"]], object)
 SENT: dict[str, Any] = {
@@ -77,14 +77,11 @@ FOUND: dict[str, list[tuple[str, int, IdRule | None]]] = {
 """What is found of each input: kind, width and rule."""
 
 
-@pytest.fixture(scope="module", params=["build", "build_3"])
-def encoded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+@pytest.mark.parametrize("function", ["build", "build_3"])
+def test_encodings_become_indicators_that_give_the_original_s_numbers(function: str, tmp_path: Path) -> None:
     tf = load_tensorflow()
-    job = recipe(request.param, INPUTS, code={"factory": f"encoding_models.py:{request.param}"})
-    return make(job, {name: tf.constant(each[:2]) for name, each in SENT.items()}, tmp_path_factory.mktemp("encoded"))
-
-
-def test_encodings_become_indicators(encoded: Made) -> None:
+    job = recipe(function, INPUTS, code={"factory": f"encoding_models.py:{function}"})
+    encoded = make(job, {name: tf.constant(each[:2]) for name, each in SENT.items()}, tmp_path)
     found: dict[str, list[Any]] = {}
     for spec in encoded.traced.spec.features.values():
         assert isinstance(spec, FeatureSpec)
@@ -92,9 +89,6 @@ def test_encodings_become_indicators(encoded: Made) -> None:
     assert {name: sorted(each, key=str) for name, each in found.items()} == {
         name: sorted(each, key=str) for name, each in FOUND.items()
     }
-
-
-def test_indicators_of_encodings_give_the_original_s_numbers(encoded: Made, tmp_path: Path) -> None:
     columns = {
         name: Column(each.reshape(-1), np.arange(4) * each.shape[1] if each.ndim == 2 else None)
         for name, each in SENT.items()
