@@ -1,7 +1,7 @@
 """What makes a tower: which features and weights it needs, as frozen descriptions; without TensorFlow.
 
-The user's model is cut at its embedding lookups (docs/adr/0002-layer-cut.md). What the cut finds is told here, and
-turned into the manifest's pages by the recipe.
+The user's model is partitioned at its embedding lookups (docs/adr/0002-lookups-are-extracted-while-tracing.md). What is
+found is described here; the recipe turns it into manifest entries.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ class FeatureSpec:
       kind: one id (single), a combined bag, or a sequence of vectors.
       encoding: how the model takes its ids; a dense sequence holds exactly `length` ids.
       combiner: of a bag.
-      length: of a sequence; longer ones are cut at their end.
+      length: of a sequence; longer ones lose their end.
       weights: name of the input that holds a weight beside each id.
       ids_dtype: the input's dtype in the model's call.
       inputs: the inputs that its ids come from; (): the one of its own name.
-      rule: what the model itself does to ids before they are rows; None: the recipe tells.
-      unknown: what the model itself does with ids outside the table; None: the recipe tells.
+      rule: what the model itself does to ids before they are rows; None: the recipe states it.
+      unknown: what the model itself does with ids outside the table; None: the recipe states it.
       keys: of each vocabulary that `rule` reads, as `vocabularies_of` gives them.
       padding: the id that only fills a dense tensor up, and is none.
       places: how many ids an example has room for, of a bag that the model takes as a dense tensor, or has, where
-        `place` is told.
+        `place` is given.
       place: which one of several ids of a dense input it reads.
       indicator: instead of a table, how many rows ids may have.
       max_norm, empty_row, filler_row: as in Lookup.
       ordinal: whether row r of its ids is the one number r.
-      from_end: whether a row below 0 is counted from the table's end, if the recipe does not tell another rule.
+      from_end: whether a row below 0 is counted from the table's end, if the recipe states no other rule.
       cast: how what is sent becomes integers before `rule`; None: it is what ids are.
       config: the FeatureConfig of an embedding layer, which no two calls need share.
     """
@@ -144,13 +144,13 @@ class DenseSpec:
 
 @dataclass(frozen=True)
 class TowerSpec:
-    """One tower as it was cut.
+    """One tower.
 
     Attributes:
       name, role: as in the recipe.
       call: attribute path of what is called; "" is the model itself.
-      call_inputs: names of the inputs that the uncut call takes.
-      keys: output name -> key in what the uncut call returns; None: it returns one tensor.
+      call_inputs: names of the inputs that the original call takes.
+      keys: output name -> key in what the original call returns; None: it returns one tensor.
       inputs: activations (of embedded features) and dense inputs, in the order of the traced function.
       outputs: named results.
       result: the output that is the vector or the score.
@@ -184,7 +184,7 @@ class TowerSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """All that the cut found: tables and features that some tower needs, and the towers."""
+    """All that was found: tables and features that some tower needs, and the towers."""
 
     tables: Mapping[str, TableFacts]
     features: Mapping[str, FeatureSpec | DenseSpec]

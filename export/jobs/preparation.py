@@ -25,9 +25,9 @@ from export.recipe.settings import ExportSettings
 from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.towers.arranged import arrange_towers
+from export.towers.compiled import why_not_compiled
 from export.towers.manifest_towers import check_formulas, check_limits, check_rankings
 from export.towers.parts import Split
-from export.towers.trials import why_not_compiled
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _WRAPPED = re.compile(
     r"(?:\x1b\[0m)?\n\s*\n",
     re.DOTALL,
 )
-"""What a layer raised itself, in the page that Keras 2 or 3 makes of it."""
+"""What a layer raised itself, in the message that Keras 2 or 3 makes of it."""
 _RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
 
 
@@ -122,7 +122,7 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
         raise
     except Exception as problem:
         raise NotConvertible(
-            f"{name_of_call(path)} with inputs {', '.join(parts)} raised {_told(problem)}"
+            f"{name_of_call(path)} with inputs {', '.join(parts)} raised {_in_one_line(problem)}"
             f"{at_line(line_of_exception(problem))}; {_cure(problem)}{_python_code(recorder.graph)}"
         ) from problem
     finally:
@@ -212,8 +212,8 @@ def _opened(inputs: Mapping[str, Any], parts: Mapping[str, InputPart], lengths: 
     return given
 
 
-def _told(problem: Exception) -> str:
-    """Returns an exception in one line: Keras and AutoGraph wrap what was raised in pages of call stacks."""
+def _in_one_line(problem: Exception) -> str:
+    """Returns an exception in one line: Keras and AutoGraph wrap what was raised in call stacks."""
     wrapped = _WRAPPED.findall(str(problem))
     if wrapped:
         return f"{type(problem).__name__}: {' '.join(wrapped[-1].split())}"
@@ -235,14 +235,14 @@ def _python_code(graph: Any) -> str:
 
 
 def _cure(problem: Exception) -> str:
-    """Returns what to change, as far as what was raised tells."""
-    told = _told(problem)
-    if "numpy" in told:
+    """Returns what to change, as far as the message shows."""
+    text = _in_one_line(problem)
+    if "numpy" in text:
         return "a call is traced without values: let it use TensorFlow's operations in place of NumPy's and of .numpy()"
-    if told.startswith("OperatorNotAllowedInGraphError"):
+    if text.startswith("OperatorNotAllowedInGraphError"):
         return (
             "a call is traced without values: let it use tf.where, tf.cond or tf.unstack in place of Python's own words"
         )
-    if told.startswith("KeyError"):
+    if text.startswith("KeyError"):
         return "it was given the inputs that the recipe declares: name all that the model wants there"
     return "it was given each input in the kind, dtype and shape that the recipe declares: compare them with training's"

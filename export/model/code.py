@@ -1,7 +1,7 @@
 """Loads the user's model code: the recipe's `package.module:function` or `file.py:function`, and calls it.
 
 The user's modules are found after rowcast's own. One that is called as a package of rowcast would be hidden by it, and
-its import would fail in strange ways or, worse, give the wrong module: so each such case is told as what it is.
+its import would fail in strange ways or, worse, give the wrong module: so each such case has a message of its own.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from inspect import isfunction
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
@@ -50,7 +48,7 @@ def load_factory(reference: str, base: Path) -> Factory:
     else:
         folder = base.resolve()
         _check_name(source.partition(".")[0], f"the module {source!r}")
-    with _findable(folder), _told(reference, folder, "importing it"):
+    with _findable(folder), _problems_named(reference, folder, "importing it"):
         module = _load_file(path, source) if source.endswith(".py") else _load_module(source, folder)
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -64,7 +62,7 @@ def load_factory(reference: str, base: Path) -> Factory:
         )
 
     def build() -> Any:
-        with _findable(folder), _told(reference, folder, "calling it"):
+        with _findable(folder), _problems_named(reference, folder, "calling it"):
             model = function()
         if model is None:
             raise NotConvertible(f"factory {reference} returned None; it must return the built model")
@@ -90,26 +88,15 @@ def _load_file(path: Path, source: str) -> ModuleType:
     name = f"rowcast_model_code_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    loader = _ReadAnew(name, str(path))
-    spec = ModuleSpec(name, loader, origin=str(path))
-    spec.has_location = True
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(path)
     try:
-        loader.exec_module(module)
+        # Compiled anew: what Python compiled before is known by its second and size, which a changed file may share.
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user's
     except BaseException:
         del sys.modules[name]
         raise
     return module
-
-
-class _ReadAnew(SourceFileLoader):
-    """Compiles the file as it is. What Python compiled before is known by its second and size, which a changed file may
-    share."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
 
 
 def _load_module(source: str, folder: Path) -> ModuleType:
@@ -138,7 +125,7 @@ def _findable(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(reference: str, folder: Path, doing: str) -> Iterator[None]:
+def _problems_named(reference: str, folder: Path, doing: str) -> Iterator[None]:
     """Turns whatever the user's code raises into an error that names the factory and, where it is so, a hidden name."""
     try:
         yield
@@ -153,8 +140,8 @@ def _told(reference: str, folder: Path, doing: str) -> Iterator[None]:
                 f"factory {reference}: {doing} raised {type(problem).__name__}: {problem}. The model code imports "
                 f"{names}, which is a package of rowcast itself and hides the user's own; rename the user's package"
             ) from problem
-        told = f"{type(problem).__name__}: {problem}{at_line(line_of_exception(problem))}"
-        raise NotConvertible(f"factory {reference}: {doing} raised {told}") from problem
+        raised = f"{type(problem).__name__}: {problem}{at_line(line_of_exception(problem))}"
+        raise NotConvertible(f"factory {reference}: {doing} raised {raised}") from problem
 
 
 def _beside(folder: Path, name: str) -> bool:

@@ -3,7 +3,7 @@
 Of a checkpoint in a store, a local copy without its tables: TensorFlow restores from local files only. Its data files
 have their full length and hold the dense variables at their places; what was not copied is a hole that takes no disk.
 Holes are never read: no table is part of the model that is restored (`export/verify/reference_model.py`). Where moving
-averages are asked for, an index of its own, which leads to the average wherever TensorFlow asks for the variable.
+averages are asked for, an index of its own, which leads to the average wherever TensorFlow looks for the variable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def local_prefix(checkpoint: Checkpoint, inventory: Inventory, directory: Path) 
 
     Args:
       checkpoint: open.
-      inventory: tells which of its variables are dense.
+      inventory: knows which of its variables are dense.
       directory: of the copy; made if it is needed.
     Raises:
       CheckpointError: the checkpoint cannot be read.

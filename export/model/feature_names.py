@@ -89,8 +89,8 @@ def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, Featur
 def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
     """Returns the input of each vocabulary of a rule."""
     if isinstance(rule, SeveralIds):
-        told = [(read, key.ids) for read, key in zip(reads, rule.keys, strict=True) if key.ids is not None]
-        listed = [read for read, ids in told for _ in vocabularies_of(ids)]
+        ruled = [(read, key.ids) for read, key in zip(reads, rule.keys, strict=True) if key.ids is not None]
+        listed = [read for read, ids in ruled for _ in vocabularies_of(ids)]
         made = isinstance(rule, JoinedIds) and isinstance(rule.ids, VocabularyIds)
         return [*listed, "_".join(reads)] if made else listed
     return [reads[0] for _ in vocabularies_of(rule)]
@@ -105,9 +105,9 @@ def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
     if isinstance(rule, ChainedIds):
         return rule.model_copy(update={"rules": tuple(_with_names(each, names) for each in rule.rules)})
     if isinstance(rule, SeveralIds):
-        told = [
+        keys = [
             key if key.ids is None else key.model_copy(update={"ids": _with_names(key.ids, names)}) for key in rule.keys
         ]
         made = {"ids": _with_names(rule.ids, names)} if isinstance(rule, JoinedIds) else {}
-        return rule.model_copy(update={"keys": tuple(told), **made})
+        return rule.model_copy(update={"keys": tuple(keys), **made})
     return rule

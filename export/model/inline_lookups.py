@@ -19,7 +19,7 @@ from export.lookups.records import Lookup
 
 
 def may_stay(lookup: Lookup) -> bool:
-    """Tells whether a tower can do a lookup: of a plain variable, by ids that are computed in its graph."""
+    """Returns whether a tower can do a lookup: of a plain variable, by ids that are computed in its graph."""
     plain = isinstance(lookup.variable, placeholder_class()) and not lookup.variable.mod
     return plain and len(lookup.ids) == 1 and not lookup.keys
 

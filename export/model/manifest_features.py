@@ -1,4 +1,4 @@
-"""What was traced and what the recipe says -> the manifest's pages of features."""
+"""What was traced and what the recipe says -> the manifest's entries of features."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from export.recipe import schema
 
 _Several = TypeVar("_Several", bound=manifest.SeveralIds)
 Roles = Mapping[str, manifest.Role]
+_AS_TRACED = (
+    *("kind", "table", "combiner", "length", "indicator", "max_norm"),
+    *("empty_row", "place", "filler_row", "ordinal"),
+)
+"""Fields of a feature that the model alone decides."""
 
 
 def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, manifest.Feature]:
@@ -89,7 +94,7 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles:
     if part.unknown.row is not None and part.unknown.row >= rows:
         what = f"table {spec.table!r}" if spec.table else "its indicator"
         raise UsageError(f"features.{first}.unknown.row is {part.unknown.row}; {what} has {rows} rows")
-    _refuse_second_rule(spec, model, job)
+    _check_one_rule(spec, model, job)
     rule = spec.rule or describe_ids(spec, part, rows, job)
     _check_keyed(spec, rule, job)
     crossed = isinstance(rule, manifest.SeveralIds)
@@ -97,26 +102,17 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles:
         rule = _crossed(rule, spec.reads, job, roles)
     ids_are_the_models = spec.rule is not None or isinstance(rule, manifest.IdentityIds)
     return manifest.EmbeddedFeature(
-        kind=spec.kind,
-        table=spec.table,
+        **{field: getattr(spec, field) for field in _AS_TRACED},
         role="candidate" if any(roles[name] == "candidate" for name in spec.reads) else "context",
         inputs=() if spec.reads == (spec.name,) and not crossed else spec.reads,
         ids=rule,
         unknown=spec.unknown or part.unknown,
-        combiner=spec.combiner,
         encoding="ragged" if spec.encoding == "ragged" else "sparse",
         padding=spec.padding if ids_are_the_models else None,
         weighted=spec.weights is not None,
-        length=spec.length,
         default=None if crossed else part.default,
-        indicator=spec.indicator,
-        max_norm=spec.max_norm,
-        empty_row=spec.empty_row,
-        place=spec.place,
         places=None if spec.place is None else spec.places,
         cast=spec.cast if ids_are_the_models else None,
-        filler_row=spec.filler_row,
-        ordinal=spec.ordinal,
         from_end=spec.from_end and ids_are_the_models,
     )
 
@@ -134,8 +130,8 @@ def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob
         raise UsageError(f"features.{name}.ids: rows of table {spec.table!r}, a dump, are found by key; {cure}")
 
 
-def _refuse_second_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) -> None:
-    """Refuses a recipe's rule where the model has its own for all that reads the input."""
+def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) -> None:
+    """Rejects a recipe's rule where the model has its own for all that reads the input."""
     for name in spec.reads:
         stated = job.features[name].model_fields_set if name in job.features else set()
         readers = [each for each in model.inputs[name] if isinstance(each, FeatureSpec)]

@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from export.frameworks.internals import is_keras_3_layer
-from export.frameworks.loading import load_tensorflow
-from export.graph.origins import resource
 from export.graph.specs import TableFacts
 from export.lookups.records import table_name
+from export.model.object_walk import walk
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
 _COLUMN = re.compile(r"/(embedding_weights|embeddings|weights)$")
@@ -18,24 +16,10 @@ _COLUMN = re.compile(r"/(embedding_weights|embeddings|weights)$")
 
 def object_paths(root: Any) -> dict[str, tuple[str, Any]]:
     """Returns the attribute path of every variable of a model and the object that holds it, by its resource."""
-    tf = load_tensorflow()
-    if not hasattr(root, "_trackable_children"):
-        return {}
-    view = tf.train.TrackableView(root)
     found: dict[str, tuple[str, Any]] = {}
-    seen = {id(root)}
-    queue: list[tuple[Any, str, Any]] = [(root, "", None)]
-    for trackable, path, owner in queue:  # grows while it is walked: breadth first
-        handle = getattr(trackable, "handle", None)
-        if handle is not None:
-            found.setdefault(resource(handle), (path, owner))
-        children = dict(view.children(trackable))
-        # Keras 3 keeps layers in lists and dicts out of TensorFlow's checkpoints, and knows them by their own names.
-        children.update({layer.name: layer for layer in getattr(trackable, "_layers", ()) if is_keras_3_layer(layer)})
-        for name, child in children.items():
-            if id(child) not in seen:
-                seen.add(id(child))
-                queue.append((child, f"{path}.{name}" if path else name, trackable))
+    for each in walk(root) if hasattr(root, "_trackable_children") else ():
+        if each.resource:
+            found.setdefault(each.resource, (each.path, each.owner))
     return found
 
 

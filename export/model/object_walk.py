@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from export.checkpoint.formats.object_graph import ObjectGraph
+from export.frameworks.internals import is_keras_3_layer
 from export.frameworks.loading import load_tensorflow
+from export.graph.origins import resource
 
 _COUNTED = re.compile(r"((layer|layer_with_weights)-)?\d+")
 """Names that Keras and lists give to what they hold: without one of them the others are not what was trained."""
@@ -19,14 +21,16 @@ class Walked:
     """An object of the model.
 
     Attributes:
-      trackable: itself.
+      resource: of a variable; "" of any other object.
       path: of attributes from the model to it.
+      owner: the object that tracks it.
       node: of the checkpoint's object at that path; None where there is none.
       children: names of the objects that it tracks.
     """
 
-    trackable: Any
+    resource: str
     path: str
+    owner: Any
     node: int | None
     children: tuple[str, ...]
 
@@ -48,20 +52,26 @@ class LeftOver:
     keys: dict[str, str]
 
 
-def walk(root: Any, graph: ObjectGraph, start: int) -> list[Walked]:
-    """Returns every object of a model, the nearest first; `start` is the root's node in the checkpoint's graph."""
+def walk(root: Any, graph: ObjectGraph | None = None, start: int | None = None) -> list[Walked]:
+    """Returns every object of a model, the nearest first; `start` is the root's node in the checkpoint's graph.
+
+    Without a graph also the layers that Keras 3 has in lists and dicts: TensorFlow's checkpoints do not hold them.
+    """
     view = load_tensorflow().train.TrackableView(root)
     found: list[Walked] = []
     seen = {id(root)}
-    queue: list[tuple[Any, str, int | None]] = [(root, "", start)]
-    for trackable, path, node in queue:  # grows while it is walked: breadth first
-        children = view.children(trackable)
-        found.append(Walked(trackable, path, node, tuple(children)))
+    queue: list[tuple[Any, str, Any, int | None]] = [(root, "", None, start)]
+    for trackable, path, owner, node in queue:  # grows while it is walked: breadth first
+        children = dict(view.children(trackable))
+        if graph is None:
+            children |= {layer.name: layer for layer in getattr(trackable, "_layers", ()) if is_keras_3_layer(layer)}
+        handle = getattr(trackable, "handle", None)
+        found.append(Walked("" if handle is None else resource(handle), path, owner, node, tuple(children)))
         for name, child in children.items():
             if id(child) not in seen:
                 seen.add(id(child))
-                below = graph.nodes[node].children.get(name) if node is not None else None
-                queue.append((child, _joined(path, name), below))
+                below = None if graph is None or node is None else graph.nodes[node].children.get(name)
+                queue.append((child, _joined(path, name), trackable, below))
     return found
 
 
@@ -80,7 +90,7 @@ def left_over(walked: Sequence[Walked], graph: ObjectGraph, entries: Container[s
     for each, stored in both:
         for name, node in stored.items():
             counted = _COUNTED.fullmatch(name) is not None
-            # A layer makes its variables when it is called: that it has none does not tell that it is another.
+            # A layer makes its variables when it is called: that it has none does not mean that it is another.
             if node not in known and (counted or not graph.nodes[node].key):
                 below = dict(_variables(graph, node, _joined(each.path, name), known))
                 keys = {path: key for path, key in below.items() if key in entries}

@@ -1,4 +1,4 @@
-"""Whose each input is, a context's or a candidate's: as the recipe states it, else as towers and stores tell it."""
+"""Whose each input is, a context's or a candidate's: as the recipe states it, else by what uses it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
     """Returns the role of each input.
 
     What a query tower reads and what a context store holds is of contexts; what a candidate tower reads and what a
-    corpus holds is of candidates. Of what nothing tells, a ranking tower takes one value for all candidates.
+    corpus holds is of candidates. Of any other, a ranking tower takes one value for all candidates.
 
     Raises:
-      UsageError: of an input that a ranking tower reads both is told, and the recipe does not state which holds.
+      UsageError: towers and stores disagree about an input that a ranking tower reads, and the recipe is silent.
     """
-    told: dict[str, dict[Role, str]] = {}
+    uses: dict[str, dict[Role, str]] = {}
     for name, role, by in _evidence(model, job):
-        told.setdefault(name, {}).setdefault(role, by)
+        uses.setdefault(name, {}).setdefault(role, by)
     ranked = {
         name
         for tower in model.towers.values()
@@ -33,7 +33,7 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for name in model.inputs:
         stated = job.features[name].role if name in job.features else None
-        found = told.get(name, {})
+        found = uses.get(name, {})
         if stated is None and len(found) > 1 and name in ranked:
             raise UsageError(
                 f"input {name!r} is a context's by {found['context']}, and a candidate's by {found['candidate']}; "
@@ -45,7 +45,7 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
 
 
 def _evidence(model: ModelSpec, job: ExportJob) -> Iterator[tuple[str, Role, str]]:
-    """Yields inputs, what they are, and what tells it."""
+    """Yields inputs, what they are, and what says so."""
     for store, part in job.contexts.items():
         for name in part.features:
             yield name, "context", f"contexts.{store}"

@@ -1,4 +1,4 @@
-"""Turns a lookup of several ids of an example into one that can be told: of all of them together, or of each."""
+"""Turns a lookup of several ids of an example into one that is a feature: of all of them together, or of each."""
 
 from __future__ import annotations
 

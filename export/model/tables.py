@@ -48,7 +48,7 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
     if isinstance(traced.root, NamedGraph):
         mod |= {name for name, variable in traced.tables.items() if _is_mod(variable, checkpoint, named[name])}
     inventory = recognise(checkpoint, Statements(named, tuple(sorted(mod)), layouts))
-    if isinstance(traced.root, NamedGraph):  # the model's own lookups tell the strategy
+    if isinstance(traced.root, NamedGraph):  # the model's own lookups have the strategy
         tables = tuple(replace(each, note="") if each.note == DIV_OR_MOD else each for each in inventory.tables)
         inventory = replace(inventory, tables=tables)
     for name, spec in traced.spec.tables.items():

@@ -94,7 +94,7 @@ def _left(lookup: Lookup, why: NoRule) -> list[Lookup]:
 
 
 def _one_each(lookup: Lookup) -> bool:
-    """Tells whether a lookup answers each of its ids, of which an example has just so many."""
+    """Returns whether a lookup answers each of its ids, of which an example has just so many."""
     return lookup.encoding == "dense" and lookup.kind != "bag" and len(lookup.ids) == 1
 
 
@@ -172,7 +172,7 @@ def _behind(known: list[FoundIds], lookup: Lookup) -> FoundIds:
     """Returns what makes rows of an input: what the model computes of it, and then the lookup's own rule.
 
     Raises:
-      NotConvertible: no rule tells both; names the feature.
+      NotConvertible: no rule describes both; names the feature.
     """
     own = FoundIds(known[0].source, lookup.rule, lookup.unknown, lookup.keys)
     if own == FoundIds(own.source):
@@ -190,19 +190,19 @@ def _behind(known: list[FoundIds], lookup: Lookup) -> FoundIds:
             )
     made = crossed_by(known, own) if crossed else followed_by(known[0], own)
     if made is None:
-        raise NotConvertible(f"{computed}, which is not told together; give the column the input as it is")
+        raise NotConvertible(f"{computed}, which no rule describes together; give the column the input as it is")
     return made
 
 
 def _odd_weights(lookup: Lookup, call: Followed) -> NoRule | None:
-    """Tells weights that the model computes, where its tower can look up with them."""
+    """Returns what is odd about weights that the model computes, where its tower can look up with them."""
     if lookup.weights is None or not may_stay(lookup):
         return None
     found = call.origin(Values(getattr(lookup.weights, "values", lookup.weights)))
     if isinstance(found, Source):
         return None
     return NoRule(
-        f"looked up with weights that are computed by {_told(found)} of the model", "give it an input of weights"
+        f"looked up with weights that are computed by {_described(found)} of the model", "give it an input of weights"
     )
 
 
@@ -213,8 +213,8 @@ def _weights(lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: Fo
     source = call.origin(Values(values))
     if not isinstance(source, Source):
         raise NotConvertible(
-            f"weights of feature {lookup.path!r} are computed by {_told(source)} of the model, not taken from an input "
-            "as it is; give the model an input that holds them"
+            f"weights of feature {lookup.path!r} are computed by {_described(source)} of the model, not taken from an "
+            "input as it is; give the model an input that holds them"
         )
     if parts[source.name].weights_for != name:
         raise UsageError(
@@ -244,7 +244,7 @@ def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | NoRule:
     for what, tensor in structure.items():
         source = call.origin(Values(tensor))
         if not isinstance(source, Source) or source.part != what:
-            return NoRule(f"computed by {_told(source)} of the model")
+            return NoRule(f"computed by {_described(source)} of the model")
         if source.name != found.source.name:
             both = " and ".join(sorted({source.name, found.source.name}))
             return NoRule(f"put together from inputs {both}")
@@ -253,10 +253,10 @@ def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | NoRule:
 
 def _odd(values: Values, call: Followed, rows: int | None) -> NoRule:
     culprit = blamed(values, call, rows)
-    return NoRule(f"computed by {_told(culprit)} of the model", cure_of(culprit))
+    return NoRule(f"computed by {_described(culprit)} of the model", cure_of(culprit))
 
 
-def _told(found: Source | Values) -> str:
+def _described(found: Source | Values) -> str:
     if isinstance(found, Source):
         return f"{found.name!r} ({found.part})"
     operation = found.tensor.op

@@ -133,14 +133,11 @@ def find_places(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str
         )
     places: dict[str, Place] = {}
     for each in walk(root, graph, find_node(checkpoint, graph, object_path)):
-        handle = getattr(each.trackable, "handle", None)
-        if handle is None:
-            continue
-        known = places.get(resource(handle))
-        if known is None or not known.key:
+        known = places.get(each.resource)
+        if each.resource and (known is None or not known.key):
             key = graph.nodes[each.node].key if each.node is not None else ""
             key = checkpoint.storage.averages.get(key, key)
-            places[resource(handle)] = Place(each.path, key if key in checkpoint.entries else "")
+            places[each.resource] = Place(each.path, key if key in checkpoint.entries else "")
     return places
 
 
@@ -175,7 +172,7 @@ def model_place(variable: Any, root: Any, checkpoint: Checkpoint) -> str:
 
 
 def find_left_over(root: Any, checkpoint: Checkpoint, object_path: str) -> list[LeftOver]:
-    """Returns what the checkpoint holds of the model's objects beyond those that the model has; () where names tell."""
+    """Returns what the checkpoint holds of the model's objects beyond those that the model has; () by names."""
     graph = checkpoint.graph
     if graph is None or isinstance(root, NamedGraph):
         return []
@@ -205,8 +202,8 @@ def trained_beside(root: Any, checkpoint: Checkpoint, object_path: str, dense: C
 
 
 def _shapes(keys: Mapping[str, str], checkpoint: Checkpoint) -> str:
-    told = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
-    return ", ".join(told[:_SHOWN]) + (f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else "")
+    shown = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
+    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
 
 
 def find_table_keys(model: TracedModel, checkpoint: Checkpoint, object_path: str) -> dict[str, str]:

@@ -23,7 +23,6 @@ from export.model.manifest_features import model_vocabularies
 from export.model.tracing import TracedModel
 from export.recipe.schema import ExportJob, InputPart, VocabularyPart
 from export.saved_model.lookups import Lookups
-from export.towers.renumbering import renumber
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,6 @@ def write_graph(graph: InlineGraph, directory: Path) -> bytes:
 
     try:
         save_without_variables(graph.module, str(directory), dict(graph.signatures))
-        renumber(directory)
     except (OSError, tf.errors.OpError) as problem:
         raise DestinationError(f"the SavedModel cannot be written to {directory}: {problem}") from problem
     objects = TrackableObjectGraph()

@@ -13,14 +13,14 @@ from export.towers.parts import Split, split_tower
 
 
 def arrange_towers(
-    traced: TracedModel, job: ExportJob, pages: Mapping[str, manifest.Feature]
+    traced: TracedModel, job: ExportJob, features: Mapping[str, manifest.Feature]
 ) -> tuple[TracedModel, dict[str, Split]]:
     """Splits the ranking towers that the recipe lets be split, and packs inputs.
 
     Args:
       traced: the model, an input of a tower for each feature.
       job: the recipe.
-      pages: the manifest's features.
+      features: the manifest's.
     Returns:
       The model with its towers as they are written, and by ranking tower its parts.
     """
@@ -28,7 +28,7 @@ def arrange_towers(
     for tower in traced.towers:
         name = tower.spec.name
         if tower.spec.role == "ranking" and job.towers[name].split:
-            found = split_tower(tower, {each.feature: pages[each.feature].role for each in tower.spec.inputs})
+            found = split_tower(tower, {each.feature: features[each.feature].role for each in tower.spec.inputs})
             splits[name] = Split(tuple(pack(part) for part in found.parts), found.notes)
         towers.append(pack(tower))
     spec = replace(traced.spec, towers={tower.spec.name: tower.spec for tower in towers})

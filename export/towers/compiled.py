@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bundle.format.manifest import Precision
 from export.errors import DestinationError
 from export.frameworks.loading import load_tensorflow
+from export.graph.data_flow import fill
+from export.graph.pruning import TracedTower
 from export.graph.specs import SIGNATURE
+from export.towers.savedmodels import save_function
 
 _REASON_CHARACTERS = 300
 _LACKING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """What became of a compilation: `bytes` written, or the `reason` why LiteRT cannot run the tower ("": it can)."""
-
-    precision: Precision
-    bytes: int = 0
-    reason: str = ""
-
-
-def compile_tower(saved_model: Path, precision: Precision, path: Path) -> Compiled:
+def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
     """Compiles one tower; its signature `serving_default` keeps the names of the SavedModel's.
 
-    A tower with operations that LiteRT lacks is no error: it keeps its SavedModel, and the reason is told.
+    A tower with operations that LiteRT lacks is no error: it keeps its SavedModel.
 
     Args:
       saved_model: directory of the tower's SavedModel.
       precision: f32, or int8 (weights in int8, activations quantised by their range at run time).
       path: file to write; nothing is written if LiteRT cannot run the tower.
+    Returns:
+      Why LiteRT cannot run the tower; "": it can.
     Raises:
       DestinationError: the file cannot be written.
     """
@@ -46,13 +42,21 @@ def compile_tower(saved_model: Path, precision: Precision, path: Path) -> Compil
     except Exception as problem:  # noqa: BLE001 - the converter raises of many kinds, all meaning the same
         reason = _why_not_compiled(problem)
     if reason:
-        return Compiled(precision, reason=reason)
+        return reason
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(flatbuffer)
     except OSError as problem:
         raise DestinationError(f"compiled tower {path} cannot be written: {problem}") from problem
-    return Compiled(precision, bytes=len(flatbuffer))
+    return ""
+
+
+def why_not_compiled(tower: TracedTower) -> str:
+    """Returns what keeps a tower from LiteRT, before its weights are read; "" if nothing does."""
+    with TemporaryDirectory(prefix="rowcast-") as aside:
+        fill(tower.variables)
+        save_function(tower, Path(aside, "saved_model"))
+        return compile_tower(Path(aside, "saved_model"), "f32", Path(aside, "compiled.tflite"))
 
 
 def _why_not_run(flatbuffer: bytes) -> str:
@@ -76,7 +80,7 @@ def _why_not_run(flatbuffer: bytes) -> str:
 
 
 def _why_not_compiled(problem: Exception) -> str:
-    """Returns what a converter complains of, without the pages of its graph."""
+    """Returns what a converter complains of, without its graph."""
     text = str(problem)
     lacking = sorted({name for listed, one in _LACKING.findall(text) for name in (listed or one).split(", ")})
     if lacking:

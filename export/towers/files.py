@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from bundle.storage.staging import Staging
 from export.checkpoint.reader import Checkpoint
 from export.graph.pruning import TracedPart, TracedTower
 from export.graph.specs import WrittenForm
-from export.steps import content_of, key_of, versions
+from export.steps import Step, versions
 from export.towers.compiled import compile_tower
 from export.towers.half_products import in_bfloat16
 from export.towers.rewriting import Traced
-from export.towers.savedmodels import write_saved_model
+from export.towers.savedmodels import content_of_saved_model, write_saved_model
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,6 @@ class TowerFiles:
         Raises:
           CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
           DestinationError: a file cannot be written.
-          NotConvertible: what was written is not what the tower says.
         """
         name = tower.spec.name
         forms = self._forms(tower, name, "", precisions)
@@ -67,44 +67,36 @@ class TowerFiles:
                 return forms
         return forms + [form for found in of_parts for form in found]
 
-    def _forms(self, cut: Traced, tower: str, part: str, precisions: Sequence[Precision]) -> list[WrittenForm]:
-        saved = self._saved(cut, tower, part, "f32")
+    def _forms(self, traced: Traced, tower: str, part: str, precisions: Sequence[Precision]) -> list[WrittenForm]:
+        saved = self._saved(traced, tower, part, "f32")
         forms = [WrittenForm(tower, "saved_model", "f32", saved, part)]
         for precision in precisions:
             if precision == "bf16":
-                half = self._saved(in_bfloat16(cut), tower, part, precision)
+                half = self._saved(in_bfloat16(traced), tower, part, precision)
                 forms.append(WrittenForm(tower, "saved_model", precision, half, part))
                 continue
-            path = paths.compiled_tower(tower, precision, part)
-            key = key_of(precision, _content(self.stage.directory / saved), versions())
-            finished = self.stage.finished(path, key)
-            if finished is None:
-                reason = compile_tower(self.stage.directory / saved, precision, self.stage.directory / path).reason
-                self.stage.finish(path, key, reason)
-            else:
-                reason = str(finished.payload)
+            path, directory = paths.compiled_tower(tower, precision, part), self.stage.directory
+            make = partial(compile_tower, directory / saved, precision, directory / path)
+            inputs = (precision, content_of_saved_model(directory / saved), versions())
+            reason = Step(path, inputs, str, make).run(self.stage)
             if not reason:
                 forms.append(WrittenForm(tower, "litert", precision, path, part))
-            elif isinstance(cut, TracedTower):
+            elif isinstance(traced, TracedTower):
                 self.notes.append(
-                    f"tower {tower!r} is not compiled for LiteRT ({precision}): {reason}{cut.spec.half_cure}"
+                    f"tower {tower!r} is not compiled for LiteRT ({precision}): {reason}{traced.spec.half_cure}"
                 )
         return forms
 
-    def _saved(self, cut: TracedTower | TracedPart, tower: str, part: str, precision: Precision) -> str:
-        """Writes a SavedModel aside in every run, which takes seconds: its content tells whether it is another one."""
+    def _saved(self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision) -> str:
+        """Writes a SavedModel aside in every run, which takes seconds: its content shows whether it is another one."""
         path, fresh = paths.saved_model(tower, part, precision), self.stage.attempts / "saved_model"
-        write_saved_model(cut, self.root, self.checkpoint, self.object_path, fresh)
-        key = key_of(_content(fresh))
-        if self.stage.finished(path, key) is None:
-            directory = self.stage.directory / path
-            shutil.rmtree(directory, ignore_errors=True)
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            fresh.rename(directory)
-            self.stage.finish(path, key)
+        write_saved_model(traced, self.root, self.checkpoint, self.object_path, fresh)
+        Step(path, content_of_saved_model(fresh), type(None), partial(self._keep, fresh, path)).run(self.stage)
         shutil.rmtree(fresh, ignore_errors=True)
         return path
 
-
-def _content(directory: Path) -> list[str]:
-    return content_of(sorted(each for each in directory.rglob("*") if each.is_file()))
+    def _keep(self, fresh: Path, path: str) -> None:
+        directory = self.stage.directory / path
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        fresh.rename(directory)

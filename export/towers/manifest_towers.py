@@ -1,4 +1,4 @@
-"""Traced towers, what the recipe says of them and what was verified -> the manifest's pages of towers."""
+"""Traced towers, the recipe and what was verified -> the manifest's entries of towers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from export.recipe import schema
 
 
 def check_limits(job: schema.ExportJob, model: ModelSpec, converted: Collection[str] = ()) -> None:
-    """Refuses limits of float32 towers that the parity rule binds.
+    """Rejects limits of float32 towers that the parity rule binds.
 
     Args:
       job: the recipe.
@@ -84,7 +84,7 @@ def describe_tower(
     forms: tuple[manifest.TowerForm, ...],
     parts: tuple[manifest.TowerPart, ...] = (),
 ) -> manifest.Tower:
-    """Turns a traced tower, its forms and its parts into the manifest's page of it.
+    """Turns a traced tower, its forms and its parts into its manifest entry.
 
     Raises:
       NotConvertible: the precision to be served has no form.

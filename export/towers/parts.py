@@ -1,4 +1,4 @@
-"""Cuts a ranking tower by data flow: what a context needs once, what candidates share, and each output's own rest.
+"""Partitions a ranking tower by data flow: what a context needs once, what candidates share, each output's own rest.
 
 A part is a function of its own. `context` makes, once for each context, what depends on context features alone;
 `trunk` makes for each candidate what two or more outputs need; what only one output needs is a part called after it. A
@@ -27,7 +27,7 @@ _AGAIN_MAX = 1.1
 
 @dataclass(frozen=True)
 class Split:
-    """What became of a tower; no parts where cutting it would not pay."""
+    """What became of a tower; no parts where they would not pay."""
 
     parts: tuple[TracedPart, ...] = ()
     notes: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Split:
 
 
 def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split:
-    """Cuts one ranking tower.
+    """Partitions one ranking tower.
 
     Args:
       tower: as it was traced, an input for each feature.
@@ -51,13 +51,13 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
     try:
         rows = flow.rows
     except Exception as problem:  # noqa: BLE001 - operations raise of many kinds on examples that they cannot take
-        told = " ".join(str(problem).split())[:200]
-        return Split(notes=(f"tower {name!r} is not split: it could not be tried on made examples: {told}",))
-    return _Cutting(flow, rows).split()
+        raised = " ".join(str(problem).split())[:200]
+        return Split(notes=(f"tower {name!r} is not split: it could not be tried on made examples: {raised}",))
+    return _Partition(flow, rows).split()
 
 
-class _Cutting:
-    """Chooses the tensors at which one tower is cut."""
+class _Partition:
+    """Chooses the tensors that parts of one tower hand on."""
 
     def __init__(self, flow: DataFlow, rows: set[str]) -> None:
         self._flow, self._rows = flow, rows
@@ -68,13 +68,13 @@ class _Cutting:
             self._names.setdefault(tensor.name, output)
 
     def split(self) -> Split:
-        """Returns the parts, and notes on what is not cut."""
+        """Returns the parts, and notes on what stays together."""
         flow = self._flow
-        once = self._context_cut()
+        once = self._of_context()
         parts = [self._part("context", "context", once, {})] if once else []
         each = {name: tensor for name, tensor in flow.outputs.items() if tensor.name not in once}
         whole = flow.cost(flow.upstream(each.values(), once)[0])
-        shared, heads = self._candidate_cuts(each, once)
+        shared, heads = self._of_candidates(each, once)
         made, stops = [], dict(once)
         if shared:
             made.append(self._part("trunk" if heads else "candidate", "candidate", shared, stops))
@@ -91,7 +91,7 @@ class _Cutting:
         parts += made
         return Split(tuple(parts) if len(parts) > 1 else (), tuple(self._notes))
 
-    def _context_cut(self) -> dict[str, Any]:
+    def _of_context(self) -> dict[str, Any]:
         """Returns the tensors that depend on context features alone and are taken per candidate, or are outputs."""
         flow = self._flow
         operations, _ = flow.upstream(flow.outputs.values(), ())
@@ -99,12 +99,12 @@ class _Cutting:
         for operation in operations:
             if flow.per(operation.outputs[0]) != CONTEXT:
                 wanted += [tensor for tensor in operation.inputs if flow.per(tensor) == CONTEXT]
-        cut = self._cut(wanted, {})
-        if not cut:
-            self._tell_of_context(operations)
-        return cut
+        handed = self._handed_on(wanted, {})
+        if not handed:
+            self._note_no_context(operations)
+        return handed
 
-    def _tell_of_context(self, operations: Sequence[Any]) -> None:
+    def _note_no_context(self, operations: Sequence[Any]) -> None:
         flow = self._flow
         own = [operation for operation in operations if flow.per(operation.outputs[0]) == CONTEXT]
         if not any(flow.per(tensor) == CONTEXT for tensor in flow.graph.inputs[: len(flow.inputs)]):
@@ -124,7 +124,7 @@ class _Cutting:
         why = f"operation {named(mixing[0])} makes no row of its own for each context" if mixing else "none is large"
         self._notes.append(f"tower {self._name!r} has no context part: {why}")
 
-    def _candidate_cuts(
+    def _of_candidates(
         self, outputs: Mapping[str, Any], stops: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the tensors that one part makes for all, and the outputs that have a part of their own, in order."""
@@ -148,7 +148,7 @@ class _Cutting:
             if flow.per(taken) and uses[taken.op.name] > 1
         ]
         heads |= {name: outputs[name] for name, of in derived.items() if of & {t.name for t in heads.values()}}
-        shared = self._cut(wanted, stops)
+        shared = self._handed_on(wanted, stops)
         return shared | {tensor.name: tensor for name, tensor in outputs.items() if name not in heads}, heads
 
     def _derived(self, outputs: Mapping[str, Any], stops: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -161,10 +161,10 @@ class _Cutting:
                 derived[name] = reached & others
         return derived
 
-    def _cut(self, wanted: Iterable[Any], stops: Mapping[str, Any]) -> dict[str, Any]:
+    def _handed_on(self, wanted: Iterable[Any], stops: Mapping[str, Any]) -> dict[str, Any]:
         """Returns tensors to be handed on, by name: each holds rows and saves work; what does not is looked behind."""
         flow = self._flow
-        cut: dict[str, Any] = {}
+        handed: dict[str, Any] = {}
         seen = set(stops) | set(flow.inputs)
         queue = list(wanted)
         for tensor in queue:  # grows while it is walked
@@ -173,10 +173,10 @@ class _Cutting:
             seen.add(tensor.name)
             saved = flow.cost(flow.upstream([tensor], stops, values=True)[0])
             if tensor.name in self._rows and saved >= MULTIPLY_ADDS_MIN:
-                cut[tensor.name] = tensor
+                handed[tensor.name] = tensor
             else:
                 queue.extend(tensor.op.inputs)
-        return cut
+        return handed
 
     def _part(self, name: str, per: Per, fetches: Mapping[str, Any], stops: Mapping[str, Any]) -> TracedPart:
         flow = self._flow

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
 from export.checkpoint.reader import Checkpoint
-from export.errors import DestinationError, NotConvertible
+from export.errors import DestinationError
 from export.frameworks.loading import load_tensorflow
 from export.graph.pruning import TracedPart, TracedTower, tables_of
 from export.graph.specs import SIGNATURE
 from export.model.weights import restore_weights
-from export.towers.renumbering import renumber
+from export.steps import content_of
+
+_NUMBERED = re.compile(r'"((?:[^"\n]*PartitionedCall-|__(?:inference|forward|backward)_[^"\n]*_))([0-9]+)(?=")')
+_CAPTURED = re.compile(r'(key: "_user_specified_name"\s+value \{\s+s: ")[0-9]+(?=")')
 
 
 def write_saved_model(
@@ -31,11 +36,9 @@ def write_saved_model(
     Raises:
       CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
       DestinationError: the directory cannot be written.
-      NotConvertible: what was written is not what the tower says.
     """
     restore_weights(tower.variables, root, checkpoint, object_path)
     save_function(tower, directory)
-    _check(tower, directory)
 
 
 def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
@@ -61,27 +64,29 @@ def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tf.saved_model.save(module, str(directory), signatures={SIGNATURE: signature})
-        renumber(directory)
     except (OSError, tf.errors.OpError) as problem:
         raise DestinationError(f"tower {spec.name!r} cannot be written to {directory}: {problem}") from problem
 
 
-def _check(tower: TracedTower | TracedPart, directory: Path) -> None:
-    """Looks at the written files: exactly the tower's dense weights, exactly its signature."""
-    tf = load_tensorflow()
-    reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
-    stored = sorted(
-        tuple(shape) for key, shape in reader.get_variable_to_shape_map().items() if not key.startswith("_CHECKPOINT")
-    )
-    expected = sorted(tuple(variable.shape.as_list()) for variable in tower.variables)
-    if stored != expected:
-        raise NotConvertible(
-            f"SavedModel of tower {tower.spec.name!r} holds variables of shapes {stored}; {expected} were expected"
-        )
-    written = tf.saved_model.load(str(directory)).signatures[SIGNATURE]
-    inputs = set(written.structured_input_signature[1])
-    outputs = set(written.structured_outputs)
-    if inputs != {tensor.name for tensor in tower.spec.inputs} or outputs != {t.name for t in tower.spec.outputs}:
-        raise NotConvertible(
-            f"SavedModel of tower {tower.spec.name!r} has inputs {sorted(inputs)} and outputs {sorted(outputs)}"
-        )
+def content_of_saved_model(directory: Path) -> list[str]:
+    """Returns digests of what a SavedModel holds, which a later run writes alike.
+
+    TensorFlow numbers functions by all that the process traced before, which is less in a run that was resumed, names
+    captured tensors by their addresses, and draws a random number into `fingerprint.pb`.
+    """
+    from tensorflow.core.protobuf import saved_model_pb2  # TensorFlow wrote it, and is loaded
+
+    written = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
+    for graph in written.meta_graphs:
+        graph.graph_def.library.function.sort(key=lambda each: (_number(each.signature.name), each.signature.name))
+    text = _CAPTURED.sub(r"\1", str(written))
+    numbers = sorted({int(found[2]) for found in _NUMBERED.finditer(text)})
+    places = {number: place for place, number in enumerate(numbers)}
+    text = _NUMBERED.sub(lambda found: f'"{found[1]}{places[int(found[2])]}', text)
+    files = [each for each in sorted(directory.rglob("*")) if each.is_file() and each.suffix != ".pb"]
+    return [hashlib.sha256(text.encode()).hexdigest(), *content_of(files)]
+
+
+def _number(name: str) -> int:
+    found = re.search(r"[0-9]+$", name)
+    return int(found[0]) if found else 0

@@ -150,7 +150,7 @@ def _forms(
     forms = [manifest.TowerForm(kind="saved_model", precision="f32", path=saved, max_abs_error=none)]
     for precision in PRECISIONS[name]:
         path = paths.compiled_tower(name, precision, part)
-        if reason := compile_tower(directory / saved, precision, directory / path).reason:
+        if reason := compile_tower(directory / saved, precision, directory / path):
             raise RuntimeError(reason)
         found = CompiledTower(directory / path).run(inputs)
         errors = {key: float(np.abs(found[key] - wanted[key]).max()) for key in wanted}

@@ -110,6 +110,7 @@ def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
     assert sorted(path.name for path in directory.iterdir()) == [
         "assets",
         "assets.extra",
+        "fingerprint.pb",
         "saved_model.pb",
         "variables",
     ]

@@ -118,7 +118,7 @@ def hold(made: Made, directory: Path, examples: Examples | None = None) -> dict[
     for tower in made.traced.towers:
         saved, path = paths.saved_model(tower.spec.name), paths.compiled_tower(tower.spec.name, "f32")
         write_saved_model(tower, made.traced.root, checkpoint, "model", directory / saved)
-        assert compile_tower(directory / saved, "f32", directory / path).reason == ""
+        assert compile_tower(directory / saved, "f32", directory / path) == ""
         forms += [
             WrittenForm(tower.spec.name, "saved_model", "f32", saved),
             WrittenForm(tower.spec.name, "litert", "f32", path),

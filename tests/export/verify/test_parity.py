@@ -48,7 +48,7 @@ def write_forms(made: Cut, root: Path) -> list[WrittenForm]:
         forms.append(WrittenForm(name, "saved_model", "f32", paths.saved_model(name)))
         for precision in made.job.towers[name].precisions:
             path = paths.compiled_tower(name, precision)
-            assert compile_tower(saved, precision, root / path).reason == ""
+            assert compile_tower(saved, precision, root / path) == ""
             forms.append(WrittenForm(name, "litert", precision, path))
     return forms
 
