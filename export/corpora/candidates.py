@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import BundleError, FeatureError, FormatError
-from bundle.features.reader import Column, FeatureReader
+from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
 from bundle.stores.reader import StoredColumns
 from bundle.stores.writer import StoreWriter
@@ -88,13 +88,7 @@ def write_candidates(
         raise NotConvertible(f"corpus {name!r}: {problem}") from problem
     except OSError as problem:
         raise _unwritten(f"store {file!r}", problem) from problem
-    return manifest.Corpus(
-        file=file,
-        size=written.size,
-        id_dtype=written.id_dtype,
-        features=written.features,
-        attributes=written.attributes,
-    )
+    return manifest.Corpus(file=file, **vars(written))
 
 
 def write_vectors(
@@ -147,8 +141,7 @@ def write_vectors(
         with path.open("wb") as file:
             for first in range(0, store.size, BATCH_CANDIDATES):
                 positions = np.arange(first, min(first + BATCH_CANDIDATES, store.size), dtype=np.int64)
-                columns = store.features(positions, held)
-                vectors = _vectors(tower, spec, features, columns, positions.size, _Candidates(where, store, first))
+                vectors = _vectors(tower, spec, features, store, held, positions, where)
                 dim = vectors.shape[1]
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
                 moved(positions.size)
@@ -161,69 +154,54 @@ def write_vectors(
     return dim
 
 
-class _Candidates:
-    """Names the candidates of one batch in messages."""
-
-    def __init__(self, where: str, store: StoredColumns, first: int) -> None:
-        self.where, self._store, self._first = where, store, first
-
-    def told(self, place: int) -> str:
-        """Returns id and row of the candidate at `place` of the batch."""
-        position = self._first + place
-        return f"candidate {self._store.ids(np.array([position])).tolist()[0]!r} (row {position + 1})"
-
-
 def _vectors(
     tower: Tower,
     spec: manifest.Tower,
     features: FeatureReader,
-    columns: Mapping[str, Column],
-    n: int,
-    candidates: _Candidates,
+    store: StoredColumns,
+    held: Sequence[str],
+    positions: NDArray[np.int64],
+    where: str,
 ) -> NDArray[np.float32]:
-    activations = {}
+    activations, columns, n = {}, store.features(positions, held), positions.size
     for name in {source for tensor in spec.inputs for source in tensor.sources}:
         try:
             activations[name] = features.activation(name, columns, n).values
         except BundleError as problem:
-            place = _first_refused(features, name, columns, n)
-            raise NotConvertible(f"{candidates.where}: {candidates.told(place)}: {problem}") from problem
+            unfit = _first_unfit(features, name, store, held, positions)
+            raise NotConvertible(f"{where}: {unfit}: {problem}") from problem
     try:
-        outputs = tower.run(tower_inputs(spec.inputs, activations, n))
+        vectors = tower.run(tower_inputs(spec.inputs, activations, n))[spec.result]
     except InvalidInput as problem:
-        raise NotConvertible(f"{candidates.where}: {problem}") from problem
-    vectors = outputs[spec.result]
+        raise NotConvertible(f"{where}: {problem}") from problem
     if vectors.ndim != 2 or len(vectors) != n:
         raise NotConvertible(
-            f"{candidates.where}: the candidate tower's {spec.result!r} has shape {list(vectors.shape)} for {n} "
-            "candidates; [candidates, dim] was expected"
+            f"{where}: the candidate tower's {spec.result!r} has shape {list(vectors.shape)} for {n} candidates; "
+            "[candidates, dim] was expected"
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         raise NotConvertible(
-            f"{candidates.where}: the vector of {candidates.told(int(np.argmin(finite)))} holds NaN or an infinity; "
-            "look at its feature values and its rows of the tables"
+            f"{where}: the vector of {_candidate(store, positions[np.argmin(finite)])} holds NaN or an infinity; look "
+            "at its feature values and its rows of the tables"
         )
     return vectors
 
 
-def _first_refused(features: FeatureReader, name: str, columns: Mapping[str, Column], n: int) -> int:
-    # The reader's message tells the value; whose it is, is found again one by one.
-    for place in range(n):
+def _first_unfit(
+    features: FeatureReader, name: str, store: StoredColumns, held: Sequence[str], positions: NDArray[np.int64]
+) -> str:
+    # The reader's message has the value; whose it is, is found again one by one.
+    for position in positions:
         try:
-            features.activation(name, {each: _one(column, place, n) for each, column in columns.items()}, 1)
+            features.activation(name, store.features(np.array([position]), held), 1)
         except BundleError:
-            return place
-    return 0
+            return _candidate(store, position)
+    return "a candidate"
 
 
-def _one(column: Column, place: int, n: int) -> Column:
-    if column.offsets is not None:
-        start, stop = int(column.offsets[place]), int(column.offsets[place + 1])
-    else:
-        each = column.values.size // n
-        start, stop = place * each, (place + 1) * each
-    return Column(column.values[start:stop], np.array([0, stop - start], np.int64))
+def _candidate(store: StoredColumns, position: np.int64) -> str:
+    return f"candidate {store.ids(np.array([position])).tolist()[0]!r} (row {position + 1})"
 
 
 def _unwritten(what: str, problem: OSError) -> DestinationError:

@@ -25,6 +25,8 @@ from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
+Setting = dict[str, Any]
+"""What one search costs by: leaves_to_search and reorder; nothing of a brute force index."""
 
 BRUTE_FORCE_BELOW = 20_000
 """Source: google-research/scann docs/algorithms.md: below 20 000 points brute force, leaves about the square root."""
@@ -34,19 +36,6 @@ _LEVELS_BEYOND_TARGET = 2
 _EXACT_TIMED, _EXACT_TIMED_BLOCKS = 16, 4
 _TIE = 1e-6
 _Z95 = 1.959963984540054
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What one search costs by: None of a brute force index."""
-
-    leaves_to_search: int | None = None
-    reorder: int | None = None
-
-    def told(self) -> dict[str, Any]:
-        """Returns the setting as the manifest writes it."""
-        told = {"leaves_to_search": self.leaves_to_search, "reorder": self.reorder}
-        return {name: value for name, value in told.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -93,11 +82,18 @@ def build_index(
     except (InvalidIndex, InvalidInput) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
     try:
-        points, recall = _settled(directory, vectors, truth, part, name, parameters, gate=representative)
+        points = _curve(_loaded(directory, part.distance, vectors, name), vectors, truth, part, parameters)
+        best = _cheapest(points, name, part, gate=representative)
+        settle(directory, **best.parameters)
+        recall, _ = _measured(_loaded(directory, part.distance, vectors, name), vectors, truth, part.distance, {})
+        if representative and recall < part.recall.value:
+            raise VerificationFailed(
+                f"index {name!r}: recall@{part.recall.k} is {recall:.4f} once written, {best.recall:.4f} before; "
+                "export the index again"
+            )
     except VerificationFailed:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    best = _cheapest(points, name, part, gate=representative)
     return Index(
         corpus=part.corpus,
         query_tower=part.query_tower,
@@ -107,42 +103,10 @@ def build_index(
         dim=vectors.shape[1],
         directory=paths.index_directory(name),
         vectors=paths.index_vectors(name),
-        parameters=parameters | best[0].told(),
-        recall=Recall(
-            k=part.recall.k,
-            value=recall,
-            low=wilson_low(recall, len(truth.queries)),
-            queries=len(truth.queries),
-            target=part.recall.value,
-            representative=representative,
-        ),
-        curve=tuple(sorted((point for _, point in points), key=lambda point: point.relative_cost)),
+        parameters=parameters | best.parameters,
+        recall=_recall(recall, truth, part, part.recall.value, representative=representative),
+        curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
     )
-
-
-def _settled(
-    directory: Path,
-    vectors: VectorFile,
-    truth: _Truth,
-    part: IndexPart,
-    name: str,
-    parameters: dict[str, Any],
-    *,
-    gate: bool,
-) -> tuple[list[tuple[Setting, CostPoint]], float]:
-    """Measures settings, writes the best one and measures it again; one index at a time is in memory."""
-    settings = _settings(part, parameters, len(vectors))
-    points = _curve(_loaded(directory, part.distance, vectors, name), vectors, truth, part, settings)
-    setting, best = _cheapest(points, name, part, gate=gate)
-    settle(directory, setting.leaves_to_search, setting.reorder)
-    written = _loaded(directory, part.distance, vectors, name)
-    recall, _ = _measured(written, vectors, truth, part.distance, Setting())
-    if gate and recall < part.recall.value:
-        raise VerificationFailed(
-            f"index {name!r}: recall@{part.recall.k} is {recall:.4f} once written, {best.recall:.4f} before; "
-            "export the index again"
-        )
-    return points, recall
 
 
 def recall_of_tables(
@@ -164,7 +128,7 @@ def recall_of_tables(
     vectors = _opened(path, name, trained)
     truth = _exact_answers(vectors, part, _sampled(trained, part.recall.queries))
     index = _loaded(base / page.directory, page.distance, vectors, name)
-    recall, _ = _measured(index, vectors, truth, page.distance, Setting(), _sampled(asked, part.recall.queries))
+    recall, _ = _measured(index, vectors, truth, page.distance, {}, _sampled(asked, part.recall.queries))
     wanted = part.recall.of_tables
     if wanted is not None and recall < wanted:
         raise VerificationFailed(
@@ -172,8 +136,7 @@ def recall_of_tables(
             f"checkpoint's own rows, the recipe asks for {wanted}; lower indexes.{name}.recall.of_tables, or give the "
             "tables a dtype that loses less"
         )
-    low = wilson_low(recall, len(truth.queries))
-    return Recall(k=part.recall.k, value=recall, low=low, queries=len(truth.queries), target=wanted or 0.0)
+    return _recall(recall, truth, part, wanted or 0.0)
 
 
 def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
@@ -210,6 +173,12 @@ def wilson_low(share: float, queries: int) -> float:
     middle = share + square / (2 * queries)
     spread = _Z95 * math.sqrt(share * (1 - share) / queries + square / (4 * queries * queries))
     return max(0.0, (middle - spread) / (1 + square / queries))
+
+
+def _recall(value: float, truth: _Truth, part: IndexPart, target: float, **told: bool) -> Recall:
+    queries = len(truth.queries)
+    low = wilson_low(value, queries)
+    return Recall(k=part.recall.k, value=value, low=low, queries=queries, target=target, **told)
 
 
 def _opened(path: Path, name: str, queries: Vectors) -> VectorFile:
@@ -280,52 +249,50 @@ def _measured(
     right, times = 0, []
     for query, worst, sent in zip(truth.queries, truth.worst, truth.queries if asked is None else asked, strict=True):
         began = time.perf_counter()
-        found, _ = index.search(sent[np.newaxis], truth.k, setting.leaves_to_search, setting.reorder)
+        found, _ = index.search(sent[np.newaxis], truth.k, **setting)
         times.append(time.perf_counter() - began)
         positions = np.unique(found[0][found[0] >= 0])
         right += int((_scores(vectors, positions, query, distance) >= worst - _TIE * abs(worst)).sum())
     return right / (truth.k * len(truth.queries)), float(np.median(times))
 
 
-def _settings(part: IndexPart, parameters: dict[str, Any], size: int) -> list[list[Setting]]:
-    # Levels of rising cost: each has one number of leaves, and the reorderings to try with it.
-    if not parameters:
-        return [[Setting()]]
-    leaves = sorted({math.ceil(share * parameters["num_leaves"]) for share in _LEAF_SHARES})
-    reorders = sorted({min(times * part.recall.k, size) for times in _REORDER_PER_NEIGHBOR})
-    if "leaves_to_search" in part.parameters:
-        leaves = [parameters["leaves_to_search"]]
-    if "reorder" in part.parameters:
-        reorders = [parameters["reorder"]]
-    return [[Setting(count, reorder) for reorder in reorders] for count in leaves]
-
-
 def _curve(
-    index: ScannIndex, vectors: VectorFile, truth: _Truth, part: IndexPart, levels: Sequence[Sequence[Setting]]
-) -> list[tuple[Setting, CostPoint]]:
-    # Levels beyond the first that reaches the target are tried too: more leaves with less reordering may be cheaper.
-    points: list[tuple[Setting, CostPoint]] = []
+    index: ScannIndex, vectors: VectorFile, truth: _Truth, part: IndexPart, parameters: dict[str, Any]
+) -> list[CostPoint]:
+    """Measures settings by rising cost, and some beyond the first leaves that reach the target.
+
+    More leaves with less reordering may be cheaper.
+    """
+    points: list[CostPoint] = []
     beyond = 0
-    for level in levels:
+    for level in _levels(part, parameters, len(vectors)):
         for setting in level:
             recall, search_s = _measured(index, vectors, truth, part.distance, setting)
-            cost = search_s / truth.search_s
-            points.append((setting, CostPoint(parameters=setting.told(), recall=recall, relative_cost=cost)))
-        beyond += any(point.recall >= part.recall.value for _, point in points)
+            points.append(CostPoint(parameters=setting, recall=recall, relative_cost=search_s / truth.search_s))
+        beyond += any(point.recall >= part.recall.value for point in points)
         if beyond > _LEVELS_BEYOND_TARGET:
             break
     return points
 
 
-def _cheapest(
-    points: Sequence[tuple[Setting, CostPoint]], name: str, part: IndexPart, *, gate: bool
-) -> tuple[Setting, CostPoint]:
-    reaching = [pair for pair in points if pair[1].recall >= part.recall.value]
+def _levels(part: IndexPart, parameters: dict[str, Any], size: int) -> list[list[Setting]]:
+    # Of rising cost: each has one number of leaves, and the reorderings to try with it.
+    if not parameters:
+        return [[{}]]
+    leaves = {math.ceil(share * parameters["num_leaves"]) for share in _LEAF_SHARES}
+    reorders = {min(times * part.recall.k, size) for times in _REORDER_PER_NEIGHBOR}
+    leaves = {part.parameters["leaves_to_search"]} if "leaves_to_search" in part.parameters else leaves
+    reorders = {part.parameters["reorder"]} if "reorder" in part.parameters else reorders
+    return [[{"leaves_to_search": count, "reorder": each} for each in sorted(reorders)] for count in sorted(leaves)]
+
+
+def _cheapest(points: Sequence[CostPoint], name: str, part: IndexPart, *, gate: bool) -> CostPoint:
+    reaching = [point for point in points if point.recall >= part.recall.value]
     if reaching:
-        return min(reaching, key=lambda pair: pair[1].relative_cost)
-    setting, best = max(points, key=lambda pair: pair[1].recall)
+        return min(reaching, key=lambda point: point.relative_cost)
+    best = max(points, key=lambda point: point.recall)
     if not gate:
-        return setting, best
+        return best
     raise VerificationFailed(
         f"index {name!r}: recall@{part.recall.k} is {best.recall:.4f} at best (with {best.parameters}), "
         f"the recipe asks for {part.recall.value}; lower indexes.{name}.recall.value, raise parameters.reorder or "
