@@ -1,7 +1,7 @@
 """The steps of a bundle, their order, its manifest and its commit; no arithmetic, no I/O of its own.
 
 prepare (export/jobs/preparation.py): recipe, checkpoint, trace, plan          touches nothing
-run: vocabularies, candidates, examples, tables, towers, replay, vectors, indexes, rows, commit
+run: vocabularies, candidates, examples, tables, towers, parity, vectors, indexes, rows, commit
 
 What the user wrote by hand is read first: a mistake in it is told before the first table is copied.
 """
@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
-
-from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
@@ -38,12 +35,11 @@ from export.steps import Step, content_of, versions
 from export.tables.key_indexes import write_key_indexes
 from export.towers.files import TowerFiles
 from export.towers.manifest_towers import describe_tower
-from export.verify import parity, table_effects
+from export.verify import table_effects
+from export.verify.forms import TOLERANCE
 from export.verify.model_checks import check_page, examples_of
-from export.verify.part_checks import check_parts, unverified
-from export.verify.reference_model import Replay, Results, checkpoint_rows, replay_finite
-from runtime.tower_inputs import tower_inputs
-from runtime.towers import open_tower
+from export.verify.parity import check_tower, feature_values, query_vectors
+from export.verify.reference_model import Reference, checkpoint_rows, finite_results
 
 __all__ = ["Prepared", "prepare", "run"]
 
@@ -90,14 +86,18 @@ class _Bundle:
         with progress.step("towers"):
             forms = self._write_towers()
         read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in tables.items()})
-        trained = table_effects.trained_features(prepared.pages, readers, tables, opened, indexed, read_rows)
-        prefix = local_prefix(checkpoint, prepared.inventory, self.directory / ".dense")
-        converted = frozenset(table_effects.converted(tables))
-        replayed = Replay(self.job, prepared.base, spec, prefix, examples, features, converted)
-        with progress.step("replay"):
-            replayed, expected = replay_finite(replayed, read_rows)
-            effects = table_effects.measure_effects(replayed, trained, self.directory, forms, expected)
-            towers = self._verified_towers(replayed, forms, expected)
+        own = readers | table_effects.trained_tables(tables, read_rows)
+        trained = FeatureReader(prepared.pages, own, opened, indexed)
+        with progress.step("parity"):
+            towers = self._describe_towers(forms)
+            prefix = local_prefix(checkpoint, prepared.inventory, self.directory / ".dense")
+            changed = table_effects.converted(tables)
+            reference = Reference(self.job, prepared.base, spec, prefix, read_rows, examples, features, changed)
+            reference, expected = finite_results(reference)
+            effects = table_effects.measure_effects(reference, trained, self.directory, towers, expected)
+            values = feature_values(reference, features)
+            for name, tower in towers.items():
+                towers[name] = check_tower(reference, self.directory, name, tower, values, expected[name])
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
         with progress.step("vectors", embedded, unit="rows") as moved:
             for name, part in self.job.indexes.items():
@@ -105,7 +105,7 @@ class _Bundle:
                 self._write_vectors(name, part, features, tower, corpus, tables, vocabularies, moved)
         with progress.step("indexes"):
             found_indexes = {
-                name: self._write_index(name, part, replayed, trained, towers, corpora[part.corpus])
+                name: self._write_index(name, part, reference, trained, towers, corpora[part.corpus])
                 for name, part in self.job.indexes.items()
             }
         with progress.step("rows compared"):
@@ -127,12 +127,12 @@ class _Bundle:
             contexts=contexts,
             indexes=found_indexes,
             verification=manifest.Verification(
-                tables=checks, examples=examples.n, tolerance=parity.TOLERANCE, table_effect=effects
+                tables=checks, examples=examples.n, tolerance=TOLERANCE, table_effect=effects
             ),
             files=tuple(file for step in written for file in self.stage.files(step)),
         )
         with progress.step("page checked"):
-            check_page(replayed, self.directory, page, expected, read_rows)
+            check_page(reference, self.directory, page)
         features.close()
         return Published(self.draft.publish(page, progress), page, tuple(self.notes))
 
@@ -189,22 +189,22 @@ class _Bundle:
             forms += files.write(tower, parts, self.job.towers[name].precisions)
         return forms
 
-    def _verified_towers(
-        self, replayed: Replay, forms: Sequence[WrittenForm], expected: Results
-    ) -> dict[str, manifest.Tower]:
-        verified = parity.compare_forms(replayed, self.directory, forms, expected)
-        values = parity.feature_values(replayed, replayed.features)
+    def _describe_towers(self, written: Sequence[WrittenForm]) -> dict[str, manifest.Tower]:
+        """Returns the towers' pages with the forms that were written, before they are compared."""
+
+        def forms(tower: str, part: str = "") -> tuple[manifest.TowerForm, ...]:
+            own = [form for form in written if (form.tower, form.part) == (tower, part)]
+            return tuple(
+                manifest.TowerForm(kind=form.kind, precision=form.precision, path=form.path, max_abs_error={})
+                for form in own
+            )
+
         towers = {}
-        for name, spec in replayed.model.towers.items():
-            of_parts = [form for form in forms if form.tower == name and form.part]
-            split = self.prepared.splits[name].parts if of_parts else ()
-            pages = [part.spec for part in split]
-            parts = tuple(unverified(page, [form for form in of_parts if form.part == page.name]) for page in pages)
-            tower = describe_tower(spec, self.job, verified[name], parts)
-            if parts:
-                proved = check_parts(replayed, self.directory, name, tower, values, expected[name])
-                tower = tower.model_copy(update={"parts": proved})
-            towers[name] = tower
+        for name, spec in self.prepared.traced.spec.towers.items():
+            split = self.prepared.splits[name].parts if name in self.prepared.splits else ()
+            parts = tuple(part.spec.model_copy(update={"forms": forms(name, part.spec.name)}) for part in split)
+            whole = all(part.forms for part in parts)
+            towers[name] = describe_tower(spec, self.job, forms(name), parts if whole else ())
         return towers
 
     def _write_vectors(
@@ -234,15 +234,18 @@ class _Bundle:
         self,
         name: str,
         part: IndexPart,
-        replayed: Replay,
+        reference: Reference,
         trained: FeatureReader,
         towers: Mapping[str, manifest.Tower],
         corpus: manifest.Corpus,
     ) -> manifest.Index:
         tower, made_of = towers[part.query_tower], towers[part.candidate_tower]
-        queries = self._queries(tower, replayed, replayed.features)
-        converted = any(replayed.converted_tables(each) for each in (part.query_tower, part.candidate_tower))
-        right = self._queries(tower, replayed, trained) if converted else queries
+        n = reference.examples.n
+        queries = query_vectors(self.directory, tower, feature_values(reference, reference.features), n)
+        converted = any(reference.converted_tables(each) for each in (part.query_tower, part.candidate_tower))
+        right = queries
+        if converted:
+            right = query_vectors(self.directory, tower, feature_values(reference, trained), n)
         real = self.job.verify.examples is not None
         if not real:
             self.notes.append(
@@ -264,12 +267,6 @@ class _Bundle:
 
         inputs = (part, self.stage.files(paths.index_vectors(name)), queries, right, real, versions())
         return self.draft.do(Step(paths.index_directory(name), inputs, manifest.Index, write))
-
-    def _queries(self, tower: manifest.Tower, replayed: Replay, features: FeatureReader) -> NDArray[Any]:
-        """Returns the examples' vectors, as `features` reads their rows."""
-        values = parity.feature_values(replayed, features)
-        inputs = tower_inputs(tower.inputs, values, replayed.examples.n)
-        return open_tower(self.directory, tower, "f32").run(inputs)[tower.result]
 
 
 def _index_steps(name: str) -> tuple[str, str]:

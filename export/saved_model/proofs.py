@@ -39,10 +39,10 @@ from export.saved_model.files import VariablesPlan
 from export.saved_model.graph import InlineGraph, variable_key
 from export.saved_model.lookups import sent_dtype
 from export.tables.sources import source_of
-from export.verify import parity
 from export.verify.examples import Examples
+from export.verify.forms import TOLERANCE, allowed
 from export.verify.model_checks import examples_of
-from export.verify.reference_model import Replay, checkpoint_rows, replay_finite
+from export.verify.reference_model import Reference, checkpoint_rows, finite_results
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")
 RESERVE_BYTES = 2 << 30
@@ -91,9 +91,9 @@ def prove(
     free = available_bytes()
     tables = {variable_key(attribute) for attribute in graph.tables}
     held = 2 * sum(entry.bytes for key, entry in plan.streamed.items() if key not in tables) + RESERVE_BYTES
-    proof: dict[str, Any] = {"examples": 0, "tolerance": parity.TOLERANCE, "loaded_by": [], "max_abs_error": {}}
+    proof: dict[str, Any] = {"examples": 0, "tolerance": TOLERANCE, "loaded_by": [], "max_abs_error": {}}
     if held > free:
-        note = f"not replayed: the original model holds its large Keras Embeddings, {held} bytes, and {free} are free"
+        note = f"not compared: the original model holds its large Keras Embeddings, {held} bytes, and {free} are free"
         return proof | {"note": f"{note}; the index holds the checkpoint's own entries"}
     features = _features(graph, base)
     read_rows = checkpoint_rows(
@@ -102,8 +102,8 @@ def prove(
     with tempfile.TemporaryDirectory() as aside:
         prefix = local_prefix(checkpoint, inventory, Path(aside))
         examples = examples_of(job, base, model, lookups.pages)
-        replayed, expected = replay_finite(Replay(job, base, model, prefix, examples, features), read_rows)
-    inputs = signature_inputs(graph, replayed.examples, features)
+        reference, expected = finite_results(Reference(job, base, model, prefix, read_rows, examples, features))
+    inputs = signature_inputs(graph, reference.examples, features)
     needed = plan.load_bytes + RESERVE_BYTES
     if needed <= free:
         answers, note = load_and_ask(directory, inputs), ""
@@ -119,7 +119,7 @@ def prove(
         name: {output: _error(job, name, output, right, answers) for output, right in outputs.items()}
         for name, outputs in expected.items()
     }
-    return proof | {"examples": replayed.examples.n, "max_abs_error": errors, "note": note}
+    return proof | {"examples": reference.examples.n, "max_abs_error": errors, "note": note}
 
 
 def _error(job: ExportJob, name: str, output: str, right: NDArray[Any], answers: Mapping[str, Results]) -> float:
@@ -130,13 +130,13 @@ def _error(job: ExportJob, name: str, output: str, right: NDArray[Any], answers:
         if got.shape != right.shape:
             raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {right.shape}")
         difference = np.abs(got.astype(np.float64) - right)
-        wrong = ~(difference <= parity.allowed(right, limit))  # not a number is wrong too
+        wrong = ~(difference <= allowed(right, limit))  # not a number is wrong too
         if wrong.any():
             at = tuple(int(place) for place in np.argwhere(wrong)[0])
             raise VerificationFailed(
                 f"{where}: example {at[0]} is {got[at]:.9g}, the original model gives {right[at]:.9g}; "
                 f"{int(wrong.sum())} of {wrong.size} values break "
-                f"{parity.TOLERANCE if limit is None else f'towers.{name}.max_abs_error.f32 = {limit:g}'}: "
+                f"{TOLERANCE if limit is None else f'towers.{name}.max_abs_error.f32 = {limit:g}'}: "
                 "it would not answer as the model does, so nothing is published"
             )
         largest = max(largest, float(difference.max(initial=0.0)))

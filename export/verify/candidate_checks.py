@@ -21,7 +21,7 @@ from export.corpora.files import CorpusFile, locate_corpus, read_rows
 from export.errors import VerificationFailed
 from export.recipe.schema import CorpusPart, ExportJob
 from export.verify.examples import Examples
-from export.verify.parity import allowed
+from export.verify.forms import allowed
 
 SAMPLE = 256
 """Candidates compared of each corpus and index."""

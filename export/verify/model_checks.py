@@ -1,5 +1,4 @@
-"""Holds a bundle to the model that was trained: by its page alone, as a service reads it, before it is published and
-whenever it is verified again."""
+"""Compares a bundle with the model that was trained, before it is published and whenever it is verified again."""
 
 from __future__ import annotations
 
@@ -9,13 +8,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import open_features
 from bundle.format import manifest
 from bundle.format.manifest import Manifest
+from bundle.storage import files
 from bundle.storage.staging import read_manifest
-from export.errors import UsageError
+from export.corpora.indexes import recall_of_tables
+from export.errors import UsageError, VerificationFailed
 from export.graph.specs import ModelSpec
 from export.model.dense_copy import local_prefix
 from export.model.manifest_features import model_vocabularies
@@ -23,16 +25,14 @@ from export.model.roots import open_job
 from export.model.tables import recognise_tables
 from export.model.tracing import trace_towers
 from export.model.vocabularies import as_array, read_keys
-from export.recipe.schema import ExportJob
+from export.recipe.schema import ExportJob, IndexPart
 from export.tables.dumped import KeyFile, open_dumps
-from export.verify import candidate_checks, parity, table_effects
 from export.verify.audit import Audit, ModelCheck, open_parts, told_as_failures
+from export.verify.candidate_checks import check_candidates
 from export.verify.examples import Examples, make_examples, read_examples
-from export.verify.part_checks import check_parts
-from export.verify.recall_checks import check_recall
-from export.verify.reference_model import ReadRows, Replay, Results, checkpoint_rows, replay_finite, replay_original
-from runtime.tower_inputs import tower_inputs
-from runtime.towers import open_tower
+from export.verify.parity import check_tower, feature_values, query_vectors
+from export.verify.reference_model import Reference, checkpoint_rows, finite_results, reference_results
+from export.verify.table_effects import converted
 
 
 def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: Mapping[str, manifest.Feature]) -> Examples:
@@ -46,38 +46,54 @@ def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: Mapping[str
     return make_examples(model, pages, keys, part.count, dumped=dumped)
 
 
-def check_page(replayed: Replay, root: Path, page: Manifest, expected: Results, read_rows: ReadRows) -> None:
-    """Asks a whole bundle by its page alone, and compares with the original model.
+def check_page(reference: Reference, root: Path, page: Manifest) -> None:
+    """Opens all parts of a bundle by its manifest alone, and compares its candidates with their files and the model.
 
-    Args:
-      replayed: the model, the checkpoint and the examples.
-      root: directory of the bundle, staged or published.
-      page: its manifest.
-      expected: what the original model gives for the examples.
-      read_rows: reads rows of the checkpoint's tables.
     Raises:
-      VerificationFailed: a part does not open, or answers otherwise than the model.
+      VerificationFailed: a part does not open, or a candidate or its vector is another.
     """
 
     def vectors(name: str, examples: Examples) -> NDArray[Any]:
-        alone = replayed.model.of(name)
-        results = replay_original(replace(replayed, model=alone, examples=examples), read_rows)
-        return results[name][alone.towers[name].result]
+        alone = reference.model.of(name)
+        return reference_results(replace(reference, model=alone, examples=examples))[name][alone.towers[name].result]
 
     with told_as_failures():
-        values = parity.compare_page(replayed, root, page, expected)
-        for name, tower in page.towers.items():
-            if tower.parts:
-                check_parts(replayed, root, name, tower, values, expected[name])
         tuple(open_parts(root, page))
-        candidate_checks.check_candidates(root, page, replayed.job, replayed.base, vectors)
+        check_candidates(root, page, reference.job, reference.base, vectors)
+
+
+def check_recall(root: Path, page: Manifest, name: str, part: IndexPart, queries: NDArray[np.float32]) -> float:
+    """Measures recall of an index against exact search over its vectors.
+
+    Args:
+      root: directory of the bundle.
+      page: its manifest.
+      name: of the index.
+      part: what the recipe says of it.
+      queries: [q, dim] float32: what its query tower gives for the examples.
+    Returns:
+      recall@k.
+    Raises:
+      VerificationFailed: it is below the target, or below what the manifest's measurement allows.
+    """
+    index = page.indexes[name]
+    told = index.recall
+    asked = part.recall.model_copy(update={"k": told.k, "queries": told.queries, "of_tables": None})
+    part = part.model_copy(update={"recall": asked, "distance": index.distance})
+    recall = recall_of_tables(root, name, part, index, queries, queries, files.locate(root, index.vectors)).value
+    if recall < min(told.target, told.value) or recall < told.low:
+        raise VerificationFailed(
+            f"index {name!r}: recall@{told.k} is {recall:.4f} against exact search over its vectors; its page tells "
+            f"{told.value:.4f} (at least {told.low:.4f}) and the target {told.target}; export the index again"
+        )
+    return recall
 
 
 def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audit:
-    """Holds a published bundle to its recipe's model and checkpoint, and measures recall anew.
+    """Compares a published bundle with its recipe's model and checkpoint, and measures recall anew.
 
     Args:
-      report: that every file is as its manifest tells.
+      report: that every file is as its manifest says.
       bundle: its directory.
       job: the recipe that it was exported by.
       base: the recipe's folder.
@@ -100,15 +116,16 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
     with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
         prefix = local_prefix(checkpoint, recognise_tables(checkpoint, traced, job, base), Path(aside, "dense"))
         features = open_features(bundle, page)
-        changed = frozenset(table_effects.converted(page.tables))
-        replayed = Replay(job, base, traced.spec, prefix, examples, features, changed)
         read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in page.tables.items()})
-        replayed, expected = replay_finite(replayed, read_rows)
-        check_page(replayed, bundle, page, expected, read_rows)
+        reference = Reference(job, base, traced.spec, prefix, read_rows, examples, features, converted(page.tables))
+        reference, expected = finite_results(reference)
+        values = feature_values(reference, features)
+        for name, tower in page.towers.items():
+            check_tower(reference, bundle, name, tower, values, expected[name])
+        check_page(reference, bundle, page)
         recall = {}
         for name, index in page.indexes.items():
-            tower = page.towers[index.query_tower]
-            inputs = tower_inputs(tower.inputs, parity.feature_values(replayed, features), examples.n)
-            recall[name] = check_recall(bundle, page, name, open_tower(bundle, tower, "f32").run(inputs)[tower.result])
+            queries = query_vectors(bundle, page.towers[index.query_tower], values, examples.n)
+            recall[name] = check_recall(bundle, page, name, job.indexes[name], queries)
         features.close()
     return replace(report, model_check=ModelCheck(examples.n, recall))

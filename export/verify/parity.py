@@ -1,223 +1,131 @@
-"""Replays examples through the original model and through every written form of every tower, and compares.
+"""The parity check: every form of every tower, and of its parts, must answer as the reference model does.
 
-The original takes ids; a written tower takes activations from the bundle's own tables, by the service's own reader. So
-what agrees here is the whole path of an answer: ids, rows, combiner, weights, compiled arithmetic.
+The reference model takes ids; a written tower takes activations from the bundle's own tables, by the service's own
+reader. So what agrees here is the whole path of an answer: ids, rows, combiner, weights, compiled arithmetic.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import BundleError
-from bundle.features.reader import FeatureReader, open_features
-from bundle.format import manifest
+from bundle.features.reader import FeatureReader
+from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
-from export.graph.specs import TowerSpec, WrittenForm
-from export.verify.head_effects import check_effects, order_effects
-from export.verify.reference_model import Replay, Results
-from runtime.litert import CompiledTower
-from runtime.savedmodel import SavedModelTower
+from export.verify.forms import OpenForm, Values, allowed, compare, open_form, run
+from export.verify.rankings import check_effects, order_effects
+from export.verify.reference_model import Reference
 from runtime.tower_inputs import tower_inputs
-from runtime.towers import Tower
+from runtime.towers import find_form, open_tower
 
-Values = Mapping[str, NDArray[Any]]
-
-ABSOLUTE, RELATIVE = 1e-5, 1e-5
-TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
-"""The parity rule of float32 forms."""
+_CANDIDATES = 4
+"""Candidates that share a context where parts are compared with the whole tower."""
 
 
-@dataclass(frozen=True)
-class OpenForm:
-    """A form that is ready to run; `limit` is the recipe's, None where the parity rule holds."""
-
-    form: WrittenForm
-    spec: TowerSpec
-    tower: Tower
-    limit: float | None
-
-
-def compare_forms(
-    replay: Replay, root: Path, forms: Sequence[WrittenForm], expected: Results
-) -> dict[str, tuple[manifest.TowerForm, ...]]:
-    """Runs every form on all examples at once and on the first one alone, and compares with the original.
-
-    Args:
-      replay: the examples, and the bundle's own reader of their features.
-      root: directory of the (staged) bundle.
-      forms: what was written.
-      expected: what the original model gives for these examples.
-    Returns:
-      By tower, its forms with the largest difference of each output.
-    Raises:
-      VerificationFailed: a form differs by more than its limit; names tower, form, output, example and values.
-    """
-    values = feature_values(replay, replay.features)
-    verified: dict[str, tuple[manifest.TowerForm, ...]] = dict.fromkeys(replay.model.towers, ())
-    for form in forms:
-        if form.part:
-            continue
-        compared = compare(fed_from_bundle(replay, form, root), values, expected[form.tower])
-        verified[form.tower] += (verified_form(replay, form, compared, expected[form.tower]),)
-    return verified
-
-
-def verified_form(replay: Replay, form: WrittenForm, compared: Compared, expected: Values) -> manifest.TowerForm:
-    """Returns a form's page, with what its precision does to the order of the examples.
-
-    Raises:
-      VerificationFailed: it does more than the recipe allows.
-    """
-    effect = {}
-    if form.precision != "f32":
-        effect = order_effects(compared.results, expected, replay.examples.labels)
-        check_effects(f"tower {form.tower!r}, {told_form(form)}", form.tower, form.precision, effect, replay.job)
-    return manifest.TowerForm(
-        kind=form.kind, precision=form.precision, path=form.path, max_abs_error=compared.errors, effect=effect
-    )
-
-
-def compare_page(replay: Replay, root: Path, page: manifest.Manifest, expected: Results) -> Values:
-    """Runs every tower once more as the finished page tells it, on features that are opened by the page alone.
-
-    Args:
-      replay: the examples.
-      root: directory of the (staged) bundle.
-      page: its manifest.
-      expected: what the original model gives for these examples.
-    Returns:
-      What the page's features give the towers for these examples.
-    Raises:
-      VerificationFailed: an answer differs by more than its limit: the page misleads a service.
-    """
-    examples = replay.examples
-    features = open_features(root, page)
-    taken = {each for tower in page.towers.values() for tensor in tower.inputs for each in tensor.sources}
-    found = features.activations(sorted(taken), examples.columns, examples.n)
-    values = {source: activation.values for source, activation in found.items()}
-    for name, tower in page.towers.items():
-        inputs = tower_inputs(tower.inputs, values, examples.n)
-        for each in tower.forms:
-            opened = fed_from_bundle(replay, WrittenForm(name, each.kind, each.precision, str(each.path)), root)
-            results = opened.tower.run(inputs)
-            for output in tower.outputs:
-                check_output(opened, output.name, results[output.name], expected[name][output.name])
-    features.close()
-    return values
-
-
-def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
-    """Returns how far the original model's values may be missed: by the recipe's limit, else by the parity rule."""
-    return ABSOLUTE + RELATIVE * np.abs(values) if limit is None else np.full(values.shape, limit)
-
-
-def feature_values(replay: Replay, features: FeatureReader) -> dict[str, NDArray[Any]]:
+def feature_values(reference: Reference, features: FeatureReader) -> dict[str, NDArray[Any]]:
     """Returns what the towers take of each feature of the examples, read by `features`."""
-    examples = replay.examples
-    found = features.activations(replay.model.features, examples.columns, examples.n)
+    examples = reference.examples
+    found = features.activations(reference.model.features, examples.columns, examples.n)
     return {name: activation.values for name, activation in found.items()}
 
 
-def inputs_of(spec: TowerSpec, values: Mapping[str, NDArray[Any]], n: int) -> dict[str, NDArray[Any]]:
-    """Lays out what a tower takes of the values of features."""
-    return tower_inputs(spec.inputs, values, n)
+def query_vectors(root: Path, tower: Tower, values: Values, n: int) -> NDArray[np.float32]:
+    """Returns [n, dim] vectors that a query tower of the bundle gives in f32."""
+    return open_tower(root, tower, "f32").run(tower_inputs(tower.inputs, values, n))[tower.result]
 
 
-def open_form(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:
-    """Opens a form to be fed with the checkpoint's own rows: the parity rule binds float32.
+def check_tower(reference: Reference, root: Path, name: str, tower: Tower, values: Values, expected: Values) -> Tower:
+    """Compares a tower and its parts, in all their forms, with the reference model.
 
+    Args:
+      reference: the model and the examples.
+      root: directory of the (staged) bundle.
+      name: of the tower.
+      tower: its entry in the manifest.
+      values: [n, ...] of each feature, as a service reads them.
+      expected: what the reference model gives, by output.
+    Returns:
+      The entry, each form with the largest difference of its outputs and what it does to their order. What is no output
+      of the tower but of a part is compared with what the part's SavedModel gives.
     Raises:
-      VerificationFailed: it does not open.
+      VerificationFailed: a form differs by more than its limit; names tower, form, output, example and values.
     """
-    spec = replay.model.towers[form.tower]
-    limit = replay.job.towers[form.tower].max_abs_error.get(form.precision)
-    try:
-        tower: Tower = CompiledTower(root / form.path) if form.kind == "litert" else SavedModelTower(root / form.path)
-    except BundleError as problem:
-        raise VerificationFailed(f"tower {form.tower!r}, {told_form(form)}: {problem}") from problem
-    return OpenForm(form, spec, tower, limit if form.precision != "f32" or spec.half else None)
+    forms = []
+    for form in tower.forms:
+        opened = open_form(reference, root, name, tower, form)
+        forms.append(_measured(reference, opened, *compare([opened], values, expected), expected))
+    parts = _check_parts(reference, root, name, tower, values, expected) if tower.parts else ()
+    return tower.model_copy(update={"forms": tuple(forms), "parts": parts})
 
 
-def fed_from_bundle(replay: Replay, form: WrittenForm, root: Path) -> OpenForm:
-    """Opens a form to be fed from the bundle's tables, for which the recipe's limit counts."""
-    limit = replay.job.towers[form.tower].max_abs_error.get(form.precision)
-    return dataclasses.replace(open_form(replay, form, root), limit=limit)
+def _measured(
+    reference: Reference, opened: OpenForm, results: Values, errors: dict[str, float], expected: Values
+) -> TowerForm:
+    form, outputs = opened.form, [output.name for output in opened.entry.outputs]
+    effect = {}
+    if form.precision != "f32":
+        own = {name: expected[name] for name in outputs if name in expected}
+        effect = order_effects(results, own, reference.examples.labels)
+        check_effects(opened.told, opened.spec.name, form.precision, effect, reference.job)
+    differences = {name: errors[name] for name in outputs if name in errors}
+    return form.model_copy(update={"max_abs_error": differences, "effect": effect})
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What a form gave for all examples, and the largest difference of each output from what was expected."""
+def _check_parts(
+    reference: Reference, root: Path, name: str, tower: Tower, values: Values, expected: Values
+) -> tuple[TowerPart, ...]:
+    """Runs parts one after the other, as a service does, in each combination of forms.
 
-    results: Values
-    errors: dict[str, float]
-
-
-def compare(opened: OpenForm, values: Values, expected: Values) -> Compared:
-    """Runs one form on all examples at once and on the first alone.
-
-    Raises:
-      VerificationFailed: one is beyond its limit.
+    Each example is a context with one candidate first. Then candidates share contexts, whose parts run once for each:
+    that must be what the whole tower gives, and proves that a context's row is made of that context alone.
     """
-    form, spec = opened.form, opened.spec
-    whole: Values = {}
-    errors: dict[str, float] = {}
-    n = len(next(iter(expected.values())))
-    for count in dict.fromkeys((n, min(n, 1))):
-        inputs = inputs_of(spec, {name: array[:count] for name, array in values.items()}, count)
-        try:
-            results = opened.tower.run(inputs)
-        except BundleError as problem:
-            raise VerificationFailed(
-                f"tower {form.tower!r}, {told_form(form)}, batch of {count}: {problem}"
-            ) from problem
-        whole = whole or results
-        for tensor in spec.outputs:
-            name = tensor.name
-            difference = check_output(opened, name, results[name], expected[name][:count])
-            errors[name] = max(errors.get(name, 0.0), difference)
-    return Compared(whole, errors)
+    n = reference.examples.n // _CANDIDATES * _CANDIDATES
+    shared = {key: array[:n] for key, array in values.items()}
+    for each in (each for part in tower.parts if part.per == "context" for each in part.inputs):
+        shared |= {key: values[key][:n:_CANDIDATES].repeat(_CANDIDATES, axis=0) for key in each.sources}
+    saved = find_form(tower.forms, ("saved_model", "f32"))
+    whole = run([open_form(reference, root, name, tower, saved)], shared, n) if n and saved is not None else {}
+    measured: dict[str, dict[str, TowerForm]] = {part.name: {} for part in tower.parts}
+    first: Values = {}
+    for forms in _chains(tower.parts):
+        chain = [open_form(reference, root, name, part, form) for part, form in zip(tower.parts, forms, strict=True)]
+        results, errors = compare(chain, values, expected)
+        if whole:
+            _check_shared(chain, run(chain, shared, n, _CANDIDATES), whole)
+        for opened, part in zip(chain, tower.parts, strict=True):
+            for inner in {output.name for output in part.outputs} - set(expected) if first else ():
+                errors[inner] = float(np.abs(results[inner].astype(np.float64) - first[inner]).max(initial=0.0))
+            found = _measured(reference, opened, results, errors, expected)
+            measured[part.name].setdefault(opened.form.path, found)
+        first = first or results
+    return tuple(part.model_copy(update={"forms": tuple(measured[part.name].values())}) for part in tower.parts)
 
 
-def check_output(opened: OpenForm, output: str, got: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Returns the largest difference of one output from the original's.
-
-    Raises:
-      VerificationFailed: it is beyond the form's limit; names tower, form, output, example and values.
-    """
-    form, limit = opened.form, opened.limit
-    where = f"tower {form.tower!r}, {told_form(form)}, output {output!r}"
-    if got.shape != expected.shape:
-        raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {expected.shape}")
-    difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-    wrong = ~(difference <= allowed(expected, limit))  # not a number is wrong too
-    if not wrong.any():
-        return float(difference.max(initial=0.0))
-    excess = np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1.0)
-    at = tuple(int(place) for place in np.unravel_index(int(np.argmax(excess)), wrong.shape))
-    element = f", element {list(at[1:])}," if len(at) > 1 else ""
-    rule, cure = TOLERANCE, "it would not answer as the model does, so nothing is published"
-    key = f"towers.{form.tower}.max_abs_error.{form.precision}"
-    if limit is not None:
-        less = f"leave {form.precision!r} out of the tower's precisions"
-        if form.precision == "f32":
-            less = "where its tables are converted, choose a dtype that loses less"
-        rule, cure = f"{key} = {limit:g}", f"raise it, or {less}"
-    if form.precision == "f32" and opened.spec.half:
-        cure = f"nothing is published{opened.spec.half_cure}, or set {key} to what may differ"
-    raise VerificationFailed(
-        f"{where}: example {at[0]}{element} is {got[at]:.9g}, the original model gives {expected[at]:.9g}; "
-        f"{int(wrong.sum())} of {wrong.size} values break {rule}: {cure}"
-    )
+def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> None:
+    for opened in chain:
+        for name in [output.name for output in opened.entry.outputs if output.name in whole]:
+            difference = np.abs(results[name].astype(np.float64) - whole[name])
+            if not (difference <= 2 * allowed(whole[name], opened.own_limit)).all():  # each may miss the original by it
+                raise VerificationFailed(
+                    f"{opened.told}: with contexts computed once and each shared by {_CANDIDATES} candidates, output "
+                    f"{name!r} lies {difference.max():.3g} from the whole tower's; set towers.{opened.spec.name}.split "
+                    "= false, and report it"
+                )
 
 
-def told_form(form: WrittenForm) -> str:
-    """Names a form in a message."""
-    part = f"part {form.part!r}, " if form.part else ""
-    return f"{part}{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} {form.precision}"
+def _chains(parts: Sequence[TowerPart]) -> Iterator[tuple[TowerForm, ...]]:
+    """Yields the combinations of forms in which a service may run parts: by SavedModels, or compiled where it can."""
+    found = set()
+    precisions = {form.precision for part in parts for form in part.forms}
+    for precision in sorted(precisions, key=lambda each: each != "f32"):
+        for kinds in (("saved_model", "litert"), ("litert", "saved_model")):
+            chain = tuple(find_form(part.forms, *((kind, precision) for kind in kinds)) for part in parts)
+            whole = tuple(form for form in chain if form is not None)
+            files = tuple(form.path for form in whole)
+            if len(whole) == len(parts) and files not in found:
+                found.add(files)
+                yield whole

@@ -1,19 +1,67 @@
-"""What a precision does to the order of examples: Kendall's tau-b, the best that stay the best, area under the ROC."""
+"""What a precision does to the order of examples, and the recipe's limits of it.
+
+Measured are Kendall's tau-b, the share of the best that stay the best, and the area under the ROC curve.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.manifest import HeadEffect
+from bundle.format.manifest import HeadEffect, Precision
+from export.errors import VerificationFailed
+from export.recipe.schema import ExportJob
 
 Values = NDArray[Any]
 
 _BEST_SHARE, _BEST_MAX = 10, 100
 """The best tenth are compared, at most 100."""
+
+
+def order_effects(
+    found: Mapping[str, Values], original: Mapping[str, Values], labels: Mapping[str, Values]
+) -> dict[str, HeadEffect]:
+    """Compares, of every output that is one number for each example, its order with the reference model's.
+
+    Args:
+      found: what a form of less precision gives, by output.
+      original: what the reference model gives.
+      labels: [n] 0 or 1 by output, of those that have them.
+    """
+    return {
+        name: measure_effect(expected.reshape(-1), found[name].reshape(-1), labels.get(name))
+        for name, expected in original.items()
+        if name in found and expected.size == len(expected)
+    }
+
+
+def check_effects(
+    where: str, tower: str, precision: Precision, effects: Mapping[str, HeadEffect], job: ExportJob
+) -> None:
+    """Holds effects to the recipe's limits.
+
+    Raises:
+      VerificationFailed: one is beyond its limit; names output, figure and limit.
+    """
+    for output, effect in effects.items():
+        agrees = f"Kendall's tau to the original's order is {effect.kendall_tau:.4f}"
+        kept = f"{effect.overlap:.4f} of the original's best {effect.k} stay the best"
+        figures = [("kendall_tau_min", effect.kendall_tau, 1, agrees), ("overlap_min", effect.overlap, 1, kept)]
+        if effect.auc is not None and effect.auc_original is not None:
+            lost = effect.auc_original - effect.auc
+            told = f"the area under the ROC curve falls by {lost:.4f}, from {effect.auc_original:.4f}"
+            figures.append(("auc_loss_max", lost, -1, told))
+        for key, figure, better, told in figures:
+            limit = getattr(job.towers[tower], key).get(precision)
+            if limit is not None and better * figure < better * limit:
+                raise VerificationFailed(
+                    f"{where}, output {output!r}: {told}, towers.{tower}.{key}.{precision} = {limit:g}; change the "
+                    f"limit, or leave {precision!r} out of its precisions: nothing is published"
+                )
 
 
 def measure_effect(original: Values, found: Values, labels: Values | None = None) -> HeadEffect:

@@ -1,4 +1,4 @@
-"""What the original model is called with in a replay: the examples, as they were when it was trained.
+"""What the reference model is called with: the examples, as they were when it was trained.
 
 The model's own id rules get what callers send; where the recipe tells the rule from id to row, the model was trained on
 rows, and gets those. Where rows are found by key, the keys are what it was trained on.
@@ -48,8 +48,8 @@ class _Values:
 
 
 @dataclass(frozen=True)
-class OracleInputs:
-    """The inputs of the original model's calls.
+class ReferenceInputs:
+    """The inputs of the reference model's calls.
 
     Attributes:
       job, base: the recipe and its folder.

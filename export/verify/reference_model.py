@@ -1,4 +1,4 @@
-"""The original model, uncut, restored from the checkpoint by TensorFlow, as far as examples need it.
+"""The reference model: the original, not partitioned, restored by TensorFlow as far as examples need it.
 
 A table may be larger than memory, so only the rows that the examples read are there (`reference_tables.py`).
 Nothing else can read a table that left the towers: one that is read whole stays inside (`model/inline_tables.py`).
@@ -33,11 +33,9 @@ from export.recipe.schema import ExportJob, name_of_call
 from export.tables.dumped import KeyFile
 from export.user_lines import at_line, line_of_exception
 from export.verify.examples import Examples, without_signs
-from export.verify.reference_inputs import OracleInputs
-from export.verify.reference_tables import OracleTables, ReadRows
+from export.verify.reference_inputs import ReferenceInputs
+from export.verify.reference_tables import ReadRows, ReferenceTables
 from export.verify.table_rows import read_rows
-
-__all__ = ["ReadRows", "Replay", "Results", "checkpoint_rows", "replay_finite", "replay_original"]
 
 Rows = NDArray[np.int64]
 Results = dict[str, dict[str, NDArray[Any]]]
@@ -47,13 +45,14 @@ _RECORDED_SHARE, _RECORDED_REST = 0.05, 1e-3
 
 
 @dataclass(frozen=True)
-class Replay:
-    """What is replayed.
+class Reference:
+    """The original model, where its weights are, and the examples that it is called with.
 
     Attributes:
       job, base: the recipe and its folder.
       model: what was traced.
       prefix: the checkpoint.
+      read_rows: reads rows of the checkpoint's tables.
       examples: as callers send them.
       features: the bundle's reader of them.
       converted: tables whose rows in the bundle are not the checkpoint's own.
@@ -63,6 +62,7 @@ class Replay:
     base: Path
     model: ModelSpec
     prefix: Path
+    read_rows: ReadRows
     examples: Examples
     features: FeatureReader
     converted: frozenset[str] = frozenset()
@@ -83,23 +83,22 @@ def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) 
     return read
 
 
-def replay_finite(replay: Replay, read_rows: ReadRows) -> tuple[Replay, Results]:
-    """Runs the original model on examples of which all its outputs are numbers.
+def finite_results(reference: Reference) -> tuple[Reference, Results]:
+    """Runs the reference model on examples of which all its outputs are numbers.
 
     Numbers that were made lie around zero. Models that take logarithms or roots of them are given those without a sign.
 
-    Args:
-      replay, read_rows: as of `replay_original`.
     Returns:
-      What was replayed, and each output of each tower.
+      What was called with which examples, and each output of each tower.
     Raises:
-      VerificationFailed: as `replay_original`; or an output is no number: names the tower, the output and the example.
+      VerificationFailed: as `reference_results`; or an output is no number, or not what training recorded: names the
+        tower, the output and the example.
     """
-    expected = replay_original(replay, read_rows)
-    made = replay.job.verify.examples is None
+    expected = reference_results(reference)
+    made = reference.job.verify.examples is None
     if made and _not_finite(expected):
-        replay = replace(replay, examples=without_signs(replay.examples, replay.model))
-        expected = replay_original(replay, read_rows)
+        reference = replace(reference, examples=without_signs(reference.examples, reference.model))
+        expected = reference_results(reference)
     wrong = _not_finite(expected)
     if wrong:
         cure = "write some that callers would send, and name their file as verify.examples" if made else "correct them"
@@ -107,8 +106,8 @@ def replay_finite(replay: Replay, read_rows: ReadRows) -> tuple[Replay, Results]
         raise VerificationFailed(
             f"{wrong} of the original model itself, which is no answer; the {what} do not fit the model: {cure}"
         )
-    _check_recorded(expected, replay.examples.recorded)
-    return replay, expected
+    _check_recorded(expected, reference.examples.recorded)
+    return reference, expected
 
 
 def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:
@@ -151,12 +150,9 @@ def _not_finite(results: Results) -> str:
     return ""
 
 
-def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
-    """Runs the original model on examples, on a CPU.
+def reference_results(reference: Reference) -> Results:
+    """Runs the reference model on examples, on a CPU.
 
-    Args:
-      replay: the model, the checkpoint and the examples.
-      read_rows: reads rows of the checkpoint's tables.
     Returns:
       Each output of each tower.
     Raises:
@@ -165,30 +161,30 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
       VerificationFailed: the bundle finds other rows for their ids than TensorFlow does.
     """
     tf = load_tensorflow()
-    model, job = replay.model, replay.job
-    fed = OracleInputs(job, replay.base, model, replay.examples, replay.features)
+    model, job = reference.model, reference.job
+    fed = ReferenceInputs(job, reference.base, model, reference.examples, reference.features)
     facts = {
         name: replace(table, rows=np.iinfo(np.int64).max) if name in fed.dumped else table
         for name, table in model.tables.items()
     }
     whole_max = max(job.code.inline_bytes_max, *(tower.largest_bytes for tower in model.towers.values()))
-    tables = OracleTables(facts, fed.touched, _by_key(read_rows, fed.dumped), whole_max)
+    tables = ReferenceTables(facts, fed.touched, _by_key(reference.read_rows, fed.dumped), whole_max)
     returned: dict[tuple[str, tuple[str, ...]], Any] = {}
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
         with tables.answering(), _means_of_none(model), tf.device("/CPU:0"):
-            root = build_root(job, replay.base)
+            root = build_root(job, reference.base)
             given = {name: fed.value(name) for tower in model.towers.values() for name in tower.call_inputs}
             calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
             named = isinstance(root, NamedGraph)
             for path, inputs in () if named else sorted(calls):  # builds what the factory has not
-                _called(root, path, {name: given[name] for name in inputs}, replay)
+                _called(root, path, {name: given[name] for name in inputs}, reference)
             tables.know(root)
             if not named:
-                _restore(root, replay.prefix, job.checkpoint.object_path)
+                _restore(root, reference.prefix, job.checkpoint.object_path)
             for path, inputs in calls:
-                returned[path, inputs] = _called(root, path, {name: given[name] for name in inputs}, replay)
+                returned[path, inputs] = _called(root, path, {name: given[name] for name in inputs}, reference)
     finally:
         tf.config.run_functions_eagerly(eagerly)
     results: Results = {}
@@ -199,10 +195,11 @@ def replay_original(replay: Replay, read_rows: ReadRows) -> Results:
             for output, key in tower.keys.items()
         }
         for output, values in results[name].items():
-            if len(values) != replay.examples.n:
+            if len(values) != reference.examples.n:
                 raise NotConvertible(
-                    f"tower {name!r}, output {output!r}: the model gives {len(values)} answers for {replay.examples.n} "
-                    "examples; give what it joins or reduces an axis behind the first, which is the batch"
+                    f"tower {name!r}, output {output!r}: the model gives {len(values)} answers for "
+                    f"{reference.examples.n} examples; give what it joins or reduces an axis behind the first, which "
+                    "is the batch"
                 )
     return results
 
@@ -233,17 +230,17 @@ def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
     return read
 
 
-def _called(root: Any, path: str, inputs: Mapping[str, Any], replay: Replay) -> Any:
+def _called(root: Any, path: str, inputs: Mapping[str, Any], reference: Reference) -> Any:
     try:
         if isinstance(root, NamedGraph):
-            return _named(root, path).run(inputs, _reader(root, replay))
+            return _named(root, path).run(inputs, _reader(root, reference))
         return resolve_call(root, path)(inputs)
     except (ExportError, BundleError):
         raise
     except Exception as problem:
         told = " ".join(str(problem).split())
         raise NotConvertible(
-            f"{name_of_call(path)} raised {type(problem).__name__} on the replayed examples"
+            f"{name_of_call(path)} raised {type(problem).__name__} on the examples"
             f"{at_line(line_of_exception(problem))}: {told[:300]}"
         ) from problem
 
@@ -252,10 +249,10 @@ def _named(root: NamedGraph, path: str) -> NamedGraph:
     return reduce(getattr, path.split(".") if path else (), root)
 
 
-def _reader(root: NamedGraph, replay: Replay) -> Callable[[str], Any]:
+def _reader(root: NamedGraph, reference: Reference) -> Callable[[str], Any]:
     """Returns a reader of variables by their names, by TensorFlow itself; tables that left the towers are gathered."""
-    reader = load_tensorflow().train.load_checkpoint(str(replay.prefix))
-    left = {table.config_name for table in replay.model.tables.values()}
+    reader = load_tensorflow().train.load_checkpoint(str(reference.prefix))
+    left = {table.config_name for table in reference.model.tables.values()}
     held = reader.get_variable_to_shape_map()
     return lambda name: None if name in left else reader.get_tensor(root.key(name, held) or name)
 

@@ -1,4 +1,4 @@
-"""The tables of the original model while it is replayed: rows come from the checkpoint when they are asked for.
+"""The tables of the reference model: rows come from the checkpoint when they are asked for.
 
 An embedding layer reads a small variable that holds the rows that the examples touch; ids are replaced by positions in
 it on their way into TensorFlow's own lookup, which combines as it always does. What is gathered from a plain variable
@@ -41,8 +41,8 @@ ReadRows = Callable[[str, Rows], NDArray[Any]]
 _NONE = np.iinfo(np.int64).max
 
 
-class OracleTables:
-    """Answers every lookup of the original model."""
+class ReferenceTables:
+    """Answers every lookup of the reference model."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class OracleTables:
         self._paths: dict[str, tuple[str, Any]] = {}
 
     @contextlib.contextmanager
-    def answering(self) -> Iterator[OracleTables]:
+    def answering(self) -> Iterator[ReferenceTables]:
         """Answers lookups within the `with`, in which the model is built and called."""
         original = original_lookup()  # before it is replaced
 

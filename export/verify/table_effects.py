@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest
-from bundle.tables.key_index import KeyIndex
 from bundle.tables.reader import TableReader
-from bundle.tables.vocabularies import Vocabulary
 from export.errors import VerificationFailed
-from export.graph.specs import WrittenForm
-from export.verify import parity
-from export.verify.reference_model import ReadRows, Replay, Results
+from export.verify.forms import allowed, compare, open_form, run
+from export.verify.parity import feature_values
+from export.verify.reference_model import Reference, Results
+from export.verify.reference_tables import ReadRows
+from runtime.towers import find_form
 
 Effects = dict[str, dict[str, float]]
 """Tower -> output -> the largest difference that converted tables alone make."""
@@ -45,67 +45,56 @@ class TrainedRows(TableReader):
         """See TableReader.close."""
 
 
-def trained_features(
-    pages: Mapping[str, manifest.Feature],
-    readers: Mapping[str, TableReader],
-    tables: Mapping[str, manifest.Table],
-    vocabularies: Mapping[str, Vocabulary],
-    keys: Mapping[str, KeyIndex],
-    read_rows: ReadRows,
-) -> FeatureReader:
-    """Returns a reader of features that takes the checkpoint's own rows where the bundle's were converted."""
-    own = {name: TrainedRows(name, tables[name], read_rows) for name in converted(tables)}
-    return FeatureReader(pages, {**readers, **own}, vocabularies, keys)
-
-
-def converted(tables: Mapping[str, manifest.Table]) -> tuple[str, ...]:
+def converted(tables: Mapping[str, manifest.Table]) -> frozenset[str]:
     """Returns the names of the tables whose rows were converted."""
-    return tuple(name for name, table in tables.items() if table.error is not None)
+    return frozenset(name for name, table in tables.items() if table.error is not None)
+
+
+def trained_tables(tables: Mapping[str, manifest.Table], read_rows: ReadRows) -> dict[str, TableReader]:
+    """Returns readers that give the checkpoint's own rows of the tables whose rows were converted."""
+    return {name: TrainedRows(name, tables[name], read_rows) for name in converted(tables)}
 
 
 def measure_effects(
-    replayed: Replay, trained: FeatureReader, root: Path, forms: Sequence[WrittenForm], expected: Results
+    reference: Reference,
+    trained: FeatureReader,
+    root: Path,
+    towers: Mapping[str, manifest.Tower],
+    expected: Results,
 ) -> Effects:
     """Runs the SavedModels of towers that read converted tables on both kinds of rows.
 
     Args:
-      replayed: the examples, and the bundle's own reader of their features.
-      trained: what `trained_features` returned.
+      reference: the examples, and the bundle's own reader of their features.
+      trained: reads them from `trained_tables`.
       root: directory of the staged bundle.
-      forms: what was written.
-      expected: what the original model gives for the examples.
+      towers: as the manifest describes them.
+      expected: what the reference model gives for the examples.
     Returns:
       By tower and output, the largest difference between the two.
     Raises:
       VerificationFailed: with the checkpoint's own rows a tower breaks the parity rule, which is not the tables' doing;
         or the recipe states no limit for what they do, by far more than rounding.
     """
-    values = {whose: parity.feature_values(replayed, whose) for whose in (trained, replayed.features)}
+    reading = {name: tower for name, tower in towers.items() if reference.converted_tables(name)}
+    own, lost = (feature_values(reference, each) if reading else {} for each in (trained, reference.features))
     effects: Effects = {}
     unstated = []
-    for form in forms:
-        plain = form.kind == "saved_model" and form.precision == "f32" and not form.part
-        if not plain or not replayed.converted_tables(form.tower):
-            continue
-        opened = parity.open_form(replayed, form, root)
-        parity.compare(opened, values[trained], expected[form.tower])
-        right, found = (
-            opened.tower.run(parity.inputs_of(opened.spec, each, replayed.examples.n)) for each in values.values()
-        )
-        apart = {output.name: np.abs(found[output.name] - right[output.name]) for output in opened.spec.outputs}
-        effects[form.tower] = {name: float(each.max(initial=0.0)) for name, each in apart.items()}
-        told = any((each > parity.allowed(right[name], None) / 2).any() for name, each in apart.items())
-        if told and "f32" not in replayed.job.towers[form.tower].max_abs_error:
-            unstated.append(form.tower)
+    for name, tower in reading.items():
+        form = find_form(tower.forms, ("saved_model", "f32"))
+        assert form is not None  # noqa: S101 - every tower has one
+        opened = open_form(reference, root, name, tower, form)
+        right, _ = compare([opened], own, expected[name], own_rows=True)
+        found = run([opened], lost, reference.examples.n)
+        apart = {output.name: np.abs(found[output.name] - right[output.name]) for output in tower.outputs}
+        effects[name] = {output: float(each.max(initial=0.0)) for output, each in apart.items()}
+        if opened.limit is None and any((each > allowed(right[key], None) / 2).any() for key, each in apart.items()):
+            unstated.append(name)
     if unstated:
-        raise VerificationFailed(_unstated(replayed, {name: effects[name] for name in unstated}))
+        tables = dict.fromkeys(table for tower in unstated for table in reference.converted_tables(tower))
+        here = [f"towers.{name}.max_abs_error.f32 (here {max(effects[name].values()):.3g})" for name in unstated]
+        raise VerificationFailed(
+            f"tables {', '.join(tables)} are converted, so the parity rule does not bind the towers that read them: "
+            f"state what their answers may differ by as {', '.join(here)}; nothing is published"
+        )
     return effects
-
-
-def _unstated(replayed: Replay, effects: Effects) -> str:
-    tables = dict.fromkeys(table for tower in effects for table in replayed.converted_tables(tower))
-    found = [f"towers.{tower}.max_abs_error.f32 (here {max(each.values()):.3g})" for tower, each in effects.items()]
-    return (
-        f"tables {', '.join(tables)} are converted, so the parity rule does not bind the towers that read them: state "
-        f"what their answers may differ by as {', '.join(found)}; nothing is published"
-    )

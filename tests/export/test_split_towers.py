@@ -17,8 +17,8 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
 from export.recipe.schema import ExportJob, read_recipe
 from export.verify.audit import audit
-from export.verify.head_effects import check_effects
 from export.verify.model_checks import audit_model
+from export.verify.rankings import check_effects
 from tests.export.commands import Command
 from tests.export.cutting import HERE, save_checkpoint
 from tests.export.exporting import toml
@@ -143,7 +143,7 @@ def test_run_writes_the_store_of_contexts(split_bundle: Path, page: Manifest) ->
     assert [held[name].values.tolist() for name in ("user", "history", "age")] == [[3], [0, 1, 2], [0.75]]
 
 
-def test_verify_of_a_split_tower_opens_every_part_and_replays_it(recipe: Path, split_bundle: Path) -> None:
+def test_verify_of_a_split_tower_opens_every_part_and_runs_it(recipe: Path, split_bundle: Path) -> None:
     report = audit(split_bundle)
     assert report.unlisted == ()
     assert "tower ranking, part head-both, litert int8" in report.opened

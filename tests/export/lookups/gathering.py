@@ -28,9 +28,9 @@ from export.recipe.schema import ExportJob
 from export.towers.compiled import compile_tower
 from export.towers.savedmodels import write_saved_model
 from export.verify.examples import Examples, make_examples
-from export.verify.parity import compare_forms
-from export.verify.reference_model import Replay, checkpoint_rows, replay_original
+from export.verify.reference_model import Reference, checkpoint_rows, reference_results
 from tests.conftest import write_table
+from tests.export.checking import check_forms
 
 HERE = Path(__file__).parent
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -112,8 +112,8 @@ def hold(made: Made, directory: Path, examples: Examples | None = None) -> dict[
     read_rows = checkpoint_rows(
         checkpoint, {name: TableSource(layout="plain", key=key) for name, key in made.keys.items()}
     )
-    replay = Replay(made.job, HERE, made.traced.spec, made.prefix, examples, made.features)
-    expected = replay_original(replay, read_rows)
+    reference = Reference(made.job, HERE, made.traced.spec, made.prefix, read_rows, examples, made.features)
+    expected = reference_results(reference)
     forms = []
     for tower in made.traced.towers:
         saved, path = paths.saved_model(tower.spec.name), paths.compiled_tower(tower.spec.name, "f32")
@@ -123,7 +123,7 @@ def hold(made: Made, directory: Path, examples: Examples | None = None) -> dict[
             WrittenForm(tower.spec.name, "saved_model", "f32", saved),
             WrittenForm(tower.spec.name, "litert", "f32", path),
         ]
-    return compare_forms(replay, directory, forms, expected)
+    return check_forms(reference, directory, forms, expected)
 
 
 def _array(keys: tuple[int, ...] | tuple[str, ...]) -> NDArray[Any]:

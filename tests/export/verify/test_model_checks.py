@@ -14,7 +14,8 @@ from bundle.format.manifest import Manifest
 from bundle.storage.staging import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
-from export.verify.recall_checks import check_recall
+from export.recipe.schema import IndexPart
+from export.verify.model_checks import check_recall
 from tests.export.commands import Command
 from tests.export.cutting import Cut
 from tests.export.exporting import Recipe, changed, write_project
@@ -44,9 +45,7 @@ def altered(bundle: Path, path: str, change: Callable[[bytearray], None]) -> Non
     rewrite(bundle, reseal)
 
 
-def test_verify_with_a_recipe_replays_the_model_and_measures_recall(
-    command: Command, bundle: Path, project: Path
-) -> None:
+def test_verify_with_a_recipe_runs_the_model_and_measures_recall(command: Command, bundle: Path, project: Path) -> None:
     page = command("verify", bundle, "--recipe", project, "--json").page
     assert page["model_check"] == {"examples": 24, "recall": {"movies": 1.0}}
     assert {check["rows_compared"] for check in page["tables"].values()} != {0}
@@ -99,8 +98,9 @@ def test_check_recall_is_that_of_exact_search_over_the_vectors(tmp_path: Path) -
     page = golden(bundle)
     index = page.indexes["movies"]
     vectors = np.fromfile(bundle / index.vectors, "<f4").reshape(-1, index.dim)
-    assert check_recall(bundle, page, "movies", vectors[::3]) == 1.0
+    part = IndexPart(corpus="movies", query_tower="query", candidate_tower="candidate")
+    assert check_recall(bundle, page, "movies", part, vectors[::3]) == 1.0
     # The page's index finds what is near; vectors of others are not.
     np.random.default_rng(1).permutation(vectors).tofile(bundle / index.vectors)
     with pytest.raises(VerificationFailed, match="against exact search over its vectors"):
-        check_recall(bundle, page, "movies", vectors[::3])
+        check_recall(bundle, page, "movies", part, vectors[::3])

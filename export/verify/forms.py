@@ -1,0 +1,156 @@
+"""Forms of towers, open to be compared: what their answers may differ by, and how a wrong one is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import BundleError
+from bundle.format.manifest import Tower, TowerForm, TowerPart
+from export.errors import VerificationFailed
+from export.graph.specs import TowerSpec
+from export.verify.reference_model import Reference
+from runtime import towers
+from runtime.tower_inputs import tower_inputs
+
+Values = Mapping[str, NDArray[Any]]
+
+ABSOLUTE, RELATIVE = 1e-5, 1e-5
+TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
+"""The parity rule of float32 forms."""
+
+
+@dataclass(frozen=True)
+class OpenForm:
+    """A form of a tower, or of a part of one.
+
+    Attributes:
+      told: how messages name it.
+      spec: the tower.
+      entry: of the tower or the part in the manifest.
+      form: its own entry.
+      limit: the recipe's for what it may differ by; None: the parity rule binds it.
+      network: what runs.
+    """
+
+    told: str
+    spec: TowerSpec
+    entry: Tower | TowerPart
+    form: TowerForm
+    limit: float | None
+    network: towers.Tower
+
+    @property
+    def own_limit(self) -> float | None:
+        """What may be lost by the form itself: the limit of float32 is for the rows of converted tables."""
+        return self.limit if self.form.precision != "f32" or self.spec.half else None
+
+    def check(self, output: str, got: NDArray[Any], expected: NDArray[Any], limit: float | None) -> float:
+        """Returns the largest difference of one output from the reference model's.
+
+        Raises:
+          VerificationFailed: it is beyond the limit; names tower, form, output, example and values.
+        """
+        where, precision = f"{self.told}, output {output!r}", self.form.precision
+        if got.shape != expected.shape:
+            raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {expected.shape}")
+        difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+        wrong = ~(difference <= allowed(expected, limit))  # not a number is wrong too
+        if not wrong.any():
+            return float(difference.max(initial=0.0))
+        excess = np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1.0)
+        at = tuple(int(place) for place in np.unravel_index(int(np.argmax(excess)), wrong.shape))
+        element = f", element {list(at[1:])}," if len(at) > 1 else ""
+        rule, cure = TOLERANCE, "it would not answer as the model does, so nothing is published"
+        key = f"towers.{self.spec.name}.max_abs_error.{precision}"
+        if limit is not None:
+            less = f"leave {precision!r} out of the tower's precisions"
+            if precision == "f32":
+                less = "where its tables are converted, choose a dtype that loses less"
+            rule, cure = f"{key} = {limit:g}", f"raise it, or {less}"
+        if precision == "f32" and self.spec.half:
+            cure = f"nothing is published{self.spec.half_cure}, or set {key} to what may differ"
+        raise VerificationFailed(
+            f"{where}: example {at[0]}{element} is {got[at]:.9g}, the original model gives {expected[at]:.9g}; "
+            f"{int(wrong.sum())} of {wrong.size} values break {rule}: {cure}"
+        )
+
+
+def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
+    """Returns how far the reference model's values may be missed: by the recipe's limit, else by the parity rule."""
+    return ABSOLUTE + RELATIVE * np.abs(values) if limit is None else np.full(values.shape, limit)
+
+
+def open_form(reference: Reference, root: Path, name: str, entry: Tower | TowerPart, form: TowerForm) -> OpenForm:
+    """Opens a form of the tower `name`, or of a part of it.
+
+    Raises:
+      VerificationFailed: it does not open, or is not what its entry says.
+    """
+    part = f"part {entry.name!r}, " if isinstance(entry, TowerPart) else ""
+    told = f"tower {name!r}, {part}{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} {form.precision}"
+    limit = reference.job.towers[name].max_abs_error.get(form.precision)
+    try:
+        network = towers.open_form(root, entry, form)
+    except BundleError as problem:
+        raise VerificationFailed(f"{told}: {problem}") from problem
+    return OpenForm(told, reference.model.towers[name], entry, form, limit, network)
+
+
+def run(chain: Sequence[OpenForm], values: Values, n: int, candidates: int = 1) -> dict[str, NDArray[Any]]:
+    """Runs a tower in one form, or its parts one after the other.
+
+    Args:
+      chain: the tower, or its parts in their order.
+      values: [n, ...] of each feature.
+      n: examples.
+      candidates: how many of them, one after the other, share a context; what is computed per context is computed once
+        for these, from the values of the first.
+    Returns:
+      [n, ...] of each output, and of what parts hand on.
+    Raises:
+      VerificationFailed: one cannot compute.
+    """
+    made = dict(values)
+    for opened in chain:
+        step = candidates if isinstance(opened.entry, TowerPart) and opened.entry.per == "context" else 1
+        taken = {name: array[::step] for name, array in made.items()}
+        try:
+            results = opened.network.run(tower_inputs(opened.entry.inputs, taken, n // step))
+        except BundleError as problem:
+            raise VerificationFailed(f"{opened.told}, batch of {n // step}: {problem}") from problem
+        made |= {name: array.repeat(step, axis=0) for name, array in results.items()}
+    return made
+
+
+def compare(
+    chain: Sequence[OpenForm], values: Values, expected: Values, *, own_rows: bool = False
+) -> tuple[Values, dict[str, float]]:
+    """Runs a tower, or its parts, on all examples at once and on the first alone.
+
+    Args:
+      chain, values: as of `run`.
+      expected: what the reference model gives, by output.
+      own_rows: whether the values are made of the checkpoint's own rows.
+    Returns:
+      What all examples gave, and the largest difference of each output.
+    Raises:
+      VerificationFailed: one is beyond its limit.
+    """
+    n = len(next(iter(expected.values())))
+    whole: Values = {}
+    errors: dict[str, float] = {}
+    for count in dict.fromkeys((n, 1)):
+        results = run(chain, {name: array[:count] for name, array in values.items()}, count)
+        whole = whole or results
+        for opened in chain:
+            limit = opened.own_limit if own_rows else opened.limit
+            for name in [output.name for output in opened.entry.outputs if output.name in expected]:
+                difference = opened.check(name, results[name], expected[name][:count], limit)
+                errors[name] = max(errors.get(name, 0.0), difference)
+    return whole, errors
