@@ -90,7 +90,7 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles:
         what = f"table {spec.table!r}" if spec.table else "its indicator"
         raise UsageError(f"features.{first}.unknown.row is {part.unknown.row}; {what} has {rows} rows")
     _refuse_second_rule(spec, model, job)
-    rule = spec.rule or _describe_ids(spec, part, rows, job)
+    rule = spec.rule or describe_ids(spec, part, rows, job)
     _check_keyed(spec, rule, job)
     crossed = isinstance(rule, manifest.SeveralIds)
     if isinstance(rule, manifest.SeveralIds):
@@ -161,7 +161,12 @@ def _crossed(rule: _Several, names: tuple[str, ...], job: schema.ExportJob, role
     return rule.model_copy(update={"keys": keys})
 
 
-def _describe_ids(spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: schema.ExportJob) -> manifest.IdRule:
+def describe_ids(spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: schema.ExportJob) -> manifest.IdRule:
+    """Returns the manifest's rule of ids that the recipe states the rule of.
+
+    Raises:
+      UsageError: the rule names no vocabulary, or does not fit it or the table of so many rows.
+    """
     rule = part.ids
     if isinstance(rule, schema.HashRule):
         _check_reach(spec, "buckets", (rule.buckets or rows) - 1, rows)

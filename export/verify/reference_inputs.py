@@ -6,6 +6,7 @@ rows, and gets those. Where rows are found by key, the keys are what it was trai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,35 +17,18 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column, checked_offsets
 from bundle.features.reader import FeatureReader
+from bundle.format import manifest
 from bundle.tables.id_values import integers
 from export.errors import UsageError, VerificationFailed
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec, ModelSpec
-from export.recipe.schema import ExportJob, FeaturePart, InputPart
+from export.id_rules.operations import rows_of
+from export.model.manifest_features import describe_ids
+from export.recipe.schema import ExportJob, FeaturePart, VocabularyPart
 from export.tables.dumped import KeyFile, open_dumps
 from export.verify.examples import Examples
-from export.verify.id_rules import check_rows
 
 Rows = NDArray[np.int64]
-
-
-def _check_keyed(name: str, ids: NDArray[np.int64], found: Rows, file: KeyFile) -> None:
-    right = file.rows(ids)
-    if not np.array_equal(found, right):
-        place = int(np.argmax(found != right))
-        raise VerificationFailed(
-            f"feature {name!r}: key {ids[place]} is row {found[place]} in the bundle and row {right[place]} of the "
-            "dump; nothing is published"
-        )
-
-
-@dataclass(frozen=True)
-class _Values:
-    """Values of one input for all examples, with the offsets of each example and the weights beside them."""
-
-    values: NDArray[Any]
-    offsets: NDArray[np.int64]
-    weights: NDArray[np.float32] | None
 
 
 @dataclass(frozen=True)
@@ -86,31 +70,29 @@ class ReferenceInputs:
         """Returns one input as the model takes it; one that no tower needs is given zeros, or nothing."""
         tf = load_tensorflow()
         part, n = self.job.inputs[name], self.examples.n
-        dtype = tf.as_dtype(part.dtype)
-        found = self._held.get(part.weights_for or name)
-        if found is None:
-            empty = np.zeros(n * int(np.prod(part.shape)) if part.kind == "dense" else 0)
-            found = _Values(empty, np.zeros(n + 1, np.int64), None)
+        dtype, size = tf.as_dtype(part.dtype), int(np.prod(part.shape))
+        empty = np.zeros(n * size if part.kind == "dense" else 0, object if dtype == tf.string else np.float32)
+        found = self._held.get(part.weights_for or name, Column(empty.astype(str).astype(empty.dtype)))
         values = found.values
         if part.weights_for is not None:
             values = np.ones(values.size, np.float32) if found.weights is None else found.weights
         if dtype == tf.string and values.dtype != object:
-            values = np.full(values.shape, "", object) if name not in self._held else values.astype(str).astype(object)
+            values = values.astype(str).astype(object)
+        ragged = tf.RaggedTensor.from_row_splits(tf.constant(values, dtype), checked_offsets(name, found, n))
         if part.kind == "ragged":
-            return tf.RaggedTensor.from_row_splits(tf.constant(values, dtype), found.offsets)
+            return ragged
         if part.kind == "sparse":
-            example = np.repeat(np.arange(n), np.diff(found.offsets))
-            place = np.arange(values.size) - found.offsets[example]
-            longest = int(np.diff(found.offsets).max(initial=1))
-            indices = np.stack([example, place], axis=1).astype(np.int64)
-            return tf.SparseTensor(indices, tf.constant(values, dtype), [n, longest])
-        return tf.reshape(tf.constant(self._filled(name, values, found.offsets, part), dtype), [n, *part.shape])
+            sparse = ragged.to_sparse()
+            return tf.SparseTensor(sparse.indices, sparse.values, tf.maximum(sparse.dense_shape, [0, 1]))
+        readers = [spec for spec in self.model.inputs.get(name, ()) if isinstance(spec, FeatureSpec)]
+        padding = next((each for each in (spec.padding_of(name) for spec in readers) if each is not None), None)
+        return tf.reshape(ragged.to_tensor(padding, shape=[n, size]), [n, *part.shape])
 
     @cached_property
-    def _held(self) -> dict[str, _Values]:
+    def _held(self) -> dict[str, Column]:
         return {name: self._values(name) for name in self.model.inputs}
 
-    def _values(self, name: str) -> _Values:
+    def _values(self, name: str) -> Column:
         readers = self.model.inputs[name]
         embedded = [
             spec for spec in readers if isinstance(spec, FeatureSpec) and spec.rule is None and spec.place is None
@@ -120,38 +102,25 @@ class ReferenceInputs:
             rows = self._rows(name, embedded[0])
             if stated or len(readers) == 1:
                 return rows
-        column = self.examples.columns.get(name)
-        if column is None:
-            column = self._default(name)
-        weights = None if column.weights is None else column.weights.astype(np.float32)
-        return _Values(column.values, checked_offsets(name, column, self.examples.n), weights)
+        return self.examples.columns.get(name) or self._default(name)
 
     def _default(self, name: str) -> Column:
         default = self.job.features.get(name, FeaturePart()).default
         weights = None
         if isinstance(default, dict):
             default, weights = default["ids"], np.asarray(default["weights"], np.float32)
-        one = np.asarray(default, object) if isinstance(default, str) else np.asarray(default)
-        one = one.reshape(-1)
+        one = np.asarray(default).reshape(-1)
         one = one.astype(object) if one.dtype.kind == "U" else one
         n = self.examples.n
-        return Column(
-            np.tile(one, n),
-            np.arange(n + 1, dtype=np.int64) * one.size,
-            None if weights is None else np.tile(weights, n),
-        )
+        return Column(np.tile(one, n), None, None if weights is None else np.tile(weights, n))
 
-    def _rows(self, name: str, spec: FeatureSpec) -> _Values:
+    def _rows(self, name: str, spec: FeatureSpec) -> Column:
         """Returns the rows that the bundle finds for ids, which the recipe's rule must give in TensorFlow, too."""
         part = self.job.features.get(name, FeaturePart())
         column = self.examples.columns.get(name)
         rows, offsets = self.features.rows(spec.name, self.examples.columns, self.examples.n)
         if column is not None and column.values.size == rows.size:  # else defaults stand among them
-            if spec.table in self.dumped:
-                ids = integers(name, column.values)
-                _check_keyed(name, ids, rows, self.dumped[spec.table])
-            else:
-                check_rows(name, column.values, rows, part, self.model.rows_of(spec), self.job.vocabularies, self.base)
+            self._check_rows(name, spec, column.values, rows)
         weights = None
         if spec.weights is not None:
             sent = column.weights if column is not None else None
@@ -165,7 +134,31 @@ class ReferenceInputs:
             rows, weights = rows[kept], None if weights is None else weights[kept]
         if spec.table in self.dumped:
             rows = self._keys(name, rows, self.dumped[spec.table])
-        return _Values(rows, offsets, weights)
+        return Column(rows, offsets, weights)
+
+    def _check_rows(self, name: str, spec: FeatureSpec, values: NDArray[Any], found: Rows) -> None:
+        """Compares the rows of ids with those in the dump, or with what TensorFlow makes of them by the recipe's rule.
+
+        Raises:
+          VerificationFailed: they differ; names an id and both rows.
+        """
+        part = self.job.features.get(name, FeaturePart())
+        if spec.table in self.dumped:
+            right, told = self.dumped[spec.table].rows(integers(name, values)), "of the dump"
+        else:
+            rows = self.model.rows_of(spec)
+            rule, told = (
+                describe_ids(spec, part, rows, self.job),
+                f"by the recipe's rule ({part.ids.kind}) in TensorFlow",
+            )
+            right = rows_by_tensorflow(rule, values, self.job.vocabularies, self.base)
+            right = np.where((right < 0) | (right >= rows), -1, right)
+        if not np.array_equal(found, right):
+            place = int(np.argmax(found != right))
+            raise VerificationFailed(
+                f"feature {name!r}: id {values.tolist()[place]!r} is row {found[place]} in the bundle and row "
+                f"{right[place]} {told}; {int((found != right).sum())} of {found.size} differ; nothing is published"
+            )
 
     def _keys(self, name: str, rows: Rows, file: KeyFile) -> Rows:
         """Returns the keys of rows, -1 where there is none."""
@@ -177,18 +170,18 @@ class ReferenceInputs:
             )
         return keys[place]
 
-    def _filled(self, name: str, values: NDArray[Any], offsets: NDArray[np.int64], part: InputPart) -> NDArray[Any]:
-        """Returns the values of a dense input, with what fills it up behind those of an example that has fewer."""
-        size, n = int(np.prod(part.shape)), self.examples.n
-        if values.size == n * size:
-            return values
-        readers = [spec for spec in self.model.inputs.get(name, ()) if isinstance(spec, FeatureSpec)]
-        paddings = [spec.padding_of(name) for spec in readers]
-        padding = next((each for each in paddings if each is not None), 0)
-        filled = np.full((n, size), padding, object if values.dtype == object else values.dtype)
-        lengths = np.diff(offsets)
-        example = np.repeat(np.arange(n), lengths)
-        place = np.arange(values.size) - offsets[example]
-        kept = place < size
-        filled[example[kept], place[kept]] = values[kept]
-        return filled
+
+def rows_by_tensorflow(
+    rule: manifest.IdRule, values: NDArray[Any], vocabularies: Mapping[str, VocabularyPart], base: Path
+) -> Rows:
+    """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as training does."""
+    tf = load_tensorflow()
+    values = values.astype(np.float32) if isinstance(rule, manifest.BucketIds) else values
+    opened = {}
+    for each in manifest.vocabularies_of(rule):
+        part, index = vocabularies[each.vocabulary], tf.lookup.TextFileIndex
+        values = values.astype(np.int64) if part.dtype == "int64" else values
+        places = (index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+        lines = tf.lookup.TextFileInitializer(str(base / part.file), tf.as_dtype(part.dtype), *places)
+        opened[each.vocabulary] = tf.lookup.StaticHashTable(lines, -1)
+    return np.asarray(rows_of(rule, tf.constant(values), opened).numpy(), np.int64)
