@@ -1,6 +1,6 @@
-"""The judge of candidates: what a finished bundle holds of them, against the corpus' file and the original model.
+"""Compares candidates and contexts of a finished bundle with their files, and vectors with the reference model.
 
-Sampled candidates are read from the file anew, and their vectors computed by the original model.
+Sampled candidates are read from the file anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.reader import Column
+from bundle.features.columns import Column, checked_offsets
 from bundle.format.manifest import Manifest
 from bundle.storage import files
 from bundle.stores.reader import StoredColumns
@@ -28,29 +28,31 @@ SAMPLE = 256
 
 Positions = NDArray[np.int64]
 Original = Callable[[str, Examples], NDArray[Any]]
-"""(candidate tower, candidates as examples) -> [n, dim] vectors of the original model."""
+"""(candidate tower, candidates as examples) -> [n, dim] vectors of the reference model."""
 
 
 def check_candidates(root: Path, page: Manifest, job: ExportJob, base: Path, original: Original) -> None:
-    """Compares a sample of every corpus with its file, and of every index with the original model.
+    """Compares a sample of every corpus with its file, and of every index with the reference model.
 
     Args:
       root: directory of the staged bundle.
       page: its manifest.
       job: the recipe.
       base: its folder.
-      original: the original model.
+      original: gives vectors of the reference model.
     Raises:
       VerificationFailed: an id, feature, attribute or vector is another candidate's, or wrong; names the candidate.
     """
-    stores = {name: StoredColumns(files.locate(root, each.file), each) for name, each in page.candidates.items()}
-    for name, part in job.candidates.items():
-        _check_store(stores[name], _sample(stores[name].size), name, part, locate_corpus(base, name, part))
-    for name, part in job.contexts.items():
-        held = StoredColumns(files.locate(root, page.contexts[name].file), page.contexts[name])
-        _check_store(held, _sample(held.size), name, part, locate_corpus(base, name, part, "contexts"))
+    stores = {}
+    for kind, parts, entries in (
+        ("candidates", job.candidates, page.candidates),
+        ("contexts", job.contexts, page.contexts),
+    ):
+        for name, part in parts.items():
+            stores[kind, name] = StoredColumns(files.locate(root, entries[name].file), entries[name])
+            _check_store(stores[kind, name], name, part, locate_corpus(base, name, part, kind))
     for name, index in page.indexes.items():
-        store, corpus = stores[index.corpus], page.candidates[index.corpus]
+        store, corpus = stores["candidates", index.corpus], page.candidates[index.corpus]
         positions = _sample(store.size)
         taken = page.inputs_of(
             source for tensor in page.towers[index.candidate_tower].inputs for source in tensor.sources
@@ -73,26 +75,23 @@ def _sample(size: int) -> Positions:
     return np.unique(np.linspace(0, size - 1, min(size, SAMPLE)).round().astype(np.int64))
 
 
-def _check_store(
-    store: StoredColumns, positions: Positions, name: str, part: CorpusPart, files: list[CorpusFile]
-) -> None:
+def _check_store(store: StoredColumns, name: str, part: CorpusPart, files: list[CorpusFile]) -> None:
+    positions = _sample(store.size)
     columns_read = [part.id, *part.features.values(), *part.attributes]
     rows = read_rows(files, name, part, positions, columns_read)
     if len(rows) != positions.size:
         raise VerificationFailed(f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle")
     told = files[0].path.name if len(files) == 1 else f"the {len(files)} files"
     ids = store.ids(positions).tolist()
-    if _places(store, set(ids)) != positions.tolist():
-        raise VerificationFailed(f"corpus {name!r}: ids stand at other positions, too")
     columns = store.features(positions, list(part.features))
+    values = {key: _values(key, column, len(rows)) for key, column in columns.items()}
     attributes = store.attributes(positions, list(part.attributes))
     for place, row in enumerate(rows):
-        held = {"id": (part.id, ids[place])}
-        held |= {
-            f"feature {key!r}": (column, _values(columns[key], place, len(rows)))
-            for key, column in part.features.items()
-        }
-        held |= {f"attribute {key!r}": (key, attributes[key][place]) for key in part.attributes}
+        held: dict[str, tuple[str, Any]] = {"id": (part.id, ids[place])}
+        for key, column in part.features.items():
+            held[f"feature {key!r}"] = column, values[key][place]
+        for key in part.attributes:
+            held[f"attribute {key!r}"] = key, attributes[key][place]
         for what, (column, value) in held.items():
             if not _same(row[column], value, part.list_separator):
                 raise VerificationFailed(
@@ -101,20 +100,9 @@ def _check_store(
                 )
 
 
-def _places(store: StoredColumns, ids: set[Any]) -> list[int]:
-    """Returns the positions of some ids, looking at all."""
-    places: list[int] = []
-    first = 0
-    for held in store.id_slices():
-        places += [first + place for place, value in enumerate(held.to_pylist()) if value in ids]
-        first += len(held)
-    return places
-
-
-def _values(column: Column, place: int, n: int) -> list[Any]:
-    each = column.values.size // n
-    start, stop = (place * each, (place + 1) * each) if column.offsets is None else column.offsets[place : place + 2]
-    return list(column.values[int(start) : int(stop)].tolist())
+def _values(name: str, column: Column, n: int) -> list[list[Any]]:
+    offsets = checked_offsets(name, column, n)
+    return [each.tolist() for each in np.split(column.values, offsets[1:-1])]
 
 
 def _same(cell: Any, value: Any, separator: str) -> bool:
