@@ -22,7 +22,7 @@ from bundle.tables.id_values import integers
 from export.errors import UsageError, VerificationFailed
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec, ModelSpec
-from export.id_rules.operations import rows_of
+from export.id_rules.rules import rows_of
 from export.model.manifest_features import describe_ids
 from export.recipe.schema import ExportJob, FeaturePart, VocabularyPart
 from export.tables.dumped import KeyFile, open_dumps
