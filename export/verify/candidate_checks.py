@@ -1,6 +1,6 @@
 """Compares candidates and contexts of a finished bundle with their files, and vectors with the reference model.
 
-Sampled candidates are read from the files anew.
+Sampled candidates are read from the file anew.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from export.errors import ExportError, NotConvertible, UsageError, VerificationF
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import NamedGraph
-from export.graph.specs import FeatureSpec, ModelSpec
+from export.frameworks.points import NORMALIZATIONS
+from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.lookups.filled_ids import average_none_as_zeros
 from export.model.calling import resolve_call
 from export.model.roots import build_root
@@ -86,7 +87,8 @@ def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) 
 def finite_results(reference: Reference) -> tuple[Reference, Results]:
     """Runs the reference model on examples of which all its outputs are numbers.
 
-    Numbers that were made lie around zero. Models that take logarithms or roots of them are given those without a sign.
+    Numbers that were made are those that the model's own Normalization layers expect, else they lie around zero. Models
+    that take logarithms or roots of them are given those without a sign.
 
     Returns:
       What was called with which examples, and each output of each tower.
@@ -94,8 +96,8 @@ def finite_results(reference: Reference) -> tuple[Reference, Results]:
       VerificationFailed: as `reference_results`; or an output is no number, or not what training recorded: names the
         tower, the output and the example.
     """
-    expected = reference_results(reference)
     made = reference.job.verify.examples is None
+    reference, expected = _expected_numbers(reference) if made else (reference, reference_results(reference))
     if made and _not_finite(expected):
         reference = replace(reference, examples=without_signs(reference.examples, reference.model))
         expected = reference_results(reference)
@@ -108,6 +110,35 @@ def finite_results(reference: Reference) -> tuple[Reference, Results]:
         )
     _check_recorded(expected, reference.examples.recorded)
     return reference, expected
+
+
+def _expected_numbers(reference: Reference) -> tuple[Reference, Results]:
+    """Runs the reference model; where numbers reach a Normalization layer as they are, again on such as it expects."""
+    tf = load_tensorflow()
+    numbers = {
+        name: reference.examples.columns[name]
+        for name, readers in reference.model.inputs.items()
+        if all(isinstance(each, DenseSpec) and each.take == "values" and each.dtype == "float32" for each in readers)
+    }
+    drawn = {}
+
+    def observe(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
+        for name, column in numbers.items() if tf.executing_eagerly() and tf.is_tensor(inputs) else ():
+            if np.array_equal(np.ravel(inputs), column.values):
+                low, high = (np.ravel(call(layer, tf.fill(tf.shape(inputs), each))) for each in (0.0, 1.0))
+                values = ((column.values - low) / (high - low)).astype(np.float32)  # it is linear: this is its inverse
+                drawn[name] = column._replace(values=values)
+        return call(layer, inputs)
+
+    with Hooks() as hooks:
+        for point in NORMALIZATIONS:
+            hooks.replace(point, observe)
+        expected = reference_results(reference)
+    if not drawn:
+        return reference, expected
+    columns = {**reference.examples.columns, **drawn}
+    reference = replace(reference, examples=replace(reference.examples, columns=columns))
+    return reference, reference_results(reference)
 
 
 def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:

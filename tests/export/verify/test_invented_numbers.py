@@ -1,0 +1,50 @@
+"""Numbers that are invented where a recipe names no examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bundle.features.reader import FeatureReader
+from export.checkpoint.reader import open_checkpoint
+from export.frameworks.loading import load_tensorflow
+from export.model.code import load_factory
+from export.model.manifest_features import describe_features
+from export.model.tracing import trace_towers
+from export.recipe.schema import ExportJob
+from export.verify.examples import make_examples
+from export.verify.reference_model import Reference, checkpoint_rows, finite_results
+
+HERE = Path(__file__).parents[1] / "frameworks"
+
+
+@pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`")  # adapt()
+@pytest.mark.parametrize("keras", ["2", "3"])
+def test_invented_numbers_are_those_that_a_normalization_layer_expects(keras: str, tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    factory = f"normalization_models.py:build_plain_{keras}"
+    trained = np.random.default_rng(3).normal([1980, 5], [10, 0.5], (64, 2)).astype(np.float32)
+    model = load_factory(factory, HERE)()
+    model.norm.adapt(trained)
+    model({"n": tf.constant(trained)})
+    prefix = Path(tf.train.Checkpoint(model=model).write(str(tmp_path / "model")))
+    job = ExportJob.model_validate(
+        {
+            "model": "normalised",
+            "checkpoint": {"path": str(prefix), "object_path": "model"},
+            "code": {"factory": factory},
+            "inputs": {"n": {"dtype": "float32", "shape": [2]}},
+            "towers": {"query": {"role": "query"}},
+            "output": {"root": "bundles"},
+        }
+    )
+    spec = trace_towers(job, HERE).spec
+    pages = describe_features(spec, job)
+    examples, read_rows = make_examples(spec, pages, {}, 200), checkpoint_rows(open_checkpoint(prefix), {})
+    reference, _ = finite_results(Reference(job, HERE, spec, prefix, read_rows, examples, FeatureReader(pages, {}, {})))
+    found = reference.examples.columns["n"].values.reshape(200, 2)
+    around_zero = examples.columns["n"].values.reshape(200, 2)
+    expected = trained.mean(axis=0) + trained.std(axis=0) * around_zero
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
