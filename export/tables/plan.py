@@ -293,7 +293,7 @@ def _block_bytes(spec: TableSpec, bands: Sequence[Band], budget_bytes: int) -> i
             f"exceed the budget of {budget_bytes}; raise ROWCAST_EXPORT_BUDGET_BYTES"
         )
     remote = any(is_url(part.file) for band in bands for part in band.slices)
-    return block_bytes(spec.layout.lanes, row_bytes, budget_bytes, remote=remote)
+    return block_bytes(spec.layout.lanes, budget_bytes, remote=remote)
 
 
 def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
@@ -367,7 +367,7 @@ def _rest(checkpoint: Checkpoint, specs: Sequence[TableSpec], budget_bytes: int)
                 if part.starts[0] < end and part.starts[0] + part.shape[0] > first
             )
             step = f"rest of {key} {len(tasks):05d}"
-            held = block_bytes(1, columns * itemsize, budget_bytes)
+            held = block_bytes(1, budget_bytes)
             tasks.append(RestTask(step, key, columns, itemsize, tuple(ranges), slices, held))
     return tuple(tasks)
 

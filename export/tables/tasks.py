@@ -16,22 +16,16 @@ DECODER_BYTES = 24 << 20
 """What reading an array adds: tensorstore, or h5py."""
 STORE_BYTES = 160 << 20
 """What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB)."""
-_BLOCK_BYTES = 1 << 20
-_BLOCK_BYTES_MAX = 8 << 20
-_LANE_BYTES = 64 << 10
-"""Read at a time of each of many lanes: fewer would be many small reads, more would leave the cache."""
+_BLOCK_BYTES, _LANES_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 1 << 20, 4 << 20, 64 << 20
+"""Read at a time of one lane, which stay in the cache; of many lanes, some rows of each; of these in a store."""
 DEALT_BLOCKS = 3
 """Of rows out of many lanes: one is written, one waits, one is dealt from the block that was read."""
-_REMOTE_BLOCK_BYTES = 64 << 20
-"""Where each read of a lane is a request to a store."""
 STRIPE_BYTES = 128 << 10
 """Written at a time of rows that lie in many lanes: fewer would be many small writes, more would leave the cache."""
-_CONVERSION_COPIES = 12
-_CONVERSION_BYTES = 8 << 20
-"""What converting holds: some copies of a piece of rows, of one row at least."""
 HANDED_BYTES = 2 << 20
-_HANDED_TIMES = 3
-"""Converted rows are written so many bytes at a time: one such part is written, one waits, one is filled."""
+"""Of converted rows, written at a time."""
+_CONVERSION_BYTES, _CONVERSION_ROWS = 14 << 20, 16
+"""What converting holds: copies of some rows and parts of HANDED_BYTES; or so many copies of one row, as float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +91,7 @@ class TableTask:
     def memory_bytes(self) -> int:
         """The most memory that the task holds, an upper bound."""
         decoded = 0 if self.array is None else DECODER_BYTES + self.array.held_bytes
-        copies = 0
-        if self.converted:
-            copies = max(_CONVERSION_BYTES, _CONVERSION_COPIES * self.dim * 8)
-            copies += _HANDED_TIMES * (HANDED_BYTES + 4 * self.dim)
+        copies = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8) if self.converted else 0
         blocks = (1 + DEALT_BLOCKS) * max(self.block_bytes, self.stored_row_bytes)
         return _held(self.slices) + blocks + decoded + copies
 
@@ -157,19 +148,15 @@ class RestTask:
         return sum(end - first for first, end in self.ranges) * self.stored_row_bytes
 
 
-def block_bytes(lanes: int, row_bytes: int, budget_bytes: int, *, remote: bool = False) -> int:
+def block_bytes(lanes: int, budget_bytes: int, *, remote: bool = False) -> int:
     """Returns the stored bytes that a task reads at a time; it holds up to `1 + DEALT_BLOCKS` times as many.
 
     Args:
       lanes: of the layout.
-      row_bytes: of a stored row.
       budget_bytes: memory that a worker may hold beyond its libraries.
       remote: whether they come from a store.
     """
-    abreast = min(lanes, max(1, STRIPE_BYTES // row_bytes))
-    wanted = min(max(_BLOCK_BYTES, abreast * _LANE_BYTES), _BLOCK_BYTES_MAX)
-    if remote and lanes > 1:
-        wanted = _REMOTE_BLOCK_BYTES
+    wanted = _BLOCK_BYTES if lanes == 1 else _REMOTE_BLOCK_BYTES if remote else _LANES_BLOCK_BYTES
     return min(wanted, max(1, budget_bytes // (1 + DEALT_BLOCKS)))
 
 

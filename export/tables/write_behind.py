@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from queue import Queue
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,16 +22,15 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 class WriteBehind:
     """Writes a shard in a thread of its own. Used as a context: left without an exception, all is written.
 
-    The shard's writer must not be touched meanwhile.
+    The shard's writer must not be touched meanwhile. Every method raises OSError if what was handed over before could
+    not be written.
     """
 
     def __init__(self, writer: ShardWriter) -> None:
         self._writer = writer
-        self._waiting: Queue[Callable[[], None] | None] = Queue(maxsize=1)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shard writer")
+        self._running: deque[Future[None]] = deque()
         self._handed_bytes = 0
-        self._problem: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="shard writer", daemon=True)
-        self._thread.start()
 
     @property
     def room_bytes(self) -> int:
@@ -39,32 +38,18 @@ class WriteBehind:
         return BLOCK_BYTES - self._handed_bytes % BLOCK_BYTES
 
     def write(self, data: _Bytes, crc32c: int | None = None) -> None:
-        """Hands bytes over; they must stay as they are until `write` was called twice more, or `wait` once.
-
-        Raises:
-          OSError: what was handed over before could not be written.
-        """
-        self._waiting.put(lambda: self._writer.write(data, crc32c))
+        """Hands bytes over; they must stay as they are until `write` was called twice more, or `wait` once."""
         self._handed_bytes += data.size
-        self._tell()
+        self._hand_over(lambda: self._writer.write(data, crc32c))
 
     def place(self, parts: Sequence[tuple[int, _Bytes]]) -> None:
-        """Hands bytes over that belong anywhere in the shard, each with its place; they must stay as those of `write`.
+        """Hands bytes over that belong anywhere in the shard, each with its place; they must stay as of `write`."""
+        self._hand_over(lambda: self._place(parts))
 
-        Raises:
-          OSError: what was handed over before could not be written.
-        """
-        self._waiting.put(lambda: self._place(parts))
-        self._tell()
-
-    def wait(self) -> None:
-        """Returns when all is written.
-
-        Raises:
-          OSError: it could not be.
-        """
-        self._waiting.join()
-        self._tell()
+    def wait(self, left: int = 0) -> None:
+        """Returns when all is written but for the `left` last calls."""
+        while len(self._running) > left:
+            self._running.popleft().result()
 
     def __enter__(self) -> Self:
         return self
@@ -72,25 +57,16 @@ class WriteBehind:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._waiting.put(None)
-        self._thread.join()
-        if problem is None:
-            self._tell()
+        try:
+            if problem is None:
+                self.wait()
+        finally:
+            self._pool.shutdown(cancel_futures=True)
 
-    def _run(self) -> None:
-        while (part := self._waiting.get()) is not None:
-            try:
-                if self._problem is None:
-                    part()
-            except BaseException as problem:  # noqa: BLE001 (told to whoever waits)
-                self._problem = problem
-            finally:
-                self._waiting.task_done()
+    def _hand_over(self, write: Callable[[], None]) -> None:
+        self.wait(left=BUFFERS - 2)
+        self._running.append(self._pool.submit(write))
 
     def _place(self, parts: Sequence[tuple[int, _Bytes]]) -> None:
         for at, data in parts:
             self._writer.place(at, data)
-
-    def _tell(self) -> None:
-        if self._problem is not None:
-            raise self._problem

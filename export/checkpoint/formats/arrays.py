@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
 from export.checkpoint.datafiles import check_unchanged
 from export.checkpoint.formats.chunk_pieces import ChunkPieces, piece_format
-from export.checkpoint.formats.hdf5_files import open_hdf5
+from export.checkpoint.formats.hdf5 import open_hdf5
 from export.checkpoint.variables import ArrayStore, volume
 from export.errors import CheckpointError
 
@@ -78,7 +78,7 @@ class ArrayRows:
         self._stamps = {} if store.stamp is None else {store.file: store.stamp}
         check_unchanged(self._stamps)
         what = json.loads(store.spec)
-        self._array: _Chunked = _Dataset(what) if what["driver"] == HDF5 else _Zarr(what)
+        self._array = _Dataset(what) if what["driver"] == HDF5 else _Zarr(what)
         self._blocks: Iterator[Bytes] = iter(())
         self._first, self._block = -1, np.empty((0, 0), np.uint8)
 
@@ -143,16 +143,6 @@ class ArrayRows:
             rows = min(array.rows - first, array.band_rows - low)
             yield from array.blocks(chunk, low, low + rows)
             first += rows
-
-
-class _Chunked(Protocol):
-    """An open array, whose rows are bytes."""
-
-    rows: int
-    band_rows: int
-
-    def blocks(self, chunk: int, low: int, high: int) -> Iterator[Bytes]:
-        """Yields rows [low, high) of a band of chunks, counted from its first, [n, bytes of a row] at a time."""
 
 
 class _Zarr:

@@ -126,10 +126,12 @@ class ChunkPieces:
             with stream:
                 for row in [*range(0, low, step), *range(low, high, step)]:
                     wanted = row >= low
-                    rows = np.empty((min(step, (high if wanted else low) - row), self._row_bytes), np.uint8)
-                    _fill(stream, rows)
+                    count = min(step, (high if wanted else low) - row) * self._row_bytes
+                    data = stream.read(count)
+                    if len(data) != count:
+                        raise EOFError("its bytes end early")
                     if wanted:
-                        yield rows
+                        yield np.frombuffer(data, np.uint8).reshape(-1, self._row_bytes)
         except (OSError, EOFError, ValueError) as problem:
             raise CheckpointError(f"chunk {key!r} is damaged: {problem}; copy the checkpoint anew") from problem
 
@@ -172,12 +174,3 @@ class _Stored(io.RawIOBase):
         data: bytes = self._kvstore.read(self._key, byte_range=slice(self._at, end)).result().value
         self._at = end
         return data
-
-
-def _fill(stream: Any, rows: Bytes) -> None:
-    view, done = memoryview(rows.reshape(-1).data), 0
-    while done < len(view):
-        count = stream.readinto(view[done:])
-        if not count:
-            raise EOFError("its bytes end early")
-        done += count

@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 
 from export.checkpoint.formats.arrays import HDF5, held_bytes
-from export.checkpoint.formats.hdf5_listing import Dataset, list_hdf5
+from export.checkpoint.formats.hdf5 import Dataset, list_hdf5
 from export.checkpoint.formats.prefixes import told_by_name
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Slice, can_be, volume
 from export.errors import CheckpointError

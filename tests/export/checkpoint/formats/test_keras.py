@@ -10,8 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from export.checkpoint.formats.hdf5_files import open_hdf5
-from export.checkpoint.formats.hdf5_listing import list_hdf5
+from export.checkpoint.formats.hdf5 import list_hdf5, open_hdf5
 from export.checkpoint.formats.keras import WEIGHTS, find_keras, list_keras
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint

@@ -1,16 +1,19 @@
-"""Lists the datasets of an HDF5 file, in a process of its own: on damaged files the HDF5 library can crash, or loop."""
+"""Opens HDF5 files, also within a .keras archive, and lists their datasets.
+
+A listing is made in a process of its own: on damaged files the HDF5 library can crash, or loop.
+"""
 
 from __future__ import annotations
 
 import math
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import orjson
 
-from export.checkpoint.formats.hdf5_files import open_hdf5
 from export.errors import CheckpointError
 
 LISTING_S = 120
@@ -54,6 +57,27 @@ class Listing(NamedTuple):
     datasets: tuple[Dataset, ...]
     names: dict[str, str]
     model_config: str
+
+
+def open_hdf5(path: str, member: str | None) -> Any:
+    """Opens an HDF5 file to be read.
+
+    Args:
+      path: of the file, or of the archive.
+      member: name in the archive; None: `path` is the file itself.
+    Returns:
+      An h5py.File.
+    Raises:
+      CheckpointError: it cannot be opened, or h5py is missing.
+    """
+    try:
+        import h5py
+    except ImportError as problem:
+        raise CheckpointError(f"{path} is read with h5py, which is missing: pip install 'rowcast[export]'") from problem
+    try:
+        return h5py.File(path if member is None else zipfile.ZipFile(path).open(member), "r")
+    except (OSError, KeyError, zipfile.BadZipFile) as problem:
+        raise CheckpointError(f"{path} cannot be opened as HDF5: {problem}; it is damaged, copy it anew") from problem
 
 
 def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Listing:
