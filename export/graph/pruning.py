@@ -173,10 +173,10 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
     try:
         part = function.prune(list(feeds), dict(fetches))
         if any(each.shape.rank is None for each in part.structured_outputs.values()):
-            # Shapes that code told, as Keras does of what a lookup table gives, are lost unless the graph holds them.
+            # Shapes that code set, as Keras does of what a lookup table gives, are lost unless the graph holds them.
             with graph.as_default():
-                told = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
-            part = function.prune(list(feeds), told)
+                shaped = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
+            part = function.prune(list(feeds), shaped)
     finally:
         set_captures(graph, everything)
     known = {resource(variable.handle): variable for variable in graph.variables}
