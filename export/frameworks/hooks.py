@@ -116,10 +116,10 @@ class Hooks(contextlib.ExitStack):
         key = next(_NUMBERS)  # one of its own: a function may be replaced while it is
         given = ", ".join(f"{name}={name}" for name in parameters)
         space: dict[str, Any] = {}
-        exec(f"def ask({', '.join(taken)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102 - names of parameters only
+        exec(f"def answered({', '.join(taken)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102 - names of parameters only
         hooks[key] = functools.partial(self.watched(answer), original)
         self.callback(hooks.pop, key)
-        self.set_attribute(function, "__code__", space["ask"].__code__)
+        self.set_attribute(function, "__code__", space["answered"].__code__)
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Gives an object or class another attribute."""
@@ -151,7 +151,7 @@ class Hooks(contextlib.ExitStack):
             return watched(original, *arguments, **how)
 
         apart = tf.autograph.experimental.do_not_convert(called)
-        apart.__signature__ = inspect.signature(original)  # which Keras asks for
+        apart.__signature__ = inspect.signature(original)  # which Keras reads
         return apart
 
 

@@ -43,5 +43,5 @@ def _check_releases() -> None:
         except PackageNotFoundError:
             continue
         if not found.startswith(f"{release}."):
-            told = f"rowcast-export {version('rowcast')} supports {name} {release}; found {found}"
-            raise NotConvertible(f"{told}: install '{name}~={release}.0'")
+            wrong = f"rowcast-export {version('rowcast')} supports {name} {release}; found {found}"
+            raise NotConvertible(f"{wrong}: install '{name}~={release}.0'")

@@ -27,7 +27,7 @@ FIRST_VALUE_BYTES = 64 << 20
 
 _EARLY = 2.0**-120
 _EARLY_LINES: list[str] = []
-"""Lines of the user's code that read rows while a model is made, and were given `_EARLY`."""
+"""Lines of the user's code that read rows while a model is made; they are given `_EARLY * (1 + place * 2**-23)`."""
 
 Gather = Callable[[Any, Any], Any]
 """(placeholder variable, ids of any shape) -> [*shape of ids, dim], or None: let TensorFlow gather."""
@@ -88,17 +88,18 @@ def placeholder_class() -> Any:
 
 
 def early_rows(shape: list[int], dtype: Any) -> Any:
-    """Returns what is read of a table while the model is made: a number next to zero, to be found where it stays."""
+    """Returns what is read of a table while the model is made: numbers next to zero, to be found where they stay."""
     tf, line = load_tensorflow(), current_line()
     if line not in _EARLY_LINES:
         _EARLY_LINES.append(line)
-    return tf.fill(shape, tf.cast(_EARLY, dtype))
+    return tf.fill(shape, tf.cast(_EARLY * (1 + _EARLY_LINES.index(line) * 2.0**-23), dtype))
 
 
-def lines_of_early(values: NDArray[Any]) -> str:
-    """Returns the lines that read what `early_rows` gave, if a constant holds some of it; else ""."""
-    found = values.dtype == np.float32 and bool((values == np.float32(_EARLY)).any())
-    return ", ".join(filter(None, _EARLY_LINES)) if found else ""
+def line_of_early(values: NDArray[Any]) -> str:
+    """Returns the line that read what `early_rows` gave, if a constant of float32 holds some; else ""."""
+    found = values[(values >= _EARLY) & (values < 2 * _EARLY)] if values.dtype == np.float32 else np.empty(0)
+    place = int((float(found.flat[0]) / _EARLY - 1) * 2.0**23) if found.size else len(_EARLY_LINES)
+    return _EARLY_LINES[place] if place < len(_EARLY_LINES) else ""
 
 
 def line_of_variable(variable: Any) -> str:

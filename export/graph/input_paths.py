@@ -1,6 +1,6 @@
 """Follows values of a traced graph back to the inputs they come from: all of a tensor, or one of each example.
 
-What takes columns out of a wide input, or puts some side by side, is told by trying the operation on numbered values.
+What takes columns out of a wide input, or puts some side by side, is found by trying the operation on numbered values.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Values:
 
     @cached_property
     def inputs(self) -> tuple[Values, ...]:
-        """What an operation that computes value by value takes for these; () where that cannot be told."""
+        """What an operation that computes value by value takes for these; () where that is not known."""
         operands = self.tensor.op.inputs
         if self.of == 1:
             return tuple(map(Values, operands))
@@ -72,7 +72,7 @@ def _beside(tensor: Any, place: tuple[Any, ...]) -> Values:
     last = place[len(place) - len(own) :]
     spread = all(size is not None and (size == 1 or each < size) for each, size in zip(last, own, strict=True))
     if not spread or (not batch and len(sizes) == len(place) and sizes[0] != 1):
-        return Values(tensor, 0, 0)  # none that can be told
+        return Values(tensor, 0, 0)  # none that is known
     index = tuple(int(each) if size > 1 else 0 for each, size in zip(last, own, strict=True))
     return Values(tensor, int(np.ravel_multi_index(index, own)) if own else 0, math.prod(own))
 

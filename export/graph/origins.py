@@ -108,7 +108,7 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
 
 
 def resource(handle: Any) -> str:
-    """Returns what tells one variable's resource from another's, as long as both live."""
+    """Returns what distinguishes one variable's resource from another's, as long as both live."""
     return str(id(handle))
 
 

@@ -14,7 +14,7 @@ from bundle.format import manifest
 from export.errors import NotConvertible, UsageError
 from export.frameworks.internals import join, read_instead, set_captures, table_of, without_gradient
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.placeholders import bytes_of, lines_of_early
+from export.frameworks.placeholders import bytes_of, line_of_early
 from export.graph.bag_inputs import feed_bags
 from export.graph.origins import PYTHON_CODE, Needed, Source, distinct_identifiers, needed, resource, sources_of
 from export.graph.specs import FeatureSpec, TowerSpec
@@ -173,10 +173,10 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
     try:
         part = function.prune(list(feeds), dict(fetches))
         if any(each.shape.rank is None for each in part.structured_outputs.values()):
-            # Shapes that code told, as Keras does of what a lookup table gives, are lost unless the graph holds them.
+            # Shapes that code set, as Keras does of what a lookup table gives, are lost unless the graph holds them.
             with graph.as_default():
-                told = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
-            part = function.prune(list(feeds), told)
+                shaped = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
+            part = function.prune(list(feeds), shaped)
     finally:
         set_captures(graph, everything)
     known = {resource(variable.handle): variable for variable in graph.variables}
@@ -304,10 +304,10 @@ def _check_no_untrained(name: str, found: Needed, function: Any) -> None:
     tf = load_tensorflow()
     held = [tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"]
     held += [outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32]
-    lines = next(filter(None, map(lines_of_early, held)), "")
-    if lines:
+    line = next(filter(None, map(line_of_early, held)), "")
+    if line:
         raise NotConvertible(
-            f"tower {name!r} takes rows of a table that were read while the model was made{at_line(lines)}, as of a "
+            f"tower {name!r} takes rows of a table that were read while the model was made{at_line(line)}, as of a "
             "layer that is given numbers in place of inputs, positions(tf.range(8)) of a functional model: they are "
             "constants, which no training changes and no checkpoint holds. Look them up in the call of a layer or of a "
             "model of your own, and train that"

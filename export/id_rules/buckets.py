@@ -153,7 +153,7 @@ def _boundaries(row: Any, dtype: Any, exact: bool) -> tuple[float, ...] | None:
     if not real:
         ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])
         if not np.array_equal(row(ends), [first, last]):
-            return None  # a step lies beyond what float32 tells apart
+            return None  # a step lies beyond what float32 distinguishes
     wanted = np.arange(first + 1, last + 1)
     low, high = np.full(wanted.size, lowest), np.full(wanted.size, highest)
     while np.any(high - low > 1):

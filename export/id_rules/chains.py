@@ -54,10 +54,10 @@ def find_chain(ids: Values, call: Followed, rows: int | None) -> FoundIds | Valu
 
 
 def followed_by(before: FoundIds, behind: FoundIds) -> FoundIds | None:
-    """Returns ids of which one rule makes integers, and another rows of these; None where no rule tells both.
+    """Returns ids of which one rule makes integers, and another rows of these; None where no rule describes both.
 
     Args:
-      before: found without a table, so that it tells integers that are no rows, too.
+      before: found without a table, so that it finds integers that are no rows, too.
       behind: of what `before` makes.
     """
     first = _links(before)
@@ -70,7 +70,7 @@ def followed_by(before: FoundIds, behind: FoundIds) -> FoundIds | None:
 
 
 def crossed_by(before: Sequence[FoundIds], behind: FoundIds) -> FoundIds | None:
-    """Returns ids of a cross whose values are made of what is sent; None where no rule tells both.
+    """Returns ids of a cross whose values are made of what is sent; None where no rule describes both.
 
     Args:
       before: of each of its keys, found without a table.
@@ -88,7 +88,7 @@ def crossed_by(before: Sequence[FoundIds], behind: FoundIds) -> FoundIds | None:
 
 
 def key_of(before: FoundIds, key: CrossKey) -> CrossKey | None:
-    """Returns a key of a cross whose values are made of what is sent; None where no rule tells both.
+    """Returns a key of a cross whose values are made of what is sent; None where no rule describes both.
 
     Args:
       before: found without a table.
@@ -108,7 +108,7 @@ def key_of(before: FoundIds, key: CrossKey) -> CrossKey | None:
         row = None if before.unknown is None else before.unknown.row
         return CrossKey.model_validate({**key.model_dump(), "ids": rule, "rows": rows, "unknown_row": row})
     rules = (*first, *(() if isinstance(key.ids, IdentityIds) else rules_of(key.ids)))
-    # What fills a tensor up is told by what is made, and none of these: see `may_be_none`.
+    # What fills a tensor up is known of what is made, not of these: see `may_be_none`.
     return key.model_copy(update={"ids": _chained(rules), "padding": None}) if key.boundaries is None else None
 
 
@@ -131,7 +131,7 @@ def _chained(rules: tuple[Any, ...]) -> Any:
 
 
 def _links(found: FoundIds) -> tuple[Any, ...] | None:
-    """Returns the rules of ids that others go on with, which know of no table; None if that is not told."""
+    """Returns the rules of ids that others go on with, which know of no table; None if there are none such."""
     rules = rules_of(found.rule)
     if any(not isinstance(each, _LINKS) for each in rules):
         return None
@@ -145,7 +145,7 @@ def _links(found: FoundIds) -> tuple[Any, ...] | None:
 
 
 def _rows(found: FoundIds) -> int | None:
-    """Returns how many rows a rule of one input has; None if that is not told by the rule."""
+    """Returns how many rows a rule of one input has; None if the rule does not say so."""
     rule = found.rule
     if isinstance(rule, HashIds):
         return rule.first_row + rule.buckets

@@ -205,16 +205,18 @@ def describe_computed(rule: ComputedIds) -> str:
     """Returns how rows are computed, in a few words."""
     words = {"multiply": "*", "divide": "div", "remainder": "mod", "truncated_remainder": "mod (as in C)"}
     words |= {"at_least": "at least", "at_most": "at most", "absolute": "without its sign", "int32": "wrapped to int32"}
-    told = []
+    described = []
     for each in rule.operations:
         by = each.by or 0
         sign = "-" if by < 0 else "+"
-        told.append(f"{sign} {abs(by)}" if each.do == "add" else f"{words[each.do]} {'' if each.by is None else by}")
-    return f"the id {', '.join(map(str.strip, told))}"
+        described.append(
+            f"{sign} {abs(by)}" if each.do == "add" else f"{words[each.do]} {'' if each.by is None else by}"
+        )
+    return f"the id {', '.join(map(str.strip, described))}"
 
 
 def describe_arithmetic(rule: ArithmeticIds) -> str:
     """Returns how rows are computed by the rule that bundles had before ComputedIds, in a few words."""
-    told = "the id" if not rule.shift else f"the id {'+' if rule.shift > 0 else '-'} {abs(rule.shift)}"
-    told += f" div {rule.divisor}" if rule.divisor > 1 else ""
-    return told + (f" mod {rule.buckets}" if rule.buckets is not None else "") + from_row(rule.first_row)
+    described = "the id" if not rule.shift else f"the id {'+' if rule.shift > 0 else '-'} {abs(rule.shift)}"
+    described += f" div {rule.divisor}" if rule.divisor > 1 else ""
+    return described + (f" mod {rule.buckets}" if rule.buckets is not None else "") + from_row(rule.first_row)

@@ -56,7 +56,7 @@ def find_behind(tensor: Any, ids: Values, call: Followed, rows: int | None) -> F
 
 
 def _by_operation(ids: Values, found: Values, call: Followed, rows: int | None) -> FoundIds | None:
-    """Returns what the last operation on the way to ids tells, together with those before it."""
+    """Returns what the last operation on the way to ids does, together with those before it."""
     if found.type in HASHES:
         return find_hash(found, call)
     if found.type == "LookupTableFindV2":
@@ -71,7 +71,7 @@ def _by_operation(ids: Values, found: Values, call: Followed, rows: int | None) 
 
 
 def blamed(values: Values, call: Followed, rows: int | None) -> Values:
-    """Returns what of a computation no rule tells: behind what rules do tell, if there is one thing behind it."""
+    """Returns what of a computation no rule describes: what is behind all that rules do, if it is one thing."""
     while True:
         operands = values.tensor.op.inputs if values.type in SEARCHES else [each.tensor for each in values.inputs]
         computed = [each for each in operands if call.constant(each) is None]
@@ -89,9 +89,9 @@ _RULES = COMPUTED | {*HASHES, "AsString"}
 
 
 def cure_of(values: Values) -> str:
-    """Returns what to change about what no rule tells."""
+    """Returns what to change about what no rule describes."""
     if values.type == "ReadVariableOp":
-        return "make a constant of the variable that its ids are computed with, since ids are told without a checkpoint"
+        return "make a constant of the variable that its ids are computed with, as rules know no checkpoint"
     if "PyFunc" in values.type:
         return "write the function in TensorFlow's own operations, or let callers send what it returns"
     if values.type in SEARCHES | {"Bucketize", "Cast"} | SERIES:

@@ -1,4 +1,4 @@
-"""Recognises in a graph ids that are made of several inputs together, and tells them as data.
+"""Recognises in a graph ids that are made of several inputs together, and describes them as data.
 
 Source: TensorFlow 2.20: the operations of `tf.sparse.cross_hashed`, which the layer HashedCrossing of tf-keras 2.20 and
 Keras 3.15 ends in, of `tf.strings.join` and `+` of strings.
@@ -30,7 +30,7 @@ class FoundSeveral:
       rule: what makes rows of them.
       inputs: where the values come from, in the order of the rule's keys.
       keys: of each vocabulary that the rule reads, as `vocabularies_of` gives them.
-      unknown: what the model itself does with ids outside the table; None: the recipe tells.
+      unknown: what the model itself does with ids outside the table; None: the recipe states.
     """
 
     rule: CrossedIds | JoinedIds
@@ -70,8 +70,8 @@ def _crossed(ids: Any, call: Followed) -> FoundSeveral | None:
     keys = _agreeing([_key(each, call) for each in cross.inputs])
     if keys is None or len(keys) < 2:
         return None
-    told = {"buckets": cross.get_attr("num_buckets"), "hash_key": cross.get_attr("hash_key")}
-    return _found(CrossedIds(keys=tuple(key.page for key in keys), **told), keys)
+    how = {"buckets": cross.get_attr("num_buckets"), "hash_key": cross.get_attr("hash_key")}
+    return _found(CrossedIds(keys=tuple(key.page for key in keys), **how), keys)
 
 
 def _joined(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:

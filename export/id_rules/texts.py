@@ -1,4 +1,4 @@
-"""Recognises in a graph ids that are the words of a text, and tells as data how it is changed and split.
+"""Recognises in a graph ids that are the words of a text, and describes as data how it is changed and split.
 
 Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`, `regex_replace`, `split`,
 `unicode_split` and `ngrams`, which the layer TextVectorization of tf-keras 2.20 and Keras 3.15 consists of.
@@ -105,8 +105,8 @@ def _split(words: Any) -> _Split | None:
     if not plain or not _one_by_one(made, decoded[0]):
         return None
     (code_points,) = decoded
-    told = {name: code_points.get_attr(name) for name in ("input_encoding", "replace_control_characters")}
-    if told != {"input_encoding": b"UTF-8", "replace_control_characters": False}:
+    options = {name: code_points.get_attr(name) for name in ("input_encoding", "replace_control_characters")}
+    if options != {"input_encoding": b"UTF-8", "replace_control_characters": False}:
         return None
     return _Split("characters", code_points.inputs[0], code_points.outputs[0])
 
@@ -123,8 +123,8 @@ def _one_by_one(encoded: Any, decoded: Any) -> bool:
 def _runs(made: Any) -> _Split | None:
     words, starts = made.inputs
     split = _split(words) if words.op.type != "StringNGrams" else None
-    told = {name: made.get_attr(name) for name in ("separator", "pad_width", "preserve_short_sequences")}
-    if split is None or told != {"separator": b" ", "pad_width": 0, "preserve_short_sequences": False}:
+    options = {name: made.get_attr(name) for name in ("separator", "pad_width", "preserve_short_sequences")}
+    if split is None or options != {"separator": b" ", "pad_width": 0, "preserve_short_sequences": False}:
         return None
     if not _counts(starts, split.starts):
         return None

@@ -1,4 +1,4 @@
-"""What a categorical feature column does to ids, told as data.
+"""What a categorical feature column does to ids, as data.
 
 Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, and feature_column.py for the classes of TF1, which
 have the same fields under the same names with a leading underscore.
@@ -53,9 +53,9 @@ def column_rule(column: Any, read: Read) -> ColumnRule:
     Raises:
       NotConvertible: it does what no rule of a manifest says; names it, and the cure.
     """
-    for kinds, told in _RULES.items():
+    for kinds, find in _RULES.items():
         if is_a(column, *kinds):
-            return told(column, read)
+            return find(column, read)
     raise NotConvertible(
         f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is not known; use one of "
         "TensorFlow's own categorical columns"
@@ -133,7 +133,7 @@ def bucket_rules(column: Any) -> list[BucketIds]:
 
     The buckets of each number lie behind those of the one before it.
     Raises:
-      NotConvertible: they are normalised by what no rule tells; names the column, and the cure.
+      NotConvertible: they are normalised by what no rule describes; names the column, and the cure.
     """
     source = column.source_column
     numbers, boundaries = math.prod(source.shape), tuple(float(each) for each in column.boundaries)
@@ -214,19 +214,19 @@ def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
             f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; inputs, and columns of "
             "buckets, identities and vocabularies are crossed"
         )
-    told, values = column_rule(leaf, read), read(leaf.key)
-    ids = told.rule if isinstance(told.rule, VocabularyIds) else None
-    rows = told.unknown is not None and (ids is not None or told.unknown.row is not None)
+    found, values = column_rule(leaf, read), read(leaf.key)
+    ids = found.rule if isinstance(found.rule, VocabularyIds) else None
+    rows = found.unknown is not None and (ids is not None or found.unknown.row is not None)
     return _Crossed(
         leaf.key,
         CrossKey(
             dtype=_sent(values),
             ids=(ids or IdentityIds()) if rows else None,
             rows=rows_of(leaf) if rows else None,
-            unknown_row=told.unknown.row if told.unknown is not None else None,
+            unknown_row=found.unknown.row if found.unknown is not None else None,
             padding=None if isinstance(values, tf.SparseTensor) else padding_of(values),
         ),
-        listed=told.keys,
+        listed=found.keys,
     )
 
 

@@ -1,6 +1,6 @@
 """Intercepts Keras' encodings of ids as numbers: one_hot, multi_hot and count, of every layer that has an output_mode.
 
-Ids that a rule tells become an indicator: a service counts them, where a tower would need strings, hashes or lookup
+Ids that a rule describes become an indicator: a service counts them, where a tower would need strings, hashes or lookup
 tables, or a count of ids, which LiteRT does not have.
 Source: tf-keras 2.20, layers/preprocessing/preprocessing_utils.py, and Keras 3.15, src/utils/numerical_utils.py:
 encode_categorical_inputs.
@@ -24,7 +24,7 @@ from export.lookups.records import Answer, Lookup, of_indicator
 
 
 def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
-    """Answers encodings of ids that a rule tells by `answer`; Keras does all others."""
+    """Answers encodings of ids that a rule describes by `answer`; Keras does all others."""
 
     def encoded(original: Callable[..., Any], **how: Any) -> Any:
         lookup = _lookup(**how)
@@ -43,7 +43,7 @@ def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
 
 
 def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | None:
-    """Returns what an encoding counts; None where no rule tells its ids, or a tower does it as well."""
+    """Returns what an encoding counts; None where no rule describes its ids, or a tower does it as well."""
     tf = load_tensorflow()
     beside = [how.get("sparse"), how.get("count_weights")]
     if any(each is not None and each is not False for each in beside) or depth > WIDTH_MAX:
@@ -59,13 +59,17 @@ def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | N
     dense = inputs.dtype.is_integer and inputs.shape.rank in (1, 2)
     size = per_example(inputs) if dense else None
     counted = output_mode in ("multi_hot", "count") and dense and inputs.shape.rank == 2
-    if size is None or not (counted or (output_mode == "one_hot" and size == 1)) or not _is_told(inputs, size, depth):
+    if (
+        size is None
+        or not (counted or (output_mode == "one_hot" and size == 1))
+        or not _is_described(inputs, size, depth)
+    ):
         return None
     how = {} if size == 1 else {"kind": "bag", "combiner": "sum"}
     return of_indicator(inputs.op.name, depth, inputs, **how)
 
 
-def _is_told(ids: Any, size: int, depth: int) -> bool:
+def _is_described(ids: Any, size: int, depth: int) -> bool:
     """Returns whether a rule makes these of an input, all of its values, or one of each of some."""
     tf, call = load_tensorflow(), call_so_far(ids)
     if call is None:

@@ -1,6 +1,6 @@
 """Intercepts what fills ragged ids up to be dense, as TextVectorization does, and lookups of what comes of it.
 
-Words that are told by a rule (`id_rules/texts.py`) become a sequence where they are filled up to a length, and a bag
+Words that a rule describes (`id_rules/texts.py`) become a sequence where they are filled up to a length, and a bag
 where their rows are averaged under Keras' mask: then it does not matter how long the longest text of a batch is.
 Source: tf-keras 2.20, layers/pooling/global_average_pooling1d.py and layers/core/embedding.py; Keras 3.15, likewise.
 """
@@ -56,14 +56,14 @@ class FilledIds:
         """Returns `made`, which is ragged ids filled up; of words with a length, numbers that a service makes."""
         tf = load_tensorflow()
         integers = isinstance(made, tf.Tensor) and ids.dtype.is_integer and ids.ragged_rank == 1
-        told = words_of(ids) if integers and default in (None, 0) else None
-        if told is None:
+        words = words_of(ids) if integers and default in (None, 0) else None
+        if words is None:
             return made
-        count = _rows_of(told)
+        count = _rows_of(words)
         if length is not None and count <= _EXACT_MAX:
             numbers = self._answer(of_indicator(ids.values.op.name, count, ids, 1, **_SEQUENCE, length=length))
             made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
-        self._ids[made.name] = Filled(ids, length, _apart(told))
+        self._ids[made.name] = Filled(ids, length, _apart(words))
         return made
 
     def gather(self, variable: Any, ids: Any) -> Any:
@@ -117,25 +117,25 @@ def call_so_far(ids: Any) -> Followed | None:
     return Followed({each.name: Source(each.name, "dense") for each in inputs}, captured)
 
 
-def _rows_of(told: FoundIds) -> int:
+def _rows_of(words: FoundIds) -> int:
     """Returns how many rows the words of a text may have."""
-    assert isinstance(told.rule, TextIds)  # noqa: S101 - what find_text tells
-    rule = told.rule.ids
+    assert isinstance(words.rule, TextIds)  # noqa: S101 - of find_text
+    rule = words.rule.ids
     if isinstance(rule, HashIds):
         return rule.first_row + rule.buckets
-    listed = rule.first_row + len(told.keys[0])
-    unknown = 0 if told.unknown is None else (told.unknown.row or 0) + 1
+    listed = rule.first_row + len(words.keys[0])
+    unknown = 0 if words.unknown is None else (words.unknown.row or 0) + 1
     return max(listed, rule.oov_first_row + rule.oov_buckets, unknown)
 
 
-def _apart(told: FoundIds) -> bool:
+def _apart(words: FoundIds) -> bool:
     """Returns whether no word has the row 0."""
-    assert isinstance(told.rule, TextIds)  # noqa: S101 - what find_text tells
-    rule = told.rule.ids
+    assert isinstance(words.rule, TextIds)  # noqa: S101 - of find_text
+    rule = words.rule.ids
     if isinstance(rule, HashIds):
         return rule.first_row > 0 and rule.mask is None
     others = rule.oov_first_row > 0 or not rule.oov_buckets
-    return rule.first_row > 0 and others and (told.unknown is None or told.unknown.row != 0)
+    return rule.first_row > 0 and others and (words.unknown is None or words.unknown.row != 0)
 
 
 def _handed_on(tensor: Any, known: Mapping[str, Any]) -> Any:

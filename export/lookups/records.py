@@ -1,4 +1,4 @@
-"""What an interception tells of one lookup, whichever way the model looks up."""
+"""What an interception records of one lookup, whichever way the model looks up."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Lookup:
       weights: beside the ids.
       kind, encoding, combiner, length: as in FeatureSpec; of one dense id in a dimension of its own, `length` is 1.
       config: a layer's FeatureConfig, if it has one.
-      rule: what the model itself does to ids; None: they are rows, or the recipe tells.
-      unknown: what the model itself does with ids outside the table; None: the recipe tells.
+      rule: what the model itself does to ids; None: they are rows, or the recipe states.
+      unknown: what the model itself does with ids outside the table; None: the recipe states.
       keys: of each vocabulary that `rule` reads, as `vocabularies_of` gives them.
       padding: the id that only fills a dense tensor up, and is none.
       max_norm: which no row's norm exceeds when it is combined or handed on: longer ones are scaled.
@@ -96,7 +96,7 @@ def of_indicator(path: str, rows: int, ids: Tensors, dim: int | None = None, **h
 
 
 def facts_of(variable: Any) -> TableFacts:
-    """Returns a table as its variable tells it; what it is called in the bundle is known when the model is built."""
+    """Returns a table as its variable has it; what it is called in the bundle is known when the model is built."""
     rows, dim = variable.shape.as_list()
     return TableFacts("", variable.name.partition(":")[0], rows, dim)
 

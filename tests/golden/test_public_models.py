@@ -22,7 +22,7 @@ N = 24
 HEADS = {"mmoe": ("finish", "like"), **dict.fromkeys(("cross", "recurrent", "wide", "watched"), ("score",))}
 RULES = {
     "mmoe": {"gender": "vocabulary", "occupation": "vocabulary", "user": "hash", "item": "computed"},
-    "cross": {"a": "arithmetic", "b": "computed", "c": "computed", "d": "computed"},
+    "cross": {"a": "computed", "b": "computed", "c": "computed", "d": "computed"},
     "recurrent": {"last": "identity", "item": "identity"},
     "watched": {"user": "identity", "watched@items": "identity", "country": "vocabulary", "item": "identity"},
     "wide": {"hour*city*item": "crossed", "city*item": "joined", "item@prefixed": "joined", "city@words": "vocabulary"},
