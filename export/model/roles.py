@@ -20,16 +20,9 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
       UsageError: towers and stores disagree about an input that a ranking tower reads, and the recipe is silent.
     """
     uses: dict[str, dict[Role, str]] = {}
-    for name, role, by in _evidence(model, job):
+    for name, role, by in _uses(model, job):
         uses.setdefault(name, {}).setdefault(role, by)
-    ranked = {
-        name
-        for tower in model.towers.values()
-        if tower.role == "ranking"
-        for tensor in tower.inputs
-        for source in tensor.sources
-        for name in model.features[source].reads
-    }
+    ranked = {name for tower in model.towers.values() if tower.role == "ranking" for name in model.read_by(tower)}
     roles: dict[str, Role] = {}
     for name in model.inputs:
         stated = job.features[name].role if name in job.features else None
@@ -44,18 +37,13 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
     return roles
 
 
-def _evidence(model: ModelSpec, job: ExportJob) -> Iterator[tuple[str, Role, str]]:
-    """Yields inputs, what they are, and what says so."""
-    for store, part in job.contexts.items():
-        for name in part.features:
-            yield name, "context", f"contexts.{store}"
-    for corpus, part in job.candidates.items():
-        for name in part.features:
-            yield name, "candidate", f"candidates.{corpus}"
+def _uses(model: ModelSpec, job: ExportJob) -> Iterator[tuple[str, Role, str]]:
+    """Yields inputs, what they are, and what uses them so."""
+    for store, contexts in job.contexts.items():
+        yield from ((name, "context", f"contexts.{store}") for name in contexts.features)
+    for corpus, candidates in job.candidates.items():
+        yield from ((name, "candidate", f"candidates.{corpus}") for name in candidates.features)
     for tower in model.towers.values():
-        if tower.role == "ranking":
-            continue
-        role: Role = "context" if tower.role == "query" else "candidate"
-        for source in dict.fromkeys(source for tensor in tower.inputs for source in tensor.sources):
-            for name in model.features[source].reads:
-                yield name, role, f"tower {tower.name!r}"
+        if tower.role != "ranking":
+            role: Role = "context" if tower.role == "query" else "candidate"
+            yield from ((name, role, f"tower {tower.name!r}") for name in model.read_by(tower))

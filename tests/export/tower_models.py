@@ -2,6 +2,8 @@
 
 # mypy: ignore-errors
 
+from functools import partial
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -196,72 +198,12 @@ def build_terabyte():
     return One("", TERABYTE_ROWS)
 
 
-def build_computed_ids():
-    return One("computed ids")
-
-
-def build_in_a_condition():
-    return One("in a condition")
-
-
-def build_reads_the_table():
-    return One("reads the table")
-
-
-def build_reads_a_hash_table():
-    return One("reads a hash table")
-
-
-def build_runs_python():
-    return One("runs Python")
-
-
-def build_reads_the_ids():
-    return One("reads the ids")
-
-
-def build_looks_up_twice():
-    return One("looks up twice")
-
-
-def build_odd_operation():
-    return One("odd operation")
-
-
-def build_loop():
-    return One("loop")
-
-
-def build_raises():
-    return One("raises")
-
-
-def build_takes_values():
-    return One("takes values")
-
-
-def build_takes_an_array():
-    return One("takes an array")
-
-
-def build_goes_through():
-    return One("goes through")
-
-
-def build_decides():
-    return One("decides")
-
-
-def build_wants_another_input():
-    return One("wants another input")
-
-
-def build_wants_another_shape():
-    return One("wants another shape")
-
-
-def build_a_fixed_batch():
-    return One("a fixed batch")
+WAYS = (
+    *("computed ids", "in a condition", "reads the table", "reads a hash table", "reads the ids", "looks up twice"),
+    *("odd operation", "loop", "raises", "a fixed batch", *RAISING),
+)
+for way in WAYS:  # build_computed_ids and so on
+    globals()[f"build_{way.lower().replace(' ', '_')}"] = partial(One, way)
 
 
 class TwoLayers(tf.keras.Model):

@@ -51,70 +51,48 @@ def test_load_factory_import_inside_the_function_is_found_and_the_path_left_as_i
 
 
 @pytest.mark.parametrize("reference", ["model.py", "model:", ":build", "model.py:build()", ""])
-def test_load_factory_malformed_reference_tells_the_form(reference: str, tmp_path: Path) -> None:
+def test_load_factory_malformed_reference_names_the_form(reference: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'package.module:function' or 'file.py:function' was expected"):
         load_factory(reference, tmp_path)
 
 
-def test_load_factory_missing_file_names_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"'nowhere.py', and .*nowhere.py does not exist"):
-        load_factory("nowhere.py:build", tmp_path)
-
-
-def test_load_factory_missing_module_names_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is no module 'nowhere_at_all', neither installed nor in"):
-        load_factory("nowhere_at_all.model:build", tmp_path)
-
-
-def test_load_factory_missing_function_lists_those_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("nowhere.py:build", r"'nowhere.py', and .*nowhere.py does not exist"),
+        ("nowhere_at_all.model:build", r"there is no module 'nowhere_at_all', neither installed nor in"),
+        ("model.py:build", r"has no function 'build'; it has build_all, make"),
+    ],
+)
+def test_load_factory_that_is_not_there_names_what_is_missing(reference: str, message: str, tmp_path: Path) -> None:
     write(tmp_path / "model.py", "def make(): ...\ndef build_all(): ...\n")
-    with pytest.raises(UsageError, match=r"has no function 'build'; it has build_all, make"):
-        load_factory("model.py:build", tmp_path)
+    with pytest.raises(UsageError, match=message):
+        load_factory(reference, tmp_path)
 
 
-def test_load_factory_module_that_raises_names_what_it_raised(tmp_path: Path) -> None:
-    write(tmp_path / "model.py", "1 / 0\n")
-    with pytest.raises(NotConvertible, match=r"importing it raised ZeroDivisionError: division by zero"):
-        load_factory("model.py:build", tmp_path)
-
-
-def test_load_factory_missing_dependency_of_the_module_is_not_taken_for_the_module(tmp_path: Path) -> None:
-    write(tmp_path / "model.py", "import a_library_not_there\n")
-    with pytest.raises(NotConvertible, match=r"No module named 'a_library_not_there'"):
-        load_factory("model.py:build", tmp_path)
-
-
-def test_factory_that_raises_names_what_it_raised(tmp_path: Path) -> None:
-    write(tmp_path / "model.py", "def build():\n    raise KeyError('sizes')\n")
-    with pytest.raises(NotConvertible, match=r"factory model.py:build: calling it raised KeyError: 'sizes'"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 / 0", r"importing it raised ZeroDivisionError: division by zero"),
+        ("import a_library_not_there", r"No module named 'a_library_not_there'"),
+        ("def build(): raise KeyError('sizes')", r"factory model.py:build: calling it raised KeyError: 'sizes'"),
+        ("def build(rows): return rows", r"missing 1 required positional argument: 'rows'"),
+        ("def build(): pass", r"returned None; it must return the built model"),
+    ],
+)
+def test_factory_that_fails_names_what_it_raised(text: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path / "model.py", f"{text}\n")
+    with pytest.raises(NotConvertible, match=message):
         load_factory("model.py:build", tmp_path)()
 
 
-def test_factory_that_needs_arguments_says_so(tmp_path: Path) -> None:
-    write(tmp_path / "model.py", "def build(rows):\n    return rows\n")
-    with pytest.raises(NotConvertible, match=r"missing 1 required positional argument: 'rows'"):
-        load_factory("model.py:build", tmp_path)()
-
-
-def test_factory_that_returns_nothing_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "model.py", "def build():\n    pass\n")
-    with pytest.raises(NotConvertible, match=r"returned None; it must return the built model"):
-        load_factory("model.py:build", tmp_path)()
-
-
+@pytest.mark.parametrize("reference", ["{name}.py:build", "{name}.model:build"])
 @pytest.mark.parametrize("name", RESERVED)
-def test_load_factory_file_called_as_a_package_of_rowcast_says_so(name: str, tmp_path: Path) -> None:
-    write(tmp_path / f"{name}.py", "def build():\n    return 1\n")
+def test_load_factory_called_as_a_package_of_rowcast_says_so(name: str, reference: str, tmp_path: Path) -> None:
+    for file in (f"{name}.py", f"{name}/__init__.py", f"{name}/model.py"):
+        write(tmp_path / file, "def build():\n    return 1\n")
     with pytest.raises(UsageError, match=f"'{name}' is a package of rowcast itself, which hides it; rename"):
-        load_factory(f"{name}.py:build", tmp_path)
-
-
-@pytest.mark.parametrize("name", RESERVED)
-def test_load_factory_package_called_as_a_package_of_rowcast_says_so(name: str, tmp_path: Path) -> None:
-    write(tmp_path / name / "__init__.py", "")
-    write(tmp_path / name / "model.py", "def build():\n    return 1\n")
-    with pytest.raises(UsageError, match=f"'{name}' is a package of rowcast itself, which hides it; rename"):
-        load_factory(f"{name}.model:build", tmp_path)
+        load_factory(reference.format(name=name), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,18 +187,16 @@ def test_trace_towers_recipe_that_the_model_does_not_fit_says_so(part: dict[str,
         trace_towers(job, HERE)
 
 
-def test_trace_towers_unnamed_results_of_a_dict_are_listed() -> None:
-    job = movies_recipe(towers={"query": {"role": "query"}})
-    with pytest.raises(
-        UsageError, match=r"returns several results \(.*query.*\); name those wanted in towers.query.out"
-    ):
-        trace_towers(job, HERE)
-
-
-def test_trace_towers_unknown_key_of_the_results_is_named() -> None:
-    job = movies_recipe(towers={"query": {"role": "query", "outputs": {"vector": "qeury"}}})
-    with pytest.raises(UsageError, match=r"towers.query.outputs names 'qeury'"):
-        trace_towers(job, HERE)
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ({}, r"returns several results \(.*query.*\); name those wanted in towers.query.out"),
+        ({"outputs": {"vector": "qeury"}}, r"towers.query.outputs names 'qeury'"),
+    ],
+)
+def test_trace_towers_outputs_that_are_not_there_are_named(outputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        trace_towers(movies_recipe(towers={"query": {"role": "query", **outputs}}), HERE)
 
 
 PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}
@@ -249,14 +248,16 @@ def test_trace_towers_weights_that_the_recipe_does_not_tell_are_named(ads: Cut) 
         trace_towers(ExportJob.model_validate(page), HERE)
 
 
-def test_trace_towers_float_ids_are_refused() -> None:
-    with pytest.raises(NotConvertible, match=r"input 'item' is float32, and feature 'item' takes it as ids"):
-        trace_towers(one_recipe("build_plain", item={"dtype": "float32"}), HERE)
-
-
-def test_trace_towers_ids_of_several_examples_in_one_row_are_refused() -> None:
-    with pytest.raises(NotConvertible, match=r"shape \(None, 2, 2\); \[batch\] or \[batch, length\] was expected"):
-        trace_towers(one_recipe("build_a_fixed_batch", item={"dtype": "int64", "shape": [2, 2]}), HERE)
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"dtype": "float32"}, r"input 'item' is float32, and feature 'item' takes it as ids"),
+        ({"dtype": "int64", "shape": [2, 2]}, r"shape \(None, 2, 2\); \[batch\] or \[batch, length\] was expected"),
+    ],
+)
+def test_trace_towers_input_that_is_no_id_of_an_example_is_rejected(item: dict[str, Any], message: str) -> None:
+    with pytest.raises(NotConvertible, match=message):
+        trace_towers(one_recipe("build_plain", item=item), HERE)
 
 
 def test_trace_towers_refusal_inside_keras_layers_is_one_sentence(movies: Cut) -> None:
