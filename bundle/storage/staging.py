@@ -187,14 +187,12 @@ class Staging:
             raise
         files.sync(self._parent)
         self._aside(".journal").unlink(missing_ok=True)
-        shutil.rmtree(parts(self.directory), ignore_errors=True)
         self.close()
         return self._final
 
     def discard(self) -> None:
         """Removes what is staged, and lets go of the lock."""
         self._clear()
-        shutil.rmtree(parts(self.directory), ignore_errors=True)
         self.close()
 
     def close(self) -> None:
@@ -227,11 +225,6 @@ class Staging:
         if self.directory.exists():
             _end_attempts(self.directory)
             shutil.rmtree(self.directory)
-
-
-def parts(staged: Path) -> Path:
-    """Returns where other programs leave files for the version that is staged in a directory; gone with the version."""
-    return staged.with_name(f"{staged.name}.parts")
 
 
 def next_version(root: Path, model: str) -> int:

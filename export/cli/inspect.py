@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -39,12 +39,10 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
         "complete": not problems,
         "problems": list(problems),
         "tables": {table.name: _table_json(table) for table in inventory.tables},
-        "refused": [{"name": each.name, "key": each.key, "reason": each.reason} for each in inventory.refused],
-        "slots": [
-            {"name": each.name, "key": each.key, "of": each.of or None, "bytes": each.bytes} for each in inventory.slots
-        ],
+        "refused": [asdict(each) for each in inventory.refused],
+        "slots": [slot._asdict() | {"of": slot.of or None} for slot in inventory.slots],
         "slot_bytes": inventory.slot_bytes,
-        "duplicates": [{"key": each.key, "of": each.of, "bytes": each.bytes} for each in inventory.duplicates],
+        "duplicates": [asdict(each) for each in inventory.duplicates],
         "dense": [_entry_json(entry) for entry in inventory.dense],
         "candidates": [entry.key for entry in inventory.candidates],
     }
@@ -132,22 +130,11 @@ def _layout_text(spec: TableSpec) -> str:
 
 
 def _table_json(spec: TableSpec) -> dict[str, Any]:
-    return {
-        "key": spec.key,
-        "rows": spec.rows,
-        "dim": spec.dim,
-        "dtype": spec.dtype,
-        "bytes": spec.bytes,
-        "layout": {"kind": spec.layout.kind, **asdict(spec.layout)},
-        "stored": list(spec.stored),
-        "origin": spec.origin,
-        "path": spec.path,
-        "slices": spec.slices,
-        "files": spec.files,
-        "slots": [slot.name for slot in spec.slots],
-        "keys": spec.keys or None,
-        "note": spec.note or None,
-    }
+    fields = asdict(replace(spec, slots=()))
+    told = {name: fields[name] for name in fields if name not in ("name", "slot_of")}
+    layout = {"kind": spec.layout.kind, **fields["layout"]}
+    slots = [slot.name for slot in spec.slots]
+    return told | {"layout": layout, "slots": slots, "keys": spec.keys or None, "note": spec.note or None}
 
 
 def _entry_json(entry: Entry) -> dict[str, Any]:

@@ -25,10 +25,8 @@ def main() -> None:
         page = f"{context.command_path if context else 'rowcast-export'} --help"
         _tell(f"{problem.format_message().rstrip('.')} (`{page}` tells what there is)")
         code = UsageError.exit_code
-    except SystemExit as finished:
-        code = finished.code
-        if code == INTERRUPTED:
-            _tell("interrupted; run the same command again to resume")
+    if code == INTERRUPTED:
+        _tell("interrupted; run the same command again to resume")
     sys.exit(code)
 
 

@@ -28,6 +28,7 @@ from export.jobs.staged import provenance, staged
 from export.jobs.table_steps import CHECKERS, executor_of
 from export.model.vocabularies import read_keys
 from export.model.weights import find_weights
+from export.places import place_of
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.saved_model import proofs
@@ -44,6 +45,7 @@ from export.saved_model.files import (
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
 from export.steps import key_of
 from export.towers.manifest_towers import check_limits
+from runtime.object_store import RemotePath
 
 REPORT = "assets.extra/rowcast.json"
 REPORT_FORMAT = 1
@@ -114,14 +116,9 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
-    _check_tables(job)
+    _check_recipe(job, base)
     opened = trace_job(job, base, settings, version, inside=True)
     job, traced, checkpoint, root = opened.job, opened.traced, opened.checkpoint, opened.destination.root
-    if opened.destination.store is not None:
-        raise UsageError(
-            f"output.root is {opened.destination.store}; a self-contained SavedModel is written to a path of this "
-            "machine: give one, and send the directory with your store's own tool"
-        )
     check_limits(job, traced.spec)
     for part in job.vocabularies.values():
         read_keys(base / part.file, part.dtype)  # its mistakes are told before anything is written
@@ -186,7 +183,13 @@ def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Pro
             return PublishedInline(stage.publish(), report)
 
 
-def _check_tables(job: ExportJob) -> None:
+def _check_recipe(job: ExportJob, base: Path) -> None:
+    root = place_of(job.output.root, base)
+    if isinstance(root, RemotePath):
+        raise UsageError(
+            f"output.root is {root}; a self-contained SavedModel is written to a path of this machine: give one, and "
+            "send the directory with your store's own tool"
+        )
     for name, part in job.tables.items():
         beyond = part.model_fields_set - {"key", "mod", "shard_rows"}
         if beyond:

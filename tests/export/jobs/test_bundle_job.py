@@ -233,7 +233,7 @@ def test_example_that_is_not_a_number_is_told_and_the_tables_are_kept(
     forked: ForkedRuns, recipe: Recipe, tmp_path: Path
 ) -> None:
     project = write_project(tmp_path, changed(recipe, "verify.examples", "examples.jsonl"))
-    write_examples(tmp_path, [*asked(), asked()[0] | {"year": float("nan")}])
+    write_examples(tmp_path, [asked()[0] | {"year": float("nan")}, *asked()[1:]])
     run = ["run", str(project), "--version", "1"]
     assert forked.run(run, tmp_path / "output") == 5
     assert "verify.examples" in (tmp_path / "output").read_text()

@@ -191,6 +191,11 @@ def test_tables_to_a_url_stages_in_the_scratch_directory(
     assert "is there already" in done.err
 
 
+def files_of(directory: Path) -> dict[Path, tuple[int, int]]:
+    files = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
+    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
+
+
 def test_exporter_that_was_frozen_past_its_lease_damages_nothing(checkpoint: Path, tmp_path: Path) -> None:
     store, versions = f"local://{tmp_path}/store", tmp_path / "store/m"
     named = [option for name in VALUES for option in ("--table", f"{name}={name}")]
@@ -203,12 +208,12 @@ def test_exporter_that_was_frozen_past_its_lease_damages_nothing(checkpoint: Pat
         (versions / ".lease-1.json").write_text(json.dumps(lease | {"time": "2026-01-01T00:00:00+00:00"}))
         second = [sys.executable, "-m", "export.cli.main", *run, str(tmp_path / "second")]
         subprocess.run(second, check=True, cwd=Path(__file__).parents[3], timeout=120)
-        before = {path: path.stat() for path in versions.rglob("*")}
+        before = files_of(versions)
         os.kill(frozen, signal.SIGCONT)
         assert forked.status() == 6
     finally:
         forked.close()
     assert "was taken over by another run" in (tmp_path / "output").read_text()
-    assert {path: path.stat() for path in versions.rglob("*")} == before
+    assert files_of(versions) == before
     staging.check_files(versions / "1", staging.read_manifest(versions / "1"), tables="full")
     assert list((tmp_path / "first").rglob("*.bin")) != []
