@@ -31,10 +31,6 @@ Moved = Callable[[int], None]
 """Takes the candidates that were dealt with since its last call."""
 
 
-def _untold(rows: int) -> None:
-    """Takes progress that nobody watches."""
-
-
 def store_file(room: Room, name: str) -> str:
     """Returns the file of the store of one corpus or of contexts."""
     return paths.candidate_store(name) if room == "candidates" else paths.context_store(name)
@@ -46,7 +42,7 @@ def write_candidates(
     part: CorpusPart,
     features: Mapping[str, manifest.Feature],
     folder: Path,
-    moved: Moved = _untold,
+    moved: Moved = lambda _: None,
     room: Room = "candidates",
 ) -> manifest.Corpus:
     """Writes the store of one corpus, or of contexts, a batch at a time.
@@ -98,7 +94,7 @@ def write_vectors(
     corpus: manifest.Corpus,
     spec: manifest.Tower,
     features: FeatureReader,
-    moved: Moved = _untold,
+    moved: Moved = lambda _: None,
     aside: Path | None = None,
 ) -> int:
     """Runs the written candidate tower over a written corpus, in f32, and writes the vectors in its order.

@@ -77,10 +77,10 @@ class Cells:
             self.refuse(pc.invert(pc.match_substring_regex(self.array, INTEGER)), "is no integer, which was expected")
         try:
             return self.array.cast(pa.int64())
-        except pa.ArrowInvalid as problem:
+        except pa.ArrowInvalid:
             beyond = [not -(1 << 63) <= int(value) < 1 << 63 for value in self.array.to_pylist()]
             self.refuse(pa.array(beyond), "is beyond int64")
-            raise NotConvertible(f"{self.rows.at(self.column, 0)}: {problem}") from problem
+            raise
 
     def floats(self) -> NDArray[np.float32]:
         """Returns finite float32."""

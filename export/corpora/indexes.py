@@ -6,7 +6,6 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +37,64 @@ _TIE = 1e-6
 _Z95 = 1.959963984540054
 
 
-@dataclass(frozen=True)
-class _Truth:
-    """Exact answers to the sampled queries."""
+class ExactAnswers:
+    """Exact answers to some queries, and what an index is measured by against them.
 
-    queries: Vectors
-    k: int
-    worst: NDArray[np.float64]
-    """[n] the exact score of the k-th neighbor: what a right neighbor reaches."""
-    search_s: float
-    """Median time of one exact search, seconds."""
+    Attributes:
+      queries: [n, dim] those that were sampled.
+      search_s: median time of one exact search, seconds.
+    """
+
+    def __init__(self, vectors: VectorFile, part: IndexPart, queries: Vectors) -> None:
+        """Searches them.
+
+        Raises:
+          InvalidInput: a query or a vector holds NaN or infinities.
+        """
+        self._vectors, self._distance, self._k = vectors, part.distance, min(part.recall.k, len(vectors))
+        self._count = part.recall.queries
+        self.queries = self._sampled(queries)
+        found, _ = ExactIndex(vectors, part.distance).search(self.queries, self._k)
+        # What a right neighbor reaches: the score of the k-th one.
+        self._worst = [self._scores(row, query).min() for row, query in zip(found, self.queries, strict=True)]
+        # Its time grows with the number of vectors, so it is taken over as many as may be in memory and fill no cache.
+        timed = vectors[: _EXACT_TIMED_BLOCKS * vectors.block_rows]
+        exact = ExactIndex(timed, part.distance)
+        times = []
+        for query in self.queries[:_EXACT_TIMED]:
+            began = time.perf_counter()
+            exact.search(query[np.newaxis], self._k)
+            times.append(time.perf_counter() - began)
+        self.search_s = float(np.median(times)) * len(vectors) / len(timed)
+
+    def measure(self, index: ScannIndex, setting: Setting, asked: Vectors | None = None) -> tuple[float, float]:
+        """Returns recall and the median time of one search, seconds; `asked` is sent in place of the queries.
+
+        A neighbor counts as right if its exact score reaches that of the true k-th one, less 1e-6 of it: among equals
+        any is as good, and float32 cannot tell closer ones apart.
+        """
+        right, times = 0, []
+        sent = self.queries if asked is None else self._sampled(asked)
+        for query, worst, each in zip(self.queries, self._worst, sent, strict=True):
+            began = time.perf_counter()
+            found, _ = index.search(each[np.newaxis], self._k, **setting)
+            times.append(time.perf_counter() - began)
+            positions = np.unique(found[0][found[0] >= 0])
+            right += int((self._scores(positions, query) >= worst - _TIE * abs(worst)).sum())
+        return right / (self._k * len(self.queries)), float(np.median(times))
+
+    def _sampled(self, queries: Vectors) -> Vectors:
+        rows = np.linspace(0, len(queries) - 1, min(self._count, len(queries))).round().astype(np.int64)
+        return np.ascontiguousarray(queries[np.unique(rows)], np.float32)
+
+    def _scores(self, positions: Positions, query: Vectors) -> NDArray[np.float64]:
+        # In float64, row by row: equal vectors get equal scores whatever stands beside them.
+        rows = self._vectors[positions]
+        if self._distance == "cosine":
+            rows, query = normalised(rows), normalised(query[np.newaxis])[0]
+        wide, asked = rows.astype(np.float64), query.astype(np.float64)
+        scores: NDArray[np.float64] = np.einsum("ij,j->i", wide, asked)
+        return -np.square(wide - asked).sum(axis=1) if self._distance == "squared_l2" else scores
 
 
 def build_index(
@@ -76,16 +123,22 @@ def build_index(
     vectors = _opened(base / paths.index_vectors(name), name, queries)
     kind, parameters = choose(part, name, len(vectors))
     directory = base / paths.index_directory(name)
+    # What an interrupted run left would be taken for a part of this index.
+    shutil.rmtree(directory, ignore_errors=True)
     try:
-        _build(vectors, part.distance, kind, parameters, directory, name, run)
-        truth = _exact_answers(vectors, part, _sampled(queries, part.recall.queries))
+        build_files(vectors, part.distance, kind, parameters, directory, run)
+        exact = ExactAnswers(vectors, part, queries)
     except (InvalidIndex, InvalidInput) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
+    except OSError as problem:
+        raise DestinationError(
+            f"index {name!r} cannot be written: {problem}; free some space, then run again"
+        ) from problem
     try:
-        points = _curve(_loaded(directory, part.distance, vectors, name), vectors, truth, part, parameters)
+        points = _curve(_loaded(directory, part.distance, vectors, name), exact, part, parameters)
         best = _cheapest(points, name, part, gate=representative)
         settle(directory, **best.parameters)
-        recall, _ = _measured(_loaded(directory, part.distance, vectors, name), vectors, truth, part.distance, {})
+        recall, _ = exact.measure(_loaded(directory, part.distance, vectors, name), {})
         if representative and recall < part.recall.value:
             raise VerificationFailed(
                 f"index {name!r}: recall@{part.recall.k} is {recall:.4f} once written, {best.recall:.4f} before; "
@@ -104,7 +157,7 @@ def build_index(
         directory=paths.index_directory(name),
         vectors=paths.index_vectors(name),
         parameters=parameters | best.parameters,
-        recall=_recall(recall, truth, part, part.recall.value, representative=representative),
+        recall=_recall(recall, exact, part, part.recall.value, representative),
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
     )
 
@@ -126,17 +179,16 @@ def recall_of_tables(
       VerificationFailed: it is less than `part.recall.of_tables`.
     """
     vectors = _opened(path, name, trained)
-    truth = _exact_answers(vectors, part, _sampled(trained, part.recall.queries))
-    index = _loaded(base / page.directory, page.distance, vectors, name)
-    recall, _ = _measured(index, vectors, truth, page.distance, {}, _sampled(asked, part.recall.queries))
+    exact = ExactAnswers(vectors, part, trained)
+    recall, _ = exact.measure(_loaded(base / page.directory, page.distance, vectors, name), {}, asked)
     wanted = part.recall.of_tables
     if wanted is not None and recall < wanted:
         raise VerificationFailed(
-            f"index {name!r}: recall@{truth.k} is {recall:.4f} against exact search over vectors made of the "
+            f"index {name!r}: recall@{part.recall.k} is {recall:.4f} against exact search over vectors made of the "
             f"checkpoint's own rows, the recipe asks for {wanted}; lower indexes.{name}.recall.of_tables, or give the "
             "tables a dtype that loses less"
         )
-    return _recall(recall, truth, part, wanted or 0.0)
+    return _recall(recall, exact, part, wanted or 0.0)
 
 
 def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
@@ -175,10 +227,10 @@ def wilson_low(share: float, queries: int) -> float:
     return max(0.0, (middle - spread) / (1 + square / queries))
 
 
-def _recall(value: float, truth: _Truth, part: IndexPart, target: float, **told: bool) -> Recall:
-    queries = len(truth.queries)
+def _recall(value: float, exact: ExactAnswers, part: IndexPart, target: float, real: bool = True) -> Recall:
+    queries = len(exact.queries)
     low = wilson_low(value, queries)
-    return Recall(k=part.recall.k, value=value, low=low, queries=queries, target=target, **told)
+    return Recall(k=part.recall.k, value=value, low=low, queries=queries, target=target, representative=real)
 
 
 def _opened(path: Path, name: str, queries: Vectors) -> VectorFile:
@@ -197,78 +249,17 @@ def _opened(path: Path, name: str, queries: Vectors) -> VectorFile:
     return vectors
 
 
-def _sampled(queries: Vectors, wanted: int) -> Vectors:
-    rows = np.unique(np.linspace(0, len(queries) - 1, min(wanted, len(queries))).round().astype(np.int64))
-    return np.ascontiguousarray(queries[rows], np.float32)
-
-
-def _exact_answers(vectors: VectorFile, part: IndexPart, queries: Vectors) -> _Truth:
-    k = min(part.recall.k, len(vectors))
-    found, _ = ExactIndex(vectors, part.distance).search(queries, k)
-    worst = np.array(
-        [_scores(vectors, row, query, part.distance).min() for row, query in zip(found, queries, strict=True)]
-    )
-    # Its time grows with the number of vectors, so it is taken over as many as may be in memory and fill no cache.
-    timed = vectors[: _EXACT_TIMED_BLOCKS * vectors.block_rows]
-    exact = ExactIndex(timed, part.distance)
-    times = []
-    for query in queries[:_EXACT_TIMED]:
-        began = time.perf_counter()
-        exact.search(query[np.newaxis], k)
-        times.append(time.perf_counter() - began)
-    return _Truth(queries, k, worst, float(np.median(times)) * len(vectors) / len(timed))
-
-
-def _scores(vectors: VectorFile, positions: Positions, query: Vectors, distance: Distance) -> NDArray[np.float64]:
-    # In float64, row by row: equal vectors get equal scores whatever stands beside them.
-    rows = vectors[positions]
-    if distance == "cosine":
-        rows, query = normalised(rows), normalised(query[np.newaxis])[0]
-    wide, asked = rows.astype(np.float64), query.astype(np.float64)
-    scores: NDArray[np.float64]
-    if distance == "squared_l2":
-        scores = -np.einsum("ij,ij->i", wide - asked, wide - asked)
-    else:
-        scores = np.einsum("ij,j->i", wide, asked)
-    return scores
-
-
-def _measured(
-    index: ScannIndex,
-    vectors: VectorFile,
-    truth: _Truth,
-    distance: Distance,
-    setting: Setting,
-    asked: Vectors | None = None,
-) -> tuple[float, float]:
-    """Returns recall and the median time of one search, seconds; `asked` is asked in place of the truth's queries.
-
-    A neighbor counts as right if its exact score reaches that of the true k-th one, less 1e-6 of it: among equals any
-    is as good, and float32 cannot tell closer ones apart.
-    """
-    right, times = 0, []
-    for query, worst, sent in zip(truth.queries, truth.worst, truth.queries if asked is None else asked, strict=True):
-        began = time.perf_counter()
-        found, _ = index.search(sent[np.newaxis], truth.k, **setting)
-        times.append(time.perf_counter() - began)
-        positions = np.unique(found[0][found[0] >= 0])
-        right += int((_scores(vectors, positions, query, distance) >= worst - _TIE * abs(worst)).sum())
-    return right / (truth.k * len(truth.queries)), float(np.median(times))
-
-
-def _curve(
-    index: ScannIndex, vectors: VectorFile, truth: _Truth, part: IndexPart, parameters: dict[str, Any]
-) -> list[CostPoint]:
+def _curve(index: ScannIndex, exact: ExactAnswers, part: IndexPart, parameters: dict[str, Any]) -> list[CostPoint]:
     """Measures settings by rising cost, and some beyond the first leaves that reach the target.
 
     More leaves with less reordering may be cheaper.
     """
     points: list[CostPoint] = []
     beyond = 0
-    for level in _levels(part, parameters, len(vectors)):
+    for level in _levels(part, parameters, index.size):
         for setting in level:
-            recall, search_s = _measured(index, vectors, truth, part.distance, setting)
-            points.append(CostPoint(parameters=setting, recall=recall, relative_cost=search_s / truth.search_s))
+            recall, search_s = exact.measure(index, setting)
+            points.append(CostPoint(parameters=setting, recall=recall, relative_cost=search_s / exact.search_s))
         beyond += any(point.recall >= part.recall.value for point in points)
         if beyond > _LEVELS_BEYOND_TARGET:
             break
@@ -298,25 +289,6 @@ def _cheapest(points: Sequence[CostPoint], name: str, part: IndexPart, *, gate: 
         f"the recipe asks for {part.recall.value}; lower indexes.{name}.recall.value, raise parameters.reorder or "
         "leave leaves_to_search and reorder to be chosen, or set kind = 'brute_force'"
     )
-
-
-def _build(
-    vectors: VectorFile,
-    distance: Distance,
-    kind: Kind,
-    parameters: dict[str, Any],
-    directory: Path,
-    name: str,
-    run: Run,
-) -> None:
-    # What an interrupted run left would be taken for a part of this index.
-    shutil.rmtree(directory, ignore_errors=True)
-    try:
-        build_files(vectors, distance, kind, parameters, directory, run)
-    except OSError as problem:
-        raise DestinationError(
-            f"index {name!r} cannot be written: {problem}; free some space, then run again"
-        ) from problem
 
 
 def _loaded(directory: Path, distance: Distance, vectors: VectorFile, name: str) -> ScannIndex:

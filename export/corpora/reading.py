@@ -131,26 +131,26 @@ class CorpusReader:
         """Returns int64 or strings: all integers or all strings, whichever the first of a CSV file is."""
         cells = cells_of(rows, self._part.id)
         array, kind, where = cells.array, cells.array.type, f"{rows.where}, column {self._part.id!r}"
-        above = "integers" if self._integral else "text"
         cells.refuse(array.is_null(), "is null; every candidate needs an id")
         if types.is_floating(kind):
             cells.refuse(array.is_valid(), "is a float; ids are integers or strings")
         if not (cells.is_text or types.is_integer(kind)):
             raise NotConvertible(f"{where} holds {kind}; ids are integers or strings")
+        integral = types.is_integer(kind)
         if rows.format == "csv":
             cells.refuse(pc.match_substring_regex(array, FRACTION), "is a float; ids are integers or strings")
             whole = pc.match_substring_regex(array, INTEGER)
-            self._integral = whole[0].as_py() if self._integral is None else self._integral
-            cells.refuse(
-                pc.invert(whole) if self._integral else whole,
-                f"is {'text' if self._integral else 'an integer'}, the ids above are "
-                f"{'integers' if self._integral else 'text'}; if all are text, write the corpus as Parquet, where the "
-                "column's type says so",
-            )
-        elif self._integral not in (None, types.is_integer(kind)):
+            integral = whole[0].as_py() if self._integral is None else self._integral
+        self._integral = integral if self._integral is None else self._integral
+        above = "integers" if self._integral else "text"
+        if integral != self._integral:
             raise NotConvertible(f"{where} holds {kind}, the ids above are {above}; one type was expected")
-        else:
-            self._integral = types.is_integer(kind)
+        if rows.format == "csv":
+            cells.refuse(
+                pc.invert(whole) if integral else whole,
+                f"is {'text' if integral else 'an integer'}, the ids above are {above}; if all are text, write the "
+                "corpus as Parquet, where the column's type says so",
+            )
         return cells.int64() if self._integral else array.cast(pa.large_string())
 
 
