@@ -41,23 +41,4 @@ def widened(stored: NDArray[Any], dtype: str, scales: Vectors | None = None) -> 
     if scales is not None:
         product: Vectors = np.multiply(stored, scales[:, np.newaxis], dtype=np.float32)
         return product
-    if dtype == "float16" and stored.size > _HALVES_CAST:
-        return _widened_halves(stored)
     return stored.astype(np.float32, copy=False)
-
-
-_HALVES_CAST = 4096
-"""Halves up to this number are left to numpy: one call, but many take it 4 times as long, subnormal ones 40 times."""
-
-
-def _widened_halves(stored: NDArray[Any]) -> Vectors:
-    if np.maximum.reduce(stored.view("<u2") << np.uint16(1), axis=None) >= 0xF800:  # an infinity or NaN among them
-        return stored.astype(np.float32)
-    # A half's exponent and mantissa at their place in a float32, whose exponent then is 112 too small. The sign bit is
-    # there already, by the cast to int32, with copies of it that are masked.
-    bits = stored.view("<i2").astype(np.int32)
-    bits <<= np.int32(13)
-    bits &= np.int32(~0x70001FFF)
-    values = bits.view(np.float32)
-    values *= np.float32(2.0**112)
-    return values

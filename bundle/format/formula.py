@@ -1,18 +1,14 @@
 """Formulas over the outputs of a ranking tower, e.g. `click^0.7 * like^0.3`: what candidates are ordered by.
 
-    sum     = product (("+" | "-") product)*
-    product = signed (("*" | "/") signed)*
-    signed  = ("+" | "-") signed | power
-    power   = value ["^" signed]                   so that -a^b is -(a^b), and a^b^c is a^(b^c)
-    value   = number | name | function "(" sum ("," sum)* ")" | "(" sum ")"
-
-A formula comes from a recipe or a request, so it is never run as code: it becomes a list of steps on a stack.
+A formula comes from a recipe or a request, so it is never run as code. It is written as an expression of Python is, but
+for `^`, so Python's parser reads it; of what that may find, only arithmetic is taken, as a list of steps on a stack.
 """
 
 from __future__ import annotations
 
-import math
+import ast
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +24,8 @@ DEPTH_MAX = 50
 
 Values = NDArray[np.float64]
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_.]*)|(?P<sign>[-+*/^(),]))",
-    re.ASCII,
-)
-_VALUE = "a number, the name of an output, a function or '('"
+_STRANGE = re.compile(r"[^\s\w.+\-*/^(),]|\*\*|//", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 def _sigmoid(values: Values) -> Values:
@@ -42,12 +35,12 @@ def _sigmoid(values: Values) -> Values:
 
 _UNARY: dict[str, Callable[[Values], Values]] = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "sigmoid": _sigmoid}
 _FOLDED: dict[str, Callable[[Values, Values], Values]] = {"min": np.minimum, "max": np.maximum}
-_BINARY: dict[str, Callable[[Values, Values], Values]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.divide,
-    "^": np.power,
+_BINARY: dict[type[ast.operator], Callable[[Values, Values], Values]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
 }
 
 Step = tuple[int, Any]
@@ -104,132 +97,61 @@ def parse_formula(text: str) -> Formula:
     Raises:
       FormulaError: it is none, too long or too deep, or names no output; names the position and what was expected.
     """
-    return _Parser(text).parse()
+    if len(text) > CHARACTERS_MAX:
+        raise FormulaError(f"a formula has {len(text)} characters; at most {CHARACTERS_MAX} are read")
+    strange = _STRANGE.search(text)
+    if strange is not None:
+        raise _unreadable(text, f"{strange[0]!r} at position {strange.start() + 1}")
+    flat = re.sub(r"\s", " ", text)
+    python = flat.strip().replace("^", "**")
+
+    def place(offset: int) -> int:
+        return 1 + offset - python.count("**", 0, offset) + len(flat) - len(flat.lstrip())
+
+    try:
+        steps = _steps(ast.parse(python, mode="eval").body, 0)
+    except SyntaxError as problem:
+        where = f" at position {place(problem.offset - 1)}" if problem.offset else ""
+        raise _unreadable(text, f"{problem.msg}{where}") from None
+    except _Unexpected as problem:
+        node = problem.args[0]
+        at, end = place(node.col_offset), place(node.end_col_offset)
+        raise _unreadable(text, f"{text[at - 1 : end - 1]!r} at position {at}") from None
+    except RecursionError:
+        raise FormulaError(f"formula {text!r} is more than {DEPTH_MAX} brackets, signs and powers deep") from None
+    names = tuple(dict.fromkeys(step for _, step in steps if isinstance(step, str)))
+    if not names:
+        raise FormulaError(f"formula {text!r} names no output, so that all candidates would be equal")
+    return Formula(text, names, tuple(steps))
 
 
-class _Parser:
-    """Reads one formula from its first character to its last."""
+class _Unexpected(Exception):
+    """Of a part of an expression that a formula does not have."""
 
-    def __init__(self, text: str) -> None:
-        if len(text) > CHARACTERS_MAX:
-            raise FormulaError(f"a formula has {len(text)} characters; at most {CHARACTERS_MAX} are read")
-        self._text, self._depth = text, 0
-        self._steps: list[Step] = []
-        self._tokens = self._split()
-        self._next = 0
 
-    def parse(self) -> Formula:
-        self._sum()
-        if self._kind:
-            raise self._unexpected("an operator or the end")
-        names = tuple(dict.fromkeys(step for _, step in self._steps if isinstance(step, str)))
-        if not names:
-            raise FormulaError(f"formula {self._text!r} names no output, so that all candidates would be equal")
-        return Formula(self._text, names, tuple(self._steps))
+def _steps(node: ast.expr, depth: int) -> list[Step]:
+    if depth > DEPTH_MAX:
+        raise RecursionError
+    match node:
+        case ast.Constant(value=int() | float() as value) if abs(value) <= sys.float_info.max:
+            return [(0, float(value))]
+        case ast.Name() | ast.Attribute() if _NAME.fullmatch(name := ast.unparse(node)):
+            return [(0, name)]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            negative: list[Step] = [(1, np.negative)] if isinstance(sign, ast.USub) else []
+            return _steps(operand, depth + 1) + negative
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _BINARY:
+            return [*_steps(left, depth), *_steps(right, depth + 1), (2, _BINARY[type(operator)])]
+        case ast.Call(func=ast.Name(id=function), args=[value], keywords=[]) if function in _UNARY:
+            return [*_steps(value, depth + 1), (1, _UNARY[function])]
+        case ast.Call(func=ast.Name(id=function), args=[first, _, *_] as values) if function in _FOLDED:
+            others = [step for value in values[1:] for step in (*_steps(value, depth + 1), (2, _FOLDED[function]))]
+            return [*_steps(first, depth + 1), *others]
+    raise _Unexpected(node)
 
-    def _split(self) -> list[tuple[str, str, int]]:
-        """Returns kind, text and place of every token, and an end."""
-        tokens = []
-        at, end = 0, len(self._text.rstrip())
-        while at < end:
-            found = _TOKEN.match(self._text, at)
-            if found is None:
-                at += len(self._text[at:]) - len(self._text[at:].lstrip())
-                raise FormulaError(
-                    f"formula {self._text!r}: position {at + 1} is {self._text[at]!r}; numbers, names, + - * / ^ , and "
-                    "brackets are known"
-                )
-            kind = found.lastgroup or ""
-            tokens.append((kind, found[kind], found.start(kind)))
-            at = found.end()
-        return [*tokens, ("", "", len(self._text))]
 
-    @property
-    def _kind(self) -> str:
-        """Kind of the token that comes next; "" at the end."""
-        return self._tokens[self._next][0]
-
-    @property
-    def _sign(self) -> str:
-        """The sign that comes next; "" if it is none."""
-        kind, token, _ = self._tokens[self._next]
-        return token if kind == "sign" else ""
-
-    def _take(self) -> str:
-        token = self._tokens[self._next][1]
-        self._next += 1
-        return token
-
-    def _unexpected(self, expected: str) -> FormulaError:
-        _, token, at = self._tokens[self._next]
-        found = f"position {at + 1} is {token!r}" if token else "it ends"
-        return FormulaError(f"formula {self._text!r}: {found} where {expected} was expected")
-
-    def _sum(self) -> None:
-        self._chain("+-", lambda: self._chain("*/", self._signed))
-
-    def _chain(self, signs: str, part: Callable[[], None]) -> None:
-        part()
-        while self._sign and self._sign in signs:
-            function = _BINARY[self._take()]
-            part()
-            self._steps.append((2, function))
-
-    def _signed(self) -> None:
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise FormulaError(f"formula {self._text!r} is more than {DEPTH_MAX} brackets, signs and powers deep")
-        if self._sign and self._sign in "+-":
-            negative = self._take() == "-"
-            self._signed()
-            if negative:
-                self._steps.append((1, np.negative))
-        else:
-            self._value()
-            if self._sign == "^":
-                self._take()
-                self._signed()
-                self._steps.append((2, np.power))
-        self._depth -= 1
-
-    def _value(self) -> None:
-        if self._kind == "number":
-            number = float(self._tokens[self._next][1])
-            if not math.isfinite(number):
-                raise self._unexpected("a number that float64 holds")
-            self._next += 1
-            self._steps.append((0, number))
-        elif self._kind == "name":
-            name = self._take()
-            if self._sign == "(":
-                self._function(name)
-            else:
-                self._steps.append((0, name))
-        elif self._sign == "(":
-            self._take()
-            self._sum()
-            self._close()
-        else:
-            raise self._unexpected(_VALUE)
-
-    def _function(self, name: str) -> None:
-        if name not in _UNARY and name not in _FOLDED:
-            self._next -= 1
-            raise self._unexpected(f"one of the functions {', '.join(sorted([*_UNARY, *_FOLDED]))}")
-        self._take()
-        self._sum()
-        if name in _UNARY:
-            self._steps.append((1, _UNARY[name]))
-        else:
-            if self._sign != ",":
-                raise self._unexpected(f"',' and another value of {name}")
-            while self._sign == ",":
-                self._take()
-                self._sum()
-                self._steps.append((2, _FOLDED[name]))
-        self._close()
-
-    def _close(self) -> None:
-        if self._sign != ")":
-            raise self._unexpected("')'")
-        self._take()
+def _unreadable(text: str, problem: str) -> FormulaError:
+    return FormulaError(
+        f"formula {text!r}: {problem}; expected are numbers, names of outputs, + - * / ^, brackets, exp, log, sqrt and "
+        "sigmoid of one value, min and max of two or more"
+    )

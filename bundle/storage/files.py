@@ -25,11 +25,9 @@ def locate(root: Path, path: str) -> Path:
       UnsafePath: a symbolic link on the way leads out of the bundle, or in a circle.
       DigestMismatch: there is nothing.
     """
-    if _is_plain(root, path):
-        return Path(root, path)
     base = os.path.realpath(root)
     try:
-        real = os.path.realpath(os.path.join(base, path), strict=True)
+        real = os.path.realpath(os.path.join(root, path), strict=True)
     except OSError as problem:
         if problem.errno == errno.ELOOP:
             raise UnsafePath(f"file {path!r} of the bundle is a symbolic link that leads in a circle") from problem
@@ -41,54 +39,6 @@ def locate(root: Path, path: str) -> Path:
             f"file {path!r} of the bundle is a symbolic link to {real!r}, outside the bundle; copy the file instead"
         )
     return Path(real)
-
-
-def _is_plain(root: Path, path: str) -> bool:
-    """Whether something is there, and no link on the way from the root to it, as in nearly every bundle."""
-    place = os.fspath(root)
-    for name in path.split("/"):
-        if name in {"", ".", ".."}:
-            return False
-        place = f"{place}/{name}"
-        try:
-            if stat.S_ISLNK(os.lstat(place).st_mode):
-                return False
-        except OSError:
-            return False
-    return True
-
-
-class PlainFiles:
-    """Looks for the files of one bundle, each of its directories once: a load looks for all of them at once."""
-
-    def __init__(self, root: Path) -> None:
-        """Looks at nothing yet."""
-        self._root = os.fspath(root)
-        self._directories = {"": True}
-
-    def find(self, path: str) -> tuple[str, int] | None:
-        """Returns the place and the bytes of a regular file that no link leads to; None: `locate` tells what it is."""
-        directory, _, name = path.rpartition("/")
-        status = self._status(path, name) if self._is_directory(directory) else None
-        if status is None or not stat.S_ISREG(status.st_mode):
-            return None
-        return f"{self._root}/{path}", status.st_size
-
-    def _is_directory(self, path: str) -> bool:
-        known = self._directories.get(path)
-        if known is None:
-            above, _, name = path.rpartition("/")
-            status = self._status(path, name) if self._is_directory(above) else None
-            known = self._directories[path] = status is not None and stat.S_ISDIR(status.st_mode)
-        return known
-
-    def _status(self, path: str, name: str) -> os.stat_result | None:
-        if name in {"", ".", ".."}:
-            return None
-        try:
-            return os.lstat(f"{self._root}/{path}")
-        except OSError:
-            return None
 
 
 def size(root: Path, path: str) -> int:

@@ -100,10 +100,9 @@ class Staging:
         if entry is None or entry.key != key:
             return None
         if step not in self._trusted:
-            plain = files.PlainFiles(self.directory)
             try:
                 for file in entry.files:
-                    _check_file(self.directory, file, plain)
+                    _check_file(self.directory, file)
             except DigestMismatch:
                 del self._steps[step]
                 return None
@@ -147,7 +146,7 @@ class Staging:
                 f"the manifest is of {manifest.model!r} version {manifest.version}; this is {self._final}"
             )
         self._refuse_existing()
-        _check_sizes(self.directory, manifest, files.PlainFiles(self.directory))
+        _check_sizes(self.directory, manifest)
         _end_attempts(self.directory)
         _sweep_unlisted(self.directory, manifest)
         page = self.directory / paths.MANIFEST
@@ -270,12 +269,11 @@ def check_files(
       DigestMismatch: a file is missing, has another size or other bytes; names file and block.
       UnsafePath: a file lies outside the bundle.
     """
-    plain = files.PlainFiles(bundle)
-    _check_sizes(bundle, manifest, plain, pause)
+    _check_sizes(bundle, manifest, pause)
     later = {file.path for file in checked_later(manifest)} if tables == "sizes" else set()
     for file in manifest.files:
         if file.path not in later:
-            _check_file(bundle, file, plain, pause)
+            _check_file(bundle, file, pause)
     for table in manifest.tables.values() if tables == "full" else ():
         for shard, size in table.extents():
             with files.locate(bundle, shard.file).open("rb") as stream:
@@ -284,15 +282,13 @@ def check_files(
             _check_blocks(shard.file, shard.offset, found, shard.blocks, shard.crc32c)
 
 
-def _check_sizes(
-    bundle: Path, manifest: Manifest, plain: files.PlainFiles, pause: Callable[[], object] = lambda: None
-) -> None:
+def _check_sizes(bundle: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None) -> None:
     for file in manifest.files:
-        _check_size(bundle, file.path, file.bytes, plain)
+        _check_size(bundle, file.path, file.bytes)
         pause()
     for table in manifest.tables.values():
         for shard, size in table.extents():
-            _check_size(bundle, shard.file, shard.offset + size, plain, exact=False)
+            _check_size(bundle, shard.file, shard.offset + size, exact=False)
             pause()
 
 
@@ -307,23 +303,21 @@ def _check_blocks(path: str, offset: int, found: Digest, blocks: Sequence[int], 
         raise DigestMismatch(f"file {path!r} differs from its checksum; copy the bundle again")
 
 
-def _check_file(bundle: Path, file: File, plain: files.PlainFiles, pause: Callable[[], object] = lambda: None) -> None:
-    place = _check_size(bundle, file.path, file.bytes, plain)
-    with open(place, "rb", buffering=0) as stream:
+def _check_file(bundle: Path, file: File, pause: Callable[[], object] = lambda: None) -> None:
+    _check_size(bundle, file.path, file.bytes)
+    with files.locate(bundle, file.path).open("rb", buffering=0) as stream:
         found = digest(stream, file.bytes, pause)
     pause()
     if (found.bytes, found.crc32c) != (file.bytes, file.crc32c):
         raise DigestMismatch(f"file {file.path!r} differs from its checksum; copy the bundle again")
 
 
-def _check_size(bundle: Path, path: str, expected: int, plain: files.PlainFiles, exact: bool = True) -> str | Path:
-    """Holds a file against its size; returns where it lies."""
-    place, size = plain.find(path) or (files.locate(bundle, path), files.size(bundle, path))
+def _check_size(bundle: Path, path: str, expected: int, exact: bool = True) -> None:
+    size = files.size(bundle, path)
     if size < expected or (exact and size != expected):
         raise DigestMismatch(
             f"file {path!r} has {size} bytes, {'' if exact else 'at least '}{expected} expected; copy the bundle again"
         )
-    return place
 
 
 def _digested(root: Path, path: Path) -> File:

@@ -17,7 +17,6 @@ from bundle.errors import FeatureError, FormatError, RowOutOfRange, UnknownCandi
 from bundle.features.reader import Column
 from bundle.format.manifest import Corpus
 from bundle.storage import arrow
-from bundle.stores.spools import BLOCK_ROWS
 from bundle.stores.writer import find_repeated
 from bundle.tables.vocabularies import IntegerKeys, StringKeys
 
@@ -29,7 +28,7 @@ class StoredColumns:
 
     Attributes:
       size: candidates held.
-      release: lets go of the pages that were read.
+      release: drops the pages that were read from memory.
     """
 
     def __init__(self, path: Path, corpus: Corpus) -> None:
@@ -39,7 +38,7 @@ class StoredColumns:
           DigestMismatch: the file is missing.
           FormatError: it is no Arrow IPC file, or not what the manifest says.
         """
-        table, self.release = arrow.open_streamed(path)
+        table, self.release = arrow.open_trusted(path)
         self._open(table, path, corpus)
 
     def _open(self, table: Any, path: Path, corpus: Corpus) -> None:
@@ -52,14 +51,15 @@ class StoredColumns:
             raise FormatError(
                 f"{where} has ids of {keys.type} with {keys.null_count} nulls; {corpus.id_dtype} was expected"
             )
-        self._id_column = keys
-        self._ids = arrow.integers(keys) if corpus.id_dtype == "int64" else keys
-        self._features = {name: _StoredFeature(table, name, where) for name in corpus.features}
-        self._attributes = {}
+        for name in corpus.features:
+            _check_feature(table, name, where)
         for name, kind in corpus.attributes.items():
-            self._attributes[name] = arrow.column(table, f"attribute:{name}", where)
-            if arrow.kind_of(self._attributes[name].type) != kind:
-                raise FormatError(f"{where} has attribute {name!r} of {self._attributes[name].type}, not {kind}")
+            stored = arrow.column(table, f"attribute:{name}", where)
+            if arrow.kind_of(stored.type) != kind:
+                raise FormatError(f"{where} has attribute {name!r} of {stored.type}, not {kind}")
+        self._features, self._attributes = tuple(corpus.features), tuple(corpus.attributes)
+        self._batches = [dict(zip(table.column_names, batch.columns, strict=True)) for batch in table.to_batches()]
+        self._starts = np.cumsum([0, *(len(batch["id"]) for batch in self._batches)])
 
     def ids(self, positions: Positions) -> NDArray[Any]:
         """Returns the ids at [m] int64 positions: [m] int64, or [m] object holding str.
@@ -67,15 +67,12 @@ class StoredColumns:
         Raises:
           RowOutOfRange: a position is negative or past the end.
         """
-        checked = self._checked(positions)
-        if isinstance(self._ids, np.ndarray):
-            return self._ids[checked]
-        return arrow.texts(arrow.taken(self._ids, checked))
+        return arrow.values(self._taken(positions, ["id"])["id"])
 
     def id_slices(self) -> Iterator[Any]:
-        """Yields all ids as `pyarrow.Array`s of bounded size, letting go of their pages."""
-        for first in range(0, self.size, BLOCK_ROWS):
-            yield self._id_column.slice(first, BLOCK_ROWS)
+        """Yields all ids as `pyarrow.Array`s of bounded size, dropping their pages from memory."""
+        for batch in self._batches:
+            yield batch["id"]
             self.release()
 
     def features(self, positions: Positions, names: Sequence[str]) -> dict[str, Column]:
@@ -85,11 +82,12 @@ class StoredColumns:
           RowOutOfRange: a position is negative or past the end.
           FeatureError: the store does not hold a feature.
         """
-        checked = self._checked(positions)
         absent = [name for name in names if name not in self._features]
         if absent:
             raise FeatureError(absent[0], f"the candidate store does not hold it; it holds {', '.join(self._features)}")
-        return {name: self._features[name].take(checked) for name in names}
+        wanted = [f"feature:{name}" for name in names] + [f"weights:{name}" for name in names]
+        taken = self._taken(positions, [name for name in wanted if name in self._batches[0]])
+        return {name: _column(taken[f"feature:{name}"], taken.get(f"weights:{name}")) for name in names}
 
     def attributes(self, positions: Positions, names: Sequence[str]) -> dict[str, list[Any]]:
         """Returns the named attributes of the candidates at [m] int64 positions: int, float, str, bool, list or None.
@@ -98,19 +96,32 @@ class StoredColumns:
           RowOutOfRange: a position is negative or past the end.
           FeatureError: the store does not hold an attribute.
         """
-        checked = self._checked(positions)
         absent = [name for name in names if name not in self._attributes]
         if absent:
             raise FeatureError(absent[0], f"no such attribute; candidates have {', '.join(self._attributes) or 'none'}")
-        return {name: arrow.taken(self._attributes[name], checked).to_pylist() for name in names}
+        taken = self._taken(positions, [f"attribute:{name}" for name in names])
+        return {name: taken[f"attribute:{name}"].to_pylist() for name in names}
 
-    def _checked(self, positions: Positions) -> Positions:
+    def _taken(self, positions: Positions, names: Sequence[str]) -> dict[str, Any]:
+        """Copies what some columns hold at positions, a `pyarrow.Array` of each."""
+        import pyarrow as pa
+
         positions = np.asarray(positions, np.int64)
         beyond = positions.view(np.uint64) >= np.uint64(self.size)
         if np.count_nonzero(beyond):
-            wrong = positions[beyond][0]
-            raise RowOutOfRange(f"position {wrong} asked; the store holds {self.size} candidates")
-        return positions
+            raise RowOutOfRange(f"position {positions[beyond][0]} asked; the store holds {self.size} candidates")
+        # By batch: `take` of a table would join all its batches first.
+        numbers = np.searchsorted(self._starts[1:], positions, side="right")
+        order = np.argsort(numbers, kind="stable")
+        found: list[list[Any]] = []
+        for here in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+            number = numbers[here[0]] if here.size else 0
+            local = pa.array(positions[here] - self._starts[number])
+            found.append([self._batches[number][name].take(local) for name in names])
+        if len(found) == 1:
+            return dict(zip(names, found[0], strict=True))
+        inverse = pa.array(np.argsort(order))
+        return {name: pa.concat_arrays(parts).take(inverse) for name, *parts in zip(names, *found, strict=True)}
 
 
 class CandidateStore(StoredColumns):
@@ -123,11 +134,10 @@ class CandidateStore(StoredColumns):
           DigestMismatch: the file is missing.
           FormatError: it is no sound Arrow IPC file, or not what the manifest says.
         """
-        self._open(arrow.open_mapped(path), path, corpus)
-        integral = isinstance(self._ids, np.ndarray)
-        if not integral:
-            self._ids = arrow.texts(self._ids)
-        self._keys = IntegerKeys(self._ids) if integral else StringKeys(self._ids.tolist())
+        table = arrow.open_mapped(path)
+        self._open(table, path, corpus)
+        held = arrow.values(table["id"])
+        self._keys = IntegerKeys(held) if corpus.id_dtype == "int64" else StringKeys(held.tolist())
 
     def positions(self, ids: NDArray[Any], what: str = "candidate") -> Positions:
         """Returns [m] int64 positions of ids, -1 where the store does not hold one.
@@ -158,70 +168,47 @@ def check_store(path: Path, corpus: Corpus) -> None:
         raise FormatError(f"id {columns.ids(np.array(found)).tolist()[0]!r} comes twice; ids must be distinct")
 
 
-class _StoredFeature:
-    """One feature's values: a plain column, lists of one length, or lists of any length with weights or without."""
+def _column(stored: Any, weights: Any) -> Column:
+    """Returns what was taken of one feature: values, lists of one length, or lists of any length."""
+    import pyarrow as pa
 
-    def __init__(self, table: Any, name: str, where: str) -> None:
-        import pyarrow as pa
+    flat = None if weights is None else arrow.values(_flat(weights))
+    offsets = None
+    if pa.types.is_large_list(stored.type):
+        offsets = arrow.values(stored.offsets)
+        offsets = offsets - offsets[0]
+    return Column(arrow.values(_flat(stored)), offsets, flat)
 
-        stored = arrow.column(table, f"feature:{name}", where)
-        self._width = 1
-        self._offsets: NDArray[np.int64] | None = None
-        values = stored
-        if pa.types.is_large_list(stored.type):
-            self._offsets = arrow.integers(stored.offsets)
-            values = stored.values
-        elif pa.types.is_fixed_size_list(stored.type):
-            self._width = stored.type.list_size
-            values = arrow.items(stored)
-        if stored.null_count or values.null_count or arrow.kind_of(values.type) not in ("int64", "string", "float"):
-            raise FormatError(
-                f"{where} has feature {name!r} of {stored.type} with {stored.null_count + values.null_count} nulls; "
-                "int64, string or float, or lists of them, without nulls were expected"
-            )
-        self._text = arrow.kind_of(values.type) == "string"
-        self._values = values if self._text else values.to_numpy(zero_copy_only=True)
-        self._weights = self._opened_weights(table, name, where)
 
-    def take(self, positions: Positions) -> Column:
-        """Copies the values of some candidates into a column."""
-        if self._offsets is None:
-            places = positions
-            if self._width > 1:
-                places = (positions[:, np.newaxis] * self._width + np.arange(self._width)).reshape(-1)
-            return Column(self._taken(places), None, self._taken_weights(places))
-        starts = self._offsets[positions]
-        lengths = self._offsets[positions + 1] - starts
-        offsets = np.zeros(positions.size + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return Column(self._taken(places), offsets, self._taken_weights(places))
+def _check_feature(table: Any, name: str, where: str) -> None:
+    """Raises FormatError where a feature, or the weights of one, are not stored as the format says."""
+    import pyarrow as pa
 
-    def _taken(self, places: Positions) -> NDArray[Any]:
-        if self._text:
-            return arrow.texts(arrow.taken(self._values, places))
-        result: NDArray[Any] = self._values[places]
-        return result
+    stored = arrow.column(table, f"feature:{name}", where)
+    values = _flat(stored)
+    if stored.null_count or values.null_count or arrow.kind_of(values.type) not in ("int64", "string", "float"):
+        raise FormatError(
+            f"{where} has feature {name!r} of {stored.type} with {stored.null_count + values.null_count} nulls; "
+            "int64, string or float, or lists of them, without nulls were expected"
+        )
+    if f"weights:{name}" not in table.column_names:
+        return
+    weights = arrow.column(table, f"weights:{name}", where)
+    flat = _flat(weights)
+    beside = len(flat) == len(values) and flat.type == pa.float32() and not flat.null_count and not weights.null_count
+    if beside and pa.types.is_large_list(stored.type):
+        beside = pa.types.is_large_list(weights.type) and all(
+            mine.offsets.equals(theirs.offsets) for mine, theirs in zip(stored.chunks, weights.chunks, strict=True)
+        )
+    if not beside:
+        raise FormatError(f"{where} has weights of feature {name!r} that do not lie beside its values, one float each")
 
-    def _taken_weights(self, places: Positions) -> NDArray[np.float32] | None:
-        return None if self._weights is None else self._weights[places]
 
-    def _opened_weights(self, table: Any, name: str, where: str) -> NDArray[np.float32] | None:
-        import pyarrow as pa
+def _flat(stored: Any) -> Any:
+    import pyarrow as pa
 
-        if f"weights:{name}" not in table.column_names:
-            return None
-        stored = arrow.column(table, f"weights:{name}", where)
-        lists = pa.types.is_large_list(stored.type) or pa.types.is_fixed_size_list(stored.type)
-        flat = stored.values if pa.types.is_large_list(stored.type) else arrow.items(stored) if lists else stored
-        beside = len(flat) == len(self._values) and flat.type == pa.float32() and not flat.null_count
-        if beside and self._offsets is not None:
-            beside = pa.types.is_large_list(stored.type) and np.array_equal(
-                arrow.integers(stored.offsets), self._offsets
-            )
-        if not beside:
-            raise FormatError(
-                f"{where} has weights of feature {name!r} that do not lie beside its values, one float each"
-            )
-        weights: NDArray[np.float32] = flat.to_numpy(zero_copy_only=True)
-        return weights
+    if not (pa.types.is_large_list(stored.type) or pa.types.is_fixed_size_list(stored.type)):
+        return stored
+    if isinstance(stored, pa.ChunkedArray):
+        return pa.chunked_array([chunk.flatten() for chunk in stored.chunks], stored.type.value_type)
+    return stored.flatten()

@@ -1,11 +1,11 @@
-"""Writes a candidate store in batches: columns grow on disk, then become one Arrow record batch."""
+"""Writes a candidate store in batches, through an Arrow IPC file for each set of column types that came."""
 
 from __future__ import annotations
 
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Column
 from bundle.storage import arrow
-from bundle.stores.spools import Spool
 from bundle.tables.id_values import known_kind
 
+BATCH_BYTES = 16 << 20
+"""Of a record batch of a store, about: a writer holds two, a reader looks into each that a request touches."""
 _CURE = "cast it to one of int64, double, string, bool or list<string> before the export"
 
 
@@ -39,7 +40,8 @@ class WrittenStore:
 class StoreWriter:
     """Writes one candidate store; memory holds a batch, and 16 bytes a candidate while ids are compared.
 
-    Used as a context: at its end the files beside the store are removed, and without `finish` no store is left.
+    Batches are spooled as they come; a column's type may widen, and is known at the end. Used as a context: at its end
+    the spooled files are removed, and without `finish` no store is left.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,11 +49,14 @@ class StoreWriter:
         self._path = path
         self._made = [parent for parent in path.parents if not parent.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._beside = Path(tempfile.mkdtemp(prefix=".columns-", dir=path.parent))
-        self._columns: dict[str, Spool] = {}
+        self._directory = Path(tempfile.mkdtemp(prefix=".columns-", dir=path.parent))
+        self._spools: list[Path] = []
+        self._spool: Any = None
+        self._held: list[Any] = []
+        self._schema: Any = None
         self._features: dict[str, None] = {}
         self._attributes: dict[str, None] = {}
-        self._casts = 0
+        self._casts: dict[str, Any] = {}
         self.size = 0
 
     def append(self, ids: Any, features: Mapping[str, Column], attributes: Mapping[str, Any]) -> None:
@@ -79,39 +84,38 @@ class StoreWriter:
             arrays[f"attribute:{name}"] = _attribute_array(name, values, keys.size)
         self._features |= dict.fromkeys(features)
         self._attributes |= dict.fromkeys(attributes)
-        for name, array in arrays.items():
-            if name not in self._columns:
-                told = "candidate ids" if name == "id" else name.replace(":", " ")
-                self._columns[name] = Spool(self._beside, told, len(self._columns), name.startswith("feature:"))
-            self._columns[name].append(array)
+        held = {} if self._schema is None else dict(zip(self._schema.names, self._schema.types, strict=True))
+        schema = pa.schema([(name, _widened(name, held.get(name), array.type)) for name, array in arrays.items()])
+        if schema != self._schema:
+            self._close_spool()
+            self._spools.append(self._directory / f"{len(self._spools)}.arrow")
+            self._spool, self._schema = pa.ipc.new_file(str(self._spools[-1]), schema), schema
+        self._held.append(_as_schema(list(arrays.values()), schema))
+        if sum(batch.nbytes for batch in self._held) >= BATCH_BYTES:
+            self._spool_held()
         self.size += keys.size
 
     def cast(self, attribute: str, kind: Any) -> None:
-        """Turns an attribute of strings into one of integers or floats, when all of it was seen.
-
-        Raises:
-          FormatError: a value is infinite.
-        """
-        name = f"attribute:{attribute}"
-        self._casts += 1
-        changed = Spool(self._beside, name.replace(":", " "), len(self._columns) + self._casts)
-        for part in self._columns[name].slices():
-            changed.append(_attribute_array(attribute, part.cast(kind), len(part)))
-        self._columns[name] = changed
+        """Has `finish` turn an attribute of strings into one of integers or floats."""
+        self._casts[f"attribute:{attribute}"] = kind
 
     def repeated(self) -> tuple[int, int] | None:
         """Returns the first candidate whose id was there before, after the one that has it: two positions."""
-        return find_repeated(self._columns["id"].slices, self.size)
+        return find_repeated(self._ids, self.size)
 
     def id(self, position: int) -> Any:
         """Returns one id; nothing may be appended any more."""
-        return self._columns["id"].array()[position].as_py()
+        for part in self._ids():
+            if position < len(part):
+                return part[position].as_py()
+            position -= len(part)
+        raise IndexError(position)
 
     def finish(self) -> WrittenStore:
         """Writes the store.
 
         Raises:
-          FormatError: an id comes twice, or an attribute is null everywhere.
+          FormatError: an id comes twice, an attribute is null everywhere, or a value to be cast is infinite.
           OSError: the disk refuses.
         """
         import pyarrow as pa
@@ -119,18 +123,22 @@ class StoreWriter:
         found = self.repeated()
         if found is not None:
             raise FormatError(f"id {self.id(found[0])!r} comes twice; ids must be distinct")
-        arrays = {name: column.array() for name, column in self._columns.items()}
-        kinds = {name: arrow.kind_of(arrays[f"attribute:{name}"].type) for name in self._attributes}
+        types = dict(zip(self._schema.names, self._schema.types, strict=True)) | self._casts
+        kinds = {name: arrow.kind_of(types[f"attribute:{name}"]) for name in self._attributes}
         for name, kind in kinds.items():
             if kind == "null":
                 raise FormatError(f"attribute {name!r} has Arrow type null; {_CURE}")
-        batch = pa.record_batch(list(arrays.values()), names=list(arrays))
-        aside = self._beside / self._path.name
-        arrow.write_mapped(aside, batch, self._release)
-        aside.replace(self._path)
+        if self._casts or len(self._spools) > 1:
+            unfinished, schema = self._directory / self._path.name, pa.schema(list(types.items()))
+            with pa.ipc.new_file(str(unfinished), schema) as writer:
+                for batch in self._batches():
+                    columns = [self._cast(*each) for each in zip(schema.names, batch.columns, strict=True)]
+                    writer.write_batch(_as_schema(columns, schema))
+            self._spools = [unfinished]
+        self._spools[0].replace(self._path)
         self._made.clear()
-        integral = arrays["id"].type == pa.int64()
-        return WrittenStore(self.size, "int64" if integral else "string", tuple(self._features), kinds)
+        id_dtype: Literal["int64", "string"] = "int64" if types["id"] == pa.int64() else "string"
+        return WrittenStore(self.size, id_dtype, tuple(self._features), kinds)
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -138,14 +146,45 @@ class StoreWriter:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self._beside, ignore_errors=True)
+        self._close_spool()
+        shutil.rmtree(self._directory, ignore_errors=True)
         for directory in self._made:
             with suppress(OSError):
                 directory.rmdir()
 
-    def _release(self) -> None:
-        for column in self._columns.values():
-            column.release()
+    def _spool_held(self) -> None:
+        import pyarrow as pa
+
+        if self._held:
+            self._spool.write_batch(pa.concat_batches(self._held))
+            self._held = []
+
+    def _close_spool(self) -> None:
+        if self._spool is not None:
+            self._spool_held()
+            self._spool.close()
+            self._spool = None
+
+    def _batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yields what was spooled, or some columns of it."""
+        import pyarrow as pa
+
+        self._close_spool()
+        for path in self._spools:
+            with pa.OSFile(str(path)) as source:
+                names = pa.ipc.open_file(source).schema.names
+                wanted = None if columns is None else [names.index(name) for name in columns]
+                reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number)
+
+    def _ids(self) -> Iterator[Any]:
+        return (batch.column(0) for batch in self._batches(["id"]))
+
+    def _cast(self, name: str, array: Any) -> Any:
+        kind = self._casts.get(name)
+        attribute = name.removeprefix("attribute:")
+        return array if kind is None else _attribute_array(attribute, array.cast(kind), len(array))
 
 
 def write_store(path: Path, ids: Any, features: Mapping[str, Column], attributes: Mapping[str, Any]) -> WrittenStore:
@@ -192,6 +231,47 @@ def find_repeated(slices: Callable[[], Iterator[Any]], size: int) -> tuple[int, 
     return None
 
 
+def _widened(name: str, held: Any, new: Any) -> Any:
+    """Returns the type that a column has after values of type `new`: text may follow numbers in features only."""
+    import pyarrow as pa
+
+    if held is None or held == new or pa.types.is_null(held):
+        return new
+    if pa.types.is_null(new):
+        return held
+    leaves = {_leaf(held), _leaf(new)}
+    feature = name.startswith(("feature:", "weights:"))
+    if not feature or (len(leaves) > 1 and leaves != {pa.int64(), pa.large_string()}):
+        where = "candidate ids" if name == "id" else name.replace(":", " ")
+        raise FormatError(f"{where} holds {new} after {held}; one type was expected")
+    leaf = pa.large_string() if len(leaves) > 1 else leaves.pop()
+    if pa.types.is_fixed_size_list(held) and pa.types.is_fixed_size_list(new) and held.list_size == new.list_size:
+        return pa.list_(leaf, held.list_size)
+    return leaf if _leaf(held) == held and _leaf(new) == new else pa.large_list(leaf)
+
+
+def _as_schema(arrays: Sequence[Any], schema: Any) -> Any:
+    """Returns a record batch of arrays, each as its column's type."""
+    import pyarrow as pa
+
+    columns = []
+    for array, kind in zip(arrays, schema.types, strict=True):
+        single = array.type == _leaf(array.type) and not pa.types.is_null(array.type)
+        if single and pa.types.is_large_list(kind):
+            listed = pa.LargeListArray.from_arrays(pa.array(np.arange(len(array) + 1)), array)
+            columns.append(listed.cast(kind))
+        else:
+            columns.append(array.cast(kind))
+    return pa.record_batch(columns, schema=schema)
+
+
+def _leaf(kind: Any) -> Any:
+    import pyarrow as pa
+
+    lists = pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return kind.value_type if lists else kind
+
+
 def _marks(ids: Any) -> NDArray[np.uint64]:
     import pyarrow as pa
 
@@ -212,7 +292,7 @@ def _checked_ids(ids: Any, first: int) -> NDArray[Any]:
             raise FormatError(f"id of candidate {row} is null; every candidate needs an id")
         if pa.types.is_dictionary(ids.type):
             ids = ids.dictionary_decode()
-        ids = arrow.texts(ids) if arrow.kind_of(ids.type) == "string" else ids.to_numpy(zero_copy_only=False)
+        ids = arrow.values(ids) if arrow.kind_of(ids.type) == "string" else ids.to_numpy(zero_copy_only=False)
     try:
         return known_kind("id", ids)
     except FeatureError as problem:

@@ -97,7 +97,7 @@ class Vocabulary:
         if keys.null_count:
             raise FormatError(f"vocabulary {path.name!r} holds {keys.null_count} nulls; every key must be given")
         if keys.type == pa.int64():
-            return Vocabulary(IntegerKeys(arrow.integers(keys)))
+            return Vocabulary(IntegerKeys(arrow.values(keys)))
         if keys.type in (pa.string(), pa.large_string()):
             return Vocabulary(StringKeys(keys.to_pylist()))
         raise FormatError(f"vocabulary {path.name!r} has keys of type {keys.type}; int64 or string was expected")

@@ -75,7 +75,7 @@ def test_formula_orders_by_all_ways(service: RunningService) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (calls.rank({"user": 7}, [1000], formula="watch *", model="movies"), "it ends where"),
+        (calls.rank({"user": 7}, [1000], formula="watch *", model="movies"), "invalid syntax"),
         (calls.rank({"user": 7}, [1000], formula="wach", model="movies"), "did you mean 'watch'"),
         (calls.rank(candidates=[1000], context_ids=999, model="movies"), "context 999 is not in store 'users'"),
         (calls.rank(candidates=[1000], context_ids="a", model="movies"), "id"),

@@ -110,7 +110,7 @@ def test_lengths_are_one_number_for_an_example() -> None:
 
 
 @pytest.mark.parametrize(
-    ("formula", "told"), [("vector +", "it ends"), ("2 * scre", "takes 'scre', which is no output")]
+    ("formula", "told"), [("vector +", "invalid syntax"), ("2 * scre", "takes 'scre', which is no output")]
 )
 def test_formula_that_the_tower_cannot_compute_is_refused(committed_bundle: Path, formula: str, told: str) -> None:
     tower = read_manifest(committed_bundle).towers["query"]

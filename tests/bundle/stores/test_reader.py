@@ -241,12 +241,3 @@ def test_check_store_finds_what_opening_finds(tmp_path: Path, ids: Any) -> None:
             opened(tmp_path / "t", page)
     with pytest.raises(FormatError, match="manifest says 4"):
         check_store(tmp_path / "t", page.model_copy(update={"size": 4}))
-
-
-@pytest.mark.parametrize("values", [[], [[1, 2], [3, 4], [5, 6], [7, 8]], [[1, 2], None, [None, 6], [7, 8]]])
-@pytest.mark.parametrize("first", [0, 1])
-def test_arrays_are_taken_and_flattened_as_arrow_does(values: list[list[int]], first: int) -> None:
-    lists = pa.array(values, pa.list_(pa.int64(), 2)).slice(first)
-    assert arrow.items(lists).equals(lists.flatten())
-    positions = np.arange(len(lists))[::-2]
-    assert arrow.taken(lists, positions).equals(lists.take(pa.array(positions)))

@@ -11,7 +11,8 @@ import pytest
 from bundle.errors import FormatError
 from bundle.features.columns import Column
 from bundle.format.manifest import Corpus
-from bundle.stores import spools
+from bundle.storage import arrow
+from bundle.stores import writer as store_writer
 from bundle.stores.reader import CandidateStore, StoredColumns
 from bundle.stores.writer import StoreWriter, write_store
 
@@ -47,30 +48,31 @@ def _attributes(first: int, stop: int) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, cuts: list[int], ids: Any) -> StoreWriter:
-    with StoreWriter(path) as writer:
-        for first, stop in zip([0, *cuts], [*cuts, N], strict=True):
-            writer.append(ids[first:stop], _columns(first, stop), _attributes(first, stop))
-        writer.finish()
-    return writer
-
-
 @pytest.mark.parametrize("ids", [np.arange(N) * 7 - 20, _texts(*(f"i{row}" for row in range(N)))])
-@pytest.mark.parametrize("cuts", [[1], [64, 65, 300], [99, 100, 450, 451]])
-def test_store_writer_in_batches_writes_the_bytes_of_one(
+@pytest.mark.parametrize("cuts", [[300], [64, 65, 300], [99, 100, 450, 451]])
+def test_store_of_several_batches_reads_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: Any, cuts: list[int]
 ) -> None:
-    write_store(tmp_path / "one", ids, _columns(0, N), _attributes(0, N))
-    monkeypatch.setattr(spools, "BLOCK_ROWS", 64)
-
-    _write(tmp_path / "several", cuts, ids)
-
-    assert (tmp_path / "several").read_bytes() == (tmp_path / "one").read_bytes()
+    written = write_store(tmp_path / "one", ids, _columns(0, N), _attributes(0, N))
+    monkeypatch.setattr(store_writer, "BATCH_BYTES", 1 << 10)
+    with StoreWriter(tmp_path / "several") as writer:
+        for first, stop in zip([0, *cuts], [*cuts, N], strict=True):
+            writer.append(ids[first:stop], _columns(first, stop), _attributes(first, stop))
+        assert writer.finish() == written
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "several"]
+    assert len(arrow.open_mapped(tmp_path / "several").to_batches()) > 1
+
+    one, several = (CandidateStore(tmp_path / name, Corpus(file="s", **vars(written))) for name in ("one", "several"))
+    for positions in (np.random.default_rng(0).integers(0, N, 60), np.array([N - 1]), np.empty(0, np.int64)):
+        assert several.ids(positions).tolist() == one.ids(positions).tolist() == ids[positions].tolist()
+        assert several.attributes(positions, [*written.attributes]) == one.attributes(positions, [*written.attributes])
+        found, expected = (store.features(positions, written.features) for store in (several, one))
+        for name in written.features:
+            for mine, theirs in zip(found[name], expected[name], strict=True):
+                np.testing.assert_array_equal(mine, theirs, strict=mine is not None)
 
 
 def test_store_writer_kinds_widen_with_what_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spools, "BLOCK_ROWS", 8)
     with StoreWriter(tmp_path / "s") as writer:
         single, bag = Column(np.arange(20)), Column(np.arange(20), np.arange(21))
         writer.append(np.arange(20), {"f": single, "b": bag}, {"x": pa.nulls(20)})
@@ -123,7 +125,6 @@ def test_store_writer_cast_turns_text_into_numbers(tmp_path: Path) -> None:
 def test_store_writer_repeated_ids_are_found_across_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: Any, found: tuple[int, int] | None
 ) -> None:
-    monkeypatch.setattr(spools, "BLOCK_ROWS", 2)
     with StoreWriter(tmp_path / "s") as writer:
         for first in (0, 2, 4):
             writer.append(ids[first : first + 2], {}, {})

@@ -77,7 +77,7 @@ class Content:
 
 def _read(tmp_path: Path, **part: Any) -> Content:
     corpus = write_candidates(tmp_path / "bundle", "movies", CorpusPart(**({"id": "id"} | part)), FEATURES, tmp_path)
-    table = arrow.open_mapped(tmp_path / "bundle" / corpus.file)
+    table = arrow.open_mapped(tmp_path / "bundle" / corpus.file).combine_chunks()
     store = StoredColumns(tmp_path / "bundle" / corpus.file, corpus)
     return Content(
         table.column("id").chunk(0),
