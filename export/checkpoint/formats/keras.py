@@ -10,9 +10,6 @@ from __future__ import annotations
 import re
 import struct
 import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,32 +113,32 @@ def _shards(index: Path) -> list[str]:
 
 def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
     """Returns where the weights lie in a .keras archive: first byte, size, crc32; and the model's configuration."""
-    with _damage_told(archive), zipfile.ZipFile(archive) as file, archive.open("rb") as raw:
-        if WEIGHTS not in file.namelist():
-            raise CheckpointError(
-                f"{archive} is a zip file without {WEIGHTS}, no archive of Keras (PyTorch writes "
-                "such files too, which are not read here)"
-            )
-        info = file.getinfo(WEIGHTS)
-        if info.compress_type != zipfile.ZIP_STORED:
-            raise CheckpointError(f"{WEIGHTS} in {archive} is compressed; unzip the archive and give that file instead")
-        raw.seek(info.header_offset)
-        magic, name, extra = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
-        start = info.header_offset + _LOCAL_HEADER.size + name + extra
-        if magic != _ZIP or start + info.file_size > archive.stat().st_size:
-            raise CheckpointError(f"{archive} is cut short; copy it anew")
-        if info.file_size <= CHECKED_BYTES_MAX and _crc32(raw, start, info.file_size) != info.CRC:
-            raise CheckpointError(f"{WEIGHTS} in {archive} does not match its crc32: the file is damaged; copy it anew")
-        config = orjson.loads(file.read("config.json")) if "config.json" in file.namelist() else {}
+    try:
+        with zipfile.ZipFile(archive) as file, archive.open("rb") as raw:
+            if WEIGHTS not in file.namelist():
+                raise CheckpointError(
+                    f"{archive} is a zip file without {WEIGHTS}, no archive of Keras (PyTorch writes "
+                    "such files too, which are not read here)"
+                )
+            info = file.getinfo(WEIGHTS)
+            if info.compress_type != zipfile.ZIP_STORED:
+                raise CheckpointError(
+                    f"{WEIGHTS} in {archive} is compressed; unzip the archive and give that file instead"
+                )
+            raw.seek(info.header_offset)
+            magic, name, extra = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
+            start = info.header_offset + _LOCAL_HEADER.size + name + extra
+            if magic != _ZIP or start + info.file_size > archive.stat().st_size:
+                raise CheckpointError(f"{archive} is cut short; copy it anew")
+            if info.file_size <= CHECKED_BYTES_MAX:
+                with file.open(info) as weights:
+                    while weights.read(1 << 20):  # at its end, zipfile checks its crc32
+                        pass
+            config = orjson.loads(file.read("config.json")) if "config.json" in file.namelist() else {}
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, struct.error, zipfile.BadZipFile) as problem:
+        reason = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        raise CheckpointError(f"{archive} cannot be read: {reason}; it is damaged, copy it anew") from problem
     return start, info.file_size, info.CRC, config if isinstance(config, dict) else {}
-
-
-def _crc32(raw: Any, start: int, size: int) -> int:
-    crc = 0
-    raw.seek(start)
-    while size and (data := raw.read(min(size, 1 << 20))):
-        crc, size = zlib.crc32(data, crc), size - len(data)
-    return crc
 
 
 def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry:
@@ -188,13 +185,3 @@ def _object(text: str) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-@contextmanager
-def _damage_told(file: Path) -> Iterator[None]:
-    """Turns what zipfile and h5py say of a damaged file into an error that names it."""
-    try:
-        yield
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, struct.error, zipfile.BadZipFile) as problem:
-        reason = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
-        raise CheckpointError(f"{file} cannot be read: {reason}; it is damaged, copy it anew") from problem

@@ -1,7 +1,7 @@
 """TensorFlow's V2 checkpoint, the TensorBundle: `P.index` lists variables, `P.data-*` hold their bytes.
 
-Why an own reader, and what it promises: docs/adr/0001-own-tensorbundle-reader.md. An index is written, too: an entry
-may point anywhere into any data file, so a new checkpoint over old bytes costs no more than its index.
+Why an own reader, and what it promises: docs/adr/0001-checkpoints-are-read-without-tensorflow.md. An index is written,
+too: an entry may point anywhere into any data file, so a new checkpoint over old bytes costs no more than its index.
 
 Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc, core/framework/types.proto.
 """
