@@ -16,7 +16,8 @@ from export.frameworks.internals import join, read_instead, set_captures, table_
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.placeholders import bytes_of, line_of_early
 from export.graph.bag_inputs import feed_bags
-from export.graph.origins import PYTHON_CODE, Needed, Source, distinct_identifiers, needed, resource, sources_of
+from export.graph.input_paths import per_example
+from export.graph.origins import PYTHON_CODE, Needed, distinct_identifiers, needed, resource, sources_of
 from export.graph.specs import FeatureSpec, TowerSpec
 from export.recipe.schema import InputPart, TowerPart, name_of_call
 from export.user_lines import at_line, line_of_operation
@@ -220,12 +221,7 @@ def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, 
     for which, tensor in chosen.items():
         if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
             raise NotConvertible(f"{where}: output {which!r} is {tensor}; a dense tensor of floats was expected")
-        if (
-            tensor.shape.rank is None
-            or tensor.shape.rank < 1
-            or None in tensor.shape[1:]
-            or tensor.shape[0] is not None
-        ):
+        if per_example(tensor) is None:
             raise NotConvertible(
                 f"{where}: output {which!r} has shape {tensor.shape}; [batch, ...], and only the batch open, is needed"
             )
@@ -272,29 +268,22 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
 def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]:
     """Returns what a tower takes beside activations: dense inputs, and of others how many ids they hold, and these."""
     sources = sources_of(trace.inputs)
-    lengths = {tensor.name: which for which, tensor in trace.lengths.items()}
-    bags = {tensor.name: which for which, tensor in trace.bags.items()}
+    known = {tensor.name: which for which, tensor in trace.bags.items()}
+    known |= {tensor.name: f"{which}@lengths" for which, tensor in trace.lengths.items()}
     inputs: dict[str, Any] = {}
     for placeholder in found.placeholders:
-        if placeholder.name in bags and placeholder.dtype.name in _TAKEN:
-            inputs[bags[placeholder.name]] = placeholder
-            continue
-        if placeholder.name in lengths:
-            inputs[f"{lengths[placeholder.name]}@lengths"] = placeholder
-            continue
         source = sources.get(placeholder.name)
-        if placeholder.name in bags:
-            source = Source(bags[placeholder.name].rpartition("@")[0], "dense")
-        if source is None:
-            continue
-        if source.part != "dense" or placeholder.dtype.name not in _TAKEN:
-            what = f"input {source.name!r} of dtype {placeholder.dtype.name}"
+        which = known.get(placeholder.name) or (f"{source.name}@values" if source is not None else "")
+        whole = placeholder.name in known or (source is not None and source.part == "dense")
+        if which and not (whole and placeholder.dtype.name in _TAKEN):
+            what = f"input {which.rpartition('@')[0]!r} of dtype {placeholder.dtype.name}"
             line = _line_of_reader(placeholder, found)
             raise NotConvertible(
                 f"tower {name!r} reads {what} itself{line}, beside its lookup; only dense numbers, and how many ids an "
                 "example has, go into a tower: give the model what it needs of it as a dense input"
             )
-        inputs[f"{source.name}@values"] = placeholder
+        if which:
+            inputs[which] = placeholder
     order = list(trace.inputs)
     return {which: inputs[which] for which in sorted(inputs, key=lambda each: order.index(each.rpartition("@")[0]))}
 

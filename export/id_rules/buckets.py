@@ -125,59 +125,43 @@ def _computed(values: Values, call: Followed, numbers: Numbers) -> Numbers:
 
 def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
     """Returns the numbers at which rows begin, as buckets; None if rows ever turn, or are too many."""
-    first, last = _ends(row, dtype)
-    falling = bool(last < first)
-    found = _boundaries((lambda numbers: -row(numbers)) if falling else row, dtype, exact)
-    if found is None or min(first, last) < -1:
-        return None
-    return BucketIds(boundaries=found, first_row=int(min(first, last)), falling=falling)
-
-
-def _ends(row: Any, dtype: Any) -> NDArray[np.int64]:
-    """Returns the rows of the lowest and of the highest number."""
     real = dtype is np.float32
-    found: NDArray[np.int64] = row(
-        _number(np.array([_KEYS_MIN, _KEYS_MAX])) if real else np.array([-_WHOLE_MAX, _WHOLE_MAX])
-    )
-    return found
-
-
-def _boundaries(row: Any, dtype: Any, exact: bool) -> tuple[float, ...] | None:
-    """Returns the numbers at which rows that never fall begin; None if they do, or are too many."""
-    real = dtype is np.float32
-    lowest, highest = (_KEYS_MIN, _KEYS_MAX) if real else (-_WHOLE_MAX, _WHOLE_MAX)
     number = _number if real else (lambda keys: keys)
-    first, last = _ends(row, dtype)
-    if last - first > STEPS_MAX:
+    ends = np.array([-_KEYS_MAX, _KEYS_MAX] if real else [-_WHOLE_MAX, _WHOLE_MAX])
+    first, last = row(number(ends)).tolist()
+    if abs(last - first) > STEPS_MAX or min(first, last) < -1:
         return None
-    if not real:
-        ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])
-        if not np.array_equal(row(ends), [first, last]):
-            return None  # a step lies beyond what float32 distinguishes
-    wanted = np.arange(first + 1, last + 1)
-    low, high = np.full(wanted.size, lowest), np.full(wanted.size, highest)
+    if not real and row(np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])).tolist() != [first, last]:
+        return None  # a step lies beyond what float32 distinguishes
+    sign = -1 if last < first else 1
+
+    def rising(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = sign * row(number(keys))
+        return found
+
+    wanted = np.arange(sign * first + 1, sign * last + 1)
+    low, high = (np.full(wanted.size, end) for end in ends)
     while np.any(high - low > 1):
         middle = low + (high - low) // 2
-        there = row(number(middle)) >= wanted
+        there = rising(middle) >= wanted
         low, high = np.where(there, low, middle), np.where(there, middle, high)
-    if not _rises(lambda keys: row(number(keys)), high, (lowest, highest), exact):
+    if not _rises(rising, high, ends, exact):
         return None
-    return tuple(float(each) for each in number(high))
+    return BucketIds(boundaries=tuple(map(float, number(high))), first_row=min(first, last), falling=sign < 0)
 
 
-def _rises(row: Any, steps: NDArray[np.int64], ends: tuple[int, int], exact: bool) -> bool:
+def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: bool) -> bool:
     """Returns whether rows never fall, between the ends and close to each step."""
     steps = np.sort(steps)
     near = (np.unique(steps)[:, np.newaxis] + np.arange(-_NEIGHBORS, _NEIGHBORS + 1)).reshape(-1)
-    tried = np.linspace(*ends, 1 << 14).astype(np.int64)
+    tried = np.linspace(ends[0], ends[1], 1 << 14).astype(np.int64)
     tried = np.union1d(tried, near) if exact else np.setdiff1d(tried, near)
     tried = tried[(tried >= ends[0]) & (tried <= ends[1])]
-    return bool(np.array_equal(row(tried), row(np.array(ends))[0] + np.searchsorted(steps, tried, side="right")))
+    return bool(np.array_equal(row(tried), row(ends)[0] + np.searchsorted(steps, tried, side="right")))
 
 
 _KEYS_MAX = int(np.array(np.finfo(np.float32).max).view(np.int32))
-_KEYS_MIN = -_KEYS_MAX
-"""Integers that stand for the finite numbers of float32, in their order."""
+"""Integers from minus this to this stand for the finite numbers of float32, in their order."""
 
 
 def _number(keys: NDArray[np.int64]) -> NDArray[np.float32]:

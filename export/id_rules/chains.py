@@ -20,6 +20,7 @@ from bundle.format.manifest import (
     IdentityIds,
     IdOperation,
     IdRule,
+    TextIds,
     VocabularyIds,
 )
 from export.graph.input_paths import Followed, Values, per_example
@@ -103,7 +104,7 @@ def key_of(before: FoundIds, key: CrossKey) -> CrossKey | None:
     if isinstance(first[0], BucketIds):
         plain = len(first) == 1 and first[0].first_row == 0 and not first[0].falling and key.ids is None
         return CrossKey(dtype="int64", boundaries=first[0].boundaries) if plain else None
-    rule, rows = before.rule, _rows(before)
+    rule, rows = before.rule, row_count(before)
     if key.ids is None and before.cast is None and rows is not None:
         row = None if before.unknown is None else before.unknown.row
         return CrossKey.model_validate({**key.model_dump(), "ids": rule, "rows": rows, "unknown_row": row})
@@ -144,16 +145,17 @@ def _links(found: FoundIds) -> tuple[Any, ...] | None:
     return (*rules[:-1], last.model_copy(update={"oov_buckets": 1, "oov_first_row": found.unknown.row}))
 
 
-def _rows(found: FoundIds) -> int | None:
-    """Returns how many rows a rule of one input has; None if the rule does not say so."""
-    rule = found.rule
+def row_count(found: FoundIds) -> int | None:
+    """Returns how many rows a rule of one input has, or that of a text's words; None if the rule does not say so."""
+    rule = found.rule.ids if isinstance(found.rule, TextIds) else found.rule
     if isinstance(rule, HashIds):
         return rule.first_row + rule.buckets
     if isinstance(rule, ComputedIds):
         low, high = reach_of(rule)
         return high + 1 if low >= 0 and high < 1 << 62 else None
     if isinstance(rule, VocabularyIds):
-        return max(rule.first_row + len(found.keys[0]), rule.oov_first_row + rule.oov_buckets)
+        unknown = 0 if found.unknown is None or found.unknown.row is None else found.unknown.row + 1
+        return max(rule.first_row + len(found.keys[0]), rule.oov_first_row + rule.oov_buckets, unknown)
     return None
 
 

@@ -18,6 +18,7 @@ from export.frameworks.placeholders import placeholder_class
 from export.frameworks.points import AVERAGES
 from export.graph.input_paths import Followed
 from export.graph.origins import Source, hands_on, needed
+from export.id_rules.chains import row_count
 from export.id_rules.found import FoundIds
 from export.id_rules.texts import find_text
 from export.lookups.records import Answer, of_indicator, of_table
@@ -59,8 +60,8 @@ class FilledIds:
         words = words_of(ids) if integers and default in (None, 0) else None
         if words is None:
             return made
-        count = _rows_of(words)
-        if length is not None and count <= _EXACT_MAX:
+        count = row_count(words)
+        if length is not None and count is not None and count <= _EXACT_MAX:
             numbers = self._answer(of_indicator(ids.values.op.name, count, ids, 1, **_SEQUENCE, length=length))
             made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
         self._ids[made.name] = Filled(ids, length, _apart(words))
@@ -115,17 +116,6 @@ def call_so_far(ids: Any) -> Followed | None:
     captured = {inner.name: outer for outer, inner in graph.captures}
     inputs = [each for each in needed([ids], []).placeholders if each.name not in captured]
     return Followed({each.name: Source(each.name, "dense") for each in inputs}, captured)
-
-
-def _rows_of(words: FoundIds) -> int:
-    """Returns how many rows the words of a text may have."""
-    assert isinstance(words.rule, TextIds)  # noqa: S101 - of find_text
-    rule = words.rule.ids
-    if isinstance(rule, HashIds):
-        return rule.first_row + rule.buckets
-    listed = rule.first_row + len(words.keys[0])
-    unknown = 0 if words.unknown is None else (words.unknown.row or 0) + 1
-    return max(listed, rule.oov_first_row + rule.oov_buckets, unknown)
 
 
 def _apart(words: FoundIds) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bundle.format.manifest import BucketIds, CrossedIds, HashIds, IdentityIds, Unknown, VocabularyIds
+from bundle.format.manifest import BucketIds, CrossedIds, IdentityIds, VocabularyIds
 from export.errors import NotConvertible
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import load_tensorflow
@@ -23,20 +23,21 @@ def dense(dtype: Any, *shape: int) -> Any:
 SPARSE = tf.SparseTensorSpec([None, None], tf.int64)
 
 
-def lookups_of(columns: list[Any], inputs: dict[str, Any], layer: Any = None) -> dict[str, Lookup]:
-    found: dict[str, Lookup] = {}
+def lookups_of(columns: list[Any], inputs: dict[str, Any], layer: Any = None) -> list[Lookup]:
+    found: list[Lookup] = []
 
     def answer(lookup: Lookup) -> Any:
-        found[lookup.path] = lookup
+        found.append(lookup)
         return v1.placeholder(tf.float32, lookup.shape)
 
-    def lengths(ids: Any) -> Any:
-        return tf.zeros(tf.shape(ids)[:1], tf.int64)
-
     with Hooks() as hooks:
-        intercept_columns(hooks, answer, lengths)
+        intercept_columns(hooks, answer, no_lengths)
         v1.wrap_function(layer or tf.keras.layers.DenseFeatures(columns), [inputs])
     return found
+
+
+def by_column(columns: list[Any], inputs: dict[str, Any], layer: Any = None) -> dict[str, Lookup]:
+    return {lookup.path: lookup for lookup in lookups_of(columns, inputs, layer)}
 
 
 def embedded(column: Any, combiner: str = "mean", **how: Any) -> Any:
@@ -47,72 +48,15 @@ def identity(key: str, rows: int = 9, default: int | None = None) -> Any:
     return fc.categorical_column_with_identity(key, rows, default)
 
 
-def test_columns_intercepted_dense_inputs_tells_rules_and_kinds() -> None:
-    columns = [
-        embedded(identity("one", default=3)),
-        embedded(fc.categorical_column_with_hash_bucket("many", 50, tf.int64), "sqrtn"),
-        embedded(fc.categorical_column_with_vocabulary_list("text", ["a", "b"], num_oov_buckets=2)),
-        embedded(fc.categorical_column_with_vocabulary_list("number", [7, 5], default_value=1)),
-        embedded(fc.bucketized_column(fc.numeric_column("age"), [1.0, 5.0])),
-        fc.numeric_column("age"),
-    ]
-    inputs = {
-        "one": dense(tf.int64),
-        "many": dense(tf.int32, 3),
-        "text": dense(tf.string, 2),
-        "number": dense(tf.int64, 1),
-        "age": dense(tf.float32),
-    }
-    found = lookups_of(columns, inputs)
-    one, many, text = found["one_embedding"], found["many_embedding"], found["text_embedding"]
-    assert (one.kind, one.combiner, one.rule, one.unknown) == ("single", None, None, Unknown(rule="row", row=3))
-    assert (one.table.rows, one.table.dim, one.padding) == (9, 4, -1)
-    assert (many.kind, many.combiner, many.encoding, many.rule) == ("bag", "sqrtn", "dense", HashIds(buckets=50))
-    assert (text.rule, text.keys) == (VocabularyIds(vocabulary="text", oov_buckets=2, oov_first_row=2), (("a", "b"),))
-    assert text.padding == ""
-    assert (found["number_embedding"].keys, found["number_embedding"].unknown) == (
-        ((7, 5),),
-        Unknown(rule="row", row=1),
-    )
-    age = found["age_bucketized_embedding"]
-    assert (age.kind, age.rule, age.padding) == ("single", BucketIds(boundaries=(1.0, 5.0)), None)
-
-
 def test_columns_intercepted_buckets_of_several_numbers_are_a_row_of_each() -> None:
-    asked: list[Lookup] = []
-
-    def answer(lookup: Lookup) -> Any:
-        asked.append(lookup)
-        return v1.placeholder(tf.float32, lookup.shape)
-
     sizes = fc.numeric_column("sizes", shape=(3,), normalizer_fn=lambda numbers: numbers - [1.0, 2.0, 3.0])
-    layer = tf.keras.layers.DenseFeatures([embedded(fc.bucketized_column(sizes, [0.0, 5.0]), "sqrtn", max_norm=0.5)])
-    with Hooks() as hooks:
-        intercept_columns(hooks, answer, no_lengths)
-        v1.wrap_function(layer, [{"sizes": dense(tf.float32, 3)}])
-    assert [lookup.rule for lookup in asked] == [
+    column = embedded(fc.bucketized_column(sizes, [0.0, 5.0]), "sqrtn", max_norm=0.5)
+    found = lookups_of([column], {"sizes": dense(tf.float32, 3)})
+    assert [lookup.rule for lookup in found] == [
         BucketIds(boundaries=(1.0 + at, 6.0 + at), first_row=3 * at) for at in range(3)
     ]
-    told = {(lookup.table.rows, lookup.kind, lookup.combiner, lookup.max_norm) for lookup in asked}
-    assert told == {(9, "single", None, 0.5)}
-
-
-def test_columns_intercepted_cross_and_weights_tells_every_input() -> None:
-    age = fc.bucketized_column(fc.numeric_column("age"), [1.0])
-    weighted = fc.weighted_categorical_column(identity("ids"), "weights")
-    inputs = {"age": dense(tf.float32), "city": dense(tf.string), "ids": SPARSE}
-    inputs["weights"] = tf.SparseTensorSpec([None, None], tf.float32)
-    found = lookups_of([embedded(fc.crossed_column(["city", age], 30)), embedded(weighted, "sum")], inputs)
-    cross = found["age_bucketized_X_city_embedding"]
-    assert isinstance(cross.rule, CrossedIds)
-    assert [(key.dtype, key.boundaries) for key in cross.rule.keys] == [("int64", (1.0,)), ("string", None)]
-    assert (len(cross.ids), cross.kind, cross.rule.buckets) == (2, "bag", 30)
-    rows = lookups_of([embedded(fc.crossed_column([identity("ids"), "city"], 30))], inputs)["city_X_ids_embedding"]
-    assert isinstance(rows.rule, CrossedIds)
-    assert [key.dtype for key in rows.rule.keys] == ["int64", "string"]
-    weighted_ids = found["ids_weighted_by_weights_embedding"]
-    assert (weighted_ids.kind, weighted_ids.encoding, weighted_ids.padding) == ("bag", "sparse", None)
-    assert weighted_ids.weights is not None
+    read = {(lookup.table.rows, lookup.kind, lookup.combiner, lookup.max_norm) for lookup in found}
+    assert read == {(9, "single", None, 0.5)}
 
 
 def test_columns_intercepted_cross_of_columns_tells_what_makes_rows_of_each_key() -> None:
@@ -123,7 +67,7 @@ def test_columns_intercepted_cross_of_columns_tells_what_makes_rows_of_each_key(
         "city",
     ]
     inputs = {"near": SPARSE, "text": dense(tf.string, 3), "number": dense(tf.int64, 1), "city": dense(tf.string)}
-    cross = lookups_of([embedded(fc.crossed_column(columns, 30))], inputs)["city_X_near_X_number_X_text_embedding"]
+    cross = by_column([embedded(fc.crossed_column(columns, 30))], inputs)["city_X_near_X_number_X_text_embedding"]
     assert isinstance(cross.rule, CrossedIds)
     near, text, number, city = cross.rule.keys
     assert (near.ids, near.rows, near.unknown_row, near.padding) == (IdentityIds(), 9, 2, None)
@@ -134,35 +78,21 @@ def test_columns_intercepted_cross_of_columns_tells_what_makes_rows_of_each_key(
     assert cross.keys == (("a", "b"), (7, 5))
 
 
-def test_columns_intercepted_indicator_of_what_no_tower_takes_is_a_lookup_without_a_table() -> None:
-    hashed = fc.categorical_column_with_hash_bucket("text", 7)
-    weighted = fc.weighted_categorical_column(identity("ids"), "weights")
-    inputs = {"text": dense(tf.string), "ids": SPARSE, "weights": tf.SparseTensorSpec([None, None], tf.float32)}
-    columns = [hashed, weighted, fc.crossed_column([hashed.key, "ids"], 11)]
-    found = lookups_of([fc.indicator_column(column) for column in columns], inputs)
-    told = {path: (lookup.kind, lookup.combiner, lookup.shape, lookup.variable) for path, lookup in found.items()}
-    assert told == {
-        "text_indicator": ("single", None, (None, 7), None),
-        "ids_weighted_by_weights_indicator": ("bag", "sum", (None, 9), None),
-        "ids_X_text_indicator": ("bag", "sum", (None, 11), None),
-    }
-    sequence = fc.indicator_column(fc.sequence_categorical_column_with_hash_bucket("seen", 5, tf.int64))
-    layer = tf.keras.experimental.SequenceFeatures([sequence])
-    assert lookups_of([], {"seen": dense(tf.int64, 4)}, layer)["seen_indicator"].shape == (None, 4, 5)
-
-
 def test_columns_intercepted_vocabulary_file_reads_its_first_keys(tmp_path: Path) -> None:
     file = tmp_path / "kinds.txt"
     file.write_text("x\ny é\nz\n", encoding="utf-8")
     column = fc.categorical_column_with_vocabulary_file("kind", str(file), vocabulary_size=2)
-    assert lookups_of([embedded(column)], {"kind": dense(tf.string)})["kind_embedding"].keys == (("x", "y é"),)
+    assert by_column([embedded(column)], {"kind": dense(tf.string)})["kind_embedding"].keys == (("x", "y é"),)
 
 
 def test_columns_intercepted_sequence_takes_the_declared_length() -> None:
     column = embedded(fc.sequence_categorical_column_with_identity("seen", 9))
     layer = tf.keras.experimental.SequenceFeatures([column])
-    found = lookups_of([], {"seen": dense(tf.int64, 5)}, layer)["seen_embedding"]
+    found = by_column([], {"seen": dense(tf.int64, 5)}, layer)["seen_embedding"]
     assert (found.kind, found.length, found.shape, found.combiner) == ("sequence", 5, (None, 5, 4), None)
+    hashed = fc.indicator_column(fc.sequence_categorical_column_with_hash_bucket("seen", 5, tf.int64))
+    layer = tf.keras.experimental.SequenceFeatures([hashed])
+    assert by_column([], {"seen": dense(tf.int64, 4)}, layer)["seen_indicator"].shape == (None, 4, 5)
 
 
 def test_columns_intercepted_columns_of_tf1_share_their_table() -> None:
@@ -170,7 +100,7 @@ def test_columns_intercepted_columns_of_tf1_share_their_table() -> None:
         columns = v1.feature_column.shared_embedding_columns([identity("a"), identity("b")], 4)
         columns.append(v1.tpu.experimental.embedding_column(identity("c"), 4))
     inputs = {"a": dense(tf.int64), "b": SPARSE, "c": dense(tf.int64, 2)}
-    found = lookups_of([], inputs, lambda given: v1.feature_column.input_layer(given, columns))
+    found = by_column([], inputs, lambda given: v1.feature_column.input_layer(given, columns))
     assert found["a_shared_embedding"].variable is found["b_shared_embedding"].variable
     names = {path: lookup.table.config_name for path, lookup in found.items()}
     assert names["a_shared_embedding"] == "input_layer/a_b_shared_embedding/embedding_weights"
@@ -188,7 +118,7 @@ def test_columns_intercepted_linear_model_of_tf1_reads_crosses_of_columns_and_in
         fc.indicator_column(fc.crossed_column(["city", "seen"], 8)),
     ]
     inputs = {"kind": dense(tf.string), "city": dense(tf.string), "seen": SPARSE, "sizes": dense(tf.float32, 2)}
-    found = lookups_of([], inputs, lambda given: v1.feature_column.linear_model(given, columns, units=2))
+    found = by_column([], inputs, lambda given: v1.feature_column.linear_model(given, columns, units=2))
     last = found.pop("sizes_bucketized")
     assert (last.rule, last.kind, last.shape) == (BucketIds(boundaries=(0.0, 5.0), first_row=3), "single", (None, 2))
     assert {path: (lookup.table.rows, lookup.table.dim, lookup.kind) for path, lookup in found.items()} == {
@@ -227,10 +157,10 @@ def test_columns_intercepted_linear_model_of_tf1_reads_crosses_of_columns_and_in
 )
 def test_columns_intercepted_what_no_feature_does_is_refused(column: Any, told: str) -> None:
     with pytest.raises(NotConvertible, match=told):
-        lookups_of([column()], {"ids": dense(tf.int64, 2), "w": dense(tf.float32, 2)})
+        by_column([column()], {"ids": dense(tf.int64, 2), "w": dense(tf.float32, 2)})
 
 
 def test_columns_intercepted_sequence_of_any_length_is_refused() -> None:
     layer = tf.keras.experimental.SequenceFeatures([embedded(fc.sequence_categorical_column_with_identity("seen", 9))])
     with pytest.raises(NotConvertible, match="declare input 'seen' as dense"):
-        lookups_of([], {"seen": SPARSE}, layer)
+        by_column([], {"seen": SPARSE}, layer)
