@@ -126,16 +126,22 @@ class RemotePath:
 
         self._call(put)
 
-    def upload(self, source: Path) -> None:
-        """Writes a file from a local one, in parallel parts where the store takes parts."""
+    def upload(self, source: Path, *, new: bool = False) -> None:
+        """Writes a file from a local one, in parallel parts where the store takes parts.
+
+        Args:
+          source: the local file.
+          new: where the store can tell, do not replace one: FileExistsError.
+        """
         # Bounds the memory that an upload holds; other stores send one part at a time.
-        parts = (
-            {"chunksize": _PART_BYTES, "max_concurrency": _PARTS_AT_A_TIME} if self._protocol in ("s3", "s3a") else {}
-        )
+        options: dict[str, Any] = {}
+        if self._protocol in ("s3", "s3a"):
+            options = {"chunksize": _PART_BYTES, "max_concurrency": _PARTS_AT_A_TIME}
+            options["mode"] = "create" if new else "overwrite"
 
         def put(store: Any, path: str) -> None:
             self._make_parent(store, path)
-            store.put_file(str(source), path, **parts)
+            store.put_file(str(source), path, **options)
 
         self._call(put)
 

@@ -12,7 +12,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,7 +182,9 @@ def _send(source: Path, target: RemotePath, lease: Lease) -> int:
     """
     lease.check()
     if not _holds(target, source):
-        target.upload(source)
+        target.remove()  # and never written over: an exporter that was frozen while it sent this file may go on
+        with suppress(FileExistsError):
+            target.upload(source, new=True)
         if not _holds(target, source):
             raise DestinationError(f"{target} does not hold what was sent; run the export again")
     return source.stat().st_size

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from export.checkpoint.reader import open_checkpoint
 from tests.export.commands import Command, Done, refused
 from tests.export.cutting import Cut
 from tests.export.exporting import Recipe, aside, asked, changed, facts, visible, write_examples, write_project
@@ -61,26 +62,16 @@ def test_damaged_checkpoint_exits_3_and_names_the_file(
     assert visible(tmp_path / "bundles") == []
 
 
-@pytest.mark.parametrize("variable", ["users", "kernel"])
+@pytest.mark.parametrize("variable", ["embedding/_tpu_embedding/users", "query_tower/layer_with_weights-0/kernel"])
 def test_bit_flip_in_a_stored_variable_exits_3_and_names_it(
     command: Command, recipe: Recipe, movies: Cut, tmp_path: Path, variable: str
 ) -> None:
     for each in (INDEX, DATA):
         shutil.copy(movies.prefix.parent / each, tmp_path)
-    tower = movies.model.root.query_tower.layers[0].kernel.numpy()
-    held = movies.tables["users"].tobytes() if variable == "users" else None
-    content = (tmp_path / DATA).read_bytes()
-    at = content.index(held) if held is not None else _kernel_place(content, movies)
-    assert tower.shape == (20, 64)
-    flipped(tmp_path / DATA, at + 5)
-    refused(command, write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3")), 3, variable, "copy it anew")
-
-
-def _kernel_place(content: bytes, movies: Cut) -> int:
-    from export.checkpoint.reader import open_checkpoint
-
-    key = "model/query_tower/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
-    return content.index(open_checkpoint(movies.prefix).read_all(key).tobytes())
+    held = open_checkpoint(movies.prefix).read_all(f"model/{variable}/.ATTRIBUTES/VARIABLE_VALUE").tobytes()
+    flipped(tmp_path / DATA, (tmp_path / DATA).read_bytes().index(held) + 5)
+    project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
+    refused(command, project, 3, variable.rpartition("/")[2], "copy it anew")
 
 
 def test_model_that_is_not_the_checkpoints_exits_3_and_names_its_variables(
