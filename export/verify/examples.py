@@ -1,4 +1,4 @@
-"""Examples that are replayed: read from a file as callers would send them, or made from the features with known ids."""
+"""Examples that towers are compared on: read from a file as callers would send them, or made of known ids."""
 
 from __future__ import annotations
 
