@@ -23,7 +23,7 @@ def restore_normalizations(hooks: Hooks, *, kept: bool) -> None:
     Args:
       hooks: replace the layers' calls.
       kept: whether copies of values that the factory itself found by `adapt()` stay. They are constants, which ids may
-        be computed with; a replay without them notices where the checkpoint holds others.
+        be computed with; a reference model without them notices where the checkpoint holds others.
     """
 
     def read_first(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Variables without memory that stand for tables while a model is built, traced and replayed.
+"""Variables without memory that stand for tables while a model is built, traced and called.
 
 Every matrix of floats that the user's code makes may be a table, so each becomes a placeholder variable. It holds
 nothing until the code reads it as a whole, as a factory does that calls its model. `tf.gather`,

@@ -2,8 +2,8 @@
 
 A tensor may be handed from one part of a tower to another if it holds a row for each example, computed from that
 example alone. No list of operations covers all of TensorFlow, so it is tried: the tower runs on made
-examples, then on the same ones in another order and number, and a tensor that holds rows follows them. The replay with
-the trained weights, where contexts are run once and repeated, is what proves it (export/verify/parity.py).
+examples, then on the same ones in another order and number, and a tensor that holds rows follows them. The parity check
+with the trained weights, where contexts are run once and repeated, is what proves it (export/verify/parity.py).
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ class RecallPart(Part):
     value: float = Field(default=0.95, gt=0, le=1)
     """The least recall; nothing is published below it. Without `verify.examples` it stops nothing."""
     queries: PositiveInt = 500
-    """Replayed queries it is measured on, at most."""
+    """Queries it is measured on, at most."""
     of_tables: float | None = Field(default=None, gt=0, le=1)
     """Where tables are converted: the least recall against exact search over vectors made of the checkpoint's own rows;
     None: measured and reported, whatever it is."""
@@ -254,9 +254,10 @@ class VerifyPart(Part):
     """What is checked before anything is published."""
 
     examples: str | None = None
-    """A Parquet or JSON-lines file of raw examples (a column per input); None: made from the feature specs."""
+    """A Parquet or JSON-lines file of raw examples (a column per input); None: made of known ids,
+    and of numbers as the model's own Normalization layers expect them, else around 0."""
     count: PositiveInt = 256
-    """Examples replayed."""
+    """Examples that towers are compared on."""
     labels: dict[str, str] = {}
     """Output -> column of `examples` that holds its label, 0 or 1: precisions below f32 are then judged by AUC."""
     expected: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """Tables of a recipe that a parameter server dumped (`tables.NAME.dump`): their vectors and keys beside the checkpoint.
 
-Their rows are found by key, so a model's own number of rows says nothing of them; the original model is replayed with
+Their rows are found by key, so a model's own number of rows says nothing of them; the reference model is called with
 the keys themselves, which are looked up here in the dump's file, not in a bundle's index.
 """
 

@@ -1,10 +1,12 @@
-"""Examples that are replayed: read from a file as callers would send them, or made from the features with known ids."""
+"""Examples that towers are compared on: read from a file as callers would send them, or made of known ids."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -83,10 +85,8 @@ def read_examples(
 
 
 def _recorded(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[np.float64]:
-    if column not in table:
-        raise UsageError(f"verify.expected: {path} has no column {column!r}; it has {', '.join(table)}")
     try:
-        values = np.asarray(table[column], np.float64)
+        values = np.asarray(_column("expected", table, column, path), np.float64)
     except (TypeError, ValueError) as problem:
         raise UsageError(f"verify.expected: column {column!r} of {path} holds no numbers: {problem}") from problem
     if not np.isfinite(values).all():
@@ -95,13 +95,17 @@ def _recorded(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArra
 
 
 def _labels(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[np.int64]:
-    if column not in table:
-        raise UsageError(f"verify.labels: {path} has no column {column!r}; it has {', '.join(table)}")
-    values = table[column]
+    values = _column("labels", table, column, path)
     wrong = [value for value in values if value not in (0, 1)]
     if wrong:
         raise UsageError(f"verify.labels: column {column!r} of {path} holds {wrong[0]!r}; 0 or 1 was expected")
     return np.array(values, np.int64)
+
+
+def _column(key: str, table: Mapping[str, list[Any]], column: str, path: Path) -> list[Any]:
+    if column not in table:
+        raise UsageError(f"verify.{key}: {path} has no column {column!r}; it has {', '.join(table)}")
+    return table[column]
 
 
 def make_examples(
@@ -326,22 +330,15 @@ def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:
 
 
 def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
-    examples = []
     with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            example = json.loads(line)
-            if not isinstance(example, dict):
-                raise ValueError(f"line {number} is no JSON object")
-            examples.append(example)
-            if len(examples) == count:
-                break
-    names = list(dict.fromkeys(name for example in examples for name in example))
-    for name in names:
-        without = sum(name not in example for example in examples)
-        if without:
-            raise ValueError(f"{name!r} is left out in {without} of {len(examples)} examples")
+        examples = [json.loads(line) for line in islice(filter(str.strip, lines), count)]
+    for number, example in enumerate(examples, 1):
+        if not isinstance(example, dict):
+            raise ValueError(f"example {number} is no JSON object")
+    names = Counter(name for example in examples for name in example)
+    for name, found in names.items():
+        if found < len(examples):
+            raise ValueError(f"{name!r} is left out in {len(examples) - found} of {len(examples)} examples")
     return {name: [example[name] for example in examples] for name in names}
 
 

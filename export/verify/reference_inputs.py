@@ -53,19 +53,6 @@ class ReferenceInputs:
         """Keys of each table whose rows are found by key."""
         return {name: KeyFile(table) for name, table in open_dumps(self.job, self.base).items()}
 
-    def touched(self, table: str) -> Rows:
-        """Returns the rows of a table that the examples read, ascending; their keys where they are found by key."""
-        read = []
-        for spec in self.model.features.values():
-            if isinstance(spec, FeatureSpec) and spec.table == table:
-                rows, _ = self.features.rows(spec.name, self.examples.columns, self.examples.n)
-                read.append(rows)
-                unknown = spec.unknown or self.job.features.get(spec.reads[0], FeaturePart()).unknown
-                read.append(np.array([unknown.row or 0, spec.empty_row or 0], np.int64))
-        touched = np.unique(np.concatenate(read))
-        touched = touched[touched >= 0]
-        return np.sort(self.dumped[table].of(touched)) if table in self.dumped else touched
-
     def value(self, name: str) -> Any:
         """Returns one input as the model takes it; one that no tower needs is given zeros, or nothing."""
         tf = load_tensorflow()

@@ -6,8 +6,7 @@ Nothing else can read a table that left the towers: one that is read whole stays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -147,8 +146,7 @@ def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]])
     Raises:
       VerificationFailed: they differ by more than a share of how much the recorded values vary.
     """
-    every = [(tower, output, values) for tower, outputs in found.items() for output, values in outputs.items()]
-    for tower, output, values in every:
+    for tower, output, values in [(tower, *each) for tower, outputs in found.items() for each in outputs.items()]:
         told = recorded.get(f"{tower}.{output}", recorded.get(output))
         if told is None:
             continue
@@ -199,12 +197,15 @@ def reference_results(reference: Reference) -> Results:
         for name, table in model.tables.items()
     }
     whole_max = max(job.code.inline_bytes_max, *(tower.largest_bytes for tower in model.towers.values()))
-    tables = ReferenceTables(facts, fed.touched, _by_key(reference.read_rows, fed.dumped), whole_max)
+    tables = ReferenceTables(facts, _by_key(reference.read_rows, fed.dumped), whole_max)
     returned: dict[tuple[str, tuple[str, ...]], Any] = {}
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
-        with tables.answering(), _means_of_none(model), tf.device("/CPU:0"):
+        with Hooks() as hooks, tables.answering(), tf.device("/CPU:0"):
+            bags = [spec for spec in model.features.values() if isinstance(spec, FeatureSpec) and spec.kind == "bag"]
+            if any(isinstance(spec.rule, TextIds) for spec in bags):
+                average_none_as_zeros(hooks)
             root = build_root(job, reference.base)
             given = {name: fed.value(name) for tower in model.towers.values() for name in tower.call_inputs}
             calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
@@ -235,16 +236,6 @@ def reference_results(reference: Reference) -> Results:
     return results
 
 
-@contextmanager
-def _means_of_none(model: ModelSpec) -> Iterator[None]:
-    """Lets the mean of no word be zeros, where words of texts are averaged."""
-    rules = [spec.rule for spec in model.features.values() if isinstance(spec, FeatureSpec) and spec.kind == "bag"]
-    with Hooks() as hooks:
-        if any(isinstance(rule, TextIds) for rule in rules):
-            average_none_as_zeros(hooks)
-        yield
-
-
 def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
     """Returns a reader that is asked for keys instead of rows where a table has keys; zeros for those it lacks."""
 
@@ -252,10 +243,8 @@ def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
         if table not in dumped:
             return read_rows(table, ids)
         rows = dumped[table].rows(ids)
-        held = np.unique(rows[rows >= 0])
-        known = read_rows(table, held)
-        values = np.zeros((ids.size, *known.shape[1:]), np.float32)
-        values[rows >= 0] = known[np.searchsorted(held, rows[rows >= 0])]
+        values = read_rows(table, np.maximum(rows, 0))
+        values[rows < 0] = 0
         return values
 
     return read
@@ -264,7 +253,7 @@ def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
 def _called(root: Any, path: str, inputs: Mapping[str, Any], reference: Reference) -> Any:
     try:
         if isinstance(root, NamedGraph):
-            return _named(root, path).run(inputs, _reader(root, reference))
+            return reduce(getattr, path.split(".") if path else (), root).run(inputs, _reader(root, reference))
         return resolve_call(root, path)(inputs)
     except (ExportError, BundleError):
         raise
@@ -276,10 +265,6 @@ def _called(root: Any, path: str, inputs: Mapping[str, Any], reference: Referenc
         ) from problem
 
 
-def _named(root: NamedGraph, path: str) -> NamedGraph:
-    return reduce(getattr, path.split(".") if path else (), root)
-
-
 def _reader(root: NamedGraph, reference: Reference) -> Callable[[str], Any]:
     """Returns a reader of variables by their names, by TensorFlow itself; tables that left the towers are gathered."""
     reader = load_tensorflow().train.load_checkpoint(str(reference.prefix))
@@ -289,15 +274,10 @@ def _reader(root: NamedGraph, reference: Reference) -> Callable[[str], Any]:
 
 
 def _restore(root: Any, prefix: Path, object_path: str) -> None:
-    """Restores the model by TensorFlow itself; the small tables are no part of its object graph."""
+    """Restores the model by TensorFlow itself; the tables of layers are no part of its object graph."""
     tf = load_tensorflow()
-    steps = path_steps(object_path)
-    if not steps:
-        tf.train.Checkpoint(root).restore(str(prefix)).expect_partial()
-        return
-    owner = root
-    for step in reversed(steps[1:]):
+    for step in reversed(path_steps(object_path)):
         holder = tf.Module()
-        setattr(holder, step, owner)
-        owner = holder
-    tf.train.Checkpoint(**{steps[0]: owner}).restore(str(prefix)).expect_partial()
+        setattr(holder, step, root)
+        root = holder
+    tf.train.Checkpoint(root).restore(str(prefix)).expect_partial()

@@ -1,8 +1,7 @@
-"""The tables of the reference model: rows come from the checkpoint when they are asked for.
+"""The tables of the reference model: rows are read from the checkpoint when the model asks for them.
 
-An embedding layer reads a small variable that holds the rows that the examples touch; ids are replaced by positions in
-it on their way into TensorFlow's own lookup, which combines as it always does. What is gathered from a plain variable
-is read from the checkpoint then and there, so the model's own id rules and combiners run as they are.
+So memory holds what examples need, and the model's own id rules and combiners run as they are. An embedding layer looks
+up the vectors alone, one for each id, as TensorFlow does: its ids are replaced by the places of their vectors.
 """
 
 from __future__ import annotations
@@ -38,30 +37,20 @@ Rows = NDArray[np.int64]
 ReadRows = Callable[[str, Rows], NDArray[Any]]
 """(name of a table, [m] ascending rows) -> [m, columns] values of the checkpoint; the first columns are the table's."""
 
-_NONE = np.iinfo(np.int64).max
-
 
 class ReferenceTables:
     """Answers every lookup of the reference model."""
 
-    def __init__(
-        self,
-        tables: Mapping[str, TableFacts],
-        touched: Callable[[str], Rows],
-        read_rows: ReadRows,
-        inline_bytes_max: int,
-    ) -> None:
+    def __init__(self, tables: Mapping[str, TableFacts], read_rows: ReadRows, inline_bytes_max: int) -> None:
         """Takes what is known of the tables.
 
         Args:
           tables: those that left the towers, by name.
-          touched: returns the rows of a table that the examples ask for, ascending.
           read_rows: reads them from the checkpoint.
           inline_bytes_max: tables up to this size may be inside a tower, and are restored whole.
         """
-        self._tables, self._touched, self._read_rows = tables, touched, read_rows
-        self._inline_bytes_max = inline_bytes_max
-        self._held: dict[int, Rows] = {}
+        self._tables, self._read_rows, self._inline_bytes_max = tables, read_rows, inline_bytes_max
+        self._of_layers: dict[int, TableFacts] = {}
         self._by_place = {table.config_name: name for name, table in tables.items()}
         self._names: dict[str, str | None] = {}
         self._root: Any = None
@@ -73,15 +62,15 @@ class ReferenceTables:
         original = original_lookup()  # before it is replaced
 
         def answer(lookup: Lookup) -> Any:
-            ids = self._positions(lookup)
-            return original(ids, lookup.weights, {lookup.config.table: lookup.variable}, lookup.config)
+            ids, table = self._placed(lookup)
+            return original(ids, lookup.weights, {lookup.config.table: table}, lookup.config)
 
         with (
             tables_unallocated() as self._made,
             restoring_up_to(self._inline_bytes_max),
             Hooks() as hooks,
         ):
-            intercept_layers(hooks, self._small, answer, tracked=False)
+            intercept_layers(hooks, self._make_table, answer, tracked=False)
             answer_gathers(hooks, self._gather)
             gather_in_keras_3(hooks)
             restore_normalizations(hooks, kept=False)
@@ -114,7 +103,11 @@ class ReferenceTables:
         name = self._name(variable)
         if name is None:
             return None
-        ids = tf.convert_to_tensor(ids)
+        return tf.cast(self._vectors(name, tf.convert_to_tensor(ids)), variable.dtype)
+
+    def _vectors(self, name: str, ids: Any) -> Any:
+        """Returns the float32 row of each id, zeros for one that is outside the table."""
+        tf = load_tensorflow()
         rows, dim = self._tables[name].rows, self._tables[name].dim
 
         def read(wanted: NDArray[Any]) -> NDArray[np.float32]:
@@ -126,49 +119,37 @@ class ReferenceTables:
             return values[place.reshape(wanted.shape)]
 
         if tf.executing_eagerly():
-            found = tf.constant(read(ids.numpy()))
-        else:
-            found = tf.ensure_shape(tf.numpy_function(read, [ids], tf.float32), [*ids.shape, dim])
-        return tf.cast(found, variable.dtype)
+            return tf.constant(read(ids.numpy()))
+        return tf.ensure_shape(tf.numpy_function(read, [ids], tf.float32), [*ids.shape, dim])
 
-    def _small(self, table: TableFacts) -> Any:
-        known = table.name in self._tables
-        held = self._touched(table.name) if known else np.empty(0, np.int64)
-        values = np.zeros((held.size + 1, table.dim), np.float32)  # the last stands for every other id
-        if held.size:
-            values[:-1] = np.asarray(self._read_rows(table.name, held), np.float32)[:, : table.dim]
-        variable = _variable(values, table.config_name)
-        self._held[id(variable)] = np.append(held, _NONE)
+    def _make_table(self, table: TableFacts) -> Any:
+        """Makes a variable that is none of the model's, and holds nothing."""
+        variable = variable_without_memory(shape=(1, table.dim), dtype=np.float32, name=table.config_name)
+        variable.assign(np.zeros((1, table.dim), np.float32))
+        self._of_layers[id(variable)] = table
         return variable
 
-    def _positions(self, lookup: Lookup) -> Any:
-        """Returns the ids of a lookup as positions in its small table."""
+    def _placed(self, lookup: Lookup) -> tuple[Any, Any]:
+        """Returns the ids of a lookup as places of their vectors, and the vectors, as a table."""
         tf = load_tensorflow()
-        (looked_up,) = lookup.ids
-        if id(lookup.variable) not in self._held:  # a table of the user's own
+        (ids,) = lookup.ids
+        table = self._of_layers.get(id(lookup.variable))
+        if table is None:  # of the user's own
             if isinstance(lookup.variable, placeholder_class()) and lookup.table.name in self._tables:
                 self._names[resource(lookup.variable.handle)] = lookup.table.name
-            return looked_up
-        held = self._held[id(lookup.variable)]
-
-        def position(ids: Any) -> Any:
-            wanted = tf.cast(ids, tf.int64)
-            place = tf.reshape(tf.searchsorted(held, tf.reshape(wanted, [-1]), out_type=tf.int64), tf.shape(wanted))
-            return tf.where(tf.gather(held, place) == wanted, place, tf.constant(held.size - 1, tf.int64))
-
-        if isinstance(looked_up, tf.RaggedTensor):
-            return looked_up.with_values(position(looked_up.values))
-        if isinstance(looked_up, tf.SparseTensor):
-            return tf.SparseTensor(looked_up.indices, position(looked_up.values), looked_up.dense_shape)
-        return position(looked_up)
-
-
-def _variable(values: NDArray[np.float32], name: str) -> Any:
-    """Makes a variable that is none of the model's."""
-    tf = load_tensorflow()
-    variable = variable_without_memory(shape=values.shape, dtype=tf.float32, name=name)
-    variable.assign(values)
-    return variable
+            return ids, lookup.variable
+        flat = tf.reshape(getattr(ids, "values", ids), [-1])
+        vectors = tf.zeros([tf.size(flat), table.dim])
+        if table.name in self._tables and self._root is not None:
+            vectors = self._vectors(table.name, flat)
+        vectors = tf.concat([vectors, tf.zeros([1, table.dim])], 0)  # what TensorFlow fills empty examples with
+        vectors.read_value = lambda: vectors  # sequences are read from a variable
+        places = tf.range(tf.size(flat, tf.int64))
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_values(places), vectors
+        if isinstance(ids, tf.SparseTensor):
+            return tf.SparseTensor(ids.indices, places, ids.dense_shape), vectors
+        return tf.reshape(places, tf.shape(ids)), vectors
 
 
 def _whole_batch(original: Callable[..., Any], **how: Any) -> Any:

@@ -110,7 +110,7 @@ def test_read_examples_parquet_gives_the_same_as_json_lines(tmp_path: Path) -> N
     ("text", "message"),
     [
         ('{"user": "ann"}', "has no 'seen', which has no default; it has \\['user'\\]"),
-        ("[1]", "line 1 is no JSON object"),
+        ("[1]", "example 1 is no JSON object"),
         ("{", "cannot be read"),
         ("", "holds no example"),
         (json.dumps(ROW | {"user": None}), "'user' in .* does not fit: strings, booleans or nulls among numbers"),
