@@ -56,7 +56,7 @@ def write_candidates(
       moved: takes the candidates that were read since its last call.
       room: whose they are.
     Returns:
-      The corpus' page of the manifest.
+      The corpus' entry in the manifest.
     Raises:
       UsageError: a file is missing or unreadable, or lacks a column.
       NotConvertible: a value is no id or does not fit, or an id comes twice; names file, row and column.
@@ -103,7 +103,7 @@ def write_vectors(
       base: directory of the bundle that is being written; holds store, tables and tower.
       index: whose `indexes/<index>/vectors.bin` is written: raw little-endian float32 rows.
       corpus_name: of the corpus, for messages.
-      corpus: its page.
+      corpus: its entry in the manifest.
       spec: the candidate tower.
       features: over the tables of this bundle.
       moved: takes the candidates that were embedded since its last call.

@@ -67,20 +67,16 @@ class Cells:
 
     def integers(self) -> NDArray[np.int64]:
         """Returns int64."""
-        values: NDArray[np.int64] = self.int64().to_numpy(zero_copy_only=False)
-        return values
-
-    def int64(self) -> Any:
-        """Returns a `pyarrow.Array` of int64."""
         self._expect(self.is_text or types.is_integer(self.array.type), "an integer")
         if self.is_text:
             self.refuse(pc.invert(pc.match_substring_regex(self.array, INTEGER)), "is no integer, which was expected")
         try:
-            return self.array.cast(pa.int64())
+            values: NDArray[np.int64] = self.array.cast(pa.int64()).to_numpy(zero_copy_only=False)
         except pa.ArrowInvalid:
             beyond = [not -(1 << 63) <= int(value) < 1 << 63 for value in self.array.to_pylist()]
             self.refuse(pa.array(beyond), "is beyond int64")
             raise
+        return values
 
     def floats(self) -> NDArray[np.float32]:
         """Returns finite float32."""

@@ -21,12 +21,7 @@ Format = Literal["csv", "parquet", "tfrecord"]
 
 _BATCH_ROWS = 65_536
 _READ_BYTES = 1 << 20
-_SUFFIXES: dict[str, Format] = {
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".tfrecord": "tfrecord",
-    ".tfrecords": "tfrecord",
-}
+_SUFFIXES: dict[str, Format] = {".csv": "csv", ".parquet": "parquet", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord"}
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def build_index(
       run: what encodes blocks of vectors, perhaps several at a time.
       representative: whether the examples are real; on invented ones recall is measured, but stops nothing.
     Returns:
-      The index' page of the manifest.
+      The index' entry in the manifest.
     Raises:
       UsageError: a parameter is unknown or does not belong to the kind.
       NotConvertible: ScaNN cannot build from these vectors and parameters, or the queries are unfit.
@@ -163,7 +163,7 @@ def build_index(
 
 
 def recall_of_tables(
-    base: Path, name: str, part: IndexPart, page: Index, asked: Vectors, trained: Vectors, path: Path
+    base: Path, name: str, part: IndexPart, written: Index, asked: Vectors, trained: Vectors, path: Path
 ) -> Recall:
     """Measures a written index against exact search over what the checkpoint's own rows would have given.
 
@@ -171,7 +171,7 @@ def recall_of_tables(
       base: directory of the bundle that is being written.
       name: of the index.
       part: what the recipe says of it.
-      page: the index' page of the manifest.
+      written: the index' entry in the manifest.
       asked: [q, dim] queries as the service will ask them, made of converted rows.
       trained: [q, dim] the same queries, made of the checkpoint's own rows.
       path: of the candidates' vectors, made of the checkpoint's own rows.
@@ -180,7 +180,7 @@ def recall_of_tables(
     """
     vectors = _opened(path, name, trained)
     exact = ExactAnswers(vectors, part, trained)
-    recall, _ = exact.measure(_loaded(base / page.directory, page.distance, vectors, name), {}, asked)
+    recall, _ = exact.measure(_loaded(base / written.directory, written.distance, vectors, name), {}, asked)
     wanted = part.recall.of_tables
     if wanted is not None and recall < wanted:
         raise VerificationFailed(

@@ -31,7 +31,7 @@ class CorpusBatch:
     """Some candidates, in the corpus' order.
 
     Attributes:
-      ids: a `pyarrow.Array` of int64 or strings, without nulls; of one type in all batches.
+      ids: int64, or a `pyarrow.Array` of strings without nulls; of one type in all batches.
       features: column by feature.
       attributes: `pyarrow.Array` by attribute.
       where: names corpus and file in messages.
@@ -128,7 +128,7 @@ class CorpusReader:
         return CorpusBatch(ids, columns, attributes, rows.where)
 
     def _ids(self, rows: Rows) -> Any:
-        """Returns int64 or strings: all integers or all strings, whichever the first of a CSV file is."""
+        """Returns int64 or Arrow strings: all integers or all strings, whichever the first of a CSV file is."""
         cells = cells_of(rows, self._part.id)
         array, kind, where = cells.array, cells.array.type, f"{rows.where}, column {self._part.id!r}"
         cells.refuse(array.is_null(), "is null; every candidate needs an id")
@@ -151,7 +151,7 @@ class CorpusReader:
                 f"is {'text' if integral else 'an integer'}, the ids above are {above}; if all are text, write the "
                 "corpus as Parquet, where the column's type says so",
             )
-        return cells.int64() if self._integral else array.cast(pa.large_string())
+        return cells.integers() if self._integral else array
 
 
 def _text_kind(array: Any) -> int:

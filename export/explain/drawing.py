@@ -193,38 +193,38 @@ def drawing_of_bundle(directory: Path) -> Drawing:
       VerificationFailed: its manifest is damaged.
     """
     try:
-        page = read_manifest(directory)
+        bundle = read_manifest(directory)
     except NotCommitted as problem:
         raise UsageError(f"{problem}; give a recipe, or a bundle's directory: ROOT/MODEL/VERSION") from problem
     except BundleError as problem:
         raise VerificationFailed(str(problem)) from problem
-    return draw_bundle(page, f"bundle {directory.parent.name}/{directory.name}")
+    return draw_bundle(bundle, f"bundle {directory.parent.name}/{directory.name}")
 
 
-def draw_bundle(page: manifest.Manifest, source: str) -> Drawing:
+def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
     """Draws a published bundle by its manifest."""
     towers = []
-    for name, tower in page.towers.items():
+    for name, tower in bundle.towers.items():
         served = [form for form in tower.forms if form.precision == tower.serve]
         path = next((form.path for form in served if form.kind == "litert"), served[0].path if served else None)
-        size = sum(file.bytes for file in page.files if path in (file.path, *map(str, Path(file.path).parents)))
+        size = sum(file.bytes for file in bundle.files if path in (file.path, *map(str, Path(file.path).parents)))
         runs = [_form(form) for form in tower.forms]
         towers.append(_tower(name, tower, tower.parts, tower.formula or "", runs, size))
-    features = _features(page.features, towers)
+    features = _features(bundle.features, towers)
     tables = [
         _table(features, name, table, table.dtype, (table.source.key, table.source.layout))
-        for name, table in page.tables.items()
+        for name, table in bundle.tables.items()
     ]
     stores = [
         f"{kind} {name}: {corpus.size} by {corpus.id_dtype} id"
-        for kind, corpora in (("candidates", page.candidates), ("contexts", page.contexts))
+        for kind, corpora in (("candidates", bundle.candidates), ("contexts", bundle.contexts))
         for name, corpus in corpora.items()
     ]
     stores += [
         f"index {name}: {index.query_tower} finds {index.corpus}, recall@{index.recall.k} {index.recall.value:.4f}"
-        for name, index in page.indexes.items()
+        for name, index in bundle.indexes.items()
     ]
-    model, stays = f"{page.model} {page.version}", tuple(_inside(page.features))
+    model, stays = f"{bundle.model} {bundle.version}", tuple(_inside(bundle.features))
     return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores))
 
 

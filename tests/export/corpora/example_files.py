@@ -38,10 +38,10 @@ def example(features: Mapping[str, Any]) -> bytes:
     return data
 
 
-def write_examples(path: Path, examples: Iterable[Mapping[str, Any]], zipped: bool = False) -> Path:
+def write_examples(path: Path, examples: Iterable[Mapping[str, Any] | bytes], zipped: bool = False) -> Path:
     """Writes a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = b"".join(record(example(each)) for each in examples)
+    data = b"".join(record(each if isinstance(each, bytes) else example(each)) for each in examples)
     path.write_bytes(gzip.compress(data) if zipped else data)
     return path
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,13 @@ def _csv(rows: list[dict[str, Any]], path: Path, zipped: bool = False) -> None:
     path.write_bytes(gzip.compress(data) if zipped else data)
 
 
+WRITERS: dict[str, Callable[..., Any]] = {
+    "parquet": _parquet,
+    "csv": _csv,
+    "tfrecord": lambda rows, path, zipped=False: write_examples(path, rows, zipped),
+}
+
+
 def _packed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: [value for each in rows for value in each[name]] for name in ROWS[0]}
 
@@ -94,13 +102,8 @@ def test_write_candidates_of_part_files_holds_all_in_the_order_of_names(tmp_path
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "_SUCCESS").write_text("")
     for number, first in enumerate(range(0, len(ROWS), 5)):
-        rows, path = ROWS[first : first + 5], tmp_path / f"parts/part-{number}.{kind}"
-        if kind == "parquet":
-            _parquet(rows, path)
-        elif "csv" in kind:
-            _csv(rows, path, kind.endswith("gz"))
-        else:
-            write_examples(path, rows, kind.endswith("gz"))
+        name, zipped = kind.removesuffix(".gz"), [True] if kind.endswith(".gz") else []
+        WRITERS[name](ROWS[first : first + 5], tmp_path / f"parts/part-{number}.{kind}", *zipped)
 
     assert _held(tmp_path, _part()) == _expected()
 
@@ -122,28 +125,18 @@ def test_read_rows_of_several_files_gives_the_cells_of_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(corpus_files, "_BATCH_ROWS", 2)  # some hold no wanted row
-    rows = [row | {"studio": ["s"], "year": [1.5]} for row in ROWS]
+    rows, suffix = [row | {"studio": ["s"], "year": [1.5]} for row in ROWS], kind.replace("prebatched", "tfrecord")
     (tmp_path / "parts").mkdir()
     for number, members in enumerate((rows[:5], rows[5:])):
-        path = tmp_path / f"parts/{number}.{'tfrecord' if kind == 'prebatched' else kind}"
-        if kind == "parquet":
-            _parquet(members, path)
-        elif kind == "csv":
-            _csv(members, path)
-        else:
-            packed = [_packed(members[:2]), _packed(members[2:])]
-            write_examples(path, packed if kind == "prebatched" else members)
+        packed = [_packed(members[:2]), _packed(members[2:])] if kind == "prebatched" else members
+        WRITERS[suffix](packed, tmp_path / f"parts/{number}.{suffix}")
     part = _part(prebatched=kind == "prebatched")
 
     found = read_rows(locate_corpus(tmp_path, "items", part), "items", part, np.array([0, 4, 5, 11]), ["id", "title"])
 
-    wanted = [(str(50 - row), f"Zoë {row}") for row in (0, 4, 5, 11)]
-    if "csv" in kind:
-        assert [tuple(each.values()) for each in found] == wanted
-    elif kind == "parquet":
-        assert [(str(each["id"]), each["title"]) for each in found] == wanted
-    else:
-        assert [(str(each["id"][0]), each["title"][0]) for each in found] == wanted
+    cells = [(50 - row, f"Zoë {row}") for row in (0, 4, 5, 11)]
+    held = {"csv": [(str(item), title) for item, title in cells], "parquet": cells}
+    assert [tuple(each.values()) for each in found] == held.get(suffix, [([item], [title]) for item, title in cells])
 
 
 def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -> None:
@@ -237,17 +230,24 @@ def test_write_candidates_twice_in_two_files_names_both(tmp_path: Path) -> None:
         _held(tmp_path, CorpusPart(file="?.csv", id="id"))
 
 
-def test_write_candidates_whose_ids_change_their_type_names_the_file(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"id": ["3"]}), tmp_path / "b.parquet")
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        ({"id": [1, 2]}, {"id": ["3"]}, "b.parquet, column 'id' holds string, the ids above are integers"),
+        (
+            {"id": [1], "x": [1]},
+            {"id": [2], "x": ["one"]},
+            "'items', b.parquet: attribute x holds large_string after int64",
+        ),
+    ],
+)
+def test_write_candidates_whose_columns_change_their_type_names_the_file(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], problem: str
+) -> None:
+    for name, columns in (("a", first), ("b", second)):
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
 
-    with pytest.raises(NotConvertible, match=r"b\.parquet, column 'id' holds string, the ids above are integers"):
-        _held(tmp_path, CorpusPart(file="?.parquet", id="id"))
+    with pytest.raises(NotConvertible) as refusal:
+        _held(tmp_path, CorpusPart(file="?.parquet", id="id", attributes=tuple(set(first) - {"id"})))
 
-
-def test_write_candidates_whose_attribute_changes_its_type_names_the_file(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": [1], "x": [1]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"id": [2], "x": ["one"]}), tmp_path / "b.parquet")
-
-    with pytest.raises(NotConvertible, match=r"'items', b\.parquet: attribute x holds large_string after int64"):
-        _held(tmp_path, CorpusPart(file="?.parquet", id="id", attributes=("x",)))
+    assert problem in str(refusal.value)

@@ -165,29 +165,21 @@ def test_choose_parameters_that_mean_nothing_are_usage_errors(parameters: dict[s
 
 
 @pytest.mark.parametrize(
-    ("queries", "told"),
+    ("size", "queries", "part", "problem"),
     [
-        (np.zeros((3, 7), np.float32), "dim 7, which queries have"),
-        (np.zeros((0, 8), np.float32), "q >= 1"),
-        (np.full((3, 8), np.nan, np.float32), "query vector 0 holds NaN"),
+        (300, np.zeros((3, 7), np.float32), {}, "dim 7, which queries have"),
+        (300, np.zeros((0, 8), np.float32), {}, "q >= 1"),
+        (300, np.full((3, 8), np.nan, np.float32), {}, "query vector 0 holds NaN"),
+        (300, np.ones((3, 8), np.float32), {"num_leaves": 301}, "num_leaves is 301, but there are only 300 vectors"),
+        (0, np.ones((3, 8), np.float32), {}, "vectors cannot be read"),
     ],
 )
-def test_unfit_queries_are_not_convertible(tmp_path: Path, queries: Vectors, told: str) -> None:
-    with pytest.raises(NotConvertible, match=told):
-        build_index(_stage(tmp_path, _clustered(300, 8, 5, seed=1)), "movies", _part(), queries)
-
-
-def test_parameters_that_cannot_be_built_are_not_convertible(tmp_path: Path) -> None:
-    vectors = _clustered(300, 8, 5, seed=1)
-    part = _part(kind="tree_ah", parameters={"num_leaves": 301})
-
-    with pytest.raises(NotConvertible, match="index 'movies': num_leaves is 301, but there are only 300 vectors"):
-        build_index(_stage(tmp_path, vectors), "movies", part, vectors[:5])
-
-
-def test_missing_vectors_are_not_convertible(tmp_path: Path) -> None:
-    with pytest.raises(NotConvertible, match="vectors cannot be read"):
-        build_index(tmp_path, "movies", _part(), _clustered(3, 8, 2, seed=1))
+def test_what_cannot_be_built_is_not_convertible(
+    tmp_path: Path, size: int, queries: Vectors, part: dict[str, int], problem: str
+) -> None:
+    kind = "tree_ah" if part else "auto"
+    with pytest.raises(NotConvertible, match=f"index 'movies': .*{problem}"):
+        build_index(_stage(tmp_path, _clustered(size, 8, 5, 1)), "movies", _part(kind=kind, parameters=part), queries)
 
 
 def test_directory_that_cannot_be_written_is_a_destination_error(tmp_path: Path) -> None:
