@@ -91,7 +91,3 @@ class WideAndDeep(tf.keras.Model):  # type: ignore[misc]
         deep += self.linear(self.wide_columns(given))[:, 0]
         wide = [tf.reduce_sum(layer(given[name]), axis=[-2, -1]) for name, layer in self.wide.items()]
         return {"score": tf.sigmoid(deep + tf.add_n(wide))}
-
-
-def build() -> Any:
-    return WideAndDeep()

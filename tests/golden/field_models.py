@@ -56,15 +56,7 @@ class DeepFM(tf.keras.Model):  # type: ignore[misc]
         return {"score": tf.sigmoid(deep[:, 0] + 0.5 * tf.reduce_sum(pairs, 1))}
 
 
-def build_fm() -> Any:
-    return FM()
-
-
-def build_deepfm() -> Any:
-    return DeepFM()
-
-
-def build_functional() -> Any:
+def functional() -> Any:
     """A functional Keras model of a [batch, 26] matrix: a table for the first column, others share theirs."""
     layers = tf.keras.layers
     ids, item = layers.Input((FIELDS,), dtype="int32", name="ids"), layers.Input((), dtype="int32", name="item")

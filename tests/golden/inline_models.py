@@ -88,18 +88,6 @@ class Padded(tf.keras.Model):
         return {"score": self.head(tf.concat([pooled, summed], 1))[:, 0]}
 
 
-def build_ragged():
-    return Ragged()
-
-
-def build_sparse():
-    return Sparse()
-
-
-def build_padded():
-    return Padded()
-
-
 class Weighted(tf.keras.Model):
     """Ids as they are, with weights and from places that the model computes."""
 
@@ -119,10 +107,6 @@ class Weighted(tf.keras.Model):
             tf.reduce_sum(tf.reshape(tf.gather(self.tags, tf.reshape(tags, [-1, 2])), [-1, 6, 3]), 1),
         ]
         return {"score": self.head(tf.concat(parts, 1))[:, 0]}
-
-
-def build_weighted():
-    return Weighted()
 
 
 class Texts(tf.keras.Model):
@@ -149,10 +133,6 @@ class Texts(tf.keras.Model):
         ]
         parts[0] = tf.where(tf.math.is_nan(parts[0]), 0.0, parts[0])
         return {"score": self.head(tf.concat(parts, 1))[:, 0]}
-
-
-def build_texts():
-    return Texts()
 
 
 class Columns(tf.keras.Model):
@@ -186,10 +166,6 @@ class Columns(tf.keras.Model):
         return {"score": self.head(self.columns(given))[:, 0]}
 
 
-def build_columns():
-    return Columns()
-
-
 class Both(tf.keras.Model):
     """Words that are looked up as they are, in a table that is cut out, and mixed, in one that stays."""
 
@@ -205,7 +181,3 @@ class Both(tf.keras.Model):
         counts = tf.cast(words.row_lengths(), tf.float32)
         parts = [tf.reduce_sum(self.words(words), axis=1), tf.reduce_sum(pairs, axis=1), tf.expand_dims(counts, 1)]
         return {"score": self.head(tf.concat(parts, 1))[:, 0]}
-
-
-def build_both():
-    return Both()

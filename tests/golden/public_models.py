@@ -70,14 +70,6 @@ class Recurrent(tf.keras.Model):  # type: ignore[misc]
         return {"score": tf.reduce_sum(self.gru(self.items(inputs["last"])) * self.items(inputs["item"]), 1)}
 
 
-def build_recurrent() -> Any:
-    return Recurrent()
-
-
-def build_mmoe() -> Any:
-    return MMoE()
-
-
 class Wide(tf.keras.Model):  # type: ignore[misc]
     """Wide and deep, with the crosses that its wide part is of: by a layer, and of strings put together by hand."""
 
@@ -124,16 +116,8 @@ class Watched(keras.Model):  # type: ignore[misc]
         return {"score": self.out(hidden)}
 
 
-def build_watched() -> Any:
+def watched() -> Any:
     """Lets an attribute hold the blocks, too: of Keras 3, tf.train.Checkpoint passes over those in a list."""
     model = Watched()
     model.saved = tf.train.Checkpoint(layers=model.layers)
     return model
-
-
-def build_wide() -> Any:
-    return Wide()
-
-
-def build_cross() -> Any:
-    return Cross()

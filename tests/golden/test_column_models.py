@@ -1,4 +1,4 @@
-"""A Keras model over feature columns: what is served equals what the trained model gives."""
+"""A Keras model over feature columns: what is served, or exported whole, equals what the trained model gives."""
 
 from __future__ import annotations
 
@@ -8,27 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from rich.console import Console
+from rowcast_client import RowcastError
 
 from bundle.format.manifest import DenseFeature, Manifest
 from export.frameworks.loading import load_tensorflow
-from export.jobs.progress import Progress
-from export.jobs.saved_model_job import prepare_inline, run_inline
-from export.recipe.schema import read_recipe
-from export.recipe.settings import ExportSettings
-from tests.e2e.process import Process, until
 from tests.export.exporting import export
 from tests.golden import column_models
+from tests.golden.rankers import assert_ranked, saved_model_scores, serving, write_recipe
 
 tf = load_tensorflow()
 N = 16
-RECIPE = """
-model = "goods"
-checkpoint = { path = "ckpt", object_path = "model" }
-code = { factory = "FOLDER/column_models.py:build" }
-output = { root = "bundles" }
+INPUTS = """
 features.shop.role = "candidate"
-towers.ranking = { role = "ranking", outputs = { score = "score" } }
 [inputs]
 price = { dtype = "float32" }
 size = { dtype = "float32", shape = [2] }
@@ -63,96 +54,57 @@ def inputs() -> dict[str, NDArray[Any]]:
     }
 
 
-def sent() -> dict[str, Any]:
-    """As callers send it: a history holds what there is of it."""
-    values = {name: array.tolist() for name, array in inputs().items()}
-    values["history"] = [[each for each in row if each >= 0] for row in values["history"]]
-    return values
-
-
-def asked(place: int) -> dict[str, Any]:
-    values = {name: value[place] for name, value in sent().items()}
-    values["labels"] = {"ids": values["labels"], "weights": values.pop("labels_weights")}
-    return {"features": {"shop": [values.pop("shop")]}, "context": values}
+def contexts() -> list[dict[str, Any]]:
+    """As callers send them: a history holds what there is of it."""
+    values = {name: array.tolist() for name, array in inputs().items() if name != "shop"}
+    found = [{name: value[place] for name, value in values.items()} for place in range(N)]
+    for each in found:
+        each["history"] = [one for one in each["history"] if one >= 0]
+        each["labels"] = {"ids": each["labels"], "weights": each.pop("labels_weights")}
+    return found
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("columns")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("columns")
+    return write_recipe(folder, column_models, "WideAndDeep", [INPUTS], ["score"])
 
 
 @pytest.fixture(scope="module")
-def trained(folder: Path) -> NDArray[np.float32]:
+def trained(recipe: Path) -> NDArray[np.float32]:
     tf.random.set_seed(1)
-    model = column_models.build()
+    model = column_models.WideAndDeep()
     scores: NDArray[np.float32] = model({name: tf.constant(value) for name, value in inputs().items()})["score"].numpy()
-    tf.train.Checkpoint(model=model).save(str(folder / "ckpt" / "model"))
+    tf.train.Checkpoint(model=model).save(str(recipe.parent / "ckpt" / "model"))
     return scores
 
 
 @pytest.fixture(scope="module")
-def page(folder: Path, trained: NDArray[np.float32]) -> Manifest:
-    recipe = folder / "recipe.toml"
-    recipe.write_text(RECIPE.replace("FOLDER", str(Path(__file__).parent)))
+def page(recipe: Path, trained: NDArray[np.float32]) -> Manifest:
+    recipe.write_text(recipe.read_text().replace(", table_threshold = 0", ""))
     return export(recipe).page
 
 
 def test_columns_served_answers_equal_the_trained_model(
-    folder: Path, page: Manifest, trained: NDArray[np.float32]
+    recipe: Path, page: Manifest, trained: NDArray[np.float32]
 ) -> None:
-    service = Process(folder / "bundles")
-    try:
-        with service.client() as client:
-            until(lambda: client.get("/readyz").status_code == 200)
-            requests = [asked(place) for place in range(N)]
-            answer = client.post(f"/v1/models/{page.model}:rank", json={"requests": requests})
-            beyond = {**requests[0], "features": {"shop": [[40]]}}
-            refused = client.post(f"/v1/models/{page.model}:rank", json=beyond)
-    finally:
-        service.kill()
-    assert answer.status_code == 200, answer.text
-    scores = [result["scores"][0] for result in answer.json()["results"]]
-    np.testing.assert_allclose(scores, trained, rtol=1e-5, atol=1e-5)
-    assert refused.json()["error"]["code"] == "INVALID_ARGUMENT"
-    assert "40 is no row of its table" in refused.json()["error"]["message"]
+    assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}
+    inside = {name: each.below for name, each in page.features.items() if isinstance(each, DenseFeature) and each.below}
+    assert inside == {"shop@values": 40, "brand@values": 30, "tags@values": 25}
+    shops = inputs()["shop"].tolist()
+    with serving(recipe.parent / "bundles") as clients:
+        for client in clients:
+            for context, shop, score in zip(contexts(), shops, trained, strict=True):
+                assert_ranked(client, {"score": score}, {"shop": [shop]}, context)
+            with pytest.raises(RowcastError, match="40 is no row of its table") as refused:
+                client.rank(contexts()[0], features={"shop": [[40]]})
+            assert refused.value.code == "INVALID_ARGUMENT"
 
 
 def test_columns_in_a_self_contained_saved_model_equal_the_trained_model(
-    folder: Path, trained: NDArray[np.float32]
+    recipe: Path, trained: NDArray[np.float32], tmp_path: Path
 ) -> None:
-    recipe = folder / "inline.toml"
-    told = 'output = { root = "inline", tables = "inline" }'
-    text = RECIPE.replace('output = { root = "bundles" }', told)
-    recipe.write_text(text.replace("FOLDER", str(Path(__file__).parent)))
-    prepared = prepare_inline(read_recipe(recipe), folder, ExportSettings())
-    published = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    serve = tf.saved_model.load(str(published.directory)).signatures["ranking"]
-    found = serve(**{name: tf.constant(value) for name, value in inputs().items()})
-    np.testing.assert_allclose(found["score"].numpy(), trained, rtol=1e-5, atol=1e-5)
-
-
-def test_columns_page_tells_what_stays_inside(page: Manifest) -> None:
-    inside = {name: each.below for name, each in page.features.items() if isinstance(each, DenseFeature) and each.below}
-    assert inside == {"shop@values": 40, "brand@values": 30, "tags@values": 25}
-    lengths = page.features["history@lengths"]
-    assert isinstance(lengths, DenseFeature)
-    assert lengths.take == "lengths"
-    assert set(page.tables) == {
-        "deep_columns.brand_embedding",
-        "deep_columns.color_embedding",
-        "deep_columns.labels_weighted_by_labels_weights_embedding",
-        "deep_columns.shop_embedding",
-        "deep_columns.tags_embedding",
-        "deep_columns.brand_X_color_embedding",
-        "deep_columns.brand_X_price_bucketized_embedding",
-        "deep_columns.price_bucketized_embedding",
-        "deep_columns.size_bucketized_embedding",
-        "computed_columns.tenth_embedding",
-        "computed_columns.place_embedding",
-        "computed_columns.place_X_tenth_embedding",
-        "pairs",
-        "sites.0",
-        "sites.1",
-        "sequence_columns.history_embedding",
-    }
-    assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}
+    inline = tmp_path / "recipe.toml"
+    text = recipe.read_text().replace('root = "bundles"', 'root = "inline", tables = "inline"')
+    inline.write_text(text.replace('path = "ckpt"', f'path = "{recipe.parent}/ckpt"'))
+    np.testing.assert_allclose(saved_model_scores(inline, inputs()), trained, rtol=1e-5, atol=1e-5)

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from bundle.format.manifest import EmbeddedFeature, Manifest
-from tests.e2e.process import Process, until
+from bundle.format.manifest import EmbeddedFeature
 from tests.export.exporting import export
 from tests.golden import tf1_ranker
+from tests.golden.rankers import assert_ranked, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")  # TF1's linear_model does it
 
@@ -95,58 +95,23 @@ def train(prefix: Path) -> Values:
     return found
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tf1")
-
-
-@pytest.fixture(scope="module")
-def predicted(folder: Path) -> Values:
-    return train(folder / "ckpt" / "model.ckpt")
-
-
-@pytest.fixture(scope="module")
-def page(folder: Path, predicted: Values) -> Manifest:
-    recipe = folder / "recipe.toml"
+def test_tf1_served_answers_equal_the_sessions_predictions(tmp_path: Path) -> None:
+    predicted = train(tmp_path / "ckpt" / "model.ckpt")
+    recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE.replace("FOLDER", str(Path(__file__).parent)))
-    return export(recipe).page
-
-
-def test_tf1_served_answers_equal_the_sessions_predictions(folder: Path, page: Manifest, predicted: Values) -> None:
-    sent = {name: values.tolist() for name, values in candidates().items()}
-    service = Process(folder / "bundles")
-    try:
-        with service.client() as client:
-            until(lambda: client.get("/readyz").status_code == 200)
-            body = {"context": CONTEXT, "features": sent, "heads": ["click", "buy"]}
-            answer = client.post(f"/v1/models/{page.model}:rank", json=body)
-        mapped = Path(f"/proc/{service.process.pid}/maps").read_text()
-    finally:
-        service.kill()
-    assert answer.status_code == 200, answer.text
-    assert "tensorflow" not in mapped.replace("site-packages/ai_edge_litert", "")
-    for head in ("click", "buy"):
-        np.testing.assert_allclose(answer.json()["heads"][head], predicted[head], rtol=1e-5, atol=1e-5)
-
-
-def test_tf1_page_tells_the_columns_rules(page: Manifest) -> None:
+    page = export(recipe).page
     rules = {name: each.ids.kind for name, each in page.features.items() if isinstance(each, EmbeddedFeature)}
     assert rules == {
-        "ad": "identity",
-        "city@city_embedding": "hash",
+        **dict.fromkeys(("ad", "liked", "seen", "shop", "tags", "user"), "identity"),
+        **dict.fromkeys(("city@city_embedding", "zone@zone", "zone@zone_embedding"), "hash"),
+        **dict.fromkeys(("years*city", "years*city@city_X_years_bucketized"), "crossed"),
         "kind": "vocabulary",
-        "liked": "identity",
-        "seen": "identity",
-        "shop": "identity",
-        "tags": "identity",
-        "user": "identity",
-        "years*city": "crossed",
-        "years*city@city_X_years_bucketized": "crossed",
         "years@years_bucketized_embedding": "buckets",
-        "zone@zone": "hash",
-        "zone@zone_embedding": "hash",
     }
     assert page.tables["shops"].source.layout == "mod"
-    shared = {page.features["seen"].table, page.features["liked"].table}  # type: ignore[union-attr]
-    assert shared == {"liked_seen_shared_embedding"}
+    assert "liked_seen_shared_embedding" in page.tables
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}
+    features = {name: values.tolist() for name, values in candidates().items()}
+    with serving(tmp_path / "bundles") as clients:
+        for client in clients:
+            assert_ranked(client, predicted, features, CONTEXT)

@@ -6,20 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rowcast_client import Client
 
-from bundle.format.manifest import EmbeddedFeature
 from export.frameworks.loading import load_tensorflow
-from tests.e2e.process import Process
 from tests.export.exporting import export
 from tests.golden import tutorial_models as tutorial
-from tests.golden.rankers import as_sent
+from tests.golden.rankers import assert_ranked, serving
 
 tf = load_tensorflow()
 RECIPE = """
 model = "movielens"
 checkpoint = {{ path = "ckpt", object_path = "model" }}
-code = {{ factory = "{file}:build_movielens" }}
+code = {{ factory = "{file}:MovielensModel" }}
 output = {{ root = "bundles" }}
 inputs.user_id.dtype = "string"
 inputs.timestamp.dtype = "float32"
@@ -30,14 +27,13 @@ towers.ranking = {{ role = "ranking", outputs = {{ score = "score" }} }}
 candidates.movies = {{ file = "movies.csv", id = "movie_title", features = {{ movie_title = "movie_title" }} }}
 indexes.movies = {{ corpus = "movies", query_tower = "query", candidate_tower = "candidate" }}
 """
-RULES = {"user_id": {"vocabulary"}, "timestamp": {"buckets", "number"}, "movie_title": {"vocabulary", "text"}}
 TITLES = ["STAR wars!", "Toy\tStory  (1971) of an unknown word", "?", ""]
 
 
 @pytest.mark.filterwarnings("ignore:Even though the `tf.config:UserWarning")  # of adapt(), in a replay
 def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: Path) -> None:
     tf.random.set_seed(3)
-    model = tutorial.build_movielens()
+    model = tutorial.MovielensModel()
     model.compile(tf.keras.optimizers.legacy.Adagrad(0.5))
     random = np.random.default_rng(5)
     sent = {
@@ -51,10 +47,6 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
     (tmp_path / "recipe.toml").write_text(RECIPE.format(file=tutorial.__file__))
     page = export(tmp_path / "recipe.toml").page
     assert {form.kind for tower in page.towers.values() for form in tower.forms} == {"saved_model", "litert"}
-    read = {name.partition("@")[0]: set[str]() for name in page.features}
-    for name, each in page.features.items():
-        read[name.partition("@")[0]] |= {each.ids.kind} if isinstance(each, EmbeddedFeature) else {"number"}
-    assert read == RULES
     queries = model.query_model({name: tf.constant(sent[name][:9]) for name in ("user_id", "timestamp")}).numpy()
     movies = model.candidate_model(tf.constant(tutorial.MOVIES)).numpy()
     titles = [model.candidate_model(tf.constant([title])).numpy()[0] for title in TITLES[:2]]
@@ -62,20 +54,13 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
         {"user_id": user, "timestamp": float(time)}
         for user, time in zip(sent["user_id"][:9], sent["timestamp"][:9], strict=True)
     ]
-    service = Process(tmp_path / "bundles")
-    try:
-        service.event("version_available")
-        for transport in ("http", "grpc"):
-            with Client(f"{transport}://127.0.0.1:{service.ports[transport]}") as client:
-                found = client.retrieve(users, k=5)
-                for place, scores in enumerate(queries @ movies.T):
-                    best = np.argsort(-scores, kind="stable")[:5]
-                    np.testing.assert_allclose(found[place].scores, scores[best], rtol=1e-5, atol=1e-5)
-                    ranked = client.rank(users[place], features={"movie_title": tutorial.MOVIES})[0]
-                    np.testing.assert_allclose([each.score for each in as_sent(ranked)], scores, rtol=1e-5, atol=1e-5)
-                made = client.embed([{"movie_title": title} for title in TITLES], tower="candidate").vectors
-                np.testing.assert_allclose(made[:2], titles, rtol=1e-5, atol=1e-5)
-                assert np.isfinite(made).all()
-        assert "libtensorflow" not in Path(f"/proc/{service.process.pid}/maps").read_text()
-    finally:
-        service.kill()
+    with serving(tmp_path / "bundles") as clients:
+        for client in clients:
+            found = client.retrieve(users, k=5)
+            for place, scores in enumerate(queries @ movies.T):
+                best = np.argsort(-scores, kind="stable")[:5]
+                np.testing.assert_allclose(found[place].scores, scores[best], rtol=1e-5, atol=1e-5)
+                assert_ranked(client, {"score": scores}, {"movie_title": tutorial.MOVIES}, users[place])
+            made = client.embed([{"movie_title": title} for title in TITLES], tower="candidate").vectors
+            np.testing.assert_allclose(made[:2], titles, rtol=1e-5, atol=1e-5)
+            assert np.isfinite(made).all()

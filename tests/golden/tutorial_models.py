@@ -72,7 +72,3 @@ class MovielensModel(tfrs.models.Model):  # type: ignore[misc]
         del training
         found = self(features)
         return self.task(found["query"], found["candidate"], compute_metrics=False)
-
-
-def build_movielens() -> Any:
-    return MovielensModel()

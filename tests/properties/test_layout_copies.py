@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory, TableSpec
-from export.checkpoint.layouts import Layout, Mod, SparseCore, stored_rows
+from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, stored_rows, table_rows
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, VerificationFailed
 from export.tables.plan import ExportPlan, Writing, plan_tables
@@ -66,11 +65,7 @@ def planned(
         replace(found.tables[0], name=name, rows=len(values), dim=values.shape[1], layout=layout)
         for (name, values), layout in zip(held.items(), layouts, strict=True)
     ]
-    return plan_tables(checkpoint, with_tables(found, specs), directory / "out", **how)
-
-
-def with_tables(inventory: Inventory, specs: list[TableSpec]) -> Inventory:
-    return replace(inventory, tables=tuple(specs))
+    return plan_tables(checkpoint, replace(found, tables=tuple(specs)), directory / "out", **how)
 
 
 def run(plan: ExportPlan, judged_by: Path | None = None) -> dict[str, bytes]:
@@ -89,49 +84,31 @@ def run(plan: ExportPlan, judged_by: Path | None = None) -> dict[str, bytes]:
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=80)
 @given(
     chips=st.sampled_from([1, 2, 4]),
     per_chip=st.integers(1, 3),
     rows=st.lists(st.integers(1, 70), min_size=1, max_size=3),
     dim=st.integers(1, 8),
     padding=st.sampled_from([0, 3]),
-    shard_rows=st.sampled_from([None, 7, 24]),
+    writing=st.builds(Writing, st.sampled_from([None, 7, 24]), st.sampled_from([None, None, "int8", "float16"])),
     budget=st.sampled_from([200, 4000, 1 << 20]),
     wanted=st.integers(1, 3),
 )
 def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
-    chips: int, per_chip: int, rows: list[int], dim: int, padding: int, shard_rows: int | None, budget: int, wanted: int
+    chips: int, per_chip: int, rows: list[int], dim: int, padding: int, writing: Writing, budget: int, wanted: int
 ) -> None:
     stored, tables, layouts, boxes = stack(chips * per_chip, rows, dim, dim + padding, chips)
     chosen = list(tables)[:wanted]
     with tempfile.TemporaryDirectory() as directory:
-        ways = {name: Writing(shard_rows) for name in chosen}
+        ways = dict.fromkeys(chosen, writing)
         plan = planned(
             Path(directory), stored, tables, layouts, boxes, tables=chosen, writing=ways, budget_bytes=budget
         )
         written = run(plan, Path(directory))
-    assert written == {name: tables[name].tobytes() for name in chosen}
+    if writing.dtype is None:
+        assert written == {name: tables[name].tobytes() for name in chosen}
     assert plan.read_bytes == stored.nbytes
-
-
-@settings(deadline=None, max_examples=20)
-@given(
-    chips=st.sampled_from([1, 2, 4]),
-    rows=st.lists(st.integers(1, 70), min_size=1, max_size=3),
-    dim=st.integers(1, 8),
-    dtype=st.sampled_from(["int8", "bfloat16", "float16"]),
-    shard_rows=st.sampled_from([None, 7, 24]),
-    budget=st.sampled_from([200, 4000]),
-)
-def test_sparse_core_stack_converted_on_its_way_passes_the_judge(
-    chips: int, rows: list[int], dim: int, dtype: str, shard_rows: int | None, budget: int
-) -> None:
-    stored, tables, layouts, boxes = stack(2 * chips, rows, dim, dim + 3, chips)
-    with tempfile.TemporaryDirectory() as directory:
-        ways = dict.fromkeys(tables, Writing(shard_rows, dtype))
-        plan = planned(Path(directory), stored, tables, layouts, boxes, writing=ways, budget_bytes=budget)
-        run(plan, Path(directory))
 
 
 @given(partitions=st.integers(1, 6), rows=st.integers(6, 60), shard_rows=st.sampled_from([None, 5, 13]))
@@ -177,3 +154,36 @@ def test_verify_tables_stack_read_by_another_layout_is_found(
     told = page.model_copy(update={"source": page.source.model_copy(update=wrong)})
     with pytest.raises(VerificationFailed, match="'t1'"):
         verify_tables(open_checkpoint(tmp_path), tmp_path / "out", {"t1": told}, rows)
+
+
+@st.composite
+def layouts_of(draw: st.DrawFn) -> tuple[Layout, int]:
+    kind = draw(st.sampled_from(["plain", "mod", "sparse_core"]))
+    if kind == "plain":
+        return Plain(), draw(st.integers(1, 60))
+    lanes = draw(st.integers(1, 12))
+    if kind == "mod":
+        rows = draw(st.integers(lanes, 60))
+        held = [len(range(lane, rows, lanes)) for lane in range(lanes)]
+        return Mod(tuple(int(start) for start in np.cumsum([0, *held[:-1]]))), rows
+    rows, offset = draw(st.integers(1, 60)), draw(st.integers(0, 5))
+    return SparseCore(lanes, offset + 60 + draw(st.integers(0, 5)), offset, draw(st.integers(0, lanes - 1))), rows
+
+
+def by_definition(layout: Layout, row: int) -> int:
+    if isinstance(layout, Plain):
+        return row
+    if isinstance(layout, Mod):
+        return layout.starts[row % len(layout.starts)] + row // len(layout.starts)
+    return (row + layout.rotation) % layout.cores * layout.core_rows + layout.offset + row // layout.cores
+
+
+@given(layouts_of())
+def test_stored_rows_are_those_of_the_definition_and_table_rows_inverts_them(table: tuple[Layout, int]) -> None:
+    layout, rows = table
+    everyone = np.arange(rows, dtype=np.int64)
+    stored = stored_rows(layout, everyone)
+    assert stored.tolist() == [by_definition(layout, row) for row in range(rows)]
+    assert table_rows(layout, stored, rows).tolist() == everyone.tolist()
+    others = np.setdiff1d(np.arange(stored.max() + 10), stored)
+    assert (table_rows(layout, others, rows) == -1).all()

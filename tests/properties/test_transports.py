@@ -41,32 +41,63 @@ _columns = st.builds(
 )
 
 
+_pieces = st.sampled_from(
+    [b"[", b"]", b"{}", b",", b":", b'"', b"0", b"1e39", b"true", b"null", b"9" * 20, b"\xff", b"\0"]
+)
+_shown: dict[str, dict[str, Any]] = {
+    "retrieve": {"k": 3, "requests": [{"features": {"user": 3, "history": [1, 2]}, "exclude": [5]}], "attributes": []},
+    "rank": {"context": {"user": 7, "liked": {"ids": [1], "weights": [0.5]}}, "candidates": [1000, 1007]},
+    "recommend": {"k": 3, "features": {"city": "x", "user": 4}, "context_id": 4, "formula": "score + 1"},
+    "embed": {"tower": "query", "features": {"user": [1, 2]}},
+    "lookup": {"feature": "user", "ids": [1, "9007199254740993"]},
+}
+
+
+@st.composite
+def damaged(draw: st.DrawFn, body: bytes) -> bytes:
+    """Returns a body with some stretches replaced, and perhaps cut off."""
+    found = bytearray(body)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(found)))
+        found[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3) | _pieces)
+    return bytes(found[: draw(st.integers(0, len(found)) | st.just(len(found)))])
+
+
 @_bounded
-@given(name=st.sampled_from(sorted(OPERATIONS)), body=st.fixed_dictionaries({}, optional=_fields) | _values)
-def test_service_given_any_json_answers_or_rejects(name: str, body: Any, clients: Clients) -> None:
-    code, message = clients.by_http(Case(name, "any", json.dumps(body).encode()), protobuf=False)
-    assert code in _FINE, message
+@given(
+    name=st.sampled_from(sorted(OPERATIONS)), body=st.fixed_dictionaries({}, optional=_fields) | _values, data=st.data()
+)
+def test_service_given_any_json_answers_or_rejects(name: str, body: Any, data: st.DataObject, clients: Clients) -> None:
+    for sent in (json.dumps(body).encode(), data.draw(damaged(json.dumps(_shown[name]).encode()))):
+        code, message = clients.by_http(Case(name, "any", sent), protobuf=False)
+        assert code in _FINE, message
 
 
 @_bounded
 @given(
     name=st.sampled_from(sorted(OPERATIONS)),
     features=st.dictionaries(_names, _columns, max_size=4),
-    raw=st.binary(max_size=200) | st.none(),
+    raw=st.binary(max_size=200),
     ids=st.binary(max_size=16),
+    data=st.data(),
 )
 def test_service_given_any_message_answers_or_rejects_alike(
-    name: str, features: dict[str, pb.Column], raw: bytes | None, ids: bytes, clients: Clients
+    name: str, features: dict[str, pb.Column], raw: bytes, ids: bytes, data: st.DataObject, clients: Clients
 ) -> None:
     fields: dict[str, Any] = {"features": features, **({"tower": "query"} if name == "embed" else {})}
     if name == "rank":
         fields = {"context": features, "candidate_ids": pb.Ids(int64s=ids)}
     elif name == "lookup":
         fields = {"feature": "user", "ids": next(iter(features.values()), None)}
-    case = Case(name, "any", None, message=fields if raw is None else raw)
-    (code, answer), by_grpc = clients.by_http(case, protobuf=True), clients.by_grpc(case)
-    assert code in _FINE
-    assert (code, answer) == by_grpc
+    whole = Case(name, "any", None, message=fields)
+    for case in (
+        whole,
+        Case(name, "any", None, message=raw),
+        Case(name, "any", None, message=data.draw(damaged(whole.body()))),
+    ):
+        (code, answer), by_grpc = clients.by_http(case, protobuf=True), clients.by_grpc(case)
+        assert code in _FINE
+        assert (code, answer) == by_grpc
 
 
 @pytest.fixture(scope="module")
